@@ -1,0 +1,61 @@
+"""Extreme token preference: which token a random network predicts, and how often (Fig 1, Table 1)."""
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import special, stats
+
+from bornbiased_jax.statistics import Statistic
+
+
+def predictions(vocab_size: int) -> Statistic:
+  """How often each id is the argmax of the logits at the last position.
+
+  Ties go to the lowest id. Results: those of `summarize`.
+  """
+
+  def measure(outputs):
+    predicted_B = jnp.argmax(outputs['logits_last'], axis=-1)
+    return jnp.zeros(vocab_size, jnp.int32).at[predicted_B].add(1)
+
+  return Statistic(('logits_last',), measure, summarize)
+
+
+def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:
+  """The preferred token of one network, from its prediction counts [V].
+
+  Returns:
+    top1_id (the lowest among equals), top1_count, top1_frequency in [0, 1],
+    log10_p (see there), and top_counts, the `num_ranks` largest counts in
+    descending order.
+  """
+  count_V = np.asarray(count_V)
+  top1_id, n = int(np.argmax(count_V)), int(count_V.sum())
+  top1_count = int(count_V[top1_id])
+  return {
+      'top1_id': top1_id,
+      'top1_count': top1_count,
+      'top1_frequency': top1_count / n,
+      'log10_p': log10_p(top1_count, n, count_V.size),
+      'top_counts': np.sort(count_V)[::-1][:num_ranks].tolist(),
+  }
+
+
+def log10_p(count: int, num_sequences: int, vocab_size: int) -> float:
+  """log10 of p = min(1, V P[Binomial(n, 1/V) >= count]), Bonferroni over the vocabulary.
+
+  The tail is summed in log space, where a p-value of 1e-40000 does not underflow.
+  """
+  tail = np.arange(count, num_sequences + 1)
+  log_tail = special.logsumexp(stats.binom.logpmf(tail, num_sequences, 1 / vocab_size))
+  return float(min(0.0, (np.log(vocab_size) + log_tail) / np.log(10)))
+
+
+def uniform_baseline(num_sequences: int, vocab_size: int, num_ranks: int = 20, num_draws: int = 100) -> np.ndarray:
+  """Largest counts [num_ranks] when `num_sequences` ids are drawn uniformly: the mean of `num_draws` draws.
+
+  Its first entry is the random baseline to which Table 1's ratio is taken.
+  The draws are the same in every call.
+  """
+  generator = np.random.default_rng(0)
+  draw = lambda: np.bincount(generator.integers(vocab_size, size=num_sequences), minlength=vocab_size)
+  return np.mean([np.sort(draw())[::-1][:num_ranks] for _ in range(num_draws)], axis=0)

@@ -1,0 +1,49 @@
+"""Probes: random inputs as a pure function of a seed and a sequence's index."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.initialization import stream_key
+
+KINDS = ('tokens', 'gaussian')
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+  """`num_sequences` random sequences; any slice can be made anywhere, none is stored.
+
+  Args:
+    kind: 'tokens', ids i.i.d. uniform over the vocabulary; or 'gaussian',
+      vectors i.i.d. N(0, config.embedding_std²) in place of embeddings.
+    num_sequences: sequences, n.
+    length: positions a sequence, T.
+    seed: whole number in [0, 2^32); shares no randomness with network `seed`.
+
+  Raises:
+    InputError: an unknown kind, or fewer than one sequence or position.
+  """
+
+  kind: str
+  num_sequences: int
+  length: int
+  seed: int = 0
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise InputError(f'probe kind {self.kind!r} is not one of {", ".join(KINDS)}')
+    for name in ('num_sequences', 'length'):
+      if getattr(self, name) < 1:
+        raise InputError(f'{name}={getattr(self, name)} must be at least 1')
+
+  def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:
+    """Sequences `index_B`: ids [B, T] int32, or vectors [B, T, D] float32."""
+    if self.kind == 'tokens':
+      draw = lambda key: jax.random.randint(key, (self.length,), 0, config.vocab_size)
+    else:
+      draw = lambda key: config.embedding_std * jax.random.normal(key, (self.length, config.width))
+    root = stream_key('probe', self.seed)
+    return jax.vmap(lambda index: draw(jax.random.fold_in(root, index)))(index_B.astype(jnp.uint32))

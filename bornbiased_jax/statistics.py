@@ -1,0 +1,42 @@
+"""Statistics of a network's outputs that add up over batches, devices and hosts.
+
+A statistic's state is a pytree of counts and sums over sequences, so that the
+state of a whole is the sum of its parts' states, in any grouping.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Sums = Any
+
+
+class Statistic(NamedTuple):
+  """An additive statistic.
+
+  Attributes:
+    reads: names of the intermediates it needs (transformer.READS).
+    measure: outputs of a batch, a dict of arrays by name → sums over its
+      sequences (counts int32, sums float32). Jittable.
+    summarize: sums over all sequences, as numpy arrays → dict of results.
+  """
+
+  reads: tuple[str, ...]
+  measure: Callable[[dict[str, jax.Array]], Sums]
+  summarize: Callable[[Sums], dict[str, Any]]
+
+
+def merge(a: Sums, b: Sums) -> Sums:
+  """Sums over the sequences of both: exact for counts, to rounding for floats."""
+  return jax.tree.map(jnp.add, a, b)
+
+
+def combine(statistics: dict[str, Statistic]) -> Statistic:
+  """Several statistics of one forward pass; sums and results by name."""
+  return Statistic(
+      reads=tuple(dict.fromkeys(name for statistic in statistics.values() for name in statistic.reads)),
+      measure=lambda outputs: {name: statistic.measure(outputs) for name, statistic in statistics.items()},
+      summarize=lambda sums: {name: statistic.summarize(sums[name]) for name, statistic in statistics.items()},
+  )

@@ -1,0 +1,1 @@
+"""Each experiment of the paper as one command: python -m experiments.NAME."""

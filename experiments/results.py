@@ -1,0 +1,138 @@
+"""results.json: settings, environment, rows as they come, summary; and the table of the rows."""
+
+from collections.abc import Callable
+import importlib.metadata
+import json
+import math
+from pathlib import Path
+import platform
+import time
+from types import SimpleNamespace
+
+import jax
+from matplotlib.figure import Figure
+import numpy as np
+from scipy import stats
+
+from bornbiased_jax import plotting
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
+
+WRITE_INTERVAL_S = 1.0
+PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
+
+
+def environment() -> dict:
+  """What a number may depend on beside the settings."""
+  device = jax.devices()[0]
+  memory = device.memory_stats() if device.platform != 'cpu' else None
+  return {
+      'python': platform.python_version(),
+      **{name: importlib.metadata.version(name) for name in PACKAGES},
+      'backend': jax.default_backend(),
+      'device': device.device_kind,
+      'num_devices': jax.device_count(),
+      'num_processes': jax.process_count(),
+      'memory_bytes': (memory or {}).get('bytes_limit'),
+  }
+
+
+class Results:
+  """The results.json of one run in a folder of its own.
+
+  The file is replaced whole, a second apart at least, as rows are added, so
+  that a run killed at any moment goes on from there. A folder that holds a run
+  with other settings, or from another environment, is refused.
+  """
+
+  def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
+    self.path = Path(directory) / 'results.json'
+    self.content = {'experiment': experiment, 'settings': vars(settings), 'environment': environment(),
+                    'complete': False, 'rows': [], 'summary': []}
+    self._written = -math.inf
+    if self.path.exists():
+      self.content = self._earlier()
+    else:
+      _make_directory(directory)
+      self._write()
+
+  @property
+  def rows(self) -> list[dict]:
+    return self.content['rows']
+
+  def add(self, row: dict) -> None:
+    self.rows.append(_plain(row))
+    if time.monotonic() - self._written > WRITE_INTERVAL_S:
+      self._write()
+
+  def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]], figure: Figure) -> None:
+    """Writes the summary and figure.png, and prints the summary as a table of `display(row)`."""
+    self.content.update(summary=_plain(summary), complete=True)
+    self._write()
+    if jax.process_index() == 0:
+      figure_path = self.path.with_name('figure.png')
+      plotting.save(figure, figure_path)
+      print(table([display(row) for row in self.content['summary']]))
+      print(f'wrote {self.path} and {figure_path}')
+
+  def _write(self):
+    self._written = time.monotonic()
+    if jax.process_index() == 0:
+      write_atomically(self.path, (json.dumps(self.content, indent=1, allow_nan=False) + '\n').encode())
+
+  def _earlier(self):
+    try:
+      earlier = json.loads(self.path.read_text())
+      differences = [_difference('', {'experiment': earlier['experiment']}, {'experiment': self.content['experiment']}),
+                     _difference('', earlier['settings'], self.content['settings']),
+                     _difference('environment ', earlier['environment'], self.content['environment'])]
+      complete = {name: earlier[name] for name in self.content}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+      raise InputError(f'--output_dir: {self.path} is not a results file of this package; '
+                       'choose another folder') from None
+    for difference in filter(None, differences):
+      raise InputError(f'--output_dir: {self.path} holds a run with {difference}; choose another folder, '
+                       'or remove this one')
+    return complete
+
+
+def _difference(part, earlier, now):
+  for name in {**earlier, **now}:
+    if earlier.get(name) != _plain(now.get(name)):
+      return f'{part}{name}={earlier.get(name)}, not {now.get(name)}'
+  return None
+
+
+def _make_directory(directory):
+  try:
+    Path(directory).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise InputError(f'--output_dir: cannot make {directory}: {error.strerror}') from None
+
+
+def _plain(value):
+  """JSON's own types: numpy's become Python's, and NaN and infinities null."""
+  if isinstance(value, dict):
+    return {name: _plain(item) for name, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(item) for item in value]
+  if isinstance(value, (np.ndarray, np.generic)):
+    return _plain(value.tolist())
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
+  """Mean of a field over rows, and the half-width of its 95 % interval (Student's t; NaN for one row)."""
+  values = [row[name] for row in rows]
+  with np.errstate(invalid='ignore'):
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) if len(values) > 1 else math.nan
+  return {name: float(np.mean(values)), f'{name}_ci95': float(half)}
+
+
+def table(rows: list[dict[str, str]]) -> str:
+  """Rows of text by column name, right-aligned under a header."""
+  lines = [list(rows[0])] + [list(row.values()) for row in rows]
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  return '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -1,0 +1,165 @@
+"""The extreme token preference of random networks (Fig 1, Table 1).
+
+    python -m experiments.seed_sweep                 # 100 seeds, about 90 s on two CPU cores
+    python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
+
+Every network reads the same random sequences and predicts the next token of
+each. A fair network would spread its predictions evenly; a random transformer
+prefers one token, another for every seed, the more so the longer the sequence.
+
+Writes results.json (a row for each network and length) and figure.png to the
+output folder. Started again, it goes on where it was.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+from bornbiased_jax import configs, ensemble, plotting, preference, probes, similarity, statistics
+from bornbiased_jax.transformer import Transformer
+from experiments import settings as command_line
+from experiments.results import Results, mean_ci95
+
+COMMON = dict(probe='tokens', probe_seed='0', embedding_seed='none', dtype='float32',
+              batch_size='auto', chunk_size='auto')
+SCALES = {
+    'smoke': COMMON | dict(config='tiny_gpt2', seeds='0-3', num_sequences='60', lengths='4,8'),
+    'laptop': COMMON | dict(config='tiny_gpt2', seeds='0-99', num_sequences='1000', lengths='16,64'),
+    'paper': COMMON | dict(config='nano_gpt2,nano_llama2,gpt2_1b2', seeds='42,43', num_sequences='10000',
+                           lengths='64,256,1024', dtype='bfloat16'),
+}
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'seed_sweep', settings)
+  num_tokens = len(settings.config) * len(settings.seeds) * settings.num_sequences * sum(settings.lengths)
+  with tqdm(total=num_tokens, unit='token', unit_scale=True) as bar:
+    for name in settings.config:
+      for length in settings.lengths:
+        sweep(name, length, settings, results, bar)
+  summary = summarize(results.rows)
+  results.finish(summary, display, draw(results.rows, settings))
+
+
+def sweep(name, length, settings, results, bar):
+  """Adds the rows of one model at one length that are not there yet."""
+  config = configs.get(name, dtype=settings.dtype, length=length)
+  probe = probes.Probe(settings.probe, settings.num_sequences, length, settings.probe_seed)
+  batch_size = settings.batch_size or ensemble.default_batch_size(settings.num_sequences, length)
+  chunk_size = settings.chunk_size or ensemble.default_chunk_size(config, len(settings.seeds), batch_size, length)
+  done = {row['seed'] for row in results.rows if (row['config'], row['length']) == (name, length)}
+  # Whole chunks are done again, so that a network's companions are always the same.
+  chunks = [settings.seeds[i:i + chunk_size] for i in range(0, len(settings.seeds), chunk_size)]
+  seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
+  bar.set_description(f'{name} T={length}')
+  bar.update((len(settings.seeds) - len(seeds)) * probe.num_sequences * length)
+  baseline = preference.uniform_baseline(probe.num_sequences, config.vocab_size)[0]
+  for network in ensemble.measure(config, statistic(config), probe, seeds, embedding_seed=settings.embedding_seed,
+                                  readout=top_of_direction(config), batch_size=batch_size, chunk_size=chunk_size,
+                                  on_batch=bar.update):
+    if network['seed'] not in done:
+      results.add({'config': name, 'length': length} | row(network, baseline))
+
+
+def statistic(config):
+  return statistics.combine({
+      'preference': preference.predictions(config.vocab_size),
+      'direction': similarity.unit_vectors('hidden_last'),
+      'layers': similarity.unit_vectors('residual_last'),
+  })
+
+
+def top_of_direction(config):
+  """The token that the contraction direction would predict: argmax of W_U applied to it."""
+
+  def readout(params, sums):
+    logits_V = Transformer(config).apply({'params': params}, sums['direction']['unit_sum'], method='unembed')
+    return {'direction_top1_id': jnp.argmax(logits_V)}
+
+  return readout
+
+
+def row(network, baseline):
+  return {
+      'seed': network['seed'],
+      **network['preference'],
+      'baseline_ratio': network['preference']['top1_count'] / baseline,
+      'inter_sequence_cosine': network['layers']['cosine'][-1],
+      'direction_top1_id': network['direction_top1_id'],
+  }
+
+
+def summarize(rows):
+  """Per model and length: means with 95 % intervals over seeds, and how the preferred ids compare."""
+  summary = []
+  for name, length in dict.fromkeys((row['config'], row['length']) for row in rows):
+    group = [row for row in rows if (row['config'], row['length']) == (name, length)]
+    shortest = min(row['length'] for row in rows if row['config'] == name)
+    id_at_shortest = {row['seed']: row['top1_id'] for row in rows if (row['config'], row['length']) == (name, shortest)}
+    agree = sum(row['direction_top1_id'] == row['top1_id'] for row in group)
+    summary.append({
+        'config': name, 'length': length, 'networks': len(group),
+        **mean_ci95(group, 'top1_frequency'), **mean_ci95(group, 'baseline_ratio'),
+        **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
+        'distinct_top1_ids': len({row['top1_id'] for row in group}),
+        'same_id_as_shortest': sum(id_at_shortest[row['seed']] == row['top1_id'] for row in group) / len(group),
+        'direction_agreement': agree / len(group),
+        'direction_agreement_ci95': list(stats.binomtest(agree, len(group)).proportion_ci()),
+    })
+  return summary
+
+
+def display(row):
+  ratio, cosine = (f'{row[name]:.{digits}f} ± {row[name + "_ci95"] or float("nan"):.{digits}f}'
+                   for name, digits in (('baseline_ratio', 1), ('inter_sequence_cosine', 3)))
+  return {
+      'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
+      'top-1 share': f'{row["top1_frequency"]:.2%}', '× uniform': ratio, 'log10 p': f'{row["log10_p"]:.1f}',
+      'distinct ids': str(row['distinct_top1_ids']), 'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
+      'cosine': cosine, 'direction → id': f'{row["direction_agreement"]:.0%}',
+  }
+
+
+def draw(rows, settings):
+  """For each model: Fig 1's ranked histogram beside its random baseline, and every network's ratio to it."""
+  with plotting.style():
+    figure = plotting.figure(8, 3.2 * len(settings.config))
+    axes = figure.subplots(len(settings.config), 2, squeeze=False)
+    for name, (ranked, spread) in zip(settings.config, axes, strict=True):
+      own = [row for row in rows if row['config'] == name]
+      draw_ranked(ranked, name, own, settings)
+      draw_spread(spread, own, settings.lengths)
+  return figure
+
+
+def draw_ranked(ax, name, rows, settings):
+  vocab_size = configs.get(name).vocab_size
+  for length in settings.lengths:
+    share = 100 / settings.num_sequences * np.array([row['top_counts'] for row in rows if row['length'] == length])
+    rank = np.arange(1, share.shape[1] + 1)
+    line, = ax.plot(rank, share.mean(0), marker='o', markersize=3, label=f'T = {length}')
+    ax.fill_between(rank, *np.percentile(share, (10, 90), axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
+  baseline = 100 / settings.num_sequences * preference.uniform_baseline(settings.num_sequences, vocab_size)
+  ax.plot(rank, baseline[:rank.size], 'k--', linewidth=1, label='drawn uniformly')
+  ax.set(yscale='log', xlabel="predicted token, by rank in its network's predictions",
+         ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
+  ax.xaxis.get_major_locator().set_params(integer=True)
+  ax.legend(title=f'mean of {len(rows) // len(settings.lengths)} networks, 10–90 % band')
+
+
+def draw_spread(ax, rows, lengths):
+  jitter = np.random.default_rng(0)
+  for position, length in enumerate(lengths):
+    ratio = [row['baseline_ratio'] for row in rows if row['length'] == length]
+    ax.plot(position + jitter.uniform(-0.2, 0.2, len(ratio)), ratio, 'o', markersize=3, alpha=0.5, markeredgewidth=0)
+    ax.plot((position - 0.3, position + 0.3), [np.mean(ratio)] * 2, color='black')
+  ax.axhline(1, color='black', linestyle='--', linewidth=1)
+  ax.text(len(lengths) - 0.5, 1, 'drawn uniformly', ha='right', va='bottom')
+  ax.set(yscale='log', xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
+         xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
+         title='every network (dot) and their mean (bar)')
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'seed_sweep', SCALES, __doc__)
