@@ -6,6 +6,7 @@ memory grows with neither the number of sequences nor of seeds.
 
 from collections.abc import Callable, Iterator, Sequence
 import functools
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import multihost_utils
@@ -25,6 +26,30 @@ _BATCH_TOKENS_ACCELERATOR = 65536
 _MEMORY_SHARE = 0.5
 
 
+class Network(NamedTuple):
+  """A family of random networks: what a seed makes, and what it computes.
+
+  Attributes:
+    config: for the probe: vocab_size, width and embedding_std.
+    draw: seed → params.
+    read: (params, inputs, names) → dict of intermediates by name.
+  """
+
+  config: Any
+  draw: Callable[[jax.Array], Any]
+  read: Callable[[Any, jax.Array, tuple[str, ...]], dict[str, jax.Array]]
+
+
+def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Network:
+  """Transformers of one architecture; for `embedding_seed` see `init_params`."""
+  model = Transformer(config)
+  return Network(
+      config=config,
+      draw=lambda seed: draw_params(config, seed, embedding_seed),
+      read=lambda params, inputs, names: model.apply({'params': params}, inputs, names, method='read'),
+  )
+
+
 def default_batch_size(num_sequences: int, length: int) -> int:
   """Sequences a batch: enough to keep the backend busy, in batches of nearly equal size."""
   tokens = _BATCH_TOKENS.get(jax.default_backend(), _BATCH_TOKENS_ACCELERATOR)
@@ -32,52 +57,47 @@ def default_batch_size(num_sequences: int, length: int) -> int:
   return -(-num_sequences // num_batches)
 
 
-def default_chunk_size(config: ModelConfig, num_seeds: int, batch_size: int, length: int) -> int:
-  """Networks at once on all devices: as many as fit half the devices' memory, a device at least one.
+def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int, batch_size: int) -> int:
+  """Networks at once on all devices: as many as half the devices' memory holds, on each device at least one.
 
-  On a CPU one network already fills the cores, and the next ones only its cache.
+  On a CPU one network already fills the cores, and others only its cache.
   """
   num_devices = jax.device_count()
-  stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != 'cpu' else None
-  if not stats or 'bytes_limit' not in stats:
+  if jax.default_backend() == 'cpu':
     return num_devices
-  per_device = int(_MEMORY_SHARE * stats['bytes_limit'] // network_bytes(config, batch_size, length))
+  memory = jax.local_devices()[0].memory_stats()['bytes_limit']
+  per_device = int(_MEMORY_SHARE * memory // network_bytes(network, statistic, probe, batch_size))
   return num_devices * max(1, min(per_device, -(-num_seeds // num_devices)))
 
 
-def network_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
-  """Estimated peak memory of one network's forward pass of a batch, in bytes.
+def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
+  """Memory of one network in an ensemble, parameters and a batch's intermediates, as compiled.
 
-  Float32 parameters, and the largest simultaneous activations: attention
-  scores with their softmax, or the MLP's hidden units, beside the residual
-  stream and the logits of the last position.
+  Cost: one compilation.
   """
-  shapes = jax.eval_shape(functools.partial(draw_params, config), 0)
-  num_params = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-  scores = 3 * config.num_heads * length
-  hidden = 3 * config.mlp_width
-  a_token = max(scores, hidden) + 6 * config.width
-  return 4 * (num_params + batch_size * (length * a_token + 2 * config.vocab_size))
+  draw, step = _one_network(network, statistic, probe)
+  params, sums = jax.eval_shape(draw, 0)
+  compiled = jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size).compile()
+  memory = compiled.memory_analysis()
+  return memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 
-def measure(config: ModelConfig, statistic: Statistic, probe: Probe, seeds: Sequence[int], *,
-            embedding_seed: int | None = None, readout: Callable | None = None,
-            batch_size: int | None = None, chunk_size: int | None = None,
-            on_batch: Callable[[int], None] = lambda tokens: None) -> Iterator[dict]:
+def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Sequence[int], *,
+            readout: Callable | None = None, batch_size: int | None = None, chunk_size: int | None = None,
+            on_batch: Callable[[int], None] = lambda sequences: None) -> Iterator[dict]:
   """The statistic of every network in `seeds` over one probe.
 
   Args:
-    config: the architecture.
+    network: what a seed makes, such as `transformer(config)`.
     statistic: what to measure.
     probe: the inputs, the same for every network.
     seeds: the networks.
-    embedding_seed: see `init_params`.
     readout: (params, sums) of one network → dict of arrays that need the
       parameters once more at the end, merged into the result. Jittable.
     batch_size: sequences a forward pass; None: `default_batch_size`.
     chunk_size: networks at once, over all devices; None: `default_chunk_size`.
-    on_batch: called after each batch with the number of tokens it was, over
-      all networks of the chunk.
+    on_batch: called after each batch with its number of sequences, counted
+      once for each network of the chunk.
 
   Yields:
     One dict a network, in the order of `seeds`: `seed` and the statistic's
@@ -87,18 +107,19 @@ def measure(config: ModelConfig, statistic: Statistic, probe: Probe, seeds: Sequ
   compilations (four if batch_size does not divide the number of sequences).
   """
   batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
-  chunk_size = chunk_size or default_chunk_size(config, len(seeds), batch_size, probe.length)
-  draw, step, read = _programs(config, statistic, probe, embedding_seed, readout)
+  chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
+  draw, step, read = _programs(network, statistic, probe, readout)
   for start in range(0, len(seeds), chunk_size):
     chunk = seeds[start:start + chunk_size]
+    params = sums = None  # Frees the chunk before, so that no two are held at once.
     with jax.default_matmul_precision('highest'):
-      params, sums = draw(_shard(chunk))
+      params, sums = draw(_shard(chunk, chunk_size))
       for first in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first)
-        previous, sums = sums, step(params, sums, first, size=size)
+        before, sums = sums, step(params, sums, first, size=size)
         # Waiting for the batch before keeps the progress honest and the device busy.
-        jax.block_until_ready(previous)
-        on_batch(size * probe.length * len(chunk))
+        jax.block_until_ready(before)
+        on_batch(size * len(chunk))
       gathered = multihost_utils.process_allgather((sums, read(params, sums)), tiled=True)
     for i, seed in enumerate(chunk):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
@@ -109,27 +130,34 @@ def _mesh():
   return jax.make_mesh((jax.device_count(),), ('seed',), axis_types=(AxisType.Auto,))
 
 
-def _shard(seeds):
-  """The seeds spread over all devices, the last one repeated until they share out evenly."""
-  padded = np.pad(np.asarray(seeds, np.uint32), (0, -len(seeds) % jax.device_count()), mode='edge')
+def _shard(seeds, size):
+  """At least `size` seeds spread evenly over all devices, the last one repeated to fill up."""
+  size += -size % jax.device_count()
+  padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
   return jax.device_put(padded, NamedSharding(_mesh(), PartitionSpec('seed')))
 
 
-def _programs(config, statistic, probe, embedding_seed, readout):
-  """The three programs over a chunk of networks: draw them, add a batch, read out."""
-  model = Transformer(config)
+def _one_network(network, statistic, probe):
+  """Draw a network with empty sums, and add a batch to the sums."""
 
   def batch_sums(params, first, size):
-    inputs = probe.inputs(config, first + jnp.arange(size))
-    return statistic.measure(model.apply({'params': params}, inputs, statistic.reads, method='read'))
+    inputs = probe.inputs(network.config, first + jnp.arange(size))
+    return statistic.measure(network.read(params, inputs, statistic.reads))
 
   def draw(seed):
-    params = draw_params(config, seed, embedding_seed)
+    params = network.draw(seed)
     shapes = jax.eval_shape(lambda: batch_sums(params, 0, 1))
     return params, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
   def step(params, sums, first, size):
     return merge(sums, batch_sums(params, first, size))
+
+  return draw, step
+
+
+def _programs(network, statistic, probe, readout):
+  """The three programs over a chunk of networks: draw, step and read out."""
+  draw, step = _one_network(network, statistic, probe)
 
   def over_seeds(program):
     # On each device vmap over its own share of the seeds: devices never talk.

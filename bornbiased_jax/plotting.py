@@ -5,7 +5,9 @@ import io
 import os
 
 import matplotlib
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from bornbiased_jax.files import write_atomically
 
@@ -36,6 +38,13 @@ def style() -> contextlib.AbstractContextManager:
 def figure(width: float, height: float) -> Figure:
   """An empty figure of that many inches, which needs no screen and no clean-up."""
   return Figure(figsize=(width, height))
+
+
+def plain_log_ticks(axis: Axis) -> None:
+  """Labels a logarithmic axis 0.5, 1, 2, 5, 10, … instead of powers of ten."""
+  axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+  axis.set_major_formatter(StrMethodFormatter('{x:g}'))
+  axis.set_minor_formatter(NullFormatter())
 
 
 def save(drawn: Figure, path: str | os.PathLike) -> None:

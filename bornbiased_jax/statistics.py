@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Sums = Any
 
@@ -40,3 +41,21 @@ def combine(statistics: dict[str, Statistic]) -> Statistic:
       measure=lambda outputs: {name: statistic.measure(outputs) for name, statistic in statistics.items()},
       summarize=lambda sums: {name: statistic.summarize(sums[name]) for name, statistic in statistics.items()},
   )
+
+
+def histogram(name: str, edges: np.ndarray) -> Statistic:
+  """How the values of the intermediate `name` fall into the bins between `edges`.
+
+  Values outside the edges are counted in the outermost bins. Results:
+  `density` [bins], per unit of the value.
+  """
+  edges = np.asarray(edges, np.float32)
+
+  def measure(outputs):
+    bin_of = jnp.clip(jnp.searchsorted(edges, outputs[name].ravel(), side='right') - 1, 0, edges.size - 2)
+    return jnp.zeros(edges.size - 1, jnp.int32).at[bin_of].add(1)
+
+  def summarize(count):
+    return {'density': count / (count.sum() * np.diff(edges))}
+
+  return Statistic((name,), measure, summarize)

@@ -36,6 +36,11 @@ _ACTIVATIONS = {
 }
 
 
+def activate(name: str, x: jax.Array) -> jax.Array:
+  """The activation `name` (configs.ACTIVATIONS), elementwise."""
+  return _ACTIVATIONS[name](x)
+
+
 def rotate(x_BTHK: jax.Array, theta: float, first_position: int = 0) -> jax.Array:
   """Rotary position embedding in the half-split convention of LLaMA.
 
@@ -121,13 +126,12 @@ class Block(nn.Module):
 
   def _mlp(self, x_BTD):
     config = self.config
-    activation = _ACTIVATIONS[config.activation]
     hidden_BTF = _dense(config, 'up', config.mlp_width, config.mlp_bias, config.linear_std)(x_BTD)
     if config.gated_mlp:
       gate_BTF = _dense(config, 'gate', config.mlp_width, config.mlp_bias, config.linear_std)(x_BTD)
-      hidden_BTF = activation(gate_BTF) * hidden_BTF
+      hidden_BTF = activate(config.activation, gate_BTF) * hidden_BTF
     else:
-      hidden_BTF = activation(hidden_BTF)
+      hidden_BTF = activate(config.activation, hidden_BTF)
     return _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)(hidden_BTF)
 
 

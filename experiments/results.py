@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 import platform
+import textwrap
 import time
 from types import SimpleNamespace
 
@@ -53,7 +54,7 @@ class Results:
     if self.path.exists():
       self.content = self._earlier()
     else:
-      _make_directory(directory)
+      make_directory(directory)
       self._write()
 
   @property
@@ -67,18 +68,18 @@ class Results:
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]], figure: Figure) -> None:
     """Writes the summary and figure.png, and prints the summary as a table of `display(row)`."""
-    self.content.update(summary=_plain(summary), complete=True)
+    self.content.update(summary=summary, complete=True)
     self._write()
     if jax.process_index() == 0:
       figure_path = self.path.with_name('figure.png')
       plotting.save(figure, figure_path)
-      print(table([display(row) for row in self.content['summary']]))
+      print(table([display(row) for row in summary]))
       print(f'wrote {self.path} and {figure_path}')
 
   def _write(self):
     self._written = time.monotonic()
     if jax.process_index() == 0:
-      write_atomically(self.path, (json.dumps(self.content, indent=1, allow_nan=False) + '\n').encode())
+      write_json(self.path, self.content)
 
   def _earlier(self):
     try:
@@ -99,15 +100,21 @@ class Results:
 def _difference(part, earlier, now):
   for name in {**earlier, **now}:
     if earlier.get(name) != _plain(now.get(name)):
-      return f'{part}{name}={earlier.get(name)}, not {now.get(name)}'
+      was, wanted = (textwrap.shorten(str(values.get(name)), 60) for values in (earlier, now))
+      return f'{part}{name}={was}, not {wanted}'
   return None
 
 
-def _make_directory(directory):
+def make_directory(directory: Path) -> None:
   try:
     Path(directory).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise InputError(f'--output_dir: cannot make {directory}: {error.strerror}') from None
+
+
+def write_json(path: Path, content: dict) -> None:
+  """Writes JSON, whole or not at all; NaN and infinities become null."""
+  write_atomically(path, (json.dumps(_plain(content), indent=1, allow_nan=False) + '\n').encode())
 
 
 def _plain(value):

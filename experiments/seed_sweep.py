@@ -11,14 +11,16 @@ Writes results.json (a row for each network and length) and figure.png to the
 output folder. Started again, it goes on where it was.
 """
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
-from tqdm import tqdm
 
-from bornbiased_jax import configs, ensemble, plotting, preference, probes, similarity, statistics
+from bornbiased_jax import configs, plotting, preference, similarity, statistics
 from bornbiased_jax.transformer import Transformer
 from experiments import settings as command_line
+from experiments.cells import measure_cells, transformer_cell
 from experiments.results import Results, mean_ci95
 
 COMMON = dict(probe='tokens', probe_seed='0', embedding_seed='none', dtype='float32',
@@ -33,60 +35,39 @@ SCALES = {
 
 def main(settings, output_dir):
   results = Results(output_dir, 'seed_sweep', settings)
-  num_tokens = len(settings.config) * len(settings.seeds) * settings.num_sequences * sum(settings.lengths)
-  with tqdm(total=num_tokens, unit='token', unit_scale=True) as bar:
-    for name in settings.config:
-      for length in settings.lengths:
-        sweep(name, length, settings, results, bar)
-  summary = summarize(results.rows)
-  results.finish(summary, display, draw(results.rows, settings))
-
-
-def sweep(name, length, settings, results, bar):
-  """Adds the rows of one model at one length that are not there yet."""
-  config = configs.get(name, dtype=settings.dtype, length=length)
-  probe = probes.Probe(settings.probe, settings.num_sequences, length, settings.probe_seed)
-  batch_size = settings.batch_size or ensemble.default_batch_size(settings.num_sequences, length)
-  chunk_size = settings.chunk_size or ensemble.default_chunk_size(config, len(settings.seeds), batch_size, length)
-  done = {row['seed'] for row in results.rows if (row['config'], row['length']) == (name, length)}
-  # Whole chunks are done again, so that a network's companions are always the same.
-  chunks = [settings.seeds[i:i + chunk_size] for i in range(0, len(settings.seeds), chunk_size)]
-  seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
-  bar.set_description(f'{name} T={length}')
-  bar.update((len(settings.seeds) - len(seeds)) * probe.num_sequences * length)
-  baseline = preference.uniform_baseline(probe.num_sequences, config.vocab_size)[0]
-  for network in ensemble.measure(config, statistic(config), probe, seeds, embedding_seed=settings.embedding_seed,
-                                  readout=top_of_direction(config), batch_size=batch_size, chunk_size=chunk_size,
-                                  on_batch=bar.update):
-    if network['seed'] not in done:
-      results.add({'config': name, 'length': length} | row(network, baseline))
+  cells = []
+  for name in settings.config:
+    baseline = preference.uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)[0]
+    for length in settings.lengths:
+      cells.append(transformer_cell(name, length, settings, statistic, functools.partial(row, baseline), readout))
+  measure_cells(cells, settings, results)
+  results.finish(summarize(results.rows), display, draw(results.rows, settings))
 
 
 def statistic(config):
   return statistics.combine({
       'preference': preference.predictions(config.vocab_size),
-      'direction': similarity.unit_vectors('hidden_last'),
-      'layers': similarity.unit_vectors('residual_last'),
+      'direction': similarity.inter_sequence('hidden_last'),
+      'layers': similarity.inter_sequence('residual_last'),
   })
 
 
-def top_of_direction(config):
+def readout(config):
   """The token that the contraction direction would predict: argmax of W_U applied to it."""
 
-  def readout(params, sums):
+  def top1_id(params, sums):
     logits_V = Transformer(config).apply({'params': params}, sums['direction']['unit_sum'], method='unembed')
     return {'direction_top1_id': jnp.argmax(logits_V)}
 
-  return readout
+  return top1_id
 
 
-def row(network, baseline):
+def row(baseline, measured):
   return {
-      'seed': network['seed'],
-      **network['preference'],
-      'baseline_ratio': network['preference']['top1_count'] / baseline,
-      'inter_sequence_cosine': network['layers']['cosine'][-1],
-      'direction_top1_id': network['direction_top1_id'],
+      **measured['preference'],
+      'baseline_ratio': measured['preference']['top1_count'] / baseline,
+      'inter_sequence_cosine': measured['layers']['cosine'][-1],
+      'direction_top1_id': measured['direction_top1_id'],
   }
 
 
@@ -145,6 +126,7 @@ def draw_ranked(ax, name, rows, settings):
   ax.set(yscale='log', xlabel="predicted token, by rank in its network's predictions",
          ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
   ax.xaxis.get_major_locator().set_params(integer=True)
+  plotting.plain_log_ticks(ax.yaxis)
   ax.legend(title=f'mean of {len(rows) // len(settings.lengths)} networks, 10–90 % band')
 
 
@@ -159,6 +141,7 @@ def draw_spread(ax, rows, lengths):
   ax.set(yscale='log', xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')
+  plotting.plain_log_ticks(ax.yaxis)
 
 
 if __name__ == '__main__':

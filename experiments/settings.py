@@ -27,26 +27,34 @@ def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
   return int(text)
 
 
-def seeds(text: str) -> list[int]:
-  """'0-3,42' → [0, 1, 2, 3, 42]."""
-  values = []
-  for part in text.split(','):
-    first, dash, last = part.strip().partition('-')
-    first = whole(first, 0)
-    last = whole(last, first) if dash else first
-    if last - first >= 10**6:
-      raise InputError(f'{part!r} is more than a million seeds')
-    values.extend(range(first, last + 1))
-  if len(set(values)) < len(values):
-    raise InputError(f'{text!r} names a seed twice')
-  return values
+def listed(parse: Callable[[str], list | str | int]):
+  """Comma-separated values, each of them once."""
+
+  def parse_list(text):
+    values = []
+    for part in text.split(','):
+      value = parse(part.strip())
+      values.extend(value if isinstance(value, list) else [value])
+    if len(set(values)) < len(values):
+      raise InputError(f'{text!r} names one twice')
+    return values
+
+  return parse_list
 
 
-def preset_names(text: str) -> list[str]:
-  names = [name.strip() for name in text.split(',')]
-  for name in names:
-    configs.get(name)
-  return names
+def seed_range(text: str) -> list[int]:
+  """'42' → [42]; '0-3' → [0, 1, 2, 3]."""
+  first, dash, last = text.partition('-')
+  first = whole(first, 0)
+  last = whole(last, first) if dash else first
+  if last - first >= 10**6:
+    raise InputError(f'{text!r} is more than a million seeds')
+  return list(range(first, last + 1))
+
+
+def preset_name(text: str) -> str:
+  configs.get(text)
+  return text
 
 
 def choice(*choices: str):
@@ -64,10 +72,10 @@ def optional(parse):
 
 # Every setting that an experiment can have: its parser and its help.
 KINDS = {
-    'config': (preset_names, f'models, comma-separated, of {", ".join(configs.PRESETS)}'),
-    'seeds': (seeds, 'random networks, as 0-99 or 42,43'),
+    'config': (listed(preset_name), f'models, comma-separated, of {", ".join(configs.PRESETS)}'),
+    'seeds': (listed(seed_range), 'random networks, as 0-99 or 42,43'),
     'num_sequences': (lambda text: whole(text, 1, 2**31 - 1), 'random sequences each network reads'),
-    'lengths': (lambda text: [whole(part.strip(), 1, 2**20) for part in text.split(',')],
+    'lengths': (listed(lambda text: whole(text, 1, 2**20)),
                 'sequence lengths T in tokens, comma-separated'),
     'probe': (choice(*probes.KINDS), "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),
     'probe_seed': (lambda text: whole(text, 0), 'seed of the random sequences'),
@@ -103,10 +111,7 @@ def _parse(name, parse, text):
 
 
 def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str) -> None:
-  """Runs `main(settings, output_dir)` with what the command line says.
-
-  A mistake in the input is one line on stderr and exit code 2.
-  """
+  """Runs `main(settings, output_dir)` with what the command line says."""
   names = list(scales['laptop'])
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
   flags.DEFINE_string('output_dir', None, f'folder of the results (default: results/{name}_SCALE)')
@@ -117,23 +122,34 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
       shown = f'default: {defaults["laptop"]}'
     flags.DEFINE_string(setting, None, f'{KINDS[setting][1]} ({shown})')
 
+  def resolved(arguments):
+    if arguments:
+      raise InputError(f'{arguments[0]!r} is not a flag; see --help')
+    settings = resolve(scales, FLAGS.scale, **{setting: FLAGS[setting].value for setting in names})
+    main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
+
+  launch(resolved, doc, ('scale', 'output_dir', *names))
+
+
+def launch(main: Callable[[list[str]], None], doc: str, names: tuple[str, ...]) -> None:
+  """Parses the flags `names` and runs `main(other arguments)`.
+
+  A mistake in the input is one line on stderr and exit code 2.
+  """
+
   def parse(argv):
     if {'--help', '-help', '-h'} & set(argv):
-      print(doc.strip(), '\n\nFlags:', *(_flag_help(flag) for flag in ('scale', 'output_dir', *names)), sep='\n')
+      print(doc.strip(), '\nFlags:', *map(_flag_help, names), sep='\n')
       sys.exit(0)
     try:
-      unknown = FLAGS(argv)[1:]
+      return FLAGS(argv)
     except flags.Error as error:
       fail(f'{error}; see --help')
-    if unknown:
-      fail(f'{unknown[0]!r} is not a flag; see --help')
 
   def guarded(argv):
-    del argv
     logging.set_verbosity(logging.WARNING)
     try:
-      settings = resolve(scales, FLAGS.scale, **{setting: FLAGS[setting].value for setting in names})
-      main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
+      main(argv[1:])
     except InputError as error:
       fail(str(error))
     except jax.errors.JaxRuntimeError as error:

@@ -1,0 +1,44 @@
+"""Timing that holds on a noisy machine: alternatives in turn in one process, medians of ratios."""
+
+from collections.abc import Callable
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+
+def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
+  """Seconds of each alternative in each round [rounds], A B C A B C …, after one warm-up round."""
+  seconds = {name: np.zeros(rounds) for name in alternatives}
+  for round_ in tqdm(range(-1, rounds), unit='round'):
+    for name, run in alternatives.items():
+      start = time.perf_counter()
+      jax.block_until_ready(run())
+      if round_ >= 0:
+        seconds[name][round_] = time.perf_counter() - start
+  return seconds
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+  """Median and quartiles."""
+  low, median, high = np.percentile(values, (25, 50, 75))
+  return {'median': median, 'quartiles': [low, high]}
+
+
+def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
+  """A large matrix product, whose rate is the ceiling of this machine, and its FLOPs."""
+  size = 2048 if jax.default_backend() == 'cpu' else 8192
+  a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
+  product = jax.jit(jnp.matmul)
+  return lambda: product(a, b), 2 * size**3
+
+
+def peak_bytes(program: str) -> int:
+  """Peak resident memory of a Python program run on its own, as Linux counts it."""
+  tail = "\nprint(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+  done = subprocess.run([sys.executable, '-c', program + tail], check=True, capture_output=True, text=True)
+  return int(done.stdout.split()[-1]) * 1024

@@ -1,0 +1,73 @@
+"""The loop that experiments on ensembles share: cells of settings, each measured on every seed."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from bornbiased_jax import configs, ensemble, flops
+from bornbiased_jax.probes import Probe
+from bornbiased_jax.statistics import Statistic
+from experiments.results import Results
+
+
+class Cell(NamedTuple):
+  """One combination of settings, under which every seed is measured.
+
+  Attributes:
+    fields: what tells its rows from other cells', such as config and length.
+    network, statistic, probe, readout: see `ensemble.measure`.
+    row: what was measured of one network → its other fields in results.json.
+    flops: floating-point operations of one sequence, for the progress bar.
+  """
+
+  fields: dict
+  network: ensemble.Network
+  statistic: Statistic
+  probe: Probe
+  row: Callable[[dict], dict]
+  flops: int
+  readout: Callable | None = None
+
+
+def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable, row: Callable,
+                     readout: Callable | None = None, **overrides) -> Cell:
+  """The cell of a preset at one length; statistic and readout are functions of the configuration."""
+  config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
+  return Cell(
+      fields={'config': name, 'length': length} | overrides,
+      network=ensemble.transformer(config, settings.embedding_seed),
+      statistic=statistic(config),
+      probe=Probe(settings.probe, settings.num_sequences, length, settings.probe_seed),
+      row=row,
+      flops=flops.forward_flops(config, length, num_logits=1),
+      readout=readout and readout(config),
+  )
+
+
+def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results) -> None:
+  """Adds to the results the rows of all cells and seeds that are not there yet, with a progress bar."""
+  total = sum(cell.flops * cell.probe.num_sequences * len(settings.seeds) for cell in cells)
+  with tqdm(total=total, unit='FLOP', unit_scale=True) as bar:
+    for cell in cells:
+      bar.set_description(' '.join(map(str, cell.fields.values())))
+      _measure_cell(cell, settings, results, bar)
+
+
+def _measure_cell(cell, settings, results, bar):
+  done = {row['seed'] for row in results.rows if cell.fields.items() <= row.items()}
+  bar.update(cell.flops * cell.probe.num_sequences * len(done))
+  if done.issuperset(settings.seeds):
+    return
+  batch_size = settings.batch_size or ensemble.default_batch_size(cell.probe.num_sequences, cell.probe.length)
+  chunk_size = settings.chunk_size or ensemble.default_chunk_size(
+      cell.network, cell.statistic, cell.probe, len(settings.seeds), batch_size)
+  # Whole chunks are done again, so that a network's companions are always the same.
+  chunks = [settings.seeds[i:i + chunk_size] for i in range(0, len(settings.seeds), chunk_size)]
+  seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
+  for measured in ensemble.measure(cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
+                                   batch_size=batch_size, chunk_size=chunk_size,
+                                   on_batch=lambda sequences: bar.update(cell.flops * sequences)):
+    if measured['seed'] not in done:
+      results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))

@@ -1,0 +1,125 @@
+"""Presets against SPEC §1's table, derived fields, and what is refused."""
+
+import dataclasses
+import math
+
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+
+SMALL = dict(num_layers=2, num_heads=4, width=16, mlp_width=32, vocab_size=11)
+
+COLUMNS = ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
+TABLE = {
+    'nano_gpt2': (12, 12, 768, 3072, 50257, 1024),
+    'nano_llama2': (12, 12, 768, 2048, 32000, 2048),
+    'nano_qwen2': (12, 12, 768, 3072, 151936, 2048),
+    'gpt2_1b2': (24, 32, 2048, 8192, 50257, 1024),
+    'llama2_7b': (32, 32, 4096, 11008, 32000, 4096),
+    'tiny_gpt2': (4, 4, 128, 512, 2048, 1024),
+    'tiny_llama2': (4, 4, 128, 344, 2048, 2048),
+}
+GPT2 = dict(norm='layernorm', activation='gelu_tanh', gated_mlp=False, tied_head=True,
+            qkv_bias=True, output_bias=True, mlp_bias=True)
+LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, tied_head=False,
+              qkv_bias=False, output_bias=False, mlp_bias=False)
+FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True)}
+EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full', init_scheme='gpt2',
+                    embedding_std=0.02, dtype='float32')
+
+
+def small(**fields):
+  return configs.ModelConfig(**SMALL | fields)
+
+
+def test_every_preset_is_in_the_table():
+  assert set(configs.PRESETS) == set(TABLE)
+
+
+@pytest.mark.parametrize('name', TABLE)
+def test_preset(name):
+  config = configs.get(name)
+  family = next(fields for key, fields in FAMILY.items() if key in name)
+  expected = dict(zip(COLUMNS, TABLE[name], strict=True)) | family | EVERY_PRESET
+  assert {field: getattr(config, field) for field in expected} == expected
+  assert config.num_kv_heads == config.num_heads
+  assert config.head_size * config.num_heads == config.width
+
+
+@pytest.mark.parametrize('width, std', [
+    (768, 0.02), (1024, 0.02), (4096, 0.02), (192, 0.04), (48, 0.08), (128, 0.02 * math.sqrt(6)),
+])
+def test_linear_std(width, std):
+  assert math.isclose(small(width=width).linear_std, std, rel_tol=1e-15)
+
+
+def test_linear_std_given():
+  assert small(linear_std=0.5).linear_std == 0.5
+  assert small(linear_std=0.5).embedding_std == 0.02
+
+
+@pytest.mark.parametrize('num_layers', [1, 2, 12])
+def test_residual_std(num_layers):
+  gpt2 = small(num_layers=num_layers, width=768)
+  plain = small(num_layers=num_layers, width=768, init_scheme='plain')
+  assert math.isclose(gpt2.residual_std ** 2 * 2 * num_layers, 0.02 ** 2, rel_tol=1e-14)
+  assert plain.residual_std == 0.02
+
+
+def test_head_size_of_its_own():
+  config = small(num_heads=3, head_size=6)
+  assert (config.head_size, config.num_kv_heads) == (6, 3)
+  assert small().head_size == 4
+
+
+@pytest.mark.parametrize('fields, named', [
+    (dict(num_heads=3), 'num_heads=3'),
+    (dict(num_kv_heads=3), 'num_kv_heads=3'),
+    (dict(num_kv_heads=8), 'num_kv_heads=8'),
+    (dict(num_kv_heads=0), 'num_kv_heads=0'),
+    (dict(head_size=5), 'head_size=5'),
+    (dict(head_size=0), 'head_size=0'),
+    (dict(num_heads=16), 'head_size=1'),
+    *((dict([(name, value)]), f'{name}={value!r}')
+      for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
+      for value in (0, -1, 2.0, True)),
+    *((dict([(name, 'other')]), f"{name}='other'")
+      for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype')),
+    *((dict([(name, value)]), f'{name}={value!r}')
+      for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std')
+      for value in (0.0, -1.0, math.nan, math.inf, '1')),
+])
+def test_impossible(fields, named):
+  with pytest.raises(InputError) as error:
+    small(**fields)
+  assert named in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_odd_head_size_needs_learned_positions():
+  assert small(head_size=5, positions='learned').head_size == 5
+
+
+def test_get_overrides_before_deriving():
+  config = configs.get('tiny_gpt2', width=64, sublayers='mlp_only')
+  assert (config.width, config.head_size, config.sublayers) == (64, 16, 'mlp_only')
+  assert math.isclose(config.linear_std, 0.02 * math.sqrt(12), rel_tol=1e-15)
+
+
+def test_get_refuses():
+  with pytest.raises(InputError, match='nano_gpt3.*tiny_llama2'):
+    configs.get('nano_gpt3')
+  with pytest.raises(InputError, match="'depth'.*num_layers"):
+    configs.get('tiny_gpt2', depth=3)
+  with pytest.raises(InputError, match='num_heads=7'):
+    configs.get('tiny_gpt2', num_heads=7)
+  assert issubclass(InputError, ValueError)
+
+
+def test_hashable_and_frozen():
+  config = configs.get('tiny_gpt2')
+  assert {config: 1}[configs.get('tiny_gpt2')] == 1
+  assert configs.get('tiny_gpt2', length=7) not in {config: 1}
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    config.width = 3
