@@ -19,7 +19,6 @@ import uuid
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -180,7 +179,7 @@ def load(path) -> tuple[ModelConfig, dict]:
       for name, index in group.stored():
         for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
           ours[...] = theirs
-      params |= zip(group.leaves, map(jnp.asarray, leaves), strict=True)
+      params |= zip(group.leaves, map(jax.device_put, leaves), strict=True)
     _check_tied(tensors, params, family)
   return config, unflatten_dict(params, sep='/')
 

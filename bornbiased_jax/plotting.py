@@ -5,9 +5,11 @@ import io
 import os
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+import numpy as np
 
 from bornbiased_jax.files import write_atomically
 
@@ -31,13 +33,24 @@ _STYLE = {
 
 
 def style() -> contextlib.AbstractContextManager:
-  """`with plotting.style():` draws in the shared look; theory is a dashed line."""
+  """`with plotting.style():` draws in the shared look."""
   return matplotlib.rc_context(_STYLE)
 
 
 def figure(width: float, height: float) -> Figure:
   """An empty figure of that many inches, which needs no screen and no clean-up."""
   return Figure(figsize=(width, height))
+
+
+def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
+  """Mean of `values` [networks, x] as a line, and the 10–90 % range over networks as a band."""
+  drawn, = ax.plot(x, np.mean(values, axis=0), **line)
+  ax.fill_between(x, *np.percentile(values, (10, 90), axis=0), color=drawn.get_color(), alpha=0.15, linewidth=0)
+
+
+def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:
+  """A closed form: a black dashed line."""
+  ax.plot(x, y, 'k--', linewidth=1, label=label, zorder=3)
 
 
 def plain_log_ticks(axis: Axis) -> None:

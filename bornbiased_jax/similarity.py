@@ -75,6 +75,11 @@ def mean_off_diagonal(total: np.ndarray, count: int) -> np.ndarray:
   return (total - count) / (count * (count - 1)) if count > 1 else np.full_like(total, np.nan)
 
 
+def isotropic_std(count: int, width: int) -> float:
+  """Std of the mean pairwise cosine of `count` independent isotropic directions in `width` dimensions."""
+  return (2 / (width * count * (count - 1))) ** 0.5 if count > 1 else float('nan')
+
+
 def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
   """log10 P that `count` independent isotropic directions in `width` dimensions are as similar (Tables 2 and 3).
 

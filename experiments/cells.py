@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, ensemble, flops
 from bornbiased_jax.probes import Probe
+from bornbiased_jax.simplified import StackConfig, stack
 from bornbiased_jax.statistics import Statistic
 from experiments.results import Results
 
@@ -20,6 +21,7 @@ class Cell(NamedTuple):
     network, statistic, probe, readout: see `ensemble.measure`.
     row: what was measured of one network → its other fields in results.json.
     flops: floating-point operations of one sequence, for the progress bar.
+    seeds: the networks; None: those of the settings.
   """
 
   fields: dict
@@ -29,6 +31,7 @@ class Cell(NamedTuple):
   row: Callable[[dict], dict]
   flops: int
   readout: Callable | None = None
+  seeds: list[int] | None = None
 
 
 def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable, row: Callable,
@@ -46,9 +49,23 @@ def transformer_cell(name: str, length: int, settings: SimpleNamespace, statisti
   )
 
 
+def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleNamespace, statistic: Statistic,
+               row: Callable) -> Cell:
+  """The cell of a stack of simplified layers, reading Gaussian vectors."""
+  return Cell(
+      fields=fields,
+      network=stack(config),
+      statistic=statistic,
+      probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed),
+      row=row,
+      flops=length * config.width * sum(4 * config.mlp_width if layer == 'mlp' else 1 for layer in config.layers),
+  )
+
+
 def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results) -> None:
   """Adds to the results the rows of all cells and seeds that are not there yet, with a progress bar."""
-  total = sum(cell.flops * cell.probe.num_sequences * len(settings.seeds) for cell in cells)
+  cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
+  total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   with tqdm(total=total, unit='FLOP', unit_scale=True) as bar:
     for cell in cells:
       bar.set_description(' '.join(map(str, cell.fields.values())))
@@ -58,13 +75,13 @@ def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results
 def _measure_cell(cell, settings, results, bar):
   done = {row['seed'] for row in results.rows if cell.fields.items() <= row.items()}
   bar.update(cell.flops * cell.probe.num_sequences * len(done))
-  if done.issuperset(settings.seeds):
+  if done.issuperset(cell.seeds):
     return
   batch_size = settings.batch_size or ensemble.default_batch_size(cell.probe.num_sequences, cell.probe.length)
   chunk_size = settings.chunk_size or ensemble.default_chunk_size(
-      cell.network, cell.statistic, cell.probe, len(settings.seeds), batch_size)
+      cell.network, cell.statistic, cell.probe, len(cell.seeds), batch_size)
   # Whole chunks are done again, so that a network's companions are always the same.
-  chunks = [settings.seeds[i:i + chunk_size] for i in range(0, len(settings.seeds), chunk_size)]
+  chunks = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
   seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
   for measured in ensemble.measure(cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
                                    batch_size=batch_size, chunk_size=chunk_size,

@@ -118,16 +118,24 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def _plain(value):
-  """JSON's own types: numpy's become Python's, and NaN and infinities null."""
+  """JSON's own types: arrays become lists, and NaN and infinities null."""
   if isinstance(value, dict):
     return {name: _plain(item) for name, item in value.items()}
   if isinstance(value, (list, tuple)):
     return [_plain(item) for item in value]
-  if isinstance(value, (np.ndarray, np.generic)):
+  if isinstance(value, (jax.Array, np.ndarray, np.generic)):
     return _plain(value.tolist())
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value
+
+
+def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
+  """Rows that share their values of the fields `names`, in the order of their first rows."""
+  groups = {}
+  for row in rows:
+    groups.setdefault(tuple(row[name] for name in names), []).append(row)
+  return [(dict(zip(names, key, strict=True)), group) for key, group in groups.items()]
 
 
 def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
@@ -136,6 +144,22 @@ def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
   with np.errstate(invalid='ignore'):
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) if len(values) > 1 else math.nan
   return {name: float(np.mean(values)), f'{name}_ci95': float(half)}
+
+
+def mean_and_theory(values: list[float], probe_error: float, theory: float | None) -> dict[str, float]:
+  """Mean over networks with its standard error, beside the closed form.
+
+  Networks share their inputs, whose own sampling error is added in quadrature.
+  """
+  networks = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+  return {'measured': float(np.mean(values)), 'standard_error': math.hypot(networks, probe_error), 'theory': theory}
+
+
+def p_value(log10_p: float | None) -> str:
+  """A p-value for eyes: nothing below 1e-12 is told apart, since no model of the null holds so far out."""
+  if log10_p is None or log10_p < -12:
+    return '< 1e-12'
+  return f'{10**log10_p:.2g}'
 
 
 def table(rows: list[dict[str, str]]) -> str:

@@ -21,7 +21,7 @@ from bornbiased_jax import configs, plotting, preference, similarity, statistics
 from bornbiased_jax.transformer import Transformer
 from experiments import settings as command_line
 from experiments.cells import measure_cells, transformer_cell
-from experiments.results import Results, mean_ci95
+from experiments.results import Results, grouped, mean_ci95
 
 COMMON = dict(probe='tokens', probe_seed='0', embedding_seed='none', dtype='float32',
               batch_size='auto', chunk_size='auto')
@@ -74,21 +74,26 @@ def row(baseline, measured):
 def summarize(rows):
   """Per model and length: means with 95 % intervals over seeds, and how the preferred ids compare."""
   summary = []
-  for name, length in dict.fromkeys((row['config'], row['length']) for row in rows):
-    group = [row for row in rows if (row['config'], row['length']) == (name, length)]
-    shortest = min(row['length'] for row in rows if row['config'] == name)
-    id_at_shortest = {row['seed']: row['top1_id'] for row in rows if (row['config'], row['length']) == (name, shortest)}
-    agree = sum(row['direction_top1_id'] == row['top1_id'] for row in group)
+  for fields, group in grouped(rows, 'config', 'length'):
+    shortest = min(row['length'] for row in rows if row['config'] == fields['config'])
+    id_at_shortest = {row['seed']: row['top1_id'] for row in rows
+                      if (row['config'], row['length']) == (fields['config'], shortest)}
     summary.append({
-        'config': name, 'length': length, 'networks': len(group),
+        **fields, 'networks': len(group),
         **mean_ci95(group, 'top1_frequency'), **mean_ci95(group, 'baseline_ratio'),
         **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
-        'same_id_as_shortest': sum(id_at_shortest[row['seed']] == row['top1_id'] for row in group) / len(group),
-        'direction_agreement': agree / len(group),
-        'direction_agreement_ci95': list(stats.binomtest(agree, len(group)).proportion_ci()),
+        'same_id_as_shortest': np.mean([id_at_shortest[row['seed']] == row['top1_id'] for row in group]),
+        **direction_agreement(group),
     })
   return summary
+
+
+def direction_agreement(rows):
+  """How often the contraction direction's top token is the preferred one (Finding 2.2), with its exact interval."""
+  agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
+  return {'direction_agreement': agree / len(rows),
+          'direction_agreement_ci95': list(stats.binomtest(agree, len(rows)).proportion_ci())}
 
 
 def display(row):
@@ -119,10 +124,9 @@ def draw_ranked(ax, name, rows, settings):
   for length in settings.lengths:
     share = 100 / settings.num_sequences * np.array([row['top_counts'] for row in rows if row['length'] == length])
     rank = np.arange(1, share.shape[1] + 1)
-    line, = ax.plot(rank, share.mean(0), marker='o', markersize=3, label=f'T = {length}')
-    ax.fill_between(rank, *np.percentile(share, (10, 90), axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
+    plotting.band(ax, rank, share, marker='o', markersize=3, label=f'T = {length}')
   baseline = 100 / settings.num_sequences * preference.uniform_baseline(settings.num_sequences, vocab_size)
-  ax.plot(rank, baseline[:rank.size], 'k--', linewidth=1, label='drawn uniformly')
+  plotting.theory(ax, rank, baseline[:rank.size], 'drawn uniformly')
   ax.set(yscale='log', xlabel="predicted token, by rank in its network's predictions",
          ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
   ax.xaxis.get_major_locator().set_params(integer=True)

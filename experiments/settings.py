@@ -77,6 +77,8 @@ KINDS = {
     'num_sequences': (lambda text: whole(text, 1, 2**31 - 1), 'random sequences each network reads'),
     'lengths': (listed(lambda text: whole(text, 1, 2**20)),
                 'sequence lengths T in tokens, comma-separated'),
+    'width': (whole, 'channels of the simplified layers'),
+    'depth': (lambda text: whole(text, 1, 64), 'layers of the simplified stacks'),
     'probe': (choice(*probes.KINDS), "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),
     'probe_seed': (lambda text: whole(text, 0), 'seed of the random sequences'),
     'embedding_seed': (optional(lambda text: whole(text, 0)),

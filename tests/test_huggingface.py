@@ -13,6 +13,7 @@ import jax
 import make_goldens
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax import configs, huggingface
@@ -304,6 +305,16 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+def test_saved_for_versions_4_of_transformers_too(tmp_path):
+  for name in ('paper_gpt2', 'paper_qwen2'):
+    config = configs.ModelConfig(**dict(SAVED[name][1], rope_theta=500.0))
+    huggingface.save(tmp_path / name, config, random_params(config))
+    with safe_open(tmp_path / name / 'model.safetensors', framework='np') as file:
+      assert file.metadata() == {'format': 'pt'}
+  neox, qwen = (json.loads((tmp_path / name / 'config.json').read_text()) for name in ('paper_gpt2', 'paper_qwen2'))
+  assert (neox['rotary_emb_base'], neox['rotary_pct'], qwen['rope_theta']) == (500.0, 1.0, 500.0)
+
+
 def test_saved_files_are_as_readable_as_others(tmp_path):
   config = configs.ModelConfig(**_TINY)
   huggingface.save(tmp_path / 'saved', config, random_params(config))
@@ -381,6 +392,7 @@ BROKEN = {
     'width_huge': (_config(hidden_size=2**31 - 1), 'model.safetensors', 'config.json needs [96, 2147483647]'),
     'flag': (_config(tie_word_embeddings='no'), 'config.json', "tie_word_embeddings='no' must be true or false"),
     'epsilon_nan': (_config(rms_norm_eps=float('nan')), 'config.json', 'rms_norm_eps=nan must be a positive number'),
+    'epsilon_huge': (_config(rms_norm_eps=10**400), 'config.json', 'must be a positive number'),
     'epsilon_negative': (_config(rms_norm_eps=-1e-6), 'config.json', 'must be a positive number'),
     'activation': (_config(hidden_act='quick_gelu'), 'config.json', "hidden_act='quick_gelu' must be one of gelu_new"),
     'heads': (_config(num_key_value_heads=3), 'config.json', 'num_kv_heads=3 does not divide num_heads=4'),

@@ -5,7 +5,6 @@ import functools
 import math
 
 import jax
-from jax.flatten_util import ravel_pytree
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
@@ -15,12 +14,13 @@ from scipy import stats
 from bornbiased_jax import configs, initialization, probes
 from bornbiased_jax.initialization import draw_params, init_params, stream_key
 
-SMALL = dict(num_layers=2, num_heads=4, width=32, mlp_width=48, vocab_size=64, length=16, positions='learned')
-GPT2 = configs.ModelConfig(**SMALL)
-LLAMA = configs.ModelConfig(**SMALL | dict(positions='rope'), norm='rmsnorm', activation='silu', gated_mlp=True,
-                            num_kv_heads=2, qkv_bias=True, output_bias=False, mlp_bias=False, tied_head=False,
-                            qk_norm=True)
+TINY = configs.get('tiny_gpt2')
+# Every leaf that a network can have.
+EVERY = configs.ModelConfig(num_layers=2, num_heads=4, num_kv_heads=2, width=32, mlp_width=48, vocab_size=64,
+                            length=16, norm='rmsnorm', gated_mlp=True, positions='learned', qk_norm=True,
+                            tied_head=False, init_scheme='plain', linear_std=0.1)
 SEEDS = np.arange(40, 46, dtype=np.uint32)
+EMBEDDING_SEED = 7
 
 
 def leaves(params):
@@ -29,8 +29,13 @@ def leaves(params):
   return {'/'.join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
 
 
-def network(config, seed, embedding_seed=None):
-  return leaves(init_params(config, seed, embedding_seed))
+@functools.cache
+def network(config, seed):
+  return leaves(init_params(config, seed))
+
+
+def with_embeddings_of(own, other):
+  return own | {name: other[name] for name in ('embedding', 'position_embedding', 'head') if name in own}
 
 
 def assert_same(actual, expected):
@@ -39,75 +44,75 @@ def assert_same(actual, expected):
     np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
+def assert_uncorrelated(a, b):
+  assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
+
+
 def is_random(name):
   return not name.endswith(('bias', 'scale'))
-
-
-def expected_std(config, name):
-  if name in ('embedding', 'position_embedding'):
-    return config.embedding_std
-  return config.residual_std if name in ('blocks/output/kernel', 'blocks/down/kernel') else config.linear_std
 
 
 # The law.
 
 
-@pytest.mark.parametrize('config', [
-    dataclasses.replace(GPT2, embedding_std=0.3), dataclasses.replace(LLAMA, init_scheme='plain', linear_std=0.1),
-], ids=['gpt2', 'plain'])
-def test_law(config):
-  params = network(config, 3)
-  assert all(leaf.dtype == np.float32 for leaf in params.values())
-  for name, leaf in params.items():
-    if name.endswith('scale'):
-      assert np.all(leaf == 1), name
-    elif name.endswith('bias'):
-      assert np.all(leaf == 0), name
-    else:
-      z = leaf.astype(np.float64).ravel() / expected_std(config, name)
+@pytest.mark.parametrize('config, residual_std', [(TINY, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1)], ids=['gpt2', 'plain'])
+def test_law(config, residual_std):
+  std = {'embedding': 0.02, 'position_embedding': 0.02,
+         'blocks/output/kernel': residual_std, 'blocks/down/kernel': residual_std}
+  for name, leaf in network(config, 42).items():
+    assert leaf.dtype == np.float32
+    if is_random(name):
+      z = leaf.astype(np.float64).ravel() / std.get(name, config.linear_std)
       # Five standard errors: once in a million draws for each of these.
       assert abs(z.mean()) < 5 / math.sqrt(z.size), name
       assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
       assert stats.kstest(z, 'norm').pvalue > 1e-4, name
+    else:
+      assert np.all(leaf == name.endswith('scale')), name
 
 
 def test_leaves():
-  """SPEC §1: what each family has, and its shape."""
-  block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32), 'query/bias': (32,),
-           'output/kernel': (32, 32), 'up/kernel': (32, 48), 'down/kernel': (48, 32)}
-  gpt2 = block | {'key/kernel': (32, 32), 'key/bias': (32,), 'value/kernel': (32, 32), 'value/bias': (32,),
-                  'attention_norm/bias': (32,), 'mlp_norm/bias': (32,), 'output/bias': (32,), 'up/bias': (48,),
-                  'down/bias': (32,)}
-  llama = block | {'key/kernel': (32, 16), 'key/bias': (16,), 'value/kernel': (32, 16), 'value/bias': (16,),
-                   'query_norm/scale': (8,), 'key_norm/scale': (8,), 'gate/kernel': (32, 48)}
+  block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32), 'output/kernel': (32, 32),
+           'up/kernel': (32, 48), 'down/kernel': (48, 32)}
+  biases = {'query/bias': (32,), 'output/bias': (32,), 'up/bias': (48,), 'down/bias': (32,)}
   outside = {'embedding': (64, 32), 'final_norm/scale': (32,)}
-  for config, own, blocks in ((GPT2, {'position_embedding': (16, 32), 'final_norm/bias': (32,)}, gpt2),
-                              (LLAMA, {'head': (64, 32)}, llama)):
-    expected = outside | own | {f'blocks/{name}': (2, *shape) for name, shape in blocks.items()}
-    assert {name: leaf.shape for name, leaf in network(config, 0).items()} == expected
+  gpt2 = outside | {'final_norm/bias': (32,)} | in_blocks(block | biases | {
+      'key/kernel': (32, 32), 'key/bias': (32,), 'value/kernel': (32, 32), 'value/bias': (32,),
+      'attention_norm/bias': (32,), 'mlp_norm/bias': (32,)})
+  every = outside | {'position_embedding': (16, 32), 'head': (64, 32)} | in_blocks(block | biases | {
+      'key/kernel': (32, 16), 'key/bias': (16,), 'value/kernel': (32, 16), 'value/bias': (16,),
+      'gate/kernel': (32, 48), 'gate/bias': (48,), 'query_norm/scale': (8,), 'key_norm/scale': (8,)})
+  shape = dict(num_layers=2, width=32, mlp_width=48, vocab_size=64)
+  assert shapes(configs.get('tiny_gpt2', **shape)) == gpt2
+  assert shapes(EVERY) == every
+  llama = shapes(configs.get('tiny_llama2', **shape))
+  assert not any(name.endswith('bias') for name in llama)
+  assert llama == {name: (2, 32, 32) if name.startswith(('blocks/key/k', 'blocks/value/k')) else shape
+                   for name, shape in every.items()
+                   if not name.endswith(('bias', 'query_norm/scale', 'key_norm/scale', 'position_embedding'))}
 
 
-@pytest.mark.parametrize('config', [GPT2, LLAMA], ids=['gpt2', 'llama'])
-def test_no_two_leaves_or_layers_are_alike(config):
+def in_blocks(shapes):
+  return {f'blocks/{name}': (2, *shape) for name, shape in shapes.items()}
+
+
+def shapes(config):
+  flat, _ = jax.tree_util.tree_flatten_with_path(jax.eval_shape(functools.partial(draw_params, config), 0))
+  return {'/'.join(key.key for key in path): leaf.shape for path, leaf in flat}
+
+
+def test_no_two_leaves_or_layers_are_alike():
   vectors = []
-  for name, leaf in network(config, 3).items():
+  for name, leaf in network(EVERY, 42).items():
     if is_random(name):
       vectors += list(leaf.reshape(2, -1)) if name.startswith('blocks') else [leaf.ravel()]
   for i, a in enumerate(vectors):
     for b in vectors[:i]:
       n = min(a.size, b.size)
-      assert abs(np.corrcoef(a[:n], b[:n])[0, 1]) < 5 / math.sqrt(n)
+      assert_uncorrelated(a[:n], b[:n])
 
 
 # The same network everywhere.
-
-
-@pytest.fixture(scope='module', params=[(GPT2, None), (LLAMA, None), (LLAMA, 7)], ids=['gpt2', 'llama', 'embedding'])
-def ensemble(request):
-  """(draw one network, the networks of SEEDS one by one)."""
-  config, embedding_seed = request.param
-  draw = functools.partial(draw_params, config, embedding_seed=embedding_seed)
-  return draw, [network(config, seed, embedding_seed) for seed in SEEDS]
 
 
 def assert_ensemble(stacked, expected):
@@ -115,110 +120,100 @@ def assert_ensemble(stacked, expected):
     assert_same({name: leaf[i] for name, leaf in leaves(stacked).items()}, alone)
 
 
-def test_under_vmap_and_in_ensembles_of_any_size(ensemble):
-  draw, expected = ensemble
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS[1:4]), expected[1:4])
-
-
-def test_under_lax_map(ensemble):
-  draw, expected = ensemble
-  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), expected)
-
-
 def mesh(name):
   return jax.make_mesh((jax.device_count(),), (name,), axis_types=(AxisType.Auto,))
 
 
-def test_spread_over_devices(ensemble):
-  draw, expected = ensemble
+def test_under_lax_map():
+  draw = functools.partial(draw_params, EVERY)
+  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), [network(EVERY, int(s)) for s in SEEDS])
+
+
+def test_under_vmap():
+  draw = functools.partial(draw_params, EVERY, embedding_seed=EMBEDDING_SEED)
+  other = network(EVERY, EMBEDDING_SEED)
+  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), [with_embeddings_of(network(EVERY, int(s)), other) for s in SEEDS])
+
+
+def test_spread_over_devices():
+  assert jax.device_count() > 1
   spread = PartitionSpec('seed')
   seeds = np.resize(SEEDS, 2 * jax.device_count())
-  draw = jax.shard_map(jax.vmap(draw), mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False)
-  assert_ensemble(jax.jit(draw)(seeds), [expected[i % len(SEEDS)] for i in range(len(seeds))])
+  draw = jax.vmap(functools.partial(draw_params, EVERY))
+  draw = jax.jit(jax.shard_map(draw, mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False))
+  assert_ensemble(draw(seeds), [network(EVERY, int(seed)) for seed in seeds])
 
 
 def test_with_its_leaves_split_over_devices():
   assert jax.device_count() > 1
-  split = lambda leaf: PartitionSpec(*(None,) * (leaf.ndim - 1), 'part') if leaf.shape[-1] % 16 == 0 else PartitionSpec()
-  shapes = jax.eval_shape(functools.partial(draw_params, LLAMA), 0)
-  shardings = jax.tree.map(lambda leaf: NamedSharding(mesh('part'), split(leaf)), shapes)
-  params = jax.jit(functools.partial(draw_params, LLAMA), out_shardings=shardings)(np.uint32(42))
-  shard = params['blocks']['up']['kernel'].addressable_shards[0].data
-  assert shard.shape == (2, 32, 48 // jax.device_count())
-  assert_same(leaves(params), network(LLAMA, 42))
 
+  def split(leaf):
+    axes = (None,) * (len(leaf.shape) - 1) + ('part',)
+    return NamedSharding(mesh('part'), PartitionSpec(*axes) if leaf.shape[-1] >= 16 else PartitionSpec())
 
-def test_type_of_the_seed():
-  expected = network(GPT2, 42)
-  for seed in (np.uint32(42), np.int64(42), jnp.int32(42)):
-    assert_same(network(GPT2, seed), expected)
+  draw = functools.partial(draw_params, EVERY)
+  params = jax.jit(draw, out_shardings=jax.tree.map(split, jax.eval_shape(draw, 0)))(42)
+  assert params['blocks']['up']['kernel'].addressable_shards[0].data.shape == (2, 32, 48 // jax.device_count())
+  assert_same(leaves(params), network(EVERY, 42))
 
 
 # Seeds.
 
 
-@pytest.mark.parametrize('config', [GPT2, LLAMA], ids=['gpt2', 'llama'])
-def test_embedding_seed(config):
-  own, other, mixed = network(config, 42), network(config, 7), network(config, 42, 7)
-  from_other = {'embedding', 'position_embedding', 'head'} & own.keys()
-  assert len(from_other) == 2
-  assert_same(mixed, {name: (other if name in from_other else own)[name] for name in own})
-  assert_same(network(config, 42, 42), own)
+def test_embedding_seed():
+  mixed = leaves(init_params(EVERY, 42, EMBEDDING_SEED))
+  assert_same(mixed, with_embeddings_of(network(EVERY, 42), network(EVERY, EMBEDDING_SEED)))
 
 
-@pytest.mark.parametrize('config', [GPT2, LLAMA], ids=['gpt2', 'llama'])
-def test_sublayers_share_their_weights(config):
-  full = network(config, 42)
-  parts = {name: network(dataclasses.replace(config, sublayers=name), 42) for name in ('attention_only', 'mlp_only')}
-  for part in parts.values():
-    assert_same(part, {name: full[name] for name in part})
-  attention_only, mlp_only = parts.values()
-  assert attention_only.keys() | mlp_only.keys() == full.keys()
-  assert not any(name.startswith('blocks') for name in attention_only.keys() & mlp_only.keys())
+@pytest.mark.parametrize('sublayers, absent', [
+    ('attention_only', ('mlp_norm', 'up', 'down')),
+    ('mlp_only', ('attention_norm', 'query', 'key', 'value', 'output')),
+])
+def test_sublayers_share_their_weights(sublayers, absent):
+  full, part = network(TINY, 42), network(dataclasses.replace(TINY, sublayers=sublayers), 42)
+  assert_same(part, {name: leaf for name, leaf in full.items()
+                     if not name.startswith(tuple(f'blocks/{module}/' for module in absent))})
 
 
-@pytest.mark.parametrize('seeds', [(42, 43), (0, 1), (0, np.uint32(2**32 - 1)), (1, np.uint32(2**31 + 1))])
-def test_seeds_differ(seeds):
-  a, b = (network(GPT2, seed) for seed in seeds)
-  for name in filter(is_random, a):
-    assert abs(np.corrcoef(a[name].ravel(), b[name].ravel())[0, 1]) < 5 / math.sqrt(a[name].size)
+def test_seeds_differ():
+  seeds = (42, 43, np.uint32(2**31 + 42), np.uint32(2**32 - 1))
+  networks = [network(TINY, seed) for seed in seeds]
+  for i, a in enumerate(networks):
+    for b in networks[:i]:
+      for name in filter(is_random, a):
+        assert_uncorrelated(a[name], b[name])
 
 
 @pytest.mark.xfail(strict=True, raises=OverflowError, reason='jit takes a Python int for an int32')
 @pytest.mark.parametrize('seed', [2**31, 2**32 - 1])
 def test_large_python_seeds(seed):
-  assert_same(network(GPT2, seed), network(GPT2, np.uint32(seed)))
+  assert_same(leaves(init_params(TINY, seed)), leaves(init_params(TINY, np.uint32(seed))))
 
 
-@pytest.mark.xfail(strict=True, reason='-1 is taken for 2^32 - 1, and 1.5 for 1')
-@pytest.mark.parametrize('seed', [-1, 1.5])
-def test_seeds_that_are_none(seed):
-  with pytest.raises((ValueError, TypeError, OverflowError)):
-    init_params(GPT2, seed)
+@pytest.mark.xfail(strict=True, reason='-1 is taken for 2^32 - 1')
+def test_negative_seed():
+  with pytest.raises((ValueError, OverflowError)):
+    init_params(TINY, -1)
 
 
 def test_networks_and_probes_share_no_key(monkeypatch):
-  purposes, same = [], stream_key
+  asked, same = [], stream_key
 
   def record(purpose, seed):
-    purposes.append(purpose)
+    asked.append((purpose, seed))
     return same(purpose, seed)
 
   monkeypatch.setattr(initialization, 'stream_key', record)
   monkeypatch.setattr(probes, 'stream_key', record)
-  draw_params(dataclasses.replace(GPT2, num_layers=1), 42)
-  of_networks = set(purposes)
-  purposes.clear()
-  for kind in probes.KINDS:
-    probes.Probe(kind, 3, 2, 42).inputs(GPT2, jnp.arange(3))
-  assert of_networks and purposes and of_networks.isdisjoint(purposes)
+  jax.eval_shape(lambda: draw_params(TINY, 42))
+  assert set(asked) == {('network', 42)}
+  asked.clear()
+  jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3)) for kind in probes.KINDS])
+  assert set(asked) == {('probe', 42)}
 
   seeds = jnp.arange(1000, dtype=jnp.uint32)
-  keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds))
-          for purpose in sorted(of_networks | set(purposes))]
-  keys = np.concatenate(keys)
-  assert len(np.unique(keys, axis=0)) == len(keys)
+  keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds)) for purpose in ('network', 'probe')]
+  assert len(np.unique(np.concatenate(keys), axis=0)) == 2000
 
 
 # First and last entry of every random leaf of `tiny_gpt2` 42.
@@ -235,7 +230,7 @@ GOLDEN = {
 
 def test_golden():
   """What a seed is may never change: results are quoted by seed."""
-  params = network(configs.get('tiny_gpt2'), 42)
+  params = network(TINY, 42)
   assert set(GOLDEN) == set(filter(is_random, params))
   for name, entries in GOLDEN.items():
     np.testing.assert_allclose(params[name].ravel()[[0, -1]], entries, rtol=1e-6, atol=0, err_msg=name)

@@ -1,0 +1,130 @@
+"""Attention makes the positions of one sequence alike and its first position loud (Fig 8, 9, Prop 5, Eq 2).
+
+    python -m experiments.intra_sequence                 # about 3 min on two CPU cores
+    python -m experiments.intra_sequence --scale=paper   # an accelerator, or an hour on two CPU cores
+
+Averaging over the past makes neighbouring positions share most of their sum:
+the similarity within a sequence grows with depth as Proposition 5 says, for
+uniform attention (Attn0) and, damped by the residual stream, for a random
+transformer's. The average of i independent values has a standard deviation of
+1/sqrt(i): the first position stands out, the seed of the attention sink.
+
+Writes results.json (a row for each network and variant, with the measured
+similarity by depth, its standard error over sequences and the theory) and
+figure.png to the output folder. Started again, it goes on where it was.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+
+from bornbiased_jax import plotting, positions, similarity, statistics, theory
+from bornbiased_jax.simplified import StackConfig
+from experiments import settings as command_line
+from experiments.cells import measure_cells, stack_cell, transformer_cell
+from experiments.results import Results, grouped
+
+COMMON = dict(probe='gaussian', probe_seed='0', embedding_seed='none', dtype='float32', batch_size='auto',
+              chunk_size='auto')
+SCALES = {
+    'smoke': COMMON | dict(config='tiny_gpt2', seeds='0-2', width='128', depth='3', lengths='16,32',
+                           num_sequences='20'),
+    'laptop': COMMON | dict(config='tiny_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256',
+                            num_sequences='100'),
+    'paper': COMMON | dict(config='nano_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256,1024',
+                           num_sequences='200'),
+}
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'intra_sequence', settings)
+  measure_cells([*attn0_cells(settings), *transformer_cells(settings)], settings, results)
+  results.finish(summarize(results.rows), display, draw(results.rows, settings))
+
+
+def attn0_cells(settings):
+  """Stacks of Attn0, which have no weights: every seed would be the same, and error is over sequences."""
+  for length in settings.lengths:
+    config = StackConfig(('attention',) * settings.depth, settings.width, settings.width, embedding_std=1.0)
+    closed_form = [float(theory.position_similarity(depth + 1)) for depth in range(settings.depth)]
+    statistic = statistics.combine({'similarity': similarity.intra_sequence('residual'),
+                                    'spread': positions.positional_std('residual')})
+    cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings, statistic,
+                      functools.partial(row, closed_form))
+    yield cell._replace(seeds=[0])
+
+
+def transformer_cells(settings):
+  """Attention-only networks with everything a block has: norm, projections, softmax, residual stream."""
+  statistic = lambda config: statistics.combine({'similarity': similarity.intra_sequence('residual'),
+                                                 'spread': positions.positional_std('value_aggregate')})
+  for name in settings.config:
+    for length in settings.lengths:
+      cell = transformer_cell(name, length, settings, statistic, functools.partial(row, None),
+                              sublayers='attention_only')
+      yield cell._replace(fields={'block': name, 'length': length})
+
+
+def row(closed_form, measured):
+  """Similarity by depth, and the first layer's positional std over that of the first position times 1/sqrt(i)."""
+  std_T = measured['spread']['std'][0]
+  return {
+      'measured': measured['similarity']['cosine'],
+      'standard_error': measured['similarity']['standard_error'],
+      'theory': closed_form,
+      'std': std_T,
+      'std_over_theory': std_T / std_T[0] / theory.positional_std(np.arange(1, std_T.size + 1)),
+  }
+
+
+def summarize(rows):
+  summary = []
+  for fields, group in grouped(rows, 'block', 'length'):
+    ratio_T = np.mean([row['std_over_theory'] for row in group], axis=0)
+    worst = int(np.argmax(np.abs(ratio_T - 1)))
+    summary.append({
+        **fields, 'networks': len(group),
+        'measured': np.mean([row['measured'] for row in group], axis=0),
+        'standard_error': np.sqrt(np.mean(np.square([row['standard_error'] for row in group]), axis=0)),
+        'theory': group[0]['theory'],
+        'std_over_theory_farthest': ratio_T[worst], 'at_position': worst + 1,
+    })
+  return summary
+
+
+def display(row):
+  by_depth = lambda values: ' '.join(f'{value:.3f}' for value in values) if values is not None else '–'
+  return {'block': row['block'], 'T': str(row['length']), 'networks': str(row['networks']),
+          'similarity of positions, by depth': by_depth(row['measured']), 'Prop 5 (T → ∞)': by_depth(row['theory']),
+          'std · √i, farthest from 1': f'{row["std_over_theory_farthest"]:.3f} at i = {row["at_position"]}'}
+
+
+def draw(rows, settings):
+  with plotting.style():
+    figure = plotting.figure(8, 3.2)
+    depth_ax, position_ax = figure.subplots(1, 2)
+    for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), grouped(rows, 'block', 'length')):
+      label = f'{fields["block"]}, T = {fields["length"]}'
+      cosine = np.array([row['measured'] for row in group])
+      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3, color=color,
+                    label=label)
+      if fields['length'] == max(settings.lengths):
+        std = np.array([np.divide(row['std'], row['std'][0]) for row in group])
+        plotting.band(position_ax, np.arange(1, std.shape[1] + 1), std, color=color, label=label)
+    depth = np.arange(1, settings.depth + 1)
+    plotting.theory(depth_ax, depth, [theory.position_similarity(int(layers)) for layers in depth],
+                    'Proposition 5 (T → ∞)')
+    position = np.arange(1, max(settings.lengths) + 1)
+    plotting.theory(position_ax, position, theory.positional_std(position), '1/√i')
+    depth_ax.set(xlabel='attention layers', ylabel='mean cosine of two positions', ylim=(0, 1),
+                 title='positions of one sequence grow alike')
+    position_ax.set(xscale='log', yscale='log', xlabel='position i', ylabel='std of the value aggregate / first',
+                    title='the first position is the loudest')
+    depth_ax.legend(fontsize='small')
+    position_ax.legend()
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'intra_sequence', SCALES, __doc__)
