@@ -129,7 +129,7 @@ _ROPE_NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_the
 _is_count = lambda value: type(value) is int and 0 < value < 2**31
 _COUNT = ('a whole number from 1 to 2147483647', _is_count)
 _COUNT_OR_NULL = (_COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
-_NUMBER = ('a positive number', lambda value: type(value) in (int, float) and 0 < value < 1e30)
+_NUMBER = ('a positive number below 1e30', lambda value: type(value) in (int, float) and 0 < value < 1e30)
 _FLAG = ('true or false', lambda value: type(value) is bool)
 _KINDS = {
     **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), _COUNT),

@@ -85,6 +85,29 @@ def intra_sequence_similarity(depth: int, length: jax.Array) -> jax.Array:
   return 1 / length + (1 - 1 / length) * position_similarity(depth)
 
 
-def positional_std(position: jax.Array) -> jax.Array:
-  """Std of the value aggregate at position i = 1, 2, … under uniform attention, over a value's: 1/sqrt(i) (Eq 2)."""
-  return 1 / jnp.sqrt(position)
+def positional_std(position: jax.Array, score_std: float = 0.0, width: float = jnp.inf,
+                   coherence: jax.Array = 1.0) -> jax.Array:
+  """Std of the value aggregate at position i = 1, 2, … over that of a value.
+
+  Under uniform attention 1/sqrt(i) (Eq 2). A random network's scores are
+  nearly N(0, s²), with two consequences, derived here: the weights are
+  lognormal, so that fewer positions count, sum a² = e^{s²} / (e^{s²} + i - 1);
+  and they lean towards the values whose keys match the query, a part common
+  to all positions, of variance s²/d, that no averaging removes. RoPE turns
+  the match with distance and leaves of it only its `coherence`.
+
+  Args:
+    position: i, from 1.
+    score_std: s; at init linear_std² · width after LayerNorm or RMSNorm.
+    width: d; infinite by default.
+    coherence: `rotary_coherence` of each position; 1 without RoPE.
+  """
+  spread = jnp.exp(score_std**2)
+  return jnp.sqrt(spread / (spread + position - 1) + coherence * score_std**2 / width * (1 - 1 / position))
+
+
+def rotary_coherence(position: jax.Array, theta: float, head_size: int) -> jax.Array:
+  """Mean over RoPE's frequencies w of |mean over j < i of e^{iwj}|²: 1 at i = 1, falling as wavelengths fit in i."""
+  frequency = theta ** (-2 * np.arange(head_size // 2) / head_size)
+  i = jnp.asarray(position)[..., None]
+  return jnp.mean((jnp.sin(frequency * i / 2) / (i * np.sin(frequency / 2))) ** 2, axis=-1)

@@ -19,7 +19,7 @@ import itertools
 
 import numpy as np
 
-from bornbiased_jax import plotting, positions, similarity, statistics, theory
+from bornbiased_jax import configs, plotting, positions, similarity, statistics, theory
 from bornbiased_jax.simplified import StackConfig
 from experiments import settings as command_line
 from experiments.cells import measure_cells, stack_cell, transformer_cell
@@ -51,7 +51,7 @@ def attn0_cells(settings):
     statistic = statistics.combine({'similarity': similarity.intra_sequence('residual'),
                                     'spread': positions.positional_std('residual')})
     cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings, statistic,
-                      functools.partial(row, closed_form))
+                      functools.partial(row, closed_form, theory.positional_std))
     yield cell._replace(seeds=[0])
 
 
@@ -61,43 +61,57 @@ def transformer_cells(settings):
                                                  'spread': positions.positional_std('value_aggregate')})
   for name in settings.config:
     for length in settings.lengths:
-      cell = transformer_cell(name, length, settings, statistic, functools.partial(row, None),
-                              sublayers='attention_only')
+      cell = transformer_cell(name, length, settings, statistic, sublayers='attention_only',
+                              row=functools.partial(row, None, positional_std(configs.get(name))))
       yield cell._replace(fields={'block': name, 'length': length})
 
 
-def row(closed_form, measured):
-  """Similarity by depth, and the first layer's positional std over that of the first position times 1/sqrt(i)."""
+def positional_std(config):
+  """What `theory` says of the first attention layer of a random network."""
+  return lambda position: theory.positional_std(
+      position, config.linear_std**2 * config.width, config.width,
+      theory.rotary_coherence(position, config.rope_theta, config.head_size))
+
+
+def row(closed_form, std_theory, measured):
+  """Similarity by depth, and the first layer's positional std over the first position's, against both theories."""
   std_T = measured['spread']['std'][0]
+  position_T = np.arange(1, std_T.size + 1)
   return {
       'measured': measured['similarity']['cosine'],
       'standard_error': measured['similarity']['standard_error'],
       'theory': closed_form,
       'std': std_T,
-      'std_over_theory': std_T / std_T[0] / theory.positional_std(np.arange(1, std_T.size + 1)),
+      'std_over_uniform': std_T / std_T[0] / theory.positional_std(position_T),
+      'std_over_theory': std_T / std_T[0] / std_theory(position_T),
   }
 
 
 def summarize(rows):
   summary = []
   for fields, group in grouped(rows, 'block', 'length'):
-    ratio_T = np.mean([row['std_over_theory'] for row in group], axis=0)
-    worst = int(np.argmax(np.abs(ratio_T - 1)))
     summary.append({
         **fields, 'networks': len(group),
         'measured': np.mean([row['measured'] for row in group], axis=0),
         'standard_error': np.sqrt(np.mean(np.square([row['standard_error'] for row in group]), axis=0)),
         'theory': group[0]['theory'],
-        'std_over_theory_farthest': ratio_T[worst], 'at_position': worst + 1,
+        **{name: farthest_from_one(np.mean([row[name] for row in group], axis=0))
+           for name in ('std_over_uniform', 'std_over_theory')},
     })
   return summary
+
+
+def farthest_from_one(ratio_T):
+  worst = int(np.argmax(np.abs(ratio_T - 1)))
+  return {'ratio': ratio_T[worst], 'position': worst + 1}
 
 
 def display(row):
   by_depth = lambda values: ' '.join(f'{value:.3f}' for value in values) if values is not None else '–'
   return {'block': row['block'], 'T': str(row['length']), 'networks': str(row['networks']),
           'similarity of positions, by depth': by_depth(row['measured']), 'Prop 5 (T → ∞)': by_depth(row['theory']),
-          'std · √i, farthest from 1': f'{row["std_over_theory_farthest"]:.3f} at i = {row["at_position"]}'}
+          **{f'std / {label}, worst': f'{row[name]["ratio"]:.3f} at i = {row[name]["position"]}'
+             for label, name in (('1/√i', 'std_over_uniform'), ('theory', 'std_over_theory'))}}
 
 
 def draw(rows, settings):

@@ -1,6 +1,6 @@
 """Makes tests/goldens/: tiny checkpoints by `transformers`, with the logits that it computes from them.
 
-Run once, with torch and transformers installed (the stored ones: torch 2.13, transformers 5.23; 15 seconds):
+Run once, with torch and transformers installed (the stored ones: torch 2.13, transformers 5.23; 5 seconds):
 
   python tests/make_goldens.py
 

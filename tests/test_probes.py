@@ -13,7 +13,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import Probe
 
-CONFIG = ModelConfig(num_layers=1, num_heads=2, width=6, mlp_width=8, vocab_size=37, embedding_std=0.3)
+CONFIG = ModelConfig(num_layers=1, num_heads=2, width=8, mlp_width=8, vocab_size=37, embedding_std=0.3)
 every_kind = pytest.mark.parametrize('kind', ['tokens', 'gaussian'])
 
 
