@@ -101,8 +101,11 @@ class ModelConfig:
         raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
     for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std'):
       value = getattr(self, name)
-      if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+      if type(value) not in (int, float) or not 0 < value < math.inf:
         raise InputError(f'{name}={value!r} must be a positive number')
+    for field in dataclasses.fields(self):
+      if field.type is bool and type(getattr(self, field.name)) is not bool:
+        raise InputError(f'{field.name}={getattr(self, field.name)!r} must be True or False')
 
   def _fill(self, name, default):
     if getattr(self, name) is None:

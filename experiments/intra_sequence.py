@@ -115,17 +115,17 @@ def display(row):
 
 
 def draw(rows, settings):
+  """Fig 8, Fig 9, and what of Fig 9 is left after dividing by 1/sqrt(i)."""
   with plotting.style():
-    figure = plotting.figure(8, 3.2)
-    depth_ax, position_ax = figure.subplots(1, 2)
+    figure = plotting.figure(11, 3.2)
+    depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
     for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), grouped(rows, 'block', 'length')):
       label = f'{fields["block"]}, T = {fields["length"]}'
       cosine = np.array([row['measured'] for row in group])
       plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3, color=color,
                     label=label)
       if fields['length'] == max(settings.lengths):
-        std = np.array([np.divide(row['std'], row['std'][0]) for row in group])
-        plotting.band(position_ax, np.arange(1, std.shape[1] + 1), std, color=color, label=label)
+        draw_positions(position_ax, ratio_ax, fields['block'], group, color)
     depth = np.arange(1, settings.depth + 1)
     plotting.theory(depth_ax, depth, [theory.position_similarity(int(layers)) for layers in depth],
                     'Proposition 5 (T → ∞)')
@@ -133,11 +133,26 @@ def draw(rows, settings):
     plotting.theory(position_ax, position, theory.positional_std(position), '1/√i')
     depth_ax.set(xlabel='attention layers', ylabel='mean cosine of two positions', ylim=(0, 1),
                  title='positions of one sequence grow alike')
+    depth_ax.xaxis.get_major_locator().set_params(integer=True)
     position_ax.set(xscale='log', yscale='log', xlabel='position i', ylabel='std of the value aggregate / first',
                     title='the first position is the loudest')
-    depth_ax.legend(fontsize='small')
-    position_ax.legend()
+    ratio_ax.set(xscale='log', xlabel='position i', ylabel='std / first, times √i',
+                 title='beyond 1/√i, with theory (dashed)')
+    for ax in (position_ax, ratio_ax):
+      plotting.plain_log_ticks(ax.xaxis)
+    plotting.plain_log_ticks(position_ax.yaxis)
+    for ax in (depth_ax, position_ax, ratio_ax):
+      ax.legend(fontsize='small')
   return figure
+
+
+def draw_positions(position_ax, ratio_ax, block, rows, color):
+  std = np.array([np.divide(row['std'], row['std'][0]) for row in rows])
+  position = np.arange(1, std.shape[1] + 1)
+  expected = theory.positional_std if block == 'Attn0' else positional_std(configs.get(block))
+  plotting.band(position_ax, position, std, color=color, label=block)
+  plotting.band(ratio_ax, position, std * np.sqrt(position), color=color, label=block)
+  plotting.theory(ratio_ax, position, expected(position) * np.sqrt(position))
 
 
 if __name__ == '__main__':

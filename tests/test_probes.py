@@ -48,8 +48,8 @@ def test_more_sequences_leave_the_first_as_they_are(kind):
 
 @every_kind
 def test_seeds_and_sequences_differ(kind):
-  sequences = np.concatenate([whole(kind, seed=seed) for seed in (3, 4, 2**31, 2**32 - 1)]).reshape(160, -1)
-  assert len(np.unique(sequences, axis=0)) == 160
+  sequences = np.concatenate([whole(kind, seed=seed) for seed in (3, 4, 2**32 - 1)]).reshape(120, -1)
+  assert len(np.unique(sequences, axis=0)) == 120
 
 
 def test_shape_and_type():

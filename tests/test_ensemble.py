@@ -1,0 +1,221 @@
+"""Ensembles against a recomputation in numpy, one network after the other."""
+
+import functools
+import itertools
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs, ensemble, preference, similarity
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.initialization import init_params
+from bornbiased_jax.probes import Probe
+from bornbiased_jax.statistics import combine
+from bornbiased_jax.transformer import Transformer
+
+V, D, N, T = 19, 8, 24, 5
+# Not in order, one of them twice, and no multiple of four.
+SEEDS = [9, 3, 2**32 - 1, 0, 3, 7]
+PROBE = Probe('tokens', N, T, seed=5)
+CONFIG = configs.ModelConfig(num_layers=2, num_heads=2, width=D, mlp_width=12, vocab_size=V, length=T)
+STATISTIC = combine({
+    'preference': preference.predictions(V),
+    'direction': similarity.inter_sequence('hidden_last'),
+    'layers': similarity.inter_sequence('residual_last'),
+})
+
+
+def bag_of_words(reads=None):
+  """A network that compiles fast: the tanh of the sum of a sequence's embeddings, unembedded."""
+
+  def read(params, inputs, names):
+    if reads is not None:
+      reads.append(inputs.shape)
+    first = params['embedding'][inputs]
+    hidden = jnp.tanh(first.sum(1))
+    out = {'hidden_last': hidden, 'logits_last': hidden @ params['embedding'].T,
+           'residual_last': jnp.stack((first[:, -1], hidden))}
+    return {name: out[name] for name in names}
+
+  return ensemble.Network(CONFIG, lambda seed: {'embedding': jax.random.normal(jax.random.key(seed), (V, D))}, read)
+
+
+def readout(params, sums):
+  return {'square': jnp.sum(params['embedding'] ** 2), 'top': jnp.argmax(sums['preference'])}
+
+
+def by_hand(network, seed):
+  """What `measure` should say of `seed`, from all of its outputs at once and the Gram matrix."""
+  draw = lambda seed: network.draw(seed)
+  params = jax.jit(draw)(np.uint32(seed))
+  names = ('logits_last', 'hidden_last', 'residual_last')
+  outputs = jax.jit(lambda params: network.read(params, PROBE.inputs(CONFIG, jnp.arange(N)), names))(params)
+  logits, hidden, residual = (np.asarray(outputs[name], np.float64) for name in names)
+  second, first = np.sort(logits, axis=1)[:, -2:].T
+  assert np.min(first - second) > 1e-5, 'rounding decides an argmax'
+  count = np.bincount(logits.argmax(1), minlength=V)
+  return {
+      'seed': seed, 'count': count, 'direction': unit(hidden).mean(0), 'cosine': gram_cosine(hidden),
+      'layers': [gram_cosine(layer) for layer in residual],
+      'square': np.sum(np.asarray(params['embedding'], np.float64) ** 2), 'top': count.argmax(),
+  }
+
+
+def unit(x):
+  return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def gram_cosine(x_ND):
+  return np.mean((unit(x_ND) @ unit(x_ND).T)[~np.eye(N, dtype=bool)])
+
+
+def assert_row(row, expected):
+  assert row['seed'] == expected['seed']
+  count, found = expected['count'], row['preference']
+  assert (found['top1_id'], found['top1_count']) == (count.argmax(), count.max())
+  assert found['top1_frequency'] == count.max() / N
+  assert found['top_counts'] == sorted(count, reverse=True)
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-6)
+  close(row['direction']['direction'], expected['direction'])
+  close(row['direction']['cosine'], expected['cosine'])
+  close(row['layers']['cosine'], expected['layers'])
+  np.testing.assert_allclose(row['square'], expected['square'], rtol=1e-6)
+  assert row['top'] == expected['top']
+
+
+@pytest.fixture(scope='module')
+def expected():
+  return [by_hand(bag_of_words(), seed) for seed in SEEDS]
+
+
+@pytest.mark.parametrize('chunk_size, batch_size', [
+    (1, 7), (2, 24), (3, 10), (4, 6), (4, 1), (8, 7), (8, 24), (16, 100), (None, None),
+])
+def test_any_chunks_and_batches(expected, chunk_size, batch_size):
+  batches = []
+  rows = list(ensemble.measure(bag_of_words(), STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=chunk_size,
+                               batch_size=batch_size, on_batch=batches.append))
+  assert [row['seed'] for row in rows] == SEEDS
+  for row, own in zip(rows, expected, strict=True):
+    assert_row(row, own)
+  assert sum(batches) == len(SEEDS) * N
+
+
+@pytest.mark.parametrize('fields, embedding_seed, chunk_size, batch_size', [
+    ({}, None, 4, 7),
+    (dict(norm='rmsnorm', activation='silu', gated_mlp=True, tied_head=False, num_kv_heads=1), 7, 8, 24),
+], ids=['gpt2', 'llama'])
+def test_transformers(fields, embedding_seed, chunk_size, batch_size):
+  config = configs.ModelConfig(num_layers=2, num_heads=2, width=D, mlp_width=12, vocab_size=V, length=T, **fields)
+  network = ensemble.transformer(config, embedding_seed)
+  rows = ensemble.measure(network, STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=chunk_size,
+                          batch_size=batch_size)
+  alone = ensemble.Network(
+      CONFIG, functools.partial(init_params, config, embedding_seed=embedding_seed),
+      lambda params, inputs, names: every_position(Transformer(config), params, inputs))
+  squares = set()
+  for row, seed in zip(rows, SEEDS, strict=True):
+    assert_row(row, by_hand(alone, seed))
+    squares.add(float(row['square']))
+  assert len(squares) == (1 if embedding_seed is not None else len(set(SEEDS)))
+
+
+def every_position(model, params, inputs):
+  """The last of every position's outputs, where the ensemble computes the last alone."""
+  logits = model.apply({'params': params}, inputs)
+  out = model.apply({'params': params}, inputs, ('hidden', 'residual'), method='read')
+  return {'logits_last': logits[:, -1], 'hidden_last': out['hidden'][:, -1], 'residual_last': out['residual'][:, :, -1]}
+
+
+@pytest.mark.parametrize('seeds', [range(3, 8), np.array([4, 2]), (5,), []], ids=['range', 'array', 'tuple', 'none'])
+def test_seeds_of_any_sequence(seeds):
+  rows = list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, seeds))
+  assert [row['seed'] for row in rows] == list(seeds)
+
+
+@pytest.mark.parametrize('seed', [-1, 2**32])
+def test_seeds_out_of_range(seed):
+  with pytest.raises((OverflowError, ValueError)):
+    list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, [1, seed]))
+
+
+def test_batch_counts():
+  batches = []
+  measured = ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, SEEDS, chunk_size=4, batch_size=10,
+                              on_batch=batches.append)
+  assert batches == []
+  next(measured)
+  assert batches == [40, 40, 16]
+  list(measured)
+  assert batches == [40, 40, 16, 20, 20, 8]
+
+
+def test_traces_depend_on_batches_only():
+  def traces(num_seeds, batch_size):
+    reads = []
+    list(ensemble.measure(bag_of_words(reads), preference.predictions(V), PROBE, range(num_seeds), chunk_size=8,
+                          batch_size=batch_size))
+    return reads
+
+  assert traces(8, 12) == traces(9, 12) == traces(21, 12) == traces(3, 12)
+  assert traces(8, 10) == traces(9, 10) == [*traces(8, 12)[:-1], (10, T), (4, T)]
+
+
+def test_two_chunks_are_never_held(monkeypatch):
+  shape, held, shard = (4, V, D), [], ensemble._shard
+
+  def record(*args):
+    held.append(sum(array.shape == shape for array in jax.live_arrays()))
+    return shard(*args)
+
+  monkeypatch.setattr(ensemble, '_shard', record)
+  at_work = []
+  list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, range(12), chunk_size=4,
+                        on_batch=lambda _: at_work.append(sum(a.shape == shape for a in jax.live_arrays()))))
+  assert held == [0, 0, 0]
+  assert at_work == [1, 1, 1]
+
+
+def test_too_long_a_probe():
+  with pytest.raises(InputError, match=f'{T + 1} positions exceed'):
+    list(ensemble.measure(ensemble.transformer(CONFIG), STATISTIC, Probe('tokens', N, T + 1), SEEDS))
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize('backend, tokens', [('cpu', 2048), ('gpu', 65536), ('tpu', 65536)])
+def test_default_batch_size(monkeypatch, backend, tokens):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  for num_sequences, length in itertools.product((1, 7, 100, 10_000), (1, 16, 1000, 2048, 5000, 70_000)):
+    size = ensemble.default_batch_size(num_sequences, length)
+    assert 1 <= size <= num_sequences
+    assert size == 1 or size * length <= tokens
+    # As few batches as that allows, and the last no smaller than need be.
+    fewest = math.ceil(num_sequences / max(1, tokens // length))
+    assert math.ceil(num_sequences / size) == fewest
+    assert size - (num_sequences - (fewest - 1) * size) < fewest
+
+
+@pytest.mark.parametrize('memory, num_seeds, networks_a_device', [
+    (1000, 1000, 5), (1000, 10, 3), (1000, 4, 1), (1000, 1, 1), (1199, 1000, 5), (1200, 1000, 6), (10, 1000, 1),
+])
+def test_default_chunk_size(monkeypatch, memory, num_seeds, networks_a_device):
+  device = types.SimpleNamespace(memory_stats=lambda: {'bytes_limit': memory})
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax, 'local_devices', lambda: [device])
+  monkeypatch.setattr(jax, 'device_count', lambda: 4)
+  monkeypatch.setattr(ensemble, 'network_bytes', lambda *args: 100)
+  assert ensemble.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N) == 4 * networks_a_device
+
+
+def test_network_bytes_grow_with_the_batch():
+  sizes = [ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size) for batch_size in (1, 1000, 2000)]
+  assert sizes[0] > 4 * V * D
+  # Embeddings of every token, at least.
+  assert sizes[1] > 4 * 1000 * T * D
+  assert sizes[2] - sizes[1] > 4 * 1000 * T * D
