@@ -25,18 +25,19 @@ def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:
 
   Returns:
     top1_id (the lowest among equals), top1_count, top1_frequency in [0, 1],
-    log10_p (see there), and top_counts, the `num_ranks` largest counts in
-    descending order.
+    log10_p (see there), and top_ids and top_counts, the `num_ranks` most
+    predicted ids in descending order.
   """
   count_V = np.asarray(count_V)
-  top1_id, n = int(np.argmax(count_V)), int(count_V.sum())
-  top1_count = int(count_V[top1_id])
+  top_ids = np.argsort(-count_V, kind='stable')[:num_ranks]
+  top_counts, n = count_V[top_ids].tolist(), int(count_V.sum())
   return {
-      'top1_id': top1_id,
-      'top1_count': top1_count,
-      'top1_frequency': top1_count / n,
-      'log10_p': log10_p(top1_count, n, count_V.size),
-      'top_counts': np.sort(count_V)[::-1][:num_ranks].tolist(),
+      'top1_id': int(top_ids[0]),
+      'top1_count': top_counts[0],
+      'top1_frequency': top_counts[0] / n,
+      'log10_p': log10_p(top_counts[0], n, count_V.size),
+      'top_ids': top_ids.tolist(),
+      'top_counts': top_counts,
   }
 
 

@@ -2,6 +2,7 @@
 
 For unit vectors u_i the mean cosine over pairs is (|sum u_i|² - n) / (n (n - 1)),
 so the sum of unit vectors is all that is kept (Fig 2, Findings 2.1 and 2.2).
+A zero vector counts as orthogonal to all.
 """
 
 import jax
@@ -31,15 +32,16 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
 
   def measure(outputs):
     unit = normalize(outputs[name])
-    sums = {'unit_sum': jnp.sum(unit, axis=-2), 'count': jnp.int32(unit.shape[-2])}
+    sums = {'unit_sum': jnp.sum(unit, axis=-2), 'nonzero': jnp.sum(jnp.any(unit != 0, axis=-1), axis=-1),
+            'count': jnp.int32(unit.shape[-2])}
     return sums | ({'moment': jnp.einsum('...bd,...be->...de', unit, unit)} if pair_std else {})
 
   def summarize(sums):
     count = int(sums['count'])
-    cosine = mean_off_diagonal(np.sum(_float64(sums['unit_sum']) ** 2, axis=-1), count)
+    cosine = mean_off_diagonal(np.sum(_float64(sums['unit_sum']) ** 2, axis=-1), sums['nonzero'], count)
     results = {'direction': sums['unit_sum'] / count, 'cosine': cosine}
     if pair_std:
-      squared = mean_off_diagonal(np.sum(_float64(sums['moment']) ** 2, axis=(-2, -1)), count)
+      squared = mean_off_diagonal(np.sum(_float64(sums['moment']) ** 2, axis=(-2, -1)), sums['nonzero'], count)
       results['cosine_std'] = np.sqrt(np.maximum(0, squared - cosine**2))
     return results
 
@@ -56,23 +58,23 @@ def intra_sequence(name: str) -> Statistic:
   def measure(outputs):
     unit = normalize(outputs[name])
     T = unit.shape[-2]
-    squared = jnp.sum(jnp.sum(unit, axis=-2) ** 2, axis=-1)
-    cosine = (squared - T) / max(1, T * (T - 1))
-    return {'cosine': cosine.sum(-1), 'squared': (cosine**2).sum(-1), 'count': jnp.int32(cosine.shape[-1]),
-            'pairs': jnp.int32(cosine.shape[-1] * (T > 1))}
+    own = jnp.sum(unit * unit, axis=(-2, -1))
+    pairs = jnp.sum(jnp.sum(unit, axis=-2) ** 2, axis=-1) - own
+    cosine = pairs / (T * (T - 1)) if T > 1 else jnp.full_like(pairs, jnp.nan)
+    return {'cosine': cosine.sum(-1), 'squared': (cosine**2).sum(-1), 'count': jnp.int32(cosine.shape[-1])}
 
   def summarize(sums):
     count = int(sums['count'])
-    mean = _float64(sums['cosine']) / count if sums['pairs'] else np.full(sums['cosine'].shape, np.nan)
+    mean = _float64(sums['cosine']) / count
     variance = np.maximum(0, _float64(sums['squared']) / count - mean**2)
     return {'cosine': mean, 'standard_error': np.sqrt(variance / max(1, count - 1))}
 
   return Statistic((name,), measure, summarize)
 
 
-def mean_off_diagonal(total: np.ndarray, count: int) -> np.ndarray:
-  """Mean over the ordered pairs i != j, from the sum over all pairs of a quantity that is 1 where i = j."""
-  return (total - count) / (count * (count - 1)) if count > 1 else np.full_like(total, np.nan)
+def mean_off_diagonal(total: np.ndarray, diagonal: np.ndarray, count: int) -> np.ndarray:
+  """Mean over the ordered pairs i != j, from the sum over all pairs and over those with i = j; NaN for count < 2."""
+  return (total - diagonal) / (count * (count - 1)) if count > 1 else np.full_like(total, np.nan)
 
 
 def isotropic_std(count: int, width: int) -> float:

@@ -70,7 +70,8 @@ def draw(rows, settings):
   """For each model: similarity by layer and the ranked histogram of predictions, for the three variants."""
   with plotting.style():
     figure = plotting.figure(8, 3 * len(settings.config))
-    axes = figure.subplots(len(settings.config), 2, squeeze=False)
+    # One scale for all models: a gated MLP's contraction is small beside GELU's, not merely different.
+    axes = figure.subplots(len(settings.config), 2, squeeze=False, sharey='col')
     for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
       for variant, own in grouped(group, 'sublayers', 'length'):
         label = variant['sublayers'] + (f', T = {variant["length"]}' if len(settings.lengths) > 1 else '')

@@ -140,11 +140,11 @@ def draw_layers(ax, activation, rows):
 def draw_gelu(ax, rows):
   """Densities scaled to a common height over GELU and its linear part."""
   middle = (EDGES[1:] + EDGES[:-1]) / 2
-  for color, (fields, group) in zip(plotting.COLORS[3:], grouped(rows, 'block'), strict=False):
+  for color, (fields, group) in zip(plotting.COLORS[4:2:-1], reversed(grouped(rows, 'block')), strict=True):
     density = np.mean([row['density'] for row in group], axis=0)
     cosine = np.mean([row['layer_cosine'][-1] for row in group])
     label = ('after LayerNorm' if 'LayerNorm' in fields['block'] else 'as they are') + f' (cosine {cosine:.3f})'
-    ax.fill_between(middle, density / density.max(), color=color, alpha=0.4, linewidth=0, step='mid', label=label)
+    ax.fill_between(middle, density / density.max(), color=color, alpha=0.6, linewidth=0, step='mid', label=label)
   ax.plot(EDGES, activate('gelu_tanh', jnp.asarray(EDGES)), color='black', label='GELU(u)')
   ax.plot(EDGES, EDGES / 2, color='black', linestyle=':', linewidth=1, label='its linear part, u/2')
   ax.set(xlabel='pre-activation u', ylabel='GELU(u); density, peak at 1', xlim=(-3, 3), ylim=(-0.5, 2),

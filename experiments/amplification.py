@@ -23,8 +23,8 @@ from experiments.results import Results, grouped, mean_and_theory
 COMMON = dict(probe_seed='0', batch_size='auto', chunk_size='auto')
 SCALES = {
     'smoke': COMMON | dict(seeds='0-2', width='256', lengths='8,16', num_sequences='40'),
-    'laptop': COMMON | dict(seeds='0-9', width='1024', lengths='10,100,1024', num_sequences='40'),
-    'paper': COMMON | dict(seeds='0-19', width='2048', lengths='10,100,1024', num_sequences='200'),
+    'laptop': COMMON | dict(seeds='0-9', width='2048', lengths='3,10,32,100,1024', num_sequences='40'),
+    'paper': COMMON | dict(seeds='0-19', width='2048', lengths='3,10,32,100,1024', num_sequences='200'),
 }
 
 
@@ -73,7 +73,8 @@ def draw(rows, settings):
     ax = figure.subplots()
     own = [row for row in rows if row['layers'] == 'mlp, attention']
     cosine = np.array([[row['layer_cosine'][1] for row in group] for _, group in grouped(own, 'length')])
-    plotting.band(ax, settings.lengths, cosine.T, marker='o', markersize=3, label='Attn0(MLP0), last position')
+    plotting.band(ax, settings.lengths, cosine.T, linestyle='none', marker='o', markersize=4,
+                  label='Attn0(MLP0), last position')
     length = np.geomspace(1, 2 * max(settings.lengths), 100)
     plotting.theory(ax, length, theory.amplified_similarity(1 / np.pi, length), 'T / (T + π − 1)')
     twice = np.mean([row['layer_cosine'][1] for row in rows if row['layers'] == 'mlp, mlp'])

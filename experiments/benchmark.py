@@ -1,6 +1,7 @@
 """Speed and memory of the hot paths against their peers and their floors.
 
-    python -m experiments.benchmark sweep    # about 2 min on two CPU cores
+    python -m experiments.benchmark sweep          # about 3 min on two CPU cores
+    python -m experiments.benchmark contraction    # about 2 min
 
 PyTorch's rows need the extra: pip install -e '.[parity]'.
 Alternatives run in turn in one process; ratios are medians over rounds.
@@ -17,7 +18,7 @@ from bornbiased_jax.errors import InputError
 from experiments import settings as command_line
 from experiments.results import environment, make_directory, write_json
 
-BENCHMARKS = ('sweep',)
+BENCHMARKS = ('sweep', 'contraction')
 
 
 def main(arguments):

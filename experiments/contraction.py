@@ -1,6 +1,6 @@
 """Inputs contract towards one direction, layer by layer, and that direction is the preference (Fig 2).
 
-    python -m experiments.contraction                 # 100 + 100 tiny networks, about 3 min on two CPU cores
+    python -m experiments.contraction                 # 100 + 100 tiny networks, about 4 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
 
 The last-token representations of unrelated random sequences become more alike

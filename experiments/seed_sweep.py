@@ -138,11 +138,14 @@ def draw_spread(ax, rows, lengths):
   jitter = np.random.default_rng(0)
   for position, length in enumerate(lengths):
     ratio = [row['baseline_ratio'] for row in rows if row['length'] == length]
-    ax.plot(position + jitter.uniform(-0.2, 0.2, len(ratio)), ratio, 'o', markersize=3, alpha=0.5, markeredgewidth=0)
     ax.plot((position - 0.3, position + 0.3), [np.mean(ratio)] * 2, color='black')
+    ax.plot(position + jitter.uniform(-0.2, 0.2, len(ratio)), ratio, 'o', markersize=3 if len(ratio) > 20 else 5,
+            alpha=0.5 if len(ratio) > 20 else 1, markeredgewidth=0, zorder=3)
   ax.axhline(1, color='black', linestyle='--', linewidth=1)
-  ax.text(len(lengths) - 0.5, 1, 'drawn uniformly', ha='right', va='bottom')
-  ax.set(yscale='log', xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
+  ax.text(-0.45, 1, 'drawn uniformly', va='bottom')
+  ratios = [row['baseline_ratio'] for row in rows]
+  ax.set(yscale='log', ylim=(min(0.7, 0.8 * min(ratios)), max(2, 1.3 * max(ratios))),
+         xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')
   plotting.plain_log_ticks(ax.yaxis)

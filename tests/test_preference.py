@@ -40,11 +40,12 @@ def test_summary(seed):
   logits[:, 17] += 2
   count = Counter(int(np.flatnonzero(row == row.max())[0]) for row in logits)
   summary = preference.predictions(V).summarize(counts(logits))
-  assert summary.keys() == {'top1_id', 'top1_count', 'top1_frequency', 'log10_p', 'top_counts'}
+  assert summary.keys() == {'top1_id', 'top1_count', 'top1_frequency', 'log10_p', 'top_ids', 'top_counts'}
   assert (summary['top1_id'], summary['top1_count']) == (17, count[17]) == count.most_common(1)[0]
   assert summary['top1_frequency'] == count[17] / N
   assert summary['log10_p'] == preference.log10_p(count[17], N, V)
   assert summary['top_counts'] == sorted((count[i] for i in range(V)), reverse=True)[:20]
+  assert [count[i] for i in summary['top_ids']] == summary['top_counts']
   assert isinstance(summary['top1_id'], int) and isinstance(summary['top1_count'], int)
 
 

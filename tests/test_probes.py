@@ -27,7 +27,7 @@ def whole(kind, num_sequences=40, length=5, seed=3):
 
 
 @every_kind
-@pytest.mark.parametrize('index', [range(7), range(33, 40), [39, 0, 17], [5]], ids=str)
+@pytest.mark.parametrize('index', [range(4), range(36, 40), [39, 0, 17, 17]], ids=str)
 def test_a_slice_is_a_slice_of_the_whole(kind, index):
   index = np.asarray(index)
   np.testing.assert_array_equal(draw(Probe(kind, 40, 5, 3), index), whole(kind)[index])
@@ -43,13 +43,13 @@ def test_in_a_loop_with_a_traced_start(kind):
 
 @every_kind
 def test_more_sequences_leave_the_first_as_they_are(kind):
-  np.testing.assert_array_equal(whole(kind, 50)[:40], whole(kind, 40))
+  np.testing.assert_array_equal(whole(kind, 60)[:40], whole(kind, 40))
 
 
 @every_kind
 def test_seeds_and_sequences_differ(kind):
-  sequences = np.concatenate([whole(kind, seed=seed) for seed in (3, 4, 2**32 - 1)]).reshape(120, -1)
-  assert len(np.unique(sequences, axis=0)) == 120
+  sequences = np.concatenate([whole(kind, seed=seed) for seed in (3, 2**32 - 1)]).reshape(80, -1)
+  assert len(np.unique(sequences, axis=0)) == 80
 
 
 def test_shape_and_type():

@@ -9,20 +9,20 @@ import numpy as np
 from bornbiased_jax import configs, ensemble, flops, probes
 from bornbiased_jax.initialization import init_params
 from bornbiased_jax.transformer import Transformer
+from experiments import seed_sweep
 from experiments.benchmarks import timing
-from experiments.seed_sweep import statistic
 
 MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
 def run() -> list[dict]:
+  rows = [forward(name, length, rounds, seed_sweep.statistic) for name, (length, rounds) in MODELS.items()]
+  return [*rows, seeds_row(), memory_row('seed_sweep')]
+
+
+def forward(name, length, rounds, statistic):
+  """A batch of an experiment (probe, forward pass, statistics) and of its peers, in turn."""
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
-  rows = [forward(name, length, rounds, dtype) for name, (length, rounds) in MODELS.items()]
-  return [*rows, seeds_row(), memory_row()]
-
-
-def forward(name, length, rounds, dtype):
-  """A batch of the sweep (probe, forward pass, statistics) and of its peers, in turn."""
   config = configs.get(name, dtype=dtype)
   batch_size = ensemble.default_batch_size(10**6, length)
   probe = probes.Probe('tokens', batch_size, length)
@@ -34,19 +34,20 @@ def forward(name, length, rounds, dtype):
   measured = statistic(config)
   step = jax.jit(lambda params: measured.measure(model.apply(
       {'params': params}, probe.inputs(config, jnp.arange(batch_size)), measured.reads, method='read')))
-  alternatives = {'matmul': product, 'forward': lambda: plain(params), 'sweep': lambda: step(params)}
+  alternatives = {'matmul': product, 'forward': lambda: plain(params), 'experiment': lambda: step(params)}
   peer = torch_forward(config, np.asarray(tokens_BT), dtype)
   seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)
   total = batch_size * flops.forward_flops(config, length, num_logits=1)
   share = {part: timing.spread(total / seconds[part] / (product_flops / np.median(seconds['matmul'])))
-           for part in ('forward', 'sweep')}
+           for part in ('forward', 'experiment')}
   return {
       'benchmark': f'{name} forward', 'length': length, 'batch_size': batch_size, 'dtype': dtype, 'rounds': rounds,
       'matmul_flops_per_s': product_flops / np.median(seconds['matmul']),
-      'sequences_per_s': batch_size / np.median(seconds['sweep']),
-      'forward_share_of_matmul_rate': share['forward'], 'sweep_share_of_matmul_rate': share['sweep'],
-      'statistics_overhead': timing.spread(seconds['sweep'] / seconds['forward']),
-      'torch_over_sweep': timing.spread(seconds['torch'] / seconds['sweep']) if peer else None,
+      'sequences_per_s': batch_size / np.median(seconds['experiment']),
+      'forward_share_of_matmul_rate': share['forward'],
+      'experiment_share_of_matmul_rate': share['experiment'],
+      'statistics_overhead': timing.spread(seconds['experiment'] / seconds['forward']),
+      'torch_over_experiment': timing.spread(seconds['torch'] / seconds['experiment']) if peer else None,
   }
 
 
@@ -76,26 +77,27 @@ def torch_forward(config, tokens_BT, dtype):
 def seeds_row(few=4, many=64, rounds=5):
   """Seconds a network in a sweep of few and of many, compilation left out."""
   config, probe = configs.get('tiny_gpt2'), probes.Probe('tokens', 640, 32)
-  network = ensemble.transformer(config)
+  network, statistic = ensemble.transformer(config), seed_sweep.statistic(config)
 
   def seconds_a_network(num_seeds):
-    moments = [time.perf_counter() for _ in ensemble.measure(network, statistic(config), probe, range(num_seeds))]
+    moments = [time.perf_counter() for _ in ensemble.measure(network, statistic, probe, range(num_seeds))]
     return (moments[-1] - moments[0]) / (num_seeds - 1)
 
   ratio = np.array([seconds_a_network(many) / seconds_a_network(few) for _ in range(rounds)])
   return {'benchmark': f'time a seed, {many} seeds over {few}', 'rounds': rounds, 'ratio': timing.spread(ratio)}
 
 
-def memory_row():
-  """Peak memory of whole sweeps of few and many networks, few and many sequences."""
+def memory_row(experiment):
+  """Peak memory of whole runs of few and many networks, few and many sequences."""
   program = '''
 from bornbiased_jax import configs, ensemble, probes
-from experiments.seed_sweep import statistic
+from experiments.{experiment} import statistic
 config = configs.get('tiny_gpt2')
 probe = probes.Probe('tokens', {n}, 32)
 for _ in ensemble.measure(ensemble.transformer(config), statistic(config), probe, range({seeds}), batch_size=64):
   pass
 '''
   sizes = {'4 seeds, n=320': (4, 320), '64 seeds, n=320': (64, 320), '4 seeds, n=5120': (4, 5120)}
-  return {'benchmark': 'peak memory', **{name: timing.peak_bytes(program.format(seeds=seeds, n=n)) for
-                                         name, (seeds, n) in sizes.items()}}
+  return {'benchmark': 'peak memory in bytes', **{
+      name: timing.peak_bytes(program.format(experiment=experiment, seeds=seeds, n=n))
+      for name, (seeds, n) in sizes.items()}}
