@@ -87,6 +87,9 @@ def test_head_size_of_its_own():
     *((dict([(name, 'other')]), f"{name}='other'")
       for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype')),
     *((dict([(name, value)]), f'{name}={value!r}')
+      for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'tied_head', 'remat')
+      for value in (1, None, 'False')),
+    *((dict([(name, value)]), f'{name}={value!r}')
       for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std')
       for value in (0.0, -1.0, math.nan, math.inf, '1')),
 ])

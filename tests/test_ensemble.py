@@ -161,8 +161,8 @@ def test_traces_depend_on_batches_only():
     return reads
 
   even = traces(3, 12)
-  assert traces(21, 12) == even
-  assert traces(21, 10) == [*even[:-1], (10, T), (4, T)]
+  assert traces(19, 12) == even
+  assert traces(19, 10) == [*even[:-1], (10, T), (4, T)]
 
 
 def test_two_chunks_are_never_held(monkeypatch):

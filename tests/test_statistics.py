@@ -235,6 +235,15 @@ def test_isotropic_p_is_uniform():
   unit /= np.linalg.norm(unit, axis=-1, keepdims=True)
   cosine = similarity.mean_off_diagonal(np.sum(unit.sum(1) ** 2, axis=-1), n, n)
   assert stats.kstest(10 ** similarity.isotropic_log10_p(cosine, n, d), 'uniform').pvalue > 1e-3
+  squared = (cosine / similarity.isotropic_std(n, d)) ** 2
+  assert abs(squared.mean() - 1) < 4 * stats.sem(squared)
+
+
+def test_isotropic_std_of_one_pair():
+  """The squared cosine of two isotropic directions has a beta distribution."""
+  for d in (2, 3, 768):
+    assert similarity.isotropic_std(2, d) ** 2 == pytest.approx(stats.beta(1 / 2, (d - 1) / 2).mean(), rel=1e-12)
+  assert np.isnan(similarity.isotropic_std(1, 3))
 
 
 def test_isotropic_p_of_two_dimensions():

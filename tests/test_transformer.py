@@ -278,6 +278,14 @@ def test_continuous_inputs_equal_the_textbook():
   assert_close(read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits'], 'logits')
 
 
+def test_layernorm_of_a_large_mean():
+  params = random_params(GPT2)
+  vectors = 1000 + np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
+  actual, expected = read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits']
+  # Float32 near 1000 resolves 6e-5; mean(x²) - mean(x)² would err by 0.1.
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3 * np.std(expected))
+
+
 @pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
 def test_tokens_of_any_integer_type(dtype):
   params, tokens = random_params(ROPE), random_tokens(ROPE)
