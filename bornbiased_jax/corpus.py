@@ -26,7 +26,7 @@ class Corpus:
     tokens: ids [n], unsigned; a memory map, or an array.
     vocab_size: of the tokenizer.
     name: of the file, folder or data set.
-    tokenizer: its name, with a digest of its file.
+    tokenizer: its name.
     digest: of the ids, equal in memory and in a memory map.
   """
 
@@ -51,8 +51,8 @@ class Corpus:
       chunk = self.tokens[start:start + CHUNK]
       if chunk.max() >= max_vocab:
         position = start + int(np.argmax(chunk >= max_vocab))
-        raise InputError(f'{self.name}: token {position} is id {self.tokens[position]}, outside a vocabulary of '
-                         f'{max_vocab}; choose a model with vocab_size of {self.vocab_size} or more')
+        raise InputError(f'{self.name}: token {position} is id {self.tokens[position]}, outside the vocabulary of '
+                         f'{max_vocab} ids; choose a model with a larger vocab_size, or another tokenizer')
 
 
 def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.statistics import Statistic, merge
@@ -73,13 +74,15 @@ def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
   """Memory of one network in an ensemble, parameters and a batch's intermediates, as compiled.
 
-  Cost: one compilation.
+  Cost: two compilations.
   """
   draw, step = _one_network(network, statistic, probe)
-  params, sums = jax.eval_shape(draw, 0)
-  compiled = jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size).compile()
-  memory = compiled.memory_analysis()
-  return memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+  params, sums = jax.eval_shape(draw, jnp.uint32(0))
+  with jax.default_matmul_precision('highest'):
+    programs = (jax.jit(draw).lower(jnp.uint32(0)),
+                jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size))
+  memory = [program.compile().memory_analysis() for program in programs]
+  return max(part.argument_size_in_bytes + part.temp_size_in_bytes + part.output_size_in_bytes for part in memory)
 
 
 def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Sequence[int], *,
@@ -103,9 +106,15 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Sequenc
     One dict a network, in the order of `seeds`: `seed` and the statistic's
     and the readout's results, as numpy arrays.
 
+  Raises:
+    InputError: batch_size or chunk_size below one, or what the statistic raises.
+
   Cost: one forward pass of every sequence for every network; three
   compilations (four if batch_size does not divide the number of sequences).
   """
+  for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
+    if size is not None and size < 1:
+      raise InputError(f'{name}={size} must be at least 1')
   batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
   draw, step, read = _programs(network, statistic, probe, readout)

@@ -1,24 +1,37 @@
 """A seed is a network: the one jitted function from a seed to parameters."""
 
-import functools
 import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.transformer import Transformer
 
 EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
 
 
-def stream_key(purpose: str, seed) -> jax.Array:
-  """The PRNG key of `seed` for one purpose ('network', 'probe', …).
+def as_seed(seed) -> np.uint32 | jax.Array:
+  """A seed as uint32; integer arrays, traced ones included, pass as they are.
 
-  Network 42 and probe 42 share no randomness. `seed` is a whole number in
-  [0, 2^32) or a traced uint32.
+  Raises:
+    InputError: not a whole number in [0, 2^32).
   """
-  return jax.random.fold_in(jax.random.key(zlib.crc32(purpose.encode())), jnp.uint32(seed))
+  if isinstance(seed, (np.ndarray, jax.Array)) and jnp.issubdtype(seed.dtype, jnp.integer):
+    return seed.astype(jnp.uint32)
+  if isinstance(seed, (bool, float)) or not 0 <= seed < 2**32:
+    raise InputError(f'seed {seed!r} is not a whole number from 0 to {2**32 - 1}')
+  return np.uint32(seed)
+
+
+def stream_key(purpose: str, seed) -> jax.Array:
+  """The PRNG key of `seed` (see `as_seed`) for one purpose ('network', 'probe', …).
+
+  Network 42 and probe 42 share no randomness.
+  """
+  return jax.random.fold_in(jax.random.key(zlib.crc32(purpose.encode())), as_seed(seed))
 
 
 def draw_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
@@ -32,7 +45,9 @@ def draw_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
   return params
 
 
-@functools.partial(jax.jit, static_argnums=0)
+_draw_jitted = jax.jit(draw_params, static_argnums=0)
+
+
 def init_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
   """The network that `seed` is (appendix B.1).
 
@@ -49,5 +64,8 @@ def init_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
 
   Returns:
     Nested dict of float32 arrays; those of 'blocks' have a leading layer axis.
+
+  Raises:
+    InputError: a seed outside its range.
   """
-  return draw_params(config, seed, embedding_seed)
+  return _draw_jitted(config, as_seed(seed), None if embedding_seed is None else as_seed(embedding_seed))

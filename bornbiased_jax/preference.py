@@ -4,20 +4,30 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special, stats
 
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.statistics import Statistic
 
 
 def predictions(vocab_size: int) -> Statistic:
   """How often each id is the argmax of the logits at the last position.
 
-  Ties go to the lowest id. Results: those of `summarize`.
+  Ties go to the lowest id. Results: those of `summarize`; logits that are
+  not numbers predict nothing, and raise InputError there.
   """
 
   def measure(outputs):
-    predicted_B = jnp.argmax(outputs['logits_last'], axis=-1)
-    return jnp.zeros(vocab_size, jnp.int32).at[predicted_B].add(1)
+    logits_BV = outputs['logits_last']
+    undefined_B = jnp.isnan(jnp.max(logits_BV, axis=-1))
+    predicted_B = jnp.where(undefined_B, vocab_size, jnp.argmax(logits_BV, axis=-1))
+    return {'count': jnp.zeros(vocab_size, jnp.int32).at[predicted_B].add(1, mode='drop'),
+            'undefined': jnp.sum(undefined_B, dtype=jnp.int32)}
 
-  return Statistic(('logits_last',), measure, summarize)
+  def results(sums):
+    if sums['undefined']:
+      raise InputError(f"logits are NaN for {sums['undefined']} of {sums['undefined'] + sums['count'].sum()} sequences")
+    return summarize(sums['count'])
+
+  return Statistic(('logits_last',), measure, results)
 
 
 def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:

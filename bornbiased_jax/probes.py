@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.initialization import stream_key
+from bornbiased_jax.initialization import as_seed, stream_key
 
 KINDS = ('tokens', 'gaussian')
 
@@ -24,7 +24,8 @@ class Probe:
     seed: whole number in [0, 2^32); shares no randomness with network `seed`.
 
   Raises:
-    InputError: an unknown kind, or fewer than one sequence or position.
+    InputError: an unknown kind, fewer than one sequence or position, or a
+      seed outside its range.
   """
 
   kind: str
@@ -38,6 +39,7 @@ class Probe:
     for name in ('num_sequences', 'length'):
       if getattr(self, name) < 1:
         raise InputError(f'{name}={getattr(self, name)} must be at least 1')
+    as_seed(self.seed)
 
   def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:
     """Sequences `index_B`: ids [B, T] int32, or vectors [B, T, D] float32."""

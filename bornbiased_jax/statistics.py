@@ -46,8 +46,9 @@ def combine(statistics: dict[str, Statistic]) -> Statistic:
 def histogram(name: str, edges: np.ndarray) -> Statistic:
   """How the values of the intermediate `name` fall into the bins between `edges`.
 
-  Values outside the edges are counted in the outermost bins. Results:
-  `density` [bins], per unit of the value.
+  Values outside the edges are counted in the outermost bins; of all values
+  fewer than 2^31 may be counted. Results: `density` [bins], per unit of the
+  value.
   """
   edges = np.asarray(edges, np.float32)
 

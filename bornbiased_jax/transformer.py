@@ -25,6 +25,7 @@ READS = {
     'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j before W_O, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
 }
+_OF_ATTENTION = ('value_aggregate', 'attention_weights')
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'residual_last')
 
 _ACTIVATIONS = {
@@ -75,8 +76,8 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
   return jnp.einsum('BGNTS,BSGK->BTGNK', weights_BGNTS, value_BSGK).reshape(B, T, H * K)
 
 
-def _norm(config, name):
-  make = nn.LayerNorm if config.norm == 'layernorm' else nn.RMSNorm
+def _norm(config, name, kind=None):
+  make = nn.LayerNorm if (kind or config.norm) == 'layernorm' else nn.RMSNorm
   return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
 
 
@@ -112,7 +113,8 @@ class Block(nn.Module):
     key_BSGK = self._heads('key', memory_BSD, config.num_kv_heads)
     value_BSGK = self._heads('value', memory_BSD, config.num_kv_heads)
     if config.qk_norm:
-      query_BTHK, key_BSGK = _norm(config, 'query_norm')(query_BTHK), _norm(config, 'key_norm')(key_BSGK)
+      query_BTHK, key_BSGK = (_norm(config, name, 'rmsnorm')(x) for name, x in
+                              (('query_norm', query_BTHK), ('key_norm', key_BSGK)))
     if config.positions == 'rope':
       query_BTHK, key_BSGK = rotate(query_BTHK, config.rope_theta, first), rotate(key_BSGK, config.rope_theta)
     out['attention_weights'] = attention_weights(query_BTHK, key_BSGK)
@@ -182,11 +184,14 @@ class Transformer(nn.Module):
     head are computed at that position alone.
 
     Raises:
-      InputError: an unknown name, or inputs as in `__call__`.
+      InputError: a name that is unknown or of a sublayer that the model
+        lacks, or inputs as in `__call__`.
     """
     for name in names:
       if name not in READS:
         raise InputError(f'cannot read {name!r}; what can be read: {", ".join(READS)}')
+      if name in _OF_ATTENTION and self.config.sublayers == 'mlp_only':
+        raise InputError(f"cannot read {name!r} of a model with sublayers='mlp_only'")
     last_only = all(name in _OF_LAST_POSITION for name in names)
     x_BTD, out = self._run_blocks(self._embed(inputs), names, last_only)
     hidden_BTD = self.final_norm(x_BTD)
@@ -212,7 +217,9 @@ class Transformer(nn.Module):
     T = inputs.shape[1]
     if T > config.length:
       raise InputError(f'{T} positions exceed the configuration\'s length={config.length}')
-    # An id outside the vocabulary becomes NaN here, not somebody else's embedding.
+    if is_tokens:
+      # An id outside the vocabulary becomes NaN, not somebody else's embedding, nor counted from the end.
+      inputs = jnp.where(inputs < 0, config.vocab_size, inputs)
     x_BTD = jnp.take(self.embedding, inputs, axis=0, mode='fill') if is_tokens else inputs
     if config.positions == 'learned':
       x_BTD = x_BTD + self.position_embedding[:T]

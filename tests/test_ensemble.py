@@ -47,7 +47,7 @@ def bag_of_words(reads=None):
 
 
 def readout(params, sums):
-  return {'square': jnp.sum(params['embedding'] ** 2), 'top': jnp.argmax(sums['preference'])}
+  return {'square': jnp.sum(params['embedding'] ** 2), 'top': jnp.argmax(sums['preference']['count'])}
 
 
 def by_hand(draw, read):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from bornbiased_jax import configs, ensemble, preference, similarity
-from bornbiased_jax.initialization import init_params
+from bornbiased_jax.initialization import draw_params, init_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.statistics import combine
 from bornbiased_jax.transformer import Transformer
@@ -33,7 +33,7 @@ def params_of(config):
 @pytest.mark.parametrize('embedding_seed', [None, 7])
 def test_init_params(platform, name, embedding_seed):
   config = configs.get(name)
-  exported = lower(platform, init_params, config, jnp.uint32(0), embedding_seed)
+  exported = lower(platform, jax.jit(draw_params, static_argnums=0), config, jnp.uint32(0), embedding_seed)
   assert [(leaf.shape, leaf.dtype) for leaf in exported.out_avals] == [
       (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params_of(config))]
 

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import configs, initialization, probes
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params, init_params, stream_key
 
 TINY = configs.get('tiny_gpt2')
@@ -185,16 +186,17 @@ def test_seeds_differ():
         assert_uncorrelated(a[name], b[name])
 
 
-@pytest.mark.xfail(strict=True, raises=OverflowError, reason='jit takes a Python int for an int32')
 @pytest.mark.parametrize('seed', [2**31, 2**32 - 1])
 def test_large_python_seeds(seed):
   assert_same(leaves(init_params(TINY, seed)), leaves(init_params(TINY, np.uint32(seed))))
 
 
-@pytest.mark.xfail(strict=True, reason='-1 is taken for 2^32 - 1')
-def test_negative_seed():
-  with pytest.raises((ValueError, OverflowError)):
-    init_params(TINY, -1)
+@pytest.mark.parametrize('seed', [-1, 2**32, 1.5, True, np.int64(-1)])
+def test_a_seed_outside_its_range_is_refused(seed):
+  for use in (lambda: init_params(TINY, seed), lambda: init_params(TINY, 0, seed),
+              lambda: probes.Probe('tokens', 1, 1, seed)):
+    with pytest.raises(InputError, match='is not a whole number from 0 to 4294967295'):
+      use()
 
 
 def test_networks_and_probes_share_no_key(monkeypatch):

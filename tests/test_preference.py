@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import preference
+from bornbiased_jax.errors import InputError
 
 V, N = 30, 200
 
@@ -20,8 +21,12 @@ def logits_with_ties(seed):
   return np.random.default_rng(seed).integers(7, size=(N, V)).astype(np.float32)
 
 
+def sums(logits):
+  return jax.tree.map(np.asarray, jax.jit(preference.predictions(logits.shape[1]).measure)({'logits_last': logits}))
+
+
 def counts(logits):
-  return np.asarray(jax.jit(preference.predictions(logits.shape[1]).measure)({'logits_last': logits}))
+  return sums(logits)['count']
 
 
 @pytest.mark.parametrize('seed', [0, 1])
@@ -39,7 +44,7 @@ def test_summary(seed):
   logits = logits_with_ties(seed)
   logits[:, 17] += 2
   count = Counter(int(np.flatnonzero(row == row.max())[0]) for row in logits)
-  summary = preference.predictions(V).summarize(counts(logits))
+  summary = preference.predictions(V).summarize(sums(logits))
   assert summary.keys() == {'top1_id', 'top1_count', 'top1_frequency', 'log10_p', 'top_ids', 'top_counts'}
   assert (summary['top1_id'], summary['top1_count']) == (17, count[17]) == count.most_common(1)[0]
   assert summary['top1_frequency'] == count[17] / N
@@ -47,6 +52,14 @@ def test_summary(seed):
   assert summary['top_counts'] == sorted((count[i] for i in range(V)), reverse=True)[:20]
   assert summary['top_ids'] == sorted(range(V), key=lambda i: (-count[i], i))[:20]
   assert isinstance(summary['top1_id'], int) and isinstance(summary['top1_count'], int)
+
+
+def test_logits_that_are_not_numbers_are_refused():
+  logits = logits_with_ties(0)
+  logits[3, 5] = np.nan
+  assert counts(logits).sum() == N - 1
+  with pytest.raises(InputError, match=f'NaN for 1 of {N} sequences'):
+    preference.predictions(V).summarize(sums(logits))
 
 
 def test_summary_of_equals_and_of_few_ids():
