@@ -109,7 +109,8 @@ def _text_files(spec):
     return [Path(__file__).parent / 'data' / f'{EMBEDDED}.txt.xz']
   path = Path(spec).expanduser()
   if path.is_dir():
-    files = sorted(file for file in path.rglob('[!.]*') if file.name.endswith(SUFFIXES) and file.is_file())
+    files = sorted(file for file in path.rglob('*') if file.name.endswith(SUFFIXES) and file.is_file()
+                   and not any(part.startswith('.') for part in file.relative_to(path).parts))
     if not files:
       raise InputError(f'{path} has no files {", ".join(SUFFIXES)}')
     return files

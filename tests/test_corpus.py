@@ -66,8 +66,9 @@ def test_documents_of_a_file(name, tmp_path):
 
 
 def test_a_folder_in_the_order_of_names(tmp_path):
-  (tmp_path / 'b').mkdir()
-  for name in ('c.txt', 'a.txt', 'b/z.jsonl.xz', '.hidden.txt', 'notes.md'):
+  for folder in ('b', '.git'):
+    (tmp_path / folder).mkdir()
+  for name in ('c.txt', 'a.txt', 'b/z.jsonl.xz', '.hidden.txt', '.git/d.txt', 'notes.md'):
     store(tmp_path / name, '{"text": "b"}' if 'jsonl' in name else name[0])
   assert documents(tmp_path) == ['a', 'b', 'c']
   assert documents(tmp_path / 'c.txt', tmp_path / 'a.txt') == ['c', 'a']
@@ -331,9 +332,9 @@ def test_a_foreign_folder_is_refused(paths, tmp_path):
 
 
 @pytest.mark.parametrize('name, change, message', [
-    ('tokens.bin', lambda content: content[:-2], r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize again'),
+    ('tokens.bin', lambda content: content[:-2], r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize'),
     ('tokens.bin', lambda content: content + b'xx', r'tokens.bin has \d+ bytes, not the \d+ of tokens.json'),
-    ('tokens.bin', lambda content: content[:-2] + b'xx', 'tokens.bin is damaged: not the ids that tokens.json describes'),
+    ('tokens.bin', lambda content: content[:-2] + b'xx', 'tokens.bin is damaged: not the ids that tokens.json'),
     ('tokens.bin', None, 'lacks tokens.bin, or its tokens.json is damaged; tokenize again'),
     ('tokens.json', lambda content: content[:-20], 'lacks tokens.bin, or its tokens.json is damaged'),
     ('tokens.json', lambda content: b'[]', 'lacks tokens.bin, or its tokens.json is damaged'),
@@ -406,15 +407,15 @@ def prepared(tmp_path_factory):
       for i in range(count):
         yield i, {'text': b'\xff' if count == 2 else f'Téxt {i} ' * i, 'title': 'none'}
 
-  builder = TinyText(data_dir=tmp_path_factory.mktemp('tfds'), file_format='array_record')
+  data_dir = tmp_path_factory.mktemp('tfds')
+  builder = TinyText(data_dir=data_dir, file_format='array_record')
   with contextlib.redirect_stdout(io.StringIO()):
     builder.download_and_prepare()
-  assert 'tensorflow' not in sys.modules
+  tfds.core.add_data_dir(data_dir)
   return builder.data_dir
 
 
-def test_a_tfds_dataset(prepared, tmp_path, monkeypatch):
-  monkeypatch.setenv('TFDS_DATA_DIR', os.path.dirname(os.path.dirname(prepared)))
+def test_a_tfds_dataset(prepared, tmp_path):
   expected = {f'Téxt {i} ' * i for i in range(1, 20)}
   read = documents(f'tfds:{prepared}')
   assert set(read) == expected and len(read) == 19
@@ -436,7 +437,6 @@ def test_a_tfds_dataset(prepared, tmp_path, monkeypatch):
 ])
 def test_a_mistaken_tfds_dataset(spec, message, prepared, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setenv('TFDS_DATA_DIR', os.path.dirname(os.path.dirname(prepared)))
   with pytest.raises(InputError, match=message) as error:
     corpus.load(spec)
   assert '\n' not in str(error.value)
@@ -534,7 +534,7 @@ def test_the_command(paths, tmp_path):
   out = f'--output_dir={tmp_path}/out'
   done = command(f'--input={paths[0]},{paths[2]}', out)
   assert done.returncode == 0, done.stderr
-  assert done.stdout == f'{tmp_path}/out: 100,047 tokens (uint16) of tokenizer bytes\n'
+  assert done.stdout == f'{tmp_path}/out: 100,032 tokens (uint16) of tokenizer bytes\n'
   assert '100%' in done.stderr
   np.testing.assert_array_equal(corpus.load(tmp_path / 'out').tokens,
                                 corpus.write([paths[0], paths[2]], BYTES, tmp_path / 'same').tokens)
@@ -547,7 +547,7 @@ def test_the_command(paths, tmp_path):
     (('a.txt',), "'a.txt' is not a flag"),
 ])
 def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-  done = command(*(argument.replace('out', f'{tmp_path}/out') for argument in arguments))
+  done = command(*(argument.replace('=out', f'={tmp_path}/out') for argument in arguments))
   assert done.returncode == 2
   assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
   assert not (tmp_path / 'out').exists()

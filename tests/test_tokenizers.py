@@ -199,6 +199,7 @@ def write(folder, name, content):
     (lambda folder: f'{write(folder, "encoder.json.xz", lzma.compress(b"{}")[:-5])},b', 'not an .xz file, or damaged'),
 ])
 def test_a_mistake_is_one_line(make, message, tmp_path):
+  pytest.importorskip('sentencepiece')
   with pytest.raises(InputError, match=message) as error:
     tokenizers.load(make(tmp_path))
   assert '\n' not in str(error.value)
