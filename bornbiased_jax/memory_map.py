@@ -32,10 +32,12 @@ def ids_of(fragment: text.Fragment, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def is_begun(directory: Path) -> bool:
+  """Whether tokenizing was begun there and can go on."""
   return (directory / 'progress.json').is_file() and not is_complete(directory)
 
 
 def is_complete(directory: Path) -> bool:
+  """Whether all tokens are there: tokens.json is written last."""
   return (directory / 'tokens.json').is_file()
 
 
@@ -54,7 +56,7 @@ def read(directory: Path) -> tuple[np.ndarray, dict]:
     raise InputError(f'{directory} lacks tokens.bin, or its tokens.json is damaged; tokenize again') from None
   if schema != SCHEMA:
     raise InputError(f'{directory}/tokens.json has schema {schema}, not {SCHEMA}; tokenize again')
-  if size != expected:
+  if size != expected or not size:
     raise InputError(f'{tokens_path} has {size} bytes, not the {expected} of tokens.json; tokenize again')
   tokens = np.memmap(tokens_path, dtype, 'r')
   if text.digest(tokens) != digest:

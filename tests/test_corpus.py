@@ -220,7 +220,7 @@ def stopping(after):
 
 @pytest.fixture
 def paths(tmp_path):
-  """12 fragments of 9 documents, of which one is in four."""
+  """14 fragments of 9 documents, of which the first is cut."""
   lines = '\n'.join(json.dumps({'text': f'document {i}'}) for i in range(5))
   return [store(tmp_path / 'a.txt.xz', 'a b ' * 25_000), store(tmp_path / 'b.jsonl', lines),
           store(tmp_path / 'c.txt', STORIES)]
@@ -232,6 +232,7 @@ def test_stopped_anywhere_it_ends_the_same(interval, paths, tmp_path, monkeypatc
   counted, calls = stopping(None)
   corpus.write(paths, counted, tmp_path / 'whole')
   assert len(calls) == 14
+  assert json.loads((tmp_path / 'whole' / 'tokens.json').read_text())['num_documents'] == 9
   for after in range(len(calls)):
     tokenizer, early = stopping(after)
     with pytest.raises(Stopped):
@@ -289,6 +290,20 @@ def stored_fragments(out):
   with contextlib.suppress(FileNotFoundError):
     return json.loads((out / 'progress.json').read_text())['fragments']
   return 0
+
+
+def test_progress_counts_only_what_is_stored(paths, tmp_path, monkeypatch):
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
+  write_atomically, tokens, counts = memory_map.write_atomically, tmp_path / 'out' / 'tokens.bin', []
+
+  def check(path, content):
+    counts.append(json.loads(content)['num_tokens'])
+    assert 2 * counts[-1] == (tokens.stat().st_size if tokens.exists() else 0)
+    write_atomically(path, content)
+
+  monkeypatch.setattr(memory_map, 'write_atomically', check)
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  assert len(counts) == 1 + 14 + 2 and counts == sorted(counts)
 
 
 def test_lost_bytes_are_made_again(paths, tmp_path, monkeypatch):
