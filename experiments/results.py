@@ -29,13 +29,20 @@ def environment() -> dict:
   memory = device.memory_stats() if device.platform != 'cpu' else None
   return {
       'python': platform.python_version(),
-      **{name: importlib.metadata.version(name) for name in PACKAGES},
+      **{name: _version(name) for name in PACKAGES},
       'backend': jax.default_backend(),
       'device': device.device_kind,
       'num_devices': jax.device_count(),
       'num_processes': jax.process_count(),
       'memory_bytes': (memory or {}).get('bytes_limit'),
   }
+
+
+def _version(name):
+  try:
+    return importlib.metadata.version(name)
+  except importlib.metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
+    return None
 
 
 class Results:
@@ -113,8 +120,12 @@ def make_directory(directory: Path) -> None:
 
 
 def write_json(path: Path, content: dict) -> None:
-  """Writes JSON, whole or not at all; NaN and infinities become null."""
-  write_atomically(path, (json.dumps(_plain(content), indent=1, allow_nan=False) + '\n').encode())
+  """Writes JSON, whole or not at all, a line for each row; NaN and infinities become null."""
+  encode = lambda value: json.dumps(_plain(value), allow_nan=False)
+  lines = lambda rows: '[' + ','.join(f'\n  {encode(row)}' for row in rows) + '\n ]' if rows else '[]'
+  parts = [f' {encode(name)}: {lines(value) if isinstance(value, list) else encode(value)}'
+           for name, value in content.items()]
+  write_atomically(path, ('{\n' + ',\n'.join(parts) + '\n}\n').encode())
 
 
 def _plain(value):
