@@ -142,7 +142,7 @@ PRESETS = {
 
 
 def get(name: str, **overrides) -> ModelConfig:
-  """The preset `name` (SPEC §1's table) with fields overridden.
+  """The preset `name` of the paper's table of models with fields overridden.
 
   Raises:
     InputError: no such preset, no such field, or an impossible combination.
@@ -150,7 +150,7 @@ def get(name: str, **overrides) -> ModelConfig:
   Example:
     configs.get('nano_gpt2', sublayers='mlp_only')
   """
-  if name not in PRESETS:
+  if not isinstance(name, str) or name not in PRESETS:
     raise InputError(f'no preset {name!r}; the presets are {", ".join(PRESETS)}')
   fields = [field.name for field in dataclasses.fields(ModelConfig)]
   for field in overrides:

@@ -4,7 +4,7 @@ Neither a sequence's outputs nor a network's parameters outlive their turn, so
 memory grows with neither the number of sequences nor of seeds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 import functools
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.initialization import draw_params
+from bornbiased_jax.initialization import as_seed, draw_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.statistics import Statistic, merge
 from bornbiased_jax.transformer import Transformer
@@ -85,7 +85,7 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
   return max(part.argument_size_in_bytes + part.temp_size_in_bytes + part.output_size_in_bytes for part in memory)
 
 
-def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Sequence[int], *,
+def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterable[int], *,
             readout: Callable | None = None, batch_size: int | None = None, chunk_size: int | None = None,
             on_batch: Callable[[int], None] = lambda sequences: None) -> Iterator[dict]:
   """The statistic of every network in `seeds` over one probe.
@@ -107,14 +107,16 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Sequenc
     and the readout's results, as numpy arrays.
 
   Raises:
-    InputError: batch_size or chunk_size below one, or what the statistic raises.
+    InputError (when the first result is asked for): a seed outside its range,
+      batch_size or chunk_size below one, or what the statistic raises.
 
   Cost: one forward pass of every sequence for every network; three
   compilations (four if batch_size does not divide the number of sequences).
   """
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
-    if size is not None and size < 1:
-      raise InputError(f'{name}={size} must be at least 1')
+    if size is not None and (type(size) is not int or size < 1):
+      raise InputError(f'{name}={size!r} must be a whole number of at least 1')
+  seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
   draw, step, read = _programs(network, statistic, probe, readout)

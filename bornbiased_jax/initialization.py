@@ -21,7 +21,7 @@ def as_seed(seed) -> np.uint32 | jax.Array:
   """
   if isinstance(seed, (np.ndarray, jax.Array)) and jnp.issubdtype(seed.dtype, jnp.integer):
     return seed.astype(jnp.uint32)
-  if isinstance(seed, (bool, float)) or not 0 <= seed < 2**32:
+  if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**32:
     raise InputError(f'seed {seed!r} is not a whole number from 0 to {2**32 - 1}')
   return np.uint32(seed)
 

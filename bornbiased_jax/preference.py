@@ -17,6 +17,8 @@ def predictions(vocab_size: int) -> Statistic:
 
   def measure(outputs):
     logits_BV = outputs['logits_last']
+    if logits_BV.shape[-1] != vocab_size:
+      raise InputError(f'vocab_size={vocab_size}, but the network has logits for {logits_BV.shape[-1]} ids')
     undefined_B = jnp.isnan(jnp.max(logits_BV, axis=-1))
     predicted_B = jnp.where(undefined_B, vocab_size, jnp.argmax(logits_BV, axis=-1))
     return {'count': jnp.zeros(vocab_size, jnp.int32).at[predicted_B].add(1, mode='drop'),

@@ -37,8 +37,8 @@ class Probe:
     if self.kind not in KINDS:
       raise InputError(f'probe kind {self.kind!r} is not one of {", ".join(KINDS)}')
     for name in ('num_sequences', 'length'):
-      if getattr(self, name) < 1:
-        raise InputError(f'{name}={getattr(self, name)} must be at least 1')
+      if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+        raise InputError(f'{name}={getattr(self, name)!r} must be a whole number of at least 1')
     as_seed(self.seed)
 
   def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:

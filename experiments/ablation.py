@@ -6,8 +6,8 @@
 Every network reads the same random vectors. GPT-2's MLP contracts, because its
 GELU's mean is not zero; attention alone does not, but it amplifies what the
 MLPs have made common. In LLaMA's gated MLP the activation is multiplied by an
-independent linear unit of mean zero, E[silu(g) u] = 0, and next to nothing
-contracts: this explanation of the preference is one of GPT-2's family.
+independent linear unit of mean zero, E[silu(g) u] = 0, and little is left
+to contract: this explanation of the preference is one of GPT-2's family.
 
 Writes results.json (a row for each network and variant) and figure.png to the
 output folder. Started again, it goes on where it was.
@@ -19,7 +19,7 @@ from bornbiased_jax import configs, plotting, preference, similarity
 from experiments import contraction
 from experiments import settings as command_line
 from experiments.cells import measure_cells, transformer_cell
-from experiments.results import Results, grouped, mean_ci95, p_value
+from experiments.results import Results, grouped, mean_ci95, p_value, plus_minus
 from experiments.seed_sweep import COMMON, readout
 
 GAUSSIAN = COMMON | dict(probe='gaussian')
@@ -59,7 +59,7 @@ def summarize(rows, settings):
 def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'], 'networks': str(row['networks']),
-      'last-layer cosine': f'{row["inter_sequence_cosine"]:.4f} ± {row["inter_sequence_cosine_ci95"]:.4f}',
+      'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', '.4f'),
       'std over pairs': f'{row["pair_std"]:.4f}',
       'p if isotropic': p_value(row['log10_p_isotropic']),
       'top-1 share': f'{row["top1_frequency"]:.2%}', '× uniform': f'{row["baseline_ratio"]:.1f}',
@@ -87,7 +87,7 @@ def label_axes(layers, ranked, name, settings):
   baseline = preference.uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)
   plotting.theory(ranked, np.arange(1, baseline.size + 1), 100 * baseline / settings.num_sequences, 'drawn uniformly')
   layers.set(xlabel='layer', ylabel='cosine of two sequences',
-             title=f'{name}: similarity of last tokens ({len(settings.seeds)} networks)')
+             title=f'{name}: similarity of last tokens ({len(settings.seeds)} networks, band 10–90 %)')
   ranked.set(yscale='log', xlabel='predicted token, by rank', ylabel='share of sequences (%)',
              title=f'{name}: predictions')
   plotting.plain_log_ticks(ranked.yaxis)

@@ -16,7 +16,7 @@ import numpy as np
 from bornbiased_jax import configs, plotting, preference, similarity, statistics
 from experiments import settings as command_line
 from experiments.cells import measure_cells, transformer_cell
-from experiments.results import Results, grouped, mean_ci95
+from experiments.results import Results, grouped, mean_ci95, plus_minus
 from experiments.seed_sweep import COMMON, direction_agreement, readout
 
 SCALES = {
@@ -75,7 +75,7 @@ def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
-      'last layer': f'{row["inter_sequence_cosine"]:.4f} ± {row["inter_sequence_cosine_ci95"]:.4f}',
+      'last layer': plus_minus(row, 'inter_sequence_cosine', '.4f'),
       'std over pairs': f'{row["pair_std"]:.4f}',
       'direction predicts top-1': f'{row["direction_agreement"]:.0%} ({low:.0%}–{high:.0%})',
   }
@@ -110,6 +110,8 @@ def draw_agreement(ax, rows):
   ax.set(xticks=range(len(labels)), xticklabels=labels, ylim=(0, 100), ylabel='share of networks (%)',
          title="direction's token is the preferred one")
   ax.grid(axis='x', visible=False)
+  if len(labels) > 2:
+    ax.tick_params(axis='x', labelrotation=30)
 
 
 if __name__ == '__main__':

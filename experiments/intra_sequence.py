@@ -20,6 +20,7 @@ import itertools
 import numpy as np
 
 from bornbiased_jax import configs, plotting, positions, similarity, statistics, theory
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.simplified import StackConfig
 from experiments import settings as command_line
 from experiments.cells import measure_cells, stack_cell, transformer_cell
@@ -38,6 +39,8 @@ SCALES = {
 
 
 def main(settings, output_dir):
+  if min(settings.lengths) < 2:
+    raise InputError('--lengths: a similarity of positions needs at least two of them')
   results = Results(output_dir, 'intra_sequence', settings)
   measure_cells([*attn0_cells(settings), *transformer_cells(settings)], settings, results)
   results.finish(summarize(results.rows), display, draw(results.rows, settings))

@@ -95,9 +95,12 @@ class Results:
                      _difference('', earlier['settings'], self.content['settings']),
                      _difference('environment ', earlier['environment'], self.content['environment'])]
       complete = {name: earlier[name] for name in self.content}
+      empty = not (complete['rows'] or complete['complete'])
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
       raise InputError(f'--output_dir: {self.path} is not a results file of this package; '
                        'choose another folder') from None
+    if empty:
+      return self.content
     for difference in filter(None, differences):
       raise InputError(f'--output_dir: {self.path} holds a run with {difference}; choose another folder, '
                        'or remove this one')
@@ -125,7 +128,10 @@ def write_json(path: Path, content: dict) -> None:
   lines = lambda rows: '[' + ','.join(f'\n  {encode(row)}' for row in rows) + '\n ]' if rows else '[]'
   parts = [f' {encode(name)}: {lines(value) if isinstance(value, list) else encode(value)}'
            for name, value in content.items()]
-  write_atomically(path, ('{\n' + ',\n'.join(parts) + '\n}\n').encode())
+  try:
+    write_atomically(path, ('{\n' + ',\n'.join(parts) + '\n}\n').encode())
+  except OSError as error:
+    raise InputError(f'--output_dir: cannot write {path}: {error.strerror}') from None
 
 
 def _plain(value):
@@ -164,6 +170,12 @@ def mean_and_theory(values: list[float], probe_error: float, theory: float | Non
   """
   networks = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
   return {'measured': float(np.mean(values)), 'standard_error': math.hypot(networks, probe_error), 'theory': theory}
+
+
+def plus_minus(row: dict, name: str, spec: str) -> str:
+  """A mean and its 95 % half-width (see `mean_ci95`) for eyes; no half-width for one network."""
+  half = row[f'{name}_ci95']
+  return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec)}'
 
 
 def p_value(log10_p: float | None) -> str:

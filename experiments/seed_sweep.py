@@ -1,11 +1,15 @@
 """The extreme token preference of random networks (Fig 1, Table 1).
 
-    python -m experiments.seed_sweep                 # 100 seeds, about 90 s on two CPU cores
+    python -m experiments.seed_sweep                 # 100 seeds, about 2 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
 Every network reads the same random sequences and predicts the next token of
 each. A fair network would spread its predictions evenly; a random transformer
 prefers one token, another for every seed, the more so the longer the sequence.
+The table compares the preferred token's count with the largest count of ids
+drawn uniformly ('× uniform'), says how alike the last representations are
+('cosine'), and how often the token that their mean direction would predict is
+the preferred one ('direction → id').
 
 Writes results.json (a row for each network and length) and figure.png to the
 output folder. Started again, it goes on where it was.
@@ -21,7 +25,7 @@ from bornbiased_jax import configs, plotting, preference, similarity, statistics
 from bornbiased_jax.transformer import Transformer
 from experiments import settings as command_line
 from experiments.cells import measure_cells, transformer_cell
-from experiments.results import Results, grouped, mean_ci95
+from experiments.results import Results, grouped, mean_ci95, plus_minus
 
 COMMON = dict(probe='tokens', probe_seed='0', embedding_seed='none', dtype='float32',
               batch_size='auto', chunk_size='auto')
@@ -97,13 +101,13 @@ def direction_agreement(rows):
 
 
 def display(row):
-  ratio, cosine = (f'{row[name]:.{digits}f} ± {row[name + "_ci95"] or float("nan"):.{digits}f}'
-                   for name, digits in (('baseline_ratio', 1), ('inter_sequence_cosine', 3)))
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
-      'top-1 share': f'{row["top1_frequency"]:.2%}', '× uniform': ratio, 'log10 p': f'{row["log10_p"]:.1f}',
-      'distinct ids': str(row['distinct_top1_ids']), 'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
-      'cosine': cosine, 'direction → id': f'{row["direction_agreement"]:.0%}',
+      'top-1 share': f'{row["top1_frequency"]:.2%}', '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
+      'log10 p': f'{row["log10_p"]:.1f}',
+      'distinct ids': str(row['distinct_top1_ids']),
+      'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
+      'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f'), 'direction → id': f'{row["direction_agreement"]:.0%}',
   }
 
 

@@ -7,6 +7,7 @@ the text into a value that results.json can hold.
 
 from collections.abc import Callable
 from pathlib import Path
+import re
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -44,11 +45,12 @@ def listed(parse: Callable[[str], list | str | int]):
 
 def seed_range(text: str) -> list[int]:
   """'42' → [42]; '0-3' → [0, 1, 2, 3]."""
-  first, dash, last = text.partition('-')
-  first = whole(first, 0)
-  last = whole(last, first) if dash else first
-  if last - first >= 10**6:
-    raise InputError(f'{text!r} is more than a million seeds')
+  match = re.fullmatch(r'(\d+)(?:-(\d+))?', text)
+  if not match:
+    raise InputError(f'{text!r} is neither a seed, as 42, nor a range, as 0-99')
+  first, last = (whole(part, 0) for part in (match[1], match[2] or match[1]))
+  if not first <= last < first + 10**6:
+    raise InputError(f'{text!r} must run upwards, over a million seeds at most')
   return list(range(first, last + 1))
 
 
@@ -67,14 +69,14 @@ def choice(*choices: str):
 
 def optional(parse):
   """'auto' and 'none' leave the value to the program."""
-  return lambda text: None if text in ('', 'auto', 'none') else parse(text)
+  return lambda text: None if text in ('auto', 'none') else parse(text)
 
 
 # Every setting that an experiment can have: its parser and its help.
 KINDS = {
     'config': (listed(preset_name), f'models, comma-separated, of {", ".join(configs.PRESETS)}'),
     'seeds': (listed(seed_range), 'random networks, as 0-99 or 42,43'),
-    'num_sequences': (lambda text: whole(text, 1, 2**31 - 1), 'random sequences each network reads'),
+    'num_sequences': (lambda text: whole(text, 2, 2**31 - 1), 'random sequences that each network reads, n'),
     'lengths': (listed(lambda text: whole(text, 1, 2**20)),
                 'sequence lengths T in tokens, comma-separated'),
     'width': (whole, 'channels of the simplified layers'),
@@ -82,7 +84,8 @@ KINDS = {
     'probe': (choice(*probes.KINDS), "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),
     'probe_seed': (lambda text: whole(text, 0), 'seed of the random sequences'),
     'embedding_seed': (optional(lambda text: whole(text, 0)),
-                       "take every network's embedding and head from this seed, or 'none': from its own"),
+                       "take the embedding and head of every network from this seed, so that token ids mean the same "
+                       "in all; 'none': each from its own"),
     'dtype': (choice(*configs.DTYPES), f'what a forward pass computes in, {" or ".join(configs.DTYPES)}'),
     'batch_size': (optional(whole), "sequences a forward pass, or 'auto'"),
     'chunk_size': (optional(whole), "networks at once, or 'auto': by memory"),
@@ -157,7 +160,7 @@ def launch(main: Callable[[list[str]], None], doc: str, names: tuple[str, ...]) 
     except jax.errors.JaxRuntimeError as error:
       if 'RESOURCE_EXHAUSTED' not in str(error):
         raise
-      fail('out of memory; choose a smaller --batch_size or --chunk_size')
+      fail('out of memory; choose a smaller model, shorter sequences, or a smaller --batch_size or --chunk_size')
     except KeyboardInterrupt:
       print('\ninterrupted; the same command goes on from here', file=sys.stderr)
       sys.exit(130)

@@ -28,6 +28,8 @@ def main(arguments):
   for name, value in (('input', inputs), ('output_dir', output_dir)):
     if not value:
       raise InputError(f'--{name} is missing; see --help')
+  if not all(part.strip() for part in inputs.split(',')):
+    raise InputError(f'--input: {inputs!r} has an empty item between its commas')
   made = corpus.write(inputs.split(','), tokenizers.load(tokenizer), output_dir)
   print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer {made.tokenizer}')
 

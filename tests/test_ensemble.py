@@ -217,3 +217,12 @@ def test_network_bytes_grow_with_the_batch():
   few, many = (ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size) for batch_size in (1, 1001))
   assert few > 4 * V * D
   assert many - few > 4 * 1000 * (V + D), 'less than logits and hidden states'
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(seeds=[0.5]), 'seed 0.5'), (dict(seeds=[0, -1]), 'seed -1'), (dict(seeds=[True]), 'seed True'),
+    (dict(seeds=[0], batch_size=0), 'batch_size=0'), (dict(seeds=[0], chunk_size=1.5), 'chunk_size=1.5'),
+])
+def test_wrong_arguments_are_refused(wrong, message):
+  with pytest.raises(InputError, match=message):
+    list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, **wrong))

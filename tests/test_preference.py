@@ -62,6 +62,11 @@ def test_logits_that_are_not_numbers_are_refused():
     preference.predictions(V).summarize(sums(logits))
 
 
+def test_another_vocabulary_than_the_network_s_is_refused():
+  with pytest.raises(InputError, match=f'vocab_size={V + 1}, but the network has logits for {V} ids'):
+    preference.predictions(V + 1).measure({'logits_last': logits_with_ties(0)})
+
+
 def test_summary_of_equals_and_of_few_ids():
   summary = preference.summarize(np.array([1, 5, 0, 5], np.int32))
   assert (summary['top1_id'], summary['top1_count'], summary['top_counts']) == (1, 5, [5, 5, 1, 0])

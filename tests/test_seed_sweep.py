@@ -90,6 +90,21 @@ def test_a_foreign_file_is_refused_and_kept(content, tmp_path):
   assert (tmp_path / 'results.json').read_text() == content
 
 
+def test_a_run_without_rows_gives_way_to_other_settings(undisturbed, tmp_path):
+  _, results = undisturbed
+  (tmp_path / 'results.json').write_text(json.dumps(results | {'complete': False, 'rows': [], 'summary': []}))
+  assert smoke(tmp_path, lengths='4')['settings']['lengths'] == [4]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
+  def full(path, content):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr('experiments.results.write_atomically', full)
+  with pytest.raises(InputError, match='--output_dir: cannot write .*No space left on device'):
+    smoke(tmp_path)
+
+
 def num_rows(path):
   return len(json.loads(path.read_text())['rows']) if path.exists() else 0
 
