@@ -27,7 +27,8 @@ def test_every_scale_resolves(scale):
 
 @pytest.mark.parametrize('flag, text', [
     ('config', 'tiny_gpt3'), ('config', 'tiny_gpt2,tiny_gpt2'), ('seeds', '5-2'), ('seeds', '1,1'), ('seeds', ''),
-    ('seeds', '4294967296'), ('seeds', '0-4294967295'), ('num_sequences', '1'), ('embedding_seed', ''), ('num_sequences', '1e3'),
+    ('seeds', '4294967296'), ('seeds', '0-4294967295'), ('num_sequences', '1'), ('num_sequences', '1e3'),
+    ('embedding_seed', ''),
     ('lengths', '8,8'), ('lengths', '-8'), ('probe', 'words'), ('probe_seed', '-1'), ('embedding_seed', 'own'),
     ('dtype', 'float16'), ('batch_size', '0'), ('chunk_size', 'many'),
 ])
