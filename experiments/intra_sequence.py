@@ -1,6 +1,6 @@
 """Attention makes the positions of one sequence alike and its first position loud (Fig 8, 9, Prop 5, Eq 2).
 
-    python -m experiments.intra_sequence                 # about 3 min on two CPU cores
+    python -m experiments.intra_sequence                 # about 1 min on two CPU cores
     python -m experiments.intra_sequence --scale=paper   # an accelerator, or an hour on two CPU cores
 
 Averaging over the past makes neighbouring positions share most of their sum:
