@@ -217,13 +217,17 @@ class Transformer(nn.Module):
     T = inputs.shape[1]
     if T > config.length:
       raise InputError(f'{T} positions exceed the configuration\'s length={config.length}')
-    if is_tokens:
-      # An id outside the vocabulary becomes NaN, not somebody else's embedding, nor counted from the end.
-      inputs = jnp.where(inputs < 0, config.vocab_size, inputs)
-    x_BTD = jnp.take(self.embedding, inputs, axis=0, mode='fill') if is_tokens else inputs
+    x_BTD = self._embed_tokens(inputs) if is_tokens else inputs
     if config.positions == 'learned':
       x_BTD = x_BTD + self.position_embedding[:T]
     return x_BTD.astype(config.dtype)
+
+  def _embed_tokens(self, tokens_BT):
+    # An id outside the vocabulary becomes NaN, not somebody else's embedding, nor counted from the end;
+    # int32 first, since the vocabulary's size may not fit the ids' own type.
+    tokens_BT = tokens_BT.astype(jnp.int32)
+    tokens_BT = jnp.where(tokens_BT < 0, self.config.vocab_size, tokens_BT)
+    return jnp.take(self.embedding, tokens_BT, axis=0, mode='fill')
 
   def _run_blocks(self, x_BTD, reads, last_only):
     block = Block(self.config, parent=None)

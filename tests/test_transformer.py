@@ -293,6 +293,12 @@ def test_tokens_of_any_integer_type(dtype):
   np.testing.assert_array_equal(read(ROPE, params, tokens.astype(dtype), ('logits',))['logits'], expected)
 
 
+def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
+  config = with_fields(ROPE, vocab_size=300)
+  logits = read(config, random_params(config), np.int8([[0, 7, -1], [0, 7, 9]]), ('logits',))['logits']
+  assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
+
+
 @pytest.mark.parametrize('token', [
     ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1,
 ])
