@@ -11,6 +11,7 @@ POSITIONS = ('rope', 'learned')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain')
 DTYPES = ('float32', 'bfloat16')
+REMATS = ('none', 'dots', 'full')
 
 BASE_STD = 0.02
 BASE_WIDTH = 768
@@ -47,7 +48,8 @@ class ModelConfig:
       768 0.02 sqrt(768 / width), which keeps a pre-activation's scale.
     embedding_std: std of token (and learned position) embeddings at init.
     dtype: what the forward pass computes in; parameters are float32.
-    remat: recompute each block in the backward pass instead of storing it.
+    remat: what the backward pass recomputes of a block instead of storing it:
+      'none' | 'dots' (all but products with weights) | 'full'.
 
   Raises:
     InputError (a ValueError): names the field that is impossible, and why.
@@ -77,7 +79,7 @@ class ModelConfig:
   linear_std: float | None = None
   embedding_std: float = BASE_STD
   dtype: str = 'float32'
-  remat: bool = False
+  remat: str = 'none'
 
   def __post_init__(self):
     for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length'):
@@ -96,7 +98,8 @@ class ModelConfig:
       raise InputError(f'head_size={self.head_size} is odd; RoPE rotates pairs of channels '
                        "(use an even head_size, or positions='learned')")
     for name, choices in (('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
-                          ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES)):
+                          ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
+                          ('remat', REMATS)):
       if getattr(self, name) not in choices:
         raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
     for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std'):

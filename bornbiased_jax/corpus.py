@@ -132,6 +132,14 @@ def _raw(path, name, tokenizer):
                 tokenizer.name if tokenizer else 'unknown', text.digest(tokens))
 
 
+def hold_out(whole: Corpus, share: float) -> tuple[Corpus, Corpus]:
+  """A corpus without its last tokens, to train on, and these, to evaluate on."""
+  kept = round(whole.tokens.size * (1 - share))
+  part = lambda tokens, name: dataclasses.replace(whole, tokens=tokens, name=name)
+  return (part(whole.tokens[:kept], f'{whole.name}, first {1 - share:.0%}'),
+          part(whole.tokens[kept:], f'{whole.name}, last {share:.0%}'))
+
+
 def num_windows(tokens: np.ndarray, length: int) -> int:
   """Windows of `length` + 1 ids that share their last id with the next one's first.
 

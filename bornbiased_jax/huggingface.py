@@ -46,9 +46,7 @@ def load(path) -> tuple[ModelConfig, dict]:
       `transformer.Transformer` is not; the message names it.
   """
   path = Path(path)
-  if not os.path.isdir(path):
-    raise InputError(f'{path} is not a directory; give the one that holds config.json and model.safetensors')
-  config, family = read_config(path / 'config.json')
+  config, family = _config(path)
   with contextlib.ExitStack() as stack:
     tensors = _open(path, family, stack)
     shapes = _leaf_shapes(config)
@@ -63,6 +61,17 @@ def load(path) -> tuple[ModelConfig, dict]:
       params |= zip(group.leaves, map(jax.device_put, leaves), strict=True)
     _check_tied(tensors, params, family)
   return config, unflatten_dict(params, sep='/')
+
+
+def load_config(path) -> ModelConfig:
+  """The configuration alone; raises as `load`."""
+  return _config(Path(path))[0]
+
+
+def _config(path):
+  if not os.path.isdir(path):
+    raise InputError(f'{path} is not a directory; give the one that holds config.json and model.safetensors')
+  return read_config(path / 'config.json')
 
 
 def save(path, config: ModelConfig, params: dict) -> None:

@@ -53,6 +53,16 @@ def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> 
   ax.plot(x, y, 'k--', linewidth=1, label=label, zorder=3)
 
 
+def loss_curve(ax: Axes, lines: list[dict], **line) -> None:
+  """Training loss of a run's metrics (`monitor.read`), averaged over each hundredth of it; validation as dots."""
+  trained = np.array([(each['step'], each['loss']) for each in lines if each.get('loss') is not None])
+  step, loss = (np.array([part.mean() for part in np.array_split(column, min(100, len(trained)))])
+                for column in trained.T)
+  drawn, = ax.plot(step, loss, **line)
+  evaluated = [(each['step'], each['validation_loss']) for each in lines if each.get('validation_loss') is not None]
+  ax.plot(*zip(*evaluated, strict=True), 'o', color=drawn.get_color(), markersize=4) if evaluated else None
+
+
 def plain_log_ticks(axis: Axis) -> None:
   """Labels a logarithmic axis 0.5, 1, 2, 5, 10, … instead of powers of ten."""
   axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

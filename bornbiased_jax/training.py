@@ -1,5 +1,6 @@
 """A training step as a pure function, and the recipe it follows (Tables 13 and 14)."""
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from bornbiased_jax import attention
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
@@ -88,27 +90,27 @@ def start_from(recipe: Recipe, params: dict) -> TrainState:
   return TrainState(jnp.int32(0), params, optimizer(recipe).init(params))
 
 
-def train_step(config: ModelConfig, recipe: Recipe, state: TrainState,
-               tokens_BT: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT: jax.Array, *,
+               attend: Callable[..., jax.Array] = attention.plain) -> tuple[TrainState, dict[str, jax.Array]]:
   """One optimizer step on ids [batch_size, T + 1].
 
-  Jit it with `config` and `recipe` bound; vmap it over states for an
-  ensemble that sees the same data.
+  Jit it with `config`, `recipe` and `attend` (attention.choose) bound; without
+  `attend`, vmap it over states for an ensemble that sees the same data.
 
   Returns:
     The next state, and `loss` (nats a token), `gradient_norm` before clipping
     and `learning_rate`.
   """
-  loss, gradient = accumulated_gradient(config, recipe.accumulation, state.params, tokens_BT)
+  loss, gradient = accumulated_gradient(config, recipe.accumulation, state.params, tokens_BT, attend=attend)
   updates, opt_state = optimizer(recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}
   return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
 
 
-def accumulated_gradient(config, accumulation, params, tokens_BT):
+def accumulated_gradient(config, accumulation, params, tokens_BT, *, attend=attention.plain):
   """Loss and gradient of the batch, as the mean over its parts."""
-  gradient_of = jax.value_and_grad(lambda params, tokens: next_token_loss(config, params, tokens))
+  gradient_of = jax.value_and_grad(lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
   if accumulation == 1:
     return gradient_of(params, tokens_BT)
   # Interleaved, so that each part is spread over all devices as the batch is.

@@ -4,13 +4,14 @@ Shapes are in the names: B batch, T query positions, S key positions, D width,
 V vocabulary, L layers, H query heads, G key/value heads, K head size.
 """
 
-import math
+from collections.abc import Callable
 
 from flax import linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
 
+from bornbiased_jax import attention
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
@@ -36,6 +37,12 @@ _ACTIVATIONS = {
     'tanh': jnp.tanh,
 }
 
+# What config.remat keeps of a block for the backward pass, beside its input.
+_KEPT = {
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    'full': jax.checkpoint_policies.nothing_saveable,
+}
+
 
 def activate(name: str, x: jax.Array) -> jax.Array:
   """The activation `name` (configs.ACTIVATIONS), elementwise."""
@@ -59,23 +66,6 @@ def rotate(x_BTHK: jax.Array, theta: float, first_position: int = 0) -> jax.Arra
   return rotated.astype(x_BTHK.dtype)
 
 
-def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array) -> jax.Array:
-  """Causal softmax weights [B, H, T, S] in float32; the queries are the last T of S positions."""
-  (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
-  query_BTGNK = query_BTHK.reshape(B, T, G, H // G, K)
-  scores_BGNTS = jnp.einsum('BTGNK,BSGK->BGNTS', query_BTGNK, key_BSGK,
-                            preferred_element_type=jnp.float32) / math.sqrt(K)
-  causal_TS = jnp.arange(S) <= jnp.arange(S - T, S)[:, None]
-  return nn.softmax(jnp.where(causal_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
-
-
-def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Array:
-  """Value aggregate o_i = sum_j a_ij v_j, heads concatenated: [B, T, H K]."""
-  (B, H, T, S), (G, K) = weights_BHTS.shape, value_BSGK.shape[2:]
-  weights_BGNTS = weights_BHTS.reshape(B, G, H // G, T, S).astype(value_BSGK.dtype)
-  return jnp.einsum('BGNTS,BSGK->BTGNK', weights_BGNTS, value_BSGK).reshape(B, T, H * K)
-
-
 def _norm(config, name, kind=None):
   make = nn.LayerNorm if (kind or config.norm) == 'layernorm' else nn.RMSNorm
   return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
@@ -86,9 +76,10 @@ def _dense(config, name, features, use_bias, std):
 
 
 class Block(nn.Module):
-  """Pre-norm attention and MLP, each added to the residual stream."""
+  """Pre-norm attention and MLP, each added to the residual stream; for `attend` see attention.py."""
 
   config: ModelConfig
+  attend: Callable[..., jax.Array]
 
   @nn.compact
   def __call__(self, x_BTD, reads=(), last_only=False):
@@ -101,13 +92,13 @@ class Block(nn.Module):
     memory_BSD = x_BTD
     x_BTD = x_BTD[:, -1:] if last_only else x_BTD
     if config.sublayers != 'mlp_only':
-      x_BTD = x_BTD + self._attend(_norm(config, 'attention_norm')(memory_BSD), x_BTD.shape[1], out)
+      x_BTD = x_BTD + self._attention(_norm(config, 'attention_norm')(memory_BSD), x_BTD.shape[1], reads, out)
     if config.sublayers != 'attention_only':
       x_BTD = x_BTD + self._mlp(_norm(config, 'mlp_norm')(x_BTD))
     out.update(residual=x_BTD, residual_last=x_BTD[:, -1])
     return x_BTD, {name: out[name] for name in reads if name in out}
 
-  def _attend(self, memory_BSD, num_queries, out):
+  def _attention(self, memory_BSD, num_queries, reads, out):
     config, first = self.config, memory_BSD.shape[1] - num_queries
     query_BTHK = self._heads('query', memory_BSD[:, first:], config.num_heads)
     key_BSGK = self._heads('key', memory_BSD, config.num_kv_heads)
@@ -117,8 +108,11 @@ class Block(nn.Module):
                               (('query_norm', query_BTHK), ('key_norm', key_BSGK)))
     if config.positions == 'rope':
       query_BTHK, key_BSGK = rotate(query_BTHK, config.rope_theta, first), rotate(key_BSGK, config.rope_theta)
-    out['attention_weights'] = attention_weights(query_BTHK, key_BSGK)
-    out['value_aggregate'] = aggregate_values(out['attention_weights'], value_BSGK)
+    if 'attention_weights' in reads:
+      out['attention_weights'] = attention.attention_weights(query_BTHK, key_BSGK)
+      out['value_aggregate'] = attention.aggregate_values(out['attention_weights'], value_BSGK)
+    else:
+      out['value_aggregate'] = self.attend(query_BTHK, key_BSGK, value_BSGK)
     return _dense(config, 'output', config.width, config.output_bias, config.residual_std)(out['value_aggregate'])
 
   def _heads(self, name, x_BTD, heads):
@@ -143,6 +137,10 @@ class Transformer(nn.Module):
   Parameters of the blocks are stacked on a leading layer axis and scanned
   over, so compile time does not grow with depth.
 
+  Args:
+    config: the architecture.
+    attend: how attention is computed (attention.py), if its weights are not read.
+
   Example:
     config = configs.get('tiny_gpt2')
     params = initialization.init_params(config, seed=42)
@@ -150,6 +148,7 @@ class Transformer(nn.Module):
   """
 
   config: ModelConfig
+  attend: Callable[..., jax.Array] = attention.plain
 
   def setup(self):
     config = self.config
@@ -164,7 +163,7 @@ class Transformer(nn.Module):
 
   def _init_blocks(self, key):
     x_BTD = jnp.zeros((1, 1, self.config.width))
-    init = lambda key: Block(self.config, parent=None).init(key, x_BTD)['params']
+    init = lambda key: Block(self.config, self.attend, parent=None).init(key, x_BTD)['params']
     return jax.vmap(init)(jax.random.split(key, self.config.num_layers))
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -230,9 +229,11 @@ class Transformer(nn.Module):
     return jnp.take(self.embedding, tokens_BT, axis=0, mode='fill')
 
   def _run_blocks(self, x_BTD, reads, last_only):
-    block = Block(self.config, parent=None)
+    block = Block(self.config, self.attend, parent=None)
     run = lambda x_BTD, params: block.apply({'params': params}, x_BTD, reads)
-    run = jax.checkpoint(run) if self.config.remat else run
+    if self.config.remat != 'none':
+      # prevent_cse guards against what cannot happen in a scan, at a cost.
+      run = jax.checkpoint(run, prevent_cse=False, policy=_KEPT[self.config.remat])
     if not last_only:
       return lax.scan(run, x_BTD, self.blocks)
     if self.config.sublayers == 'mlp_only':

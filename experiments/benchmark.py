@@ -2,6 +2,7 @@
 
     python -m experiments.benchmark sweep          # about 3 min on two CPU cores
     python -m experiments.benchmark contraction    # about 2 min
+    python -m experiments.benchmark training       # about 3 min
 
 PyTorch's rows need the extra: pip install -e '.[parity]'.
 Alternatives run in turn in one process; ratios are medians over rounds.
@@ -14,11 +15,12 @@ from pathlib import Path
 
 from absl import flags
 
+from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from experiments import settings as command_line
-from experiments.results import environment, make_directory, write_json
+from experiments.results import make_directory, write_json
 
-BENCHMARKS = ('sweep', 'contraction')
+BENCHMARKS = ('sweep', 'contraction', 'training')
 
 
 def main(arguments):

@@ -1,11 +1,9 @@
 """results.json: settings, environment, rows as they come, summary; and the table of the rows."""
 
 from collections.abc import Callable
-import importlib.metadata
 import json
 import math
 from pathlib import Path
-import platform
 import textwrap
 import time
 from types import SimpleNamespace
@@ -16,33 +14,11 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax import plotting
+from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
 WRITE_INTERVAL_S = 1.0
-PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
-
-
-def environment() -> dict:
-  """What a number may depend on beside the settings."""
-  device = jax.devices()[0]
-  memory = device.memory_stats() if device.platform != 'cpu' else None
-  return {
-      'python': platform.python_version(),
-      **{name: _version(name) for name in PACKAGES},
-      'backend': jax.default_backend(),
-      'device': device.device_kind,
-      'num_devices': jax.device_count(),
-      'num_processes': jax.process_count(),
-      'memory_bytes': (memory or {}).get('bytes_limit'),
-  }
-
-
-def _version(name):
-  try:
-    return importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
-    return None
 
 
 class Results:

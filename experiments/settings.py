@@ -67,6 +67,11 @@ def choice(*choices: str):
   return parse
 
 
+def switch(text: str) -> bool:
+  """A flag that is given or not: --name, --noname."""
+  return choice('true', 'false')(text.lower()) == 'true'
+
+
 def optional(parse):
   """'auto' and 'none' leave the value to the program."""
   return lambda text: None if text in ('auto', 'none') else parse(text)
@@ -95,8 +100,9 @@ KINDS = {
 Scales = dict[str, dict[str, str]]
 
 
-def resolve(scales: Scales, scale: str = 'laptop', **overrides: str | None) -> SimpleNamespace:
-  """The values of all settings of a scale, with overrides as text.
+def resolve(scales: Scales, scale: str = 'laptop', kinds: dict[str, tuple] = KINDS,
+            **overrides: str | None) -> SimpleNamespace:
+  """The values of all settings of a scale, with overrides as text, each parsed as its kind says.
 
   Raises:
     InputError: names the flag and what would be right.
@@ -104,7 +110,7 @@ def resolve(scales: Scales, scale: str = 'laptop', **overrides: str | None) -> S
   values = {'scale': _parse('scale', choice(*scales), scale)}
   for name, default in scales[scale].items():
     text = overrides.get(name)
-    values[name] = _parse(name, KINDS[name][0], default if text is None else text)
+    values[name] = _parse(name, kinds[name][0], default if text is None else text)
   return SimpleNamespace(**values)
 
 
@@ -115,7 +121,8 @@ def _parse(name, parse, text):
     raise InputError(f'--{name}: {error}') from None
 
 
-def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str) -> None:
+def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
+        kinds: dict[str, tuple] = KINDS) -> None:
   """Runs `main(settings, output_dir)` with what the command line says."""
   names = list(scales['laptop'])
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
@@ -125,12 +132,15 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     shown = ', '.join(f'{scale}: {text}' for scale, text in defaults.items())
     if len(set(defaults.values())) == 1:
       shown = f'default: {defaults["laptop"]}'
-    flags.DEFINE_string(setting, None, f'{KINDS[setting][1]} ({shown})')
+    parse, description = kinds[setting]
+    define = flags.DEFINE_boolean if parse is switch else flags.DEFINE_string
+    define(setting, None, f'{description} ({shown})')
 
   def resolved(arguments):
     if arguments:
       raise InputError(f'{arguments[0]!r} is not a flag; see --help')
-    settings = resolve(scales, FLAGS.scale, **{setting: FLAGS[setting].value for setting in names})
+    given = {setting: FLAGS[setting].value for setting in names if FLAGS[setting].value is not None}
+    settings = resolve(scales, FLAGS.scale, kinds, **{setting: str(value) for setting, value in given.items()})
     main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
 
   launch(resolved, doc, ('scale', 'output_dir', *names))

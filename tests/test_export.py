@@ -56,7 +56,7 @@ def test_forward(platform, name, dtype, names):
 @every_platform
 @every_config
 def test_gradient(platform, name):
-  config = configs.get(name, remat=True, dtype='bfloat16')
+  config = configs.get(name, remat='full', dtype='bfloat16')
   loss = lambda params, tokens: jnp.mean(Transformer(config).apply({'params': params}, tokens) ** 2)
   lower(platform, jax.jit(jax.grad(loss)), params_of(config), jax.ShapeDtypeStruct((2, 8), jnp.int32))
 

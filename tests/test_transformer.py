@@ -440,16 +440,18 @@ def test_program_does_not_grow_with_depth(config, names):
 def test_remat():
   params, tokens = random_params(LLAMA), random_tokens(LLAMA)
 
-  def loss(params, config):
-    return jnp.mean(jnp.square(Transformer(config).apply({'params': params}, tokens)))
+  def loss(params, remat):
+    return jnp.mean(jnp.square(Transformer(with_fields(LLAMA, remat=remat)).apply({'params': params}, tokens)))
 
-  again = with_fields(LLAMA, remat=True)
-  stored, recomputed = (jax.jit(jax.grad(loss), static_argnums=1)(params, c) for c in (LLAMA, again))
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), stored, recomputed)
+  step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+  for remat in ('dots', 'full'):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
+                 step(params, 'none'), step(params, remat))
 
-  def kept(config):
-    backward = jax.eval_shape(lambda params: jax.vjp(lambda p: loss(p, config), params)[1], params)
+  def kept(remat):
+    backward = jax.eval_shape(lambda params: jax.vjp(lambda p: loss(p, remat), params)[1], params)
     return sum(leaf.size for leaf in jax.tree.leaves(backward))
 
-  # Only the residual stream before each block is kept, not its L B T mlp_width hidden units.
-  assert kept(LLAMA) - kept(again) > LLAMA.num_layers * B * T * LLAMA.mlp_width
+  # Of a gated MLP, 'dots' keeps both products and not what is made of them; 'full' keeps neither, nor any other.
+  hidden = LLAMA.num_layers * B * T * LLAMA.mlp_width
+  assert kept('none') - kept('dots') > hidden and kept('dots') - kept('full') > 2 * hidden

@@ -27,7 +27,7 @@ def forward(name, length, rounds, statistic):
   batch_size = ensemble.default_batch_size(10**6, length)
   probe = probes.Probe('tokens', batch_size, length)
   params = init_params(config, 42)
-  product, product_flops = timing.matmul(dtype)
+  product, product_flops = flops.matmul(dtype)
   tokens_BT = probe.inputs(config, jnp.arange(batch_size))
   model = Transformer(config)
   plain = jax.jit(lambda params: model.apply({'params': params}, tokens_BT, ('logits_last',), method='read'))

@@ -6,7 +6,6 @@ import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -27,14 +26,6 @@ def spread(values: np.ndarray) -> dict[str, float]:
   """Median and quartiles."""
   low, median, high = np.percentile(values, (25, 50, 75))
   return {'median': median, 'quartiles': [low, high]}
-
-
-def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
-  """A large matrix product, whose rate is the ceiling of this machine, and its FLOPs."""
-  size = 2048 if jax.default_backend() == 'cpu' else 8192
-  a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
-  product = jax.jit(jnp.matmul)
-  return lambda: product(a, b), 2 * size**3
 
 
 def peak_bytes(program: str) -> int:

@@ -1,0 +1,155 @@
+"""Where a run begins, in this order: its own folder, `resume`, `init_from`, scratch."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bornbiased_jax import checkpoint, huggingface, sharding, training
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training import TrainState
+
+# What may change between a stop and a resume: where and how a step is computed, not which.
+_FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
+
+
+def begin(run) -> tuple[TrainState, list[dict | None]]:
+  """The state that `run` (a loop.Run) begins with, placed on its mesh, and for each network its parent.
+
+  Raises:
+    InputError: the folder holds another run, or what it should begin with is
+      damaged, of another shape, or not there.
+  """
+  if any(checkpoint.steps(directory) for directory in run.directories):
+    states, stories = _own(run)
+    return _stack(run, states), [story['parent'] for story in stories]
+  if run.resume:
+    states, parents = zip(*(_resume(run, directory) for directory in _sources(run, run.resume)), strict=True)
+    return _stack(run, states), list(parents)
+  if run.init_from:
+    states, parents = zip(*(_init_from(run, directory) for directory in _sources(run, run.init_from)), strict=True)
+    return _stack(run, states), list(parents)
+  init = functools.partial(training.init_state, run.config, run.recipe)
+  if run.together:
+    return jax.jit(jax.vmap(init))(jnp.array(run.seeds, jnp.uint32)), [None] * len(run.seeds)
+  return jax.jit(init, out_shardings=_shardings(run))(jnp.uint32(run.seeds[0])), [None]
+
+
+def _own(run):
+  """The latest step that all networks have whole: one that was killed between two saves has others ahead."""
+  there = [set(checkpoint.steps(directory)) for directory in run.directories]
+  common = set.intersection(*there)
+  while common:
+    restored = [_restore(run, directory, common, functools.partial(_refuse_other, run, seed, directory))
+                for directory, seed in zip(run.directories, run.seeds, strict=True)]
+    reached = {story['step'] for story, _ in restored}
+    if len(reached) == 1:
+      for directory in run.directories:
+        checkpoint.set_aside(directory, after=min(reached))
+      return [state for _, state in restored], [story for story, _ in restored]
+    common = {step for step in common if step <= min(reached)}
+  raise InputError(f'{run.directory}: no step at which all of {len(run.seeds)} networks have a checkpoint; '
+                   'choose another folder, or remove this one')
+
+
+def _refuse_other(run, seed, directory, story):
+  parent = run.resume or run.init_from
+  wanted = run.story(seed, None) | {'parent': parent and {'directory': str(parent)}}
+  for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
+    for name, was, now in _pairs(part, story.get(part), wanted[part]):
+      if was != now and name not in _FREE.get(part, ()):
+        raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another folder, '
+                         'or remove this one')
+
+
+def _pairs(part, earlier, now):
+  if part == 'parent':
+    asked = lambda parent: parent and parent['directory']
+    return [('init_from or resume', asked(earlier), asked(now))]
+  if not isinstance(now, dict):
+    return [(part, earlier, now)]
+  return [(name, (earlier or {}).get(name), now.get(name)) for name in {**(earlier or {}), **now}]
+
+
+def _sources(run, path):
+  """Each network's own folder of a folder of runs; else the one that all begin with."""
+  path = Path(path).expanduser()
+  each = [path / directory.name for directory in run.directories]
+  return each if all(checkpoint.steps(directory) for directory in each) else [path] * len(each)
+
+
+def _resume(run, directory):
+  there = checkpoint.steps(directory)
+  if not there:
+    raise InputError(f'{directory}: no checkpoint to resume from')
+  story, state = _restore(run, directory, there, functools.partial(_check_shapes, run, directory))
+  if story['step'] >= run.recipe.num_steps:
+    raise InputError(f'{directory} is at step {story["step"]} of num_steps={run.recipe.num_steps} already')
+  return state, _parent(run.resume, story)
+
+
+def _restore(run, directory, candidates, check):
+  """Story and state; `check(story)` comes before anything large is read."""
+  abstract = _abstract(run)
+
+  def wanted(story):
+    check(story)
+    return {'params': abstract.params, 'opt_state': abstract.opt_state}
+
+  story, items = checkpoint.restore(directory, wanted, list(candidates))
+  step = jax.device_put(jnp.int32(story['step']), NamedSharding(run.mesh, PartitionSpec()))
+  return story, TrainState(step, items['params'], items['opt_state'])
+
+
+def _init_from(run, directory):
+  if checkpoint.steps(directory):
+    story, items = checkpoint.restore(directory, lambda story: _params_of(run, directory, story),
+                                      checkpoint.steps(directory))
+    params, parent = items['params'], _parent(run.init_from, story)
+  else:
+    config, params = huggingface.load(directory)
+    _check_config(run, directory, config)
+    params = jax.device_put(params, _shardings(run).params)
+    parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
+  return jax.jit(functools.partial(training.start_from, run.recipe), out_shardings=_shardings(run))(params), parent
+
+
+def _params_of(run, directory, story):
+  _check_shapes(run, directory, story)
+  return {'params': _abstract(run).params}
+
+
+def _check_shapes(run, directory, story):
+  _check_config(run, directory, checkpoint.config_of(story))
+
+
+def _check_config(run, directory, config: ModelConfig):
+  """Networks of equal shapes may still differ, in an activation, say."""
+  for name, was, now in _pairs('config', vars(config), vars(run.config)):
+    if was != now and name not in ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme'):
+      raise InputError(f'{directory} is of a model with {name}={was}, not {now}')
+
+
+def _parent(path, story):
+  return {'directory': str(path), 'seed': story['seed'], 'step': story['step'],
+          'checksum': story['checksums']['params']}
+
+
+def _abstract(run):
+  init = functools.partial(training.init_state, run.config, run.recipe)
+  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
+                      jax.eval_shape(init, 0), _shardings(run))
+
+
+def _shardings(run):
+  init = functools.partial(training.init_state, run.config, run.recipe)
+  return sharding.shardings(run.mesh, jax.eval_shape(init, 0))
+
+
+def _stack(run, states):
+  if not run.together:
+    return states[0]
+  return jax.jit(lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))(*states)

@@ -1,0 +1,108 @@
+"""The training step against the matmul rate, PyTorch's compiled step, and, for ensembles, one network after another."""
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import attention, configs, flops, huggingface, sharding, training
+from bornbiased_jax.initialization import init_params
+from experiments.benchmarks import timing
+
+# On a CPU: seconds a step; on an accelerator: the recipe of Table 13, as much of its batch as one part has.
+SIZES = {'cpu': dict(batch_size=4, length=128, dtype='float32', rounds=5),
+         'gpu': dict(batch_size=32, length=2048, dtype='bfloat16', rounds=11),
+         'tpu': dict(batch_size=8, length=2048, dtype='bfloat16', rounds=11)}
+
+
+def run() -> list[dict]:
+  return [step_row('nano_llama2', **SIZES[jax.default_backend()]), *(ensemble_row(count) for count in (2, 8))]
+
+
+def recipe_of(batch_size, length):
+  return training.Recipe(num_steps=10**6, batch_size=batch_size, length=length, warmup_steps=1)
+
+
+def stepper(config, recipe, seeds, attend=attention.plain, together=False):
+  """A function that makes one step on the same tokens, and keeps its state to itself."""
+  init, step = (functools.partial(make, config, recipe) for make in (training.init_state, training.train_step))
+  step = functools.partial(step, attend=attend)
+  if together:
+    init, step = jax.vmap(init), jax.vmap(step, in_axes=(0, None))
+  step = jax.jit(step, donate_argnums=0)
+  state = [jax.jit(init)(seeds)]
+  tokens_BT = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, config.vocab_size)
+
+  def run():
+    state[0], metrics = step(state[0], tokens_BT)
+    return metrics
+
+  return run
+
+
+def step_row(name, batch_size, length, dtype, rounds):
+  """A step of a nano model beside a large matrix product and PyTorch's."""
+  config, recipe = configs.get(name, dtype=dtype), recipe_of(batch_size, length)
+  product, product_flops = flops.matmul(dtype)
+  attend = attention.choose(config, length, sharding.make_mesh(jax.device_count()))
+  alternatives = {'matmul': product, 'step': stepper(config, recipe, jnp.uint32(42), attend)}
+  peer = torch_stepper(config, recipe)
+  seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)
+  rate = product_flops / np.median(seconds['matmul'])
+  total = 3 * batch_size * flops.forward_flops(config, length, num_logits=length)
+  return {
+      'benchmark': f'{name} training step', 'length': length, 'batch_size': batch_size, 'dtype': dtype,
+      'rounds': rounds, 'attention': getattr(attend, '__name__', type(attend).__name__), 'matmul_flops_per_s': rate,
+      'tokens_per_s': batch_size * length / np.median(seconds['step']),
+      'utilization': timing.spread(total / seconds['step'] / rate),
+      'torch_compile_over_step': timing.spread(seconds['torch'] / seconds['step']) if peer else None,
+  }
+
+
+def torch_stepper(config, recipe):
+  """The same step of transformers' model under torch.compile, with torch.optim.AdamW; None where not installed."""
+  try:
+    import torch
+    import transformers
+  except ImportError:
+    return None
+  on_gpu = jax.default_backend() == 'gpu'
+  device = 'cuda' if on_gpu else 'cpu'
+  with tempfile.TemporaryDirectory() as directory:
+    path = pathlib.Path(directory) / 'model'
+    huggingface.save(path, dataclasses.replace(config, dtype='float32'), init_params(config, 42))
+    network = transformers.AutoModelForCausalLM.from_pretrained(path).to(device).train()
+  adam = torch.optim.AdamW(network.parameters(), lr=1e-4, betas=(recipe.beta1, recipe.beta2),
+                           weight_decay=recipe.weight_decay, fused=True)
+  ids = torch.randint(config.vocab_size, (recipe.batch_size, recipe.length + 1), device=device)
+
+  @torch.compile
+  def loss_of(ids):
+    with torch.autocast(device, torch.bfloat16, enabled=config.dtype == 'bfloat16'):
+      logits = network(ids[:, :-1], use_cache=False).logits
+      return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+  def run():
+    loss_of(ids).backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
+    adam.step()
+    adam.zero_grad()
+    if on_gpu:
+      torch.cuda.synchronize()
+    return 0
+
+  return run
+
+
+def ensemble_row(count, rounds=11):
+  """One jitted step of several tiny networks against as many steps of one."""
+  config, recipe = configs.get('tiny_llama2', vocab_size=257), recipe_of(4, 64)
+  together = stepper(config, recipe, jnp.arange(count, dtype=jnp.uint32), together=True)
+  alone = [stepper(config, recipe, jnp.uint32(seed)) for seed in range(count)]
+  seconds = timing.in_turn({'together': together, 'loop': lambda: [run() for run in alone]}, rounds)
+  return {'benchmark': f'{count} tiny_llama2 together', 'length': 64, 'batch_size': 4, 'rounds': rounds,
+          'loop_over_together': timing.spread(seconds['loop'] / seconds['together'])}

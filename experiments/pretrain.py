@@ -1,0 +1,218 @@
+"""Pretraining, from scratch or onwards (Tables 13, 14): networks that differ in their seed alone.
+
+    python -m experiments.pretrain      # two tiny_llama2 on tinyshakespeare, 4 min on two CPU cores
+    python -m experiments.pretrain --data=corpora/english --valid=english_valid.jsonl.xz --seeds=42,43
+    python -m experiments.pretrain --scale=continue --init_from=results/pretrain_laptop --data=corpora/python
+
+All seeds see the same data in the same order. Small models train together on
+one device, larger ones one after another on all devices. --data takes text
+(.txt, .jsonl, .xz, folders of them, tfds:NAME), or a folder that
+experiments.tokenize_text made. Without --valid the last twentieth of the data
+is held out.
+
+OUTPUT_DIR/seed_SEED has the checkpoints (checkpoint.load_params reads them)
+and metrics.jsonl; OUTPUT_DIR has results.json and the loss curves, figure.png.
+The same command goes on from the latest checkpoint; a new folder begins from
+--resume (optimizer included), else --init_from (parameters alone: a run or a
+transformers directory), else the seeds.
+
+Several hosts: the same command with --distributed on each of them, with a
+shared --output_dir; beside TPU pods and Slurm, also --coordinator=HOST:PORT
+--num_processes=N --process_id=I.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+
+from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop, monitor, plotting, sharding, tokenizers
+from bornbiased_jax.environment import environment
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training import Recipe
+from experiments import settings as command_line
+from experiments.results import make_directory, table, write_json
+from experiments.settings import KINDS, choice, listed, optional, preset_name, switch, whole
+
+# Below this width a device is faster with several networks at once (`benchmark training`).
+TOGETHER_WIDTH = 256
+HELD_OUT = 0.05
+
+
+def rate(text: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value < math.inf:
+    raise InputError(f'{text!r} is not a number of at least 0')
+  return value
+
+
+def required(text: str) -> str:
+  if text == 'none':
+    raise InputError('is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
+  return text
+
+
+TRAINING_KINDS = KINDS | {
+    'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}; --init_from and --resume bring their own'),
+    'vocab_size': (optional(whole), "token ids of the model; 'auto': those of the tokenizer"),
+    'data': (required, 'what to train on'),
+    'valid': (optional(str), 'what to evaluate on'),
+    'tokenizer': (str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's files"),
+    'data_seed': (lambda text: whole(text, 0), 'order of the data'),
+    'num_steps': (whole, 'optimizer steps'),
+    'batch_size': (whole, 'sequences a step, over all devices'),
+    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
+    'accumulation': (whole, 'parts into which a batch is split, to save memory'),
+    'peak_lr': (rate, 'learning rate after warmup'),
+    'min_lr': (rate, 'learning rate at the last step'),
+    'warmup_steps': (lambda text: whole(text, 0), 'steps of linear warmup'),
+    'weight_decay': (rate, 'decay of matrices and embeddings'),
+    'clip': (rate, 'largest norm of the gradient'),
+    'remat': (choice(*configs.REMATS), 'what the backward pass computes again, to save memory'),
+    'keep_steps': (optional(listed(lambda text: whole(text, 0))),
+                   'steps whose checkpoints stay, as the first and the last do'),
+    'save_every': (whole, 'steps between checkpoints, of which the latest two stay'),
+    'evaluate_every': (whole, 'steps between evaluations'),
+    'validation_sequences': (whole, 'sequences of an evaluation'),
+    'together': (optional(whole), "networks that train at once; 'auto': all, if small and on one device, else 1"),
+    'data_axis': (lambda text: whole(text, 0), 'devices that share a batch; 0: all that the other two leave'),
+    'fsdp_axis': (whole, 'devices that share batch, parameters and optimizer'),
+    'tensor_axis': (whole, 'devices that share each matrix product'),
+    'resume': (optional(str), 'a run, or folder of runs, to go on from, optimizer included'),
+    'init_from': (optional(str), 'a run, folder of runs, or transformers directory whose parameters to begin with'),
+    'distributed': (switch, 'one of several hosts'),
+    'coordinator': (optional(str), 'HOST:PORT of the first process, where it cannot be found out'),
+    'num_processes': (optional(whole), 'processes in all, likewise'),
+    'process_id': (optional(lambda text: whole(text, 0)), 'number of this process, likewise'),
+}
+
+_COMMON = dict(vocab_size='auto', valid='none', tokenizer='bytes', data_seed='42', accumulation='1',
+               weight_decay='0.1', clip='1.0', remat='none', together='auto', data_axis='0', fsdp_axis='1',
+               tensor_axis='1', resume='none', init_from='none', distributed='false', coordinator='none',
+               num_processes='none', process_id='none')
+_LAPTOP = dict(config='tiny_llama2', seeds='42,43', data='tinyshakespeare', num_steps='1000', batch_size='16',
+               length='128', peak_lr='1e-3', min_lr='1e-4', warmup_steps='100', dtype='float32', keep_steps='10,100',
+               save_every='250', evaluate_every='250', validation_sequences='64', **_COMMON)
+SCALES = {
+    'smoke': _LAPTOP | dict(num_steps='6', batch_size='4', length='32', warmup_steps='2', keep_steps='3',
+                            save_every='2', evaluate_every='3', validation_sequences='8'),
+    'laptop': _LAPTOP,
+    'continue': _LAPTOP | dict(num_steps='500', peak_lr='2e-4', min_lr='2e-5', keep_steps='none'),
+    'paper': _LAPTOP | dict(config='nano_llama2', seeds='42,123', data='none', num_steps='200000', batch_size='128',
+                            length='2048', peak_lr='6e-4', min_lr='6e-5', warmup_steps='2000', dtype='bfloat16',
+                            keep_steps='100,1000,10000,50000,100000,150000', save_every='1000', evaluate_every='1000',
+                            validation_sequences='256'),
+}
+
+
+def main(settings: SimpleNamespace, output_dir: Path) -> None:
+  connect(settings)
+  run_all = [loop.train(run) for run in runs(settings, output_dir)]
+  if jax.process_index() == 0:
+    report(settings, output_dir, run_all)
+
+
+def connect(settings: SimpleNamespace) -> None:
+  """Joins the other hosts; before anything asks for a device."""
+  if not settings.distributed:
+    return
+  try:
+    jax.distributed.initialize(settings.coordinator, settings.num_processes, settings.process_id)
+  except (ValueError, RuntimeError) as error:
+    raise InputError(f'--distributed: {error}; give --coordinator, --num_processes and --process_id') from None
+
+
+def runs(settings: SimpleNamespace, output_dir: Path) -> list[loop.Run]:
+  """The runs, one after another, into which memory and devices divide the seeds."""
+  train, valid = texts(settings)
+  config = model(settings, train)
+  recipe = Recipe(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Recipe)
+                     if hasattr(settings, field.name)})
+  mesh = sharding.make_mesh(settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
+  small = config.width <= TOGETHER_WIDTH and mesh.size == 1
+  together = settings.together or (len(settings.seeds) if small else 1)
+  make_directory(output_dir)
+  return [loop.Run(config, recipe, tuple(settings.seeds[first:first + together]), train, valid, settings.data_seed,
+                   output_dir, mesh, tuple(settings.keep_steps or ()), settings.save_every, settings.evaluate_every,
+                   settings.validation_sequences, settings.resume, settings.init_from)
+          for first in range(0, len(settings.seeds), together)]
+
+
+def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
+  """What to train on, and what to evaluate on."""
+  tokenizer = tokenizers.load(settings.tokenizer)
+  train = _flagged('data', corpus.load, settings.data, tokenizer)
+  if settings.valid:
+    return train, _flagged('valid', corpus.load, settings.valid, tokenizer)
+  return corpus.hold_out(train, HELD_OUT)
+
+
+def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfig:
+  """The preset, or what the parent is, with the settings that do not change its shape."""
+  own = dict(dtype=settings.dtype, remat=settings.remat)
+  source = settings.resume or settings.init_from
+  if source:
+    config = _flagged('resume' if settings.resume else 'init_from', parent_config, source)
+    return dataclasses.replace(config, **own)
+  vocab_size = settings.vocab_size or train.vocab_size
+  length = max(settings.length, configs.get(settings.config).length)
+  return configs.get(settings.config, vocab_size=vocab_size, length=length, **own)
+
+
+def parent_config(source: str) -> configs.ModelConfig:
+  """Of a run, a folder of runs (its first), or a transformers directory."""
+  path = Path(source).expanduser()
+  for directory in (path, *sorted(path.glob('seed_*'))):
+    if checkpoint.steps(directory):
+      return checkpoint.load_config(directory)
+  return huggingface.load_config(path)
+
+
+def _flagged(flag, load, *arguments):
+  try:
+    return load(*arguments)
+  except InputError as error:
+    raise InputError(f'--{flag}: {error}') from None
+
+
+def report(settings: SimpleNamespace, output_dir: Path, rates: list[dict]) -> None:
+  """results.json, the loss curves and a table."""
+  directories = [output_dir / f'seed_{seed}' for seed in settings.seeds]
+  metrics = [monitor.read(directory) for directory in directories]
+  summary = [summarize(seed, lines) for seed, lines in zip(settings.seeds, metrics, strict=True)]
+  write_json(output_dir / 'results.json', {'experiment': 'pretrain', 'settings': vars(settings),
+                                           'environment': environment(), 'rates': rates, 'summary': summary})
+  plotting.save(figure(dict(zip(settings.seeds, metrics, strict=True))), output_dir / 'figure.png')
+  print(table([{name: f'{value:.3f}' if isinstance(value, float) else str(value) for name, value in row.items()}
+               for row in summary]))
+  print(f'wrote {output_dir}/results.json and {output_dir}/figure.png; checkpoints in {output_dir}/seed_…')
+
+
+def summarize(seed: int, lines: list[dict]) -> dict:
+  trained = [line for line in lines if 'loss' in line]
+  evaluated = [line for line in lines if 'perplexity' in line]
+  tail = np.mean([line['loss'] for line in trained[-max(1, len(trained) // 20):]])
+  return {'seed': seed, 'step': trained[-1]['step'], 'loss': float(tail),
+          'validation_loss': evaluated[-1]['validation_loss'], 'perplexity': evaluated[-1]['perplexity']}
+
+
+def figure(metrics_of_seed: dict[int, list[dict]]):
+  """Training loss, smoothed over a hundredth of the run, and validation loss as dots."""
+  with plotting.style():
+    drawn = plotting.figure(6, 3.4)
+    ax = drawn.subplots()
+    for seed, lines in metrics_of_seed.items():
+      plotting.loss_curve(ax, lines, label=f'seed {seed}')
+    ax.set(xlabel='optimizer step', ylabel='loss (nats a token)', title='Training loss (line), validation loss (dots)')
+    ax.legend(ncols=1 + len(metrics_of_seed) // 6)
+  return drawn
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'pretrain', SCALES, __doc__, TRAINING_KINDS)

@@ -1,0 +1,101 @@
+"""Checkpoints of known lineage: networks trained on English in one order, then some of them on Python.
+
+    python -m experiments.training_study --english=english_train.jsonl.xz --english_valid=english_valid.jsonl.xz \\
+        --python=python_train.jsonl.xz --python_valid=python_valid.jsonl.xz
+
+What the fingerprint study (persistence, seedprint, lineage) reads:
+OUTPUT_DIR/english/seed_SEED and OUTPUT_DIR/python/seed_SEED, each with the
+checkpoints of chosen steps, step 0 included. Texts are tokenized once to
+OUTPUT_DIR/corpora. Two CPU cores take about 35 min at --scale=laptop; started
+again, the command goes on where it was.
+"""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from bornbiased_jax import corpus, monitor, plotting, tokenizers
+from bornbiased_jax.environment import environment
+from experiments import pretrain
+from experiments import settings as command_line
+from experiments.results import make_directory, table, write_json
+
+TEXTS = ('english', 'english_valid', 'python', 'python_valid')
+SHARED = ('config', 'tokenizer', 'data_seed', 'batch_size', 'length', 'accumulation', 'dtype', 'remat')
+
+STUDY_KINDS = pretrain.TRAINING_KINDS | {
+    **{name: (pretrain.required, f'text: {name.replace("_", ", to ")}ate on' if 'valid' in name else f'text: {name}')
+       for name in TEXTS},
+    'continued': (command_line.listed(command_line.seed_range), 'seeds that are trained on Python afterwards'),
+    'python_steps': (command_line.whole, 'optimizer steps on Python'),
+    'python_keep_steps': pretrain.TRAINING_KINDS['keep_steps'],
+}
+
+_LAPTOP = dict(config='tiny_llama2', tokenizer='bytes', seeds='42-51', continued='42,43', data_seed='42',
+               batch_size='16', length='128', accumulation='1', dtype='float32', remat='none', num_steps='1000',
+               keep_steps='10,30,100,300', python_steps='500', python_keep_steps='100',
+               english='none', english_valid='none', python='none', python_valid='none')
+SCALES = {
+    'smoke': _LAPTOP | dict(seeds='42,43', continued='42', batch_size='4', length='32', num_steps='6', keep_steps='3',
+                            python_steps='4', python_keep_steps='2', **dict.fromkeys(TEXTS, 'tinyshakespeare')),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(config='nano_llama2', seeds='42,123,1000,2000', continued='42,123,1000,2000',
+                            batch_size='128', length='2048', accumulation='1', dtype='bfloat16', num_steps='200000',
+                            keep_steps='100,1000,10000,50000,100000,150000', python_steps='10000',
+                            python_keep_steps='1000'),
+}
+
+
+def main(settings: SimpleNamespace, output_dir: Path) -> None:
+  make_directory(output_dir)
+  corpora = {name: tokenize(settings, name, output_dir / 'corpora' / name) for name in TEXTS}
+  train(settings, output_dir / 'english', corpora['english'], corpora['english_valid'], settings.seeds,
+        settings.num_steps, settings.keep_steps, base=settings.scale)
+  train(settings, output_dir / 'python', corpora['python'], corpora['python_valid'], settings.continued,
+        settings.python_steps, settings.python_keep_steps, base='continue', init_from=str(output_dir / 'english'))
+  report(settings, output_dir)
+
+
+def tokenize(settings: SimpleNamespace, name: str, directory: Path) -> Path:
+  corpus.write([getattr(settings, name)], tokenizers.load(settings.tokenizer), directory)
+  return directory
+
+
+def train(settings, output_dir, data, valid, seeds, num_steps, keep_steps, base, **overrides) -> None:
+  """Calls `pretrain` at its scale `base` with this study's settings."""
+  overrides |= {name: str(getattr(settings, name)) for name in SHARED}
+  warmup_steps = min(int(pretrain.SCALES[base]['warmup_steps']), num_steps // 3)
+  pretrain.main(command_line.resolve(
+      pretrain.SCALES, base, pretrain.TRAINING_KINDS, data=str(data), valid=str(valid), num_steps=str(num_steps),
+      warmup_steps=str(warmup_steps), seeds=','.join(map(str, seeds)),
+      keep_steps=','.join(map(str, keep_steps or ())) or 'none', **overrides), output_dir)
+
+
+def report(settings: SimpleNamespace, output_dir: Path) -> None:
+  metrics = {(phase, seed): monitor.read(output_dir / phase / f'seed_{seed}')
+             for phase, seeds in (('english', settings.seeds), ('python', settings.continued)) for seed in seeds}
+  summary = [{'text': phase} | pretrain.summarize(seed, lines) for (phase, seed), lines in metrics.items()]
+  write_json(output_dir / 'results.json', {'experiment': 'training_study', 'settings': vars(settings),
+                                           'environment': environment(), 'summary': summary})
+  plotting.save(figure(metrics, settings), output_dir / 'figure.png')
+  print(table([{name: f'{value:.3f}' if isinstance(value, float) else str(value) for name, value in row.items()}
+               for row in summary]))
+  print(f'wrote {output_dir}/results.json and figure.png; checkpoints in {output_dir}/english and /python')
+
+
+def figure(metrics: dict[tuple[str, int], list[dict]], settings: SimpleNamespace):
+  """Both phases, one after another, a colour a seed."""
+  with plotting.style():
+    drawn = plotting.figure(7, 3.4)
+    for ax, phase in zip(drawn.subplots(1, 2, sharey=True), ('english', 'python'), strict=True):
+      for i, ((text, seed), lines) in enumerate(metrics.items()):
+        if text == phase:
+          plotting.loss_curve(ax, lines, label=f'seed {seed}', color=plotting.COLORS[
+              settings.seeds.index(seed) % len(plotting.COLORS)] if phase == 'python' else f'C{i % 7}', linewidth=1)
+      ax.set(xlabel='optimizer step', title={'english': 'English', 'python': 'then Python source'}[phase])
+      ax.legend(ncols=2, fontsize='small')
+    drawn.axes[0].set_ylabel('loss (nats a byte)' if settings.tokenizer == 'bytes' else 'loss (nats a token)')
+  return drawn
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'training_study', SCALES, __doc__, STUDY_KINDS)

@@ -1,0 +1,44 @@
+"""Training runs small enough to be made many times, and the program that a test starts to kill or to pair."""
+
+import sys
+
+import jax
+import numpy as np
+
+from bornbiased_jax import configs, loop, sharding, training
+from bornbiased_jax.corpus import Corpus
+
+CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+RECIPE = dict(num_steps=6, batch_size=8, length=16, peak_lr=1e-2, min_lr=1e-3, warmup_steps=2)
+
+
+def tokens(seed=0, count=2000):
+  ids = np.random.default_rng(seed).integers(0, 50, count, np.uint16)
+  return Corpus(ids, 50, f'random {seed}', 'none', f'digest {seed}')
+
+
+def mesh(*shape):
+  shape = shape or (1, 1, 1)
+  devices = jax.devices()[:int(np.prod(shape))]
+  return jax.make_mesh(shape, sharding.AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3, devices=devices)
+
+
+def run(directory, seeds=(3,), shape=(), recipe=(), **settings):
+  settings = dict(data=tokens(), validation=tokens(1), data_seed=5, save_every=2, evaluate_every=3,
+                  validation_sequences=8, config=CONFIG) | settings
+  return loop.Run(recipe=training.Recipe(**RECIPE | dict(recipe)), seeds=seeds, directory=directory,
+                  mesh=mesh(*shape), **settings)
+
+
+def main(directory, num_steps, *distributed):
+  """DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]: trains, saving at every step."""
+  if distributed:
+    address, num_processes, process_id = distributed
+    jax.distributed.initialize(address, int(num_processes), int(process_id))
+  from pathlib import Path
+  shape = (2, jax.device_count() // 2, 1) if jax.device_count() > 1 else ()
+  loop.train(run(Path(directory), shape=shape, recipe=dict(num_steps=int(num_steps)), save_every=1))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
