@@ -21,7 +21,6 @@ TOLERANCE = {'float32': 1e-5, 'bfloat16': 2e-2}
 has_gpu = any(device.platform == 'gpu' for device in jax.devices())
 every_shape = pytest.mark.parametrize('shape', SHAPES, ids=str)
 
-
 # With a GPU, of which there may be one: JAX_PLATFORMS=cuda pytest tests/test_attention.py -k cudnn
 mesh_shape = (2, 1, 2) if jax.device_count() == 4 else (jax.device_count(), 1, 1)
 MESH = sharding.make_mesh(*mesh_shape)
@@ -118,7 +117,7 @@ def test_weights_are_computed_only_to_be_read():
 def test_training_steps_agree():
   recipe = training.Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
   tokens = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, CONFIG.vocab_size)
-  state = jax.jit(functools.partial(training.init_state, CONFIG, recipe))(0)
+  state = training.start_from(recipe, init_params(CONFIG, 0))
   step = lambda attend: jax.jit(functools.partial(training.train_step, CONFIG, recipe, attend=attend))(state, tokens)
   attend = mock.Mock(wraps=spread_splash)
   (theirs, metrics), (ours, expected) = step(attend), step(attention.plain)
