@@ -89,7 +89,7 @@ class Spread:
   Left to itself the compiler cannot partition a kernel that it does not see into.
 
   Args:
-    kernel: `splash` or `cudnn`.
+    kernel: `splash`, `cudnn` or `plain`.
     mesh: of axes sharding.AXES; sequences are spread over 'data' and 'fsdp',
       heads over 'tensor'. A dimension that they do not divide stays whole.
   """
@@ -119,7 +119,8 @@ def choose(config: ModelConfig, length: int, mesh: Mesh, backend: str | None = N
     return Spread(splash, mesh)
   if backend == 'gpu' and config.dtype == 'bfloat16' and _fits_cudnn(config.head_size, mesh.devices.flat[0]):
     return Spread(cudnn, mesh)
-  return plain
+  # Under fsdp the compiler would else give every device the whole batch.
+  return Spread(plain, mesh) if mesh.size > 1 else plain
 
 
 def _fits_cudnn(head_size, device):

@@ -22,9 +22,10 @@ class Probe:
     num_sequences: sequences, n.
     length: positions a sequence, T.
     seed: whole number in [0, 2^32); shares no randomness with network `seed`.
+    num_ids: draw ids below it, for networks of different vocabularies; None: the network's.
 
   Raises:
-    InputError: an unknown kind, fewer than one sequence or position, or a
+    InputError: an unknown kind, fewer than one sequence, position or id, or a
       seed outside its range.
   """
 
@@ -32,19 +33,26 @@ class Probe:
   num_sequences: int
   length: int
   seed: int = 0
+  num_ids: int | None = None
 
   def __post_init__(self):
     if self.kind not in KINDS:
       raise InputError(f'probe kind {self.kind!r} is not one of {", ".join(KINDS)}')
-    for name in ('num_sequences', 'length'):
+    for name in ('num_sequences', 'length', *(['num_ids'] if self.num_ids is not None else [])):
       if type(getattr(self, name)) is not int or getattr(self, name) < 1:
         raise InputError(f'{name}={getattr(self, name)!r} must be a whole number of at least 1')
     as_seed(self.seed)
 
   def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:
-    """Sequences `index_B`: ids [B, T] int32, or vectors [B, T, D] float32."""
+    """Sequences `index_B`: ids [B, T] int32, or vectors [B, T, D] float32.
+
+    Raises:
+      InputError: num_ids exceeds the network's vocabulary.
+    """
     if self.kind == 'tokens':
-      draw = lambda key: jax.random.randint(key, (self.length,), 0, config.vocab_size)
+      if (self.num_ids or 0) > config.vocab_size:
+        raise InputError(f'num_ids={self.num_ids} exceeds the network\'s vocab_size={config.vocab_size}')
+      draw = lambda key: jax.random.randint(key, (self.length,), 0, self.num_ids or config.vocab_size)
     else:
       draw = lambda key: config.embedding_std * jax.random.normal(key, (self.length, config.width))
     root = stream_key('probe', self.seed)

@@ -21,13 +21,14 @@ READS = {
     'logits_last': '[B, V] float32',
     'hidden': '[B, T, D] output of the final norm',
     'hidden_last': '[B, D]',
+    'input_last': '[B, D] what enters the residual stream',
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
     'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j before W_O, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
 }
 _OF_ATTENTION = ('value_aggregate', 'attention_weights')
-_OF_LAST_POSITION = ('logits_last', 'hidden_last', 'residual_last')
+_OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
 _ACTIVATIONS = {
     'gelu_tanh': nn.gelu,
@@ -192,13 +193,14 @@ class Transformer(nn.Module):
       if name in _OF_ATTENTION and self.config.sublayers == 'mlp_only':
         raise InputError(f"cannot read {name!r} of a model with sublayers='mlp_only'")
     last_only = all(name in _OF_LAST_POSITION for name in names)
-    x_BTD, out = self._run_blocks(self._embed(inputs), names, last_only)
+    input_BTD = self._embed(inputs)
+    x_BTD, out = self._run_blocks(input_BTD, names, last_only)
     hidden_BTD = self.final_norm(x_BTD)
     if 'logits' in names:
       out['logits'] = self.unembed(hidden_BTD)
     if 'logits_last' in names:
       out['logits_last'] = self.unembed(hidden_BTD[:, -1])
-    out.update(hidden=hidden_BTD, hidden_last=hidden_BTD[:, -1])
+    out.update(hidden=hidden_BTD, hidden_last=hidden_BTD[:, -1], input_last=input_BTD[:, -1])
     return {name: out[name] for name in names}
 
   def unembed(self, hidden: jax.Array) -> jax.Array:

@@ -16,10 +16,11 @@ output folder. Started again, it goes on where it was.
 import numpy as np
 
 from bornbiased_jax import configs, plotting, preference, similarity
+from bornbiased_jax.statistics import p_value_text
 from experiments import contraction
 from experiments import settings as command_line
 from experiments.cells import measure_cells, transformer_cell
-from experiments.results import Results, grouped, mean_ci95, p_value, plus_minus
+from experiments.results import Results, grouped, mean_ci95, plus_minus
 from experiments.seed_sweep import COMMON, readout
 
 GAUSSIAN = COMMON | dict(probe='gaussian')
@@ -61,7 +62,7 @@ def display(row):
       'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'], 'networks': str(row['networks']),
       'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', '.4f'),
       'std over pairs': f'{row["pair_std"]:.4f}',
-      'p if isotropic': p_value(row['log10_p_isotropic']),
+      'p if isotropic': p_value_text(row['log10_p_isotropic']),
       'top-1 share': f'{row["top1_frequency"]:.2%}', '× uniform': f'{row["baseline_ratio"]:.1f}',
   }
 

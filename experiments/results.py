@@ -154,13 +154,6 @@ def plus_minus(row: dict, name: str, spec: str) -> str:
   return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec)}'
 
 
-def p_value(log10_p: float | None) -> str:
-  """A p-value for eyes: nothing below 1e-12 is told apart, since no model of the null holds so far out."""
-  if log10_p is None or log10_p < -12:
-    return '< 1e-12'
-  return f'{10**log10_p:.2g}'
-
-
 def table(rows: list[dict[str, str]]) -> str:
   """Rows of text by column name, right-aligned under a header."""
   lines = [list(rows[0])] + [list(row.values()) for row in rows]

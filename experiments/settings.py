@@ -122,8 +122,11 @@ def _parse(name, parse, text):
 
 
 def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
-        kinds: dict[str, tuple] = KINDS) -> None:
-  """Runs `main(settings, output_dir)` with what the command line says."""
+        kinds: dict[str, tuple] = KINDS, positional: str | None = None) -> None:
+  """Runs `main(settings, output_dir)` with what the command line says.
+
+  Words that are no flags are the setting `positional`, a list; None: there are none.
+  """
   names = list(scales['laptop'])
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
   flags.DEFINE_string('output_dir', None, f'folder of the results (default: results/{name}_SCALE)')
@@ -137,10 +140,12 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     define(setting, None, f'{description} ({shown})')
 
   def resolved(arguments):
-    if arguments:
+    if arguments and not positional:
       raise InputError(f'{arguments[0]!r} is not a flag; see --help')
     given = {setting: FLAGS[setting].value for setting in names if FLAGS[setting].value is not None}
     settings = resolve(scales, FLAGS.scale, kinds, **{setting: str(value) for setting, value in given.items()})
+    if positional:
+      setattr(settings, positional, arguments)
     main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
 
   launch(resolved, doc, ('scale', 'output_dir', *names))

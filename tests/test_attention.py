@@ -24,6 +24,7 @@ every_shape = pytest.mark.parametrize('shape', SHAPES, ids=str)
 # With a GPU, of which there may be one: JAX_PLATFORMS=cuda pytest tests/test_attention.py -k cudnn
 mesh_shape = (2, 1, 2) if jax.device_count() == 4 else (jax.device_count(), 1, 1)
 MESH = sharding.make_mesh(*mesh_shape)
+ONE_DEVICE = types.SimpleNamespace(size=1, devices=np.array(jax.devices()[:1]))
 splash = functools.partial(attention.splash, interpret=True)
 spread_splash = attention.Spread(splash, MESH)
 
@@ -136,14 +137,15 @@ GPUS = {'nothing known': {}, 't4': {'compute_capability': '7.5'}, 'a100': {'comp
     ({'dtype': 'bfloat16', 'head_size': 192}, False), ({'dtype': 'bfloat16', 'head_size': 12}, False),
 ])
 def test_the_choice_on_gpus(gpu, fields, fits):
-  mesh = types.SimpleNamespace(devices=np.array([types.SimpleNamespace(**GPUS[gpu])]))
+  mesh = types.SimpleNamespace(size=1, devices=np.array([types.SimpleNamespace(**GPUS[gpu])]))
   chosen = attention.choose(configs.get('nano_llama2', **fields), 2048, mesh, 'gpu')
   assert chosen == (attention.Spread(attention.cudnn, mesh) if fits and gpu in ('a100', 'b200') else attention.plain)
 
 
 def test_the_choice_elsewhere():
   config = configs.get('nano_llama2', dtype='bfloat16')
-  assert attention.choose(config, 2048, MESH, 'cpu') is attention.plain
-  assert attention.choose(config, 64, MESH, 'tpu') is attention.plain
+  assert attention.choose(config, 2048, ONE_DEVICE, 'cpu') is attention.plain
+  assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.plain, MESH)
+  assert attention.choose(config, 64, MESH, 'tpu') == attention.Spread(attention.plain, MESH)
   assert attention.choose(config, 2048, MESH, 'tpu') == attention.Spread(attention.splash, MESH)
   assert attention.choose(config, 2048, MESH) == attention.choose(config, 2048, MESH, jax.default_backend())

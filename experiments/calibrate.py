@@ -1,0 +1,188 @@
+"""How often does each test call unrelated networks related? All pairs of many seeds, and of trained networks.
+
+    python -m experiments.calibrate                          # 100 seeds, 4,950 pairs a cell, 40 min on two CPU cores
+    python -m experiments.calibrate --runs=results/training_study_laptop/english
+
+A test at level alpha should accuse a fraction alpha of unrelated pairs. A cell
+is an architecture, an initialization and a probe: 'gaussian' vectors that all
+networks read, 'tokens' with each network's own embedding, or 'shared_tokens'
+with one embedding for all. With --runs also networks trained on the same data
+in the same order, the latest checkpoint of each seed_* folder.
+
+Tests: the calibrated one; the same without the projection of what the networks
+share; the published t-test, U test and analytic z (k lowest dimensions, coset,
+softmax). Intervals are from a bootstrap over seeds, since pairs share networks.
+
+Writes results.json (a row a cell) and figure.png (p-values against uniform
+ones). Started again, it goes on where it was.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+from bornbiased_jax import configs, fingerprints, plotting, published, seedprint, sources, verdict
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.probes import Probe
+from experiments import settings as command_line
+from experiments.results import Results
+from experiments.settings import KINDS, choice, listed, optional, whole
+
+ALPHAS = (0.05, 0.01, 0.001)
+PROBES = ('gaussian', 'tokens', 'shared_tokens')
+TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection', 'published_t': 'published t',
+         'published_u': 'published U', 'published_z': 'published z'}
+NUM_BOOTSTRAPS = 1000
+LEVELS = np.logspace(-4, 0, 81)
+SHARED_EMBEDDING_SEED = 2**32 - 1
+
+CALIBRATE_KINDS = KINDS | {
+    'probes': (listed(choice(*PROBES)), f'what the networks read, of {", ".join(PROBES)}'),
+    'init_schemes': (listed(choice(*configs.INIT_SCHEMES)), f'initializations, of {", ".join(configs.INIT_SCHEMES)}'),
+    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
+    'k': (optional(whole), "identity dimensions of the published test, or 'auto'"),
+    'runs': (optional(str), 'folder of training runs seed_*, unrelated to each other'),
+}
+_COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
+               k='auto', runs='none')
+SCALES = {
+    'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
+    'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
+    'paper': _COMMON | dict(config='nano_llama2,nano_gpt2', seeds='0-99', num_sequences='2000', length='1024'),
+}
+
+
+def main(settings, output_dir):
+  if len(settings.seeds) < 3:
+    raise InputError('--seeds: at least three networks are needed')
+  results = Results(output_dir, 'calibrate', settings)
+  done = {row['cell'] for row in results.rows}
+  for name, make in cells(settings).items():
+    if name not in done:
+      results.add({'cell': name} | measure(make(), settings))
+  results.finish([{name: value for name, value in row.items() if 'level' not in name} for row in results.rows],
+                 display, draw(results.rows))
+
+
+def cells(settings):
+  """By name, functions that make the fingerprints of unrelated networks."""
+  random = {f'{name}, {scheme} init, {kind}': functools.partial(random_networks, name, scheme, kind, settings)
+            for name in settings.config for scheme in settings.init_schemes for kind in settings.probes}
+  trained = {f'trained, {kind}': functools.partial(trained_networks, kind, settings)
+             for kind in settings.probes if kind != 'shared_tokens'} if settings.runs else {}
+  return random | trained
+
+
+def random_networks(name, scheme, kind, settings):
+  config = configs.get(name, init_scheme=scheme)
+  with tqdm(total=len(settings.seeds), desc=f'{name}, {scheme} init, {kind}', unit='network', leave=False) as bar:
+    return fingerprints.of_seeds(config, settings.seeds, probe_of(kind, settings), on_network=bar.update,
+                                 embedding_seed=SHARED_EMBEDDING_SEED if kind == 'shared_tokens' else None)
+
+
+def trained_networks(kind, settings):
+  runs = sorted(str(path) for path in Path(settings.runs).expanduser().glob('seed_*'))
+  if len(runs) < 3:
+    raise InputError(f'--runs: {settings.runs} has {len(runs)} folders seed_*; at least three are needed')
+  bar = tqdm(runs, desc=f'trained, {kind}', unit='network', leave=False)
+  return [sources.fingerprint(run, probe_of(kind, settings)) for run in bar]
+
+
+def probe_of(kind, settings):
+  return Probe('gaussian' if kind == 'gaussian' else 'tokens', settings.num_sequences, settings.length,
+               settings.probe_seed)
+
+
+def measure(networks, settings) -> dict:
+  """Every test over all pairs i < j of networks: moments of z, rates at each level with 95 % intervals."""
+  hidden_SND = jnp.stack([network.hidden_ND for network in networks])
+  shared = all(verdict.input_is_shared(network, networks[0]) for network in networks)
+  z_P = pairwise_z(project(hidden_SND, networks[0].input_ND) if shared else hidden_SND)
+  unprojected_P = pairwise_z(hidden_SND) if shared else z_P
+  p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}
+  p_values |= published_p_values(hidden_SND, settings.k)
+  row = {'networks': len(networks), 'pairs': len(z_P), 'input_shared': shared,
+         'mean_z': float(z_P.mean()), 'sd_z': float(z_P.std(ddof=1)), 'max_z': float(z_P.max())}
+  for test, p_P in p_values.items():
+    for alpha in ALPHAS:
+      accused_P = np.asarray(p_P) <= alpha  # NaN, where a test has no answer, accuses nobody.
+      row[f'{test}_{alpha}'] = float(accused_P.mean())
+      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P, len(networks))
+    row[f'{test}_share_below_level'] = np.mean(np.asarray(p_P)[:, None] <= LEVELS, axis=0).round(5)
+  return row
+
+
+def project(hidden_SND, input_ND):
+  if len(input_ND) <= 2 * input_ND.shape[1]:
+    raise InputError(f'--num_sequences={len(input_ND)} are too few to project out {input_ND.shape[1]} channels; '
+                     f'more than {2 * input_ND.shape[1]} are needed')
+  return jax.lax.map(lambda hidden_ND: seedprint.residuals(hidden_ND, input_ND), hidden_SND)
+
+
+def pairwise_z(hidden_SND) -> np.ndarray:
+  """z of `seedprint.calibrated_test` for all pairs i < j, the ranks made once a network."""
+  ranks_SND = jax.lax.map(seedprint.unit_ranks, hidden_SND)
+
+  @jax.jit
+  def against_all(rank_ND):
+    def z_of(other_ND):
+      with jax.default_matmul_precision('highest'):
+        statistic, mean, std = seedprint.diagonal_moments(rank_ND.T @ other_ND)
+      return (statistic - mean) / std
+    return jax.lax.map(z_of, ranks_SND)
+
+  z_SS = np.stack([against_all(rank_ND) for rank_ND in ranks_SND])
+  return z_SS[np.triu_indices(len(z_SS), 1)]
+
+
+def published_p_values(hidden_SND, k) -> dict[str, list[float]]:
+  null = published.null_taus(*hidden_SND.shape[1:], k=k)
+  bar = tqdm(list(zip(*np.triu_indices(len(hidden_SND), 1), strict=True)), desc='published', unit='pair', leave=False)
+  pairs = [published.published_test(hidden_SND[i], hidden_SND[j], k=k, null=null) for i, j in bar]
+  return {'published_t': [pair.p_value for pair in pairs], 'published_u': [pair.p_value_u for pair in pairs],
+          'published_z': [pair.p_value_z for pair in pairs]}
+
+
+def bootstrap(accused_P, num_networks) -> list[float]:
+  """95 % interval of a rate over pairs, by drawing networks with replacement."""
+  draws = np.random.default_rng(0).multinomial(num_networks, np.full(num_networks, 1 / num_networks), NUM_BOOTSTRAPS)
+  i, j = np.triu_indices(num_networks, 1)
+  weight_BP = draws[:, i] * draws[:, j]
+  rate_B = weight_BP @ accused_P / np.maximum(1, weight_BP.sum(axis=1))
+  return np.percentile(rate_B, (2.5, 97.5)).tolist()
+
+
+def display(row):
+  rate = lambda test, alpha: f'{row[f"{test}_{alpha}"]:.1%}'
+  low, high = row['calibrated_0.01_ci95']
+  return {'unrelated networks': row['cell'], 'pairs': str(row['pairs']), 'sd z': f'{row["sd_z"]:.2f}',
+          'calibrated at .05': rate('calibrated', 0.05), 'at .01 (95 % interval)':
+          f'{rate("calibrated", 0.01)} ({low:.1%}–{high:.1%})',
+          **{f'{TESTS[test]} at .01': rate(test, 0.01) for test in list(TESTS)[1:]}}
+
+
+def draw(rows):
+  """For each test: observed share of p-values below each level, a line a cell, against the diagonal."""
+  with plotting.style():
+    figure = plotting.figure(9, 3.2)
+    axes = figure.subplots(1, 3, sharey=True)
+    for ax, test in zip(axes, ('calibrated', 'unprojected', 'published_t'), strict=True):
+      for i, row in enumerate(rows):
+        ax.plot(LEVELS, row[f'{test}_share_below_level'], '-' if i < len(plotting.COLORS) else ':', linewidth=1,
+                label=row['cell'])
+      level = np.array([1e-4, 1])
+      plotting.theory(ax, level, level)
+      ax.set(xscale='log', yscale='log', xlim=(1e-4, 1), ylim=(1e-4, 1.2), title=TESTS[test],
+             xlabel='level (p-value)')
+    axes[0].set_ylabel('share of unrelated pairs accused')
+    figure.legend(*axes[0].get_legend_handles_labels(), loc='outside right upper', fontsize='x-small')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'calibrate', SCALES, __doc__, CALIBRATE_KINDS)

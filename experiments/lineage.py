@@ -1,0 +1,143 @@
+"""Who is related to whom: every pair of a zoo of networks.
+
+    python -m experiments.lineage results/training_study_laptop
+    python -m experiments.lineage my_llama/ their_llama/ results/pretrain_laptop/seed_42@0 tiny_llama2:7
+
+Takes networks as experiments.seedprint does, and folders of them: of a run every
+checkpoint. Each network reads the probe once (OUTPUT_DIR/fingerprints keeps what
+it answered), every pair is compared, and p-values are corrected for the number
+of pairs (Benjamini and Yekutieli, valid for dependent pairs).
+
+Writes results.json (a row a pair), matrix.csv (z) and figure.png, a heat map in
+the order of a clustering.
+"""
+
+import csv
+import io
+import itertools
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+from scipy.cluster import hierarchy
+from tqdm import tqdm
+
+from bornbiased_jax import checkpoint, plotting, verdict
+from bornbiased_jax.environment import environment
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
+from experiments import seedprint
+from experiments import settings as command_line
+from experiments.results import make_directory, table, write_json
+
+MOST_SHOWN = 40
+_SATURATED_Z = 20
+SCALES = {'smoke': seedprint.PROBE | dict(num_sequences='300', length='4'), 'laptop': seedprint.PROBE,
+          'paper': seedprint.PROBE | dict(length='1024')}
+LINEAGE_KINDS = command_line.KINDS | seedprint.PROBE_SETTINGS
+
+
+def main(settings, output_dir):
+  names = [name for given in settings.networks for name in expand(given, output_dir)]
+  if len(set(names)) < 2:
+    raise InputError('name at least two networks, or a folder of them; see --help')
+  names = list(dict.fromkeys(names))
+  make_directory(output_dir)
+  probe = seedprint.probe_of(settings)
+  bar = tqdm(names, unit='network', desc='fingerprints', delay=1, leave=False)
+  prints = [seedprint.take(name, probe, output_dir / 'fingerprints') for name in bar]
+  rows = compare_all(names, prints)
+  write_json(output_dir / 'results.json', {'experiment': 'lineage', 'settings': vars(settings),
+                                           'environment': environment(), 'networks': names, 'rows': rows})
+  z_MM = matrix(names, rows)
+  write_matrix(output_dir / 'matrix.csv', names, z_MM)
+  plotting.save(draw(names, z_MM), output_dir / 'figure.png')
+  show(rows)
+  print(f'wrote {output_dir}/results.json, matrix.csv and figure.png')
+
+
+def expand(given: str, output_dir: Path) -> list[str]:
+  """A network, or all that a folder holds, runs by their steps."""
+  path = Path(given).expanduser()
+  if checkpoint.steps(path):
+    return [f'{given.rstrip("/")}@{step}' for step in checkpoint.steps(path)]
+  if not path.is_dir() or (path / 'config.json').exists():
+    return [given]
+  inside = [child for child in sorted(path.iterdir()) if child.is_dir() and child.name != 'fingerprints'
+            and child.resolve() != output_dir.resolve()]
+  found = [name for child in inside for name in expand(str(child), output_dir)]
+  return found + [str(child) for child in sorted(path.glob('*.npz'))]
+
+
+def compare_all(names, prints) -> list[dict]:
+  """A row a pair, with p-values corrected over all pairs that can be compared."""
+  rows = []
+  for (a, print_a), (b, print_b) in tqdm(list(itertools.combinations(zip(names, prints, strict=True), 2)),
+                                         unit='pair', desc='pairs', delay=1, leave=False):
+    report, _ = verdict.compare(print_a, print_b)
+    rows.append({'base': a, 'suspect': b, **{name: report[name] for name in ('verdict', 'statistic', 'z', 'log10_p')}})
+  tested = [row for row in rows if row['z'] is not None]
+  if tested:
+    corrected = stats.false_discovery_control([10.0**row['log10_p'] for row in tested], method='by')
+    for row, p_value in zip(tested, corrected, strict=True):
+      row['corrected_p_value'] = float(p_value)
+      # One pair in many is extreme by chance: what does not survive the correction is not accused.
+      if row['verdict'] == 'related' and p_value > verdict.UNRELATED_ABOVE:
+        row['verdict'] = 'inconclusive'
+  return rows
+
+
+def matrix(names, rows) -> np.ndarray:
+  """z of every pair, symmetric; NaN on the diagonal and where networks are not comparable."""
+  index = {name: i for i, name in enumerate(names)}
+  z_MM = np.full((len(names), len(names)), np.nan)
+  for row in rows:
+    i, j = index[row['base']], index[row['suspect']]
+    z_MM[i, j] = z_MM[j, i] = np.nan if row['z'] is None else row['z']
+  return z_MM
+
+
+def write_matrix(path, names, z_MM):
+  text = io.StringIO()
+  csv.writer(text).writerows([['z', *names], *([name, *np.round(row, 3)] for name, row in
+                                               zip(names, z_MM, strict=True))])
+  write_atomically(path, text.getvalue().encode())
+
+
+def show(rows):
+  counts = {name: sum(row['verdict'] == name for row in rows) for name in verdict.VERDICTS}
+  strongest = sorted((row for row in rows if row['z'] is not None), key=lambda row: -row['z'])[:MOST_SHOWN]
+  if strongest:
+    print(table([{'network': row['base'][-40:], 'and': row['suspect'][-40:], 't': f'{row["statistic"]:.4f}',
+                  'z': f'{row["z"]:.1f}', 'corrected p': f'{max(row["corrected_p_value"], 1e-12):.2g}',
+                  'verdict': row['verdict']} for row in strongest]))
+  print(f'{len(rows)} pairs: ' + ', '.join(f'{count} {name}' for name, count in counts.items() if count))
+
+
+def draw(names, z_MM):
+  """z of every pair, related networks side by side."""
+  similarity_MM = np.clip(np.nan_to_num(z_MM), 0, _SATURATED_Z) / _SATURATED_Z
+  distance = 1 - similarity_MM[np.triu_indices(len(names), 1)]
+  order = hierarchy.leaves_list(hierarchy.optimal_leaf_ordering(hierarchy.average(distance), distance))
+  common = len(Path(*_common_parts(names)).as_posix()) + 1 if _common_parts(names) else 0
+  with plotting.style():
+    size = min(12, 3 + 0.22 * len(names))
+    figure = plotting.figure(size + 1.5, size)
+    ax = figure.subplots()
+    image = ax.imshow(z_MM[np.ix_(order, order)], vmin=-_SATURATED_Z, vmax=_SATURATED_Z, cmap='RdBu_r')
+    labels = [names[i][common:] for i in order]
+    ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
+    ax.set_yticks(range(len(names)), labels, fontsize='x-small')
+    ax.grid(False)
+    ax.set_title('Related pairs are red (z, cut off at ±20)')
+    figure.colorbar(image, ax=ax, shrink=0.7, label='z')
+  return figure
+
+
+def _common_parts(names):
+  parts = [Path(name).parts[:-1] for name in names]
+  return [part[0] for part in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'lineage', SCALES, __doc__, LINEAGE_KINDS, positional='networks')

@@ -1,0 +1,125 @@
+"""Does one network descend from another? Two networks, one verdict (SeedPrint, Algorithm 1, with a calibrated null).
+
+    python -m experiments.seedprint --base=results/pretrain_laptop/seed_42@0 --suspect=results/pretrain_laptop/seed_42
+    python -m experiments.seedprint --base=my_llama/ --suspect=their_llama/ --num_sequences=4000
+
+A network is a run of experiments.pretrain (RUN: its latest checkpoint, or
+RUN@STEP), a transformers directory (safetensors), a fingerprint .npz, or
+PRESET:SEED for a random one. Both read the same random sequences; what they
+answer is correlated, channel by channel, and compared with the same under
+permuted channels. Fingerprints are kept in OUTPUT_DIR/fingerprints, results.json
+has the verdict (schema 1: verdict, reasons, statistic, z, log10_p, p_value, …),
+figure.png the evidence. With --references=K the base is also compared with K
+fresh networks of its own architecture, a null that no theory stands behind.
+
+Exit code: 0 related, 1 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input.
+"""
+
+import sys
+
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+from bornbiased_jax import fingerprints, plotting, published, sources, verdict
+from bornbiased_jax.environment import environment
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.probes import KINDS as PROBE_KINDS
+from bornbiased_jax.probes import Probe
+from experiments import settings as command_line
+from experiments.results import make_directory, write_json
+from experiments.settings import KINDS, choice, optional, whole
+
+EXIT_CODES = {'related': 0, 'unrelated': 1, 'inconclusive': 3, 'not comparable': 4}
+
+
+def network(text: str) -> str:
+  if text == 'none':
+    raise InputError(f'is missing: {sources.FORMS}')
+  return text
+
+
+PROBE_SETTINGS = {
+    'probe': (choice(*PROBE_KINDS), "what both read: 'tokens', random ids, or 'gaussian', random vectors"),
+    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
+    'num_ids': (optional(whole), "random ids are below it, for networks of different vocabularies; 'auto': all"),
+}
+SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {
+    'base': (network, f'a network: {sources.FORMS}'),
+    'suspect': (network, 'another, likewise'),
+    'references': (lambda text: whole(text, 0, 10**4), 'fresh networks of the base\'s architecture to compare it with'),
+}
+PROBE = dict(probe='tokens', num_sequences='2000', length='64', probe_seed='0', num_ids='auto')
+_LAPTOP = PROBE | dict(base='none', suspect='none', references='0')
+SCALES = {
+    'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences='300', length='4', references='3'),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(length='1024'),
+}
+
+
+def main(settings, output_dir):
+  make_directory(output_dir)
+  probe = probe_of(settings)
+  base, suspect = (take(name, probe, output_dir / 'fingerprints') for name in (settings.base, settings.suspect))
+  report, result = verdict.compare(base, suspect)
+  reference = refer(base, report, probe, settings) if settings.references and result else None
+  if reference and report['verdict'] == 'related' and reference['p_value'] > 1.5 / (1 + settings.references):
+    report['verdict'] = 'inconclusive'
+    report['reasons'].append('Fresh networks of the same architecture agree with the base as much.')
+  if result:
+    report['published_p_value'] = published.published_test(base.hidden_ND, suspect.hidden_ND).p_value
+  write_json(output_dir / 'results.json', {'experiment': 'seedprint', 'settings': vars(settings),
+                                           'environment': environment()} | report | {'reference': reference})
+  print(f'{report["verdict"].upper()}: {settings.base} and {settings.suspect}', *report['reasons'], sep='\n  ')
+  if result:
+    plotting.save(draw(result, report, reference), output_dir / 'figure.png')
+  print(f'wrote {output_dir}/results.json' + (' and figure.png' if result else ''))
+  sys.exit(EXIT_CODES[report['verdict']])
+
+
+def probe_of(settings) -> Probe:
+  return Probe(settings.probe, settings.num_sequences, settings.length, settings.probe_seed, settings.num_ids)
+
+
+def take(name, probe, cache):
+  with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
+    return sources.fingerprint(name, probe, cache, bar.update)
+
+
+def refer(base, report, probe, settings) -> dict:
+  """Rank of the suspect's z among those of fresh networks: p = (1 + as large) / (K + 1)."""
+  config = fingerprints.config_of(base)
+  seeds = 2**31 + np.arange(settings.references)
+  with tqdm(total=len(seeds), desc='references', unit='network', leave=False) as bar:
+    fresh = fingerprints.of_seeds(config, seeds.tolist(), probe, on_network=bar.update)
+  z_K = [verdict.compare(base, other)[0]['z'] for other in fresh]
+  return {'z': z_K, 'p_value': (1 + sum(z >= report['z'] for z in z_K)) / (1 + len(z_K))}
+
+
+def draw(result, report, reference):
+  """Left: t against its null. Right: the correlations of the channels with themselves."""
+  with plotting.style():
+    figure = plotting.figure(8, 3)
+    null, channels = figure.subplots(1, 2)
+    mean, std = result.statistic - result.z * result.null_std, result.null_std
+    reach = max(5 * std, 1.2 * abs(result.statistic))
+    grid = np.linspace(-reach, reach, 801)
+    null.fill_between(grid, stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5, linewidth=0,
+                      label='channels permuted')
+    null.axvline(result.statistic, color=plotting.COLORS[1], label=f'observed, z = {result.z:.1f}')
+    for i, z in enumerate(reference['z'] if reference else ()):
+      null.axvline(mean + z * std, ymax=0.1, color=plotting.COLORS[0], linewidth=1,
+                   label='fresh networks' if i == 0 else None)
+    null.set(xlabel='mean rank correlation of same channels, t', ylabel='density',
+             ylim=(0, None), title=f'Verdict: {report["verdict"]}')
+    null.legend()
+    channels.hist(result.dimension_D, bins=40, color=plotting.COLORS[0])
+    channels.axvline(0, color='black', linewidth=1)
+    channels.set(xlabel='rank correlation', ylabel='channels',
+                 title=f'Each of {len(result.dimension_D)} channels with itself')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'seedprint', SCALES, __doc__, SEEDPRINT_KINDS)

@@ -1,0 +1,258 @@
+"""Fingerprints: what a network answers, saved, cached and read back; those of strangers; and the verdict on two."""
+
+import io
+import json
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import checkpoint, configs, fingerprints, huggingface, sources, verdict
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.fingerprints import Fingerprint
+from bornbiased_jax.initialization import init_params
+from bornbiased_jax.probes import Probe
+from bornbiased_jax.transformer import Transformer
+from experiments import lineage, seedprint
+from experiments.settings import resolve
+
+CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+TOKENS, GAUSSIAN = Probe('tokens', 40, 6), Probe('gaussian', 40, 6)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return init_params(CONFIG, 5)
+
+
+@pytest.mark.parametrize('probe', [TOKENS, GAUSSIAN], ids=['tokens', 'gaussian'])
+def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
+  made = fingerprints.fingerprint(params, CONFIG, probe, batch_size=16)
+  inputs = probe.inputs(CONFIG, jnp.arange(40))
+  hidden = Transformer(CONFIG).apply({'params': params}, inputs, ('hidden',), method='read')['hidden'][:, -1]
+  np.testing.assert_allclose(made.hidden_ND, hidden, atol=2e-5)
+  expected = inputs[:, -1] if probe.kind == 'gaussian' else params['embedding'][inputs[:, -1]]
+  np.testing.assert_allclose(made.input_ND, expected, atol=1e-8)
+  seeds = fingerprints.of_seeds(CONFIG, [4, 5], probe)
+  np.testing.assert_allclose(seeds[1].hidden_ND, made.hidden_ND, atol=2e-5)
+  # By another program, which may round the same vectors differently.
+  assert verdict.input_is_shared(seeds[1], made)
+  assert verdict.input_is_shared(seeds[0], made) == (probe.kind == 'gaussian')
+  assert np.abs(seeds[0].hidden_ND - made.hidden_ND).max() > 0.1
+
+
+def test_a_shared_embedding_is_a_shared_input():
+  a, b = fingerprints.of_seeds(CONFIG, [1, 2], TOKENS, embedding_seed=9)
+  np.testing.assert_array_equal(a.input_ND, b.input_ND)
+  assert np.abs(a.hidden_ND - b.hidden_ND).max() > 0.1
+
+
+def test_networks_of_different_vocabularies_can_read_the_same():
+  probe = Probe('tokens', 40, 6, num_ids=30)
+  larger = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=60)
+  np.testing.assert_array_equal(probe.inputs(CONFIG, jnp.arange(40)), probe.inputs(larger, jnp.arange(40)))
+  assert fingerprints.probe_settings(probe, CONFIG) == fingerprints.probe_settings(probe, larger)
+  assert fingerprints.probe_settings(TOKENS, CONFIG) != fingerprints.probe_settings(TOKENS, larger)
+  with pytest.raises(InputError, match='num_ids=51 exceeds'):
+    Probe('tokens', 40, 6, num_ids=51).inputs(CONFIG, jnp.arange(4))
+
+
+def test_answers_that_are_not_finite_are_refused(params):
+  broken = params | {'embedding': params['embedding'] * np.inf}
+  with pytest.raises(InputError, match='not all finite'):
+    fingerprints.fingerprint(broken, CONFIG, TOKENS)
+
+
+@pytest.fixture
+def saved(tmp_path, params):
+  path = tmp_path / 'a.npz'
+  fingerprints.fingerprint(params, CONFIG, TOKENS, about={'name': 'a'}).save(path)
+  return path
+
+
+def test_a_saved_fingerprint_comes_back(saved, params):
+  made = fingerprints.fingerprint(params, CONFIG, TOKENS, about={'name': 'a'})
+  back = fingerprints.load(saved)
+  np.testing.assert_array_equal(back.hidden_ND, made.hidden_ND)
+  np.testing.assert_array_equal(back.input_ND, made.input_ND)
+  assert back.metadata == made.metadata
+  assert fingerprints.config_of(back) == CONFIG
+  assert set(np.load(saved)) == {'hidden_ND', 'input_ND', 'metadata'}
+
+
+def rewrite(path, change, **zip_options):
+  with zipfile.ZipFile(path) as archive:
+    members = {name: archive.read(name) for name in archive.namelist()}
+  change(members)
+  with zipfile.ZipFile(path, 'w', **zip_options) as archive:
+    for name, content in members.items():
+      archive.writestr(name, content)
+
+
+def replace_array(name, make):
+  def change(members):
+    content = io.BytesIO()
+    np.save(content, make(np.load(io.BytesIO(members[f'{name}.npy']), allow_pickle=False)), allow_pickle=True)
+    members[f'{name}.npy'] = content.getvalue()
+  return change
+
+
+def huge_header(members):
+  content = io.BytesIO()
+  np.lib.format.write_array_header_1_0(content, {'shape': (2**40, 2**20), 'fortran_order': False, 'descr': '<f4'})
+  members['hidden_ND.npy'] = content.getvalue() + bytes(100)
+
+
+def edit_metadata(**values):
+  encode = lambda old: np.frombuffer(json.dumps(json.loads(old.tobytes()) | values).encode(), np.uint8)
+  return replace_array('metadata', encode)
+
+
+CHANGES = {
+    'a header that asks for exabytes': (huge_header, 'not a fingerprint'),
+    'pickled objects': (replace_array('hidden_ND', lambda x: np.array([print, {}], object)), 'not a fingerprint'),
+    'another type': (replace_array('hidden_ND', lambda x: x.astype(np.float64)), 'float64'),
+    'another rank': (replace_array('input_ND', lambda x: x.ravel()), 'not a fingerprint'),
+    'another length': (replace_array('input_ND', lambda x: x[:-1]), 'do not fit'),
+    'NaN': (replace_array('hidden_ND', lambda x: x * np.nan), 'not finite'),
+    'infinity': (replace_array('input_ND', lambda x: x + np.inf), 'not finite'),
+    'a missing part': (lambda members: members.pop('input_ND.npy'), 'input_ND'),
+    'another schema': (edit_metadata(schema=7), 'schema 7'),
+    'no probe': (edit_metadata(probe=None), 'not a fingerprint'),
+    'metadata that is no JSON': (replace_array('metadata', lambda x: x[:-3]), 'not a fingerprint'),
+    'deeply nested metadata': (replace_array('metadata', lambda x: np.frombuffer(b'[' * 10**5, np.uint8)), 'a.npz'),
+    'endless metadata': (replace_array('metadata', lambda x: np.zeros(2**21, np.uint8)), 'too long'),
+}
+
+
+@pytest.mark.parametrize('kind', CHANGES)
+def test_a_strangers_fingerprint_is_refused_in_one_line(saved, kind):
+  change, message = CHANGES[kind]
+  rewrite(saved, change)
+  with pytest.raises(InputError, match=message) as error:
+    fingerprints.load(saved)
+  assert str(saved) in str(error.value)
+
+
+def test_a_zip_bomb_is_refused(saved):
+  rewrite(saved, replace_array('hidden_ND', lambda x: np.zeros((10**4, 32), np.float32)),
+          compression=zipfile.ZIP_DEFLATED)
+  with pytest.raises(InputError, match='not stored as savez'):
+    fingerprints.load(saved)
+
+
+@pytest.mark.parametrize('content', [b'', b'no zip', None], ids=['empty', 'other', 'truncated'])
+def test_files_that_are_no_fingerprints(saved, content):
+  saved.write_bytes(saved.read_bytes()[:-200] if content is None else content)
+  with pytest.raises(InputError, match='not a fingerprint'):
+    fingerprints.load(saved)
+
+
+def test_a_missing_file_is_named(tmp_path):
+  with pytest.raises(InputError, match='none.npz: No such file'):
+    fingerprints.load(tmp_path / 'none.npz')
+
+
+def test_every_source_gives_the_same_network(tmp_path, params):
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_story(config=CONFIG))
+  writer.close()
+  huggingface.save(tmp_path / 'exported', configs.get('tiny_llama2', vocab_size=50), init_params(
+      configs.get('tiny_llama2', vocab_size=50), 1))
+  for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
+    config, loaded, about = sources.load(name)
+    assert config == CONFIG and about['checksum'] == int(checkpoint.checksum(params))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  assert sources.load(f'{tmp_path}/exported')[0].vocab_size == 50
+  preset = sources.load('tiny_llama2:3')
+  jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
+  made = sources.fingerprint(f'{tmp_path}/run', TOKENS, tmp_path / 'cache')
+  file, = (tmp_path / 'cache').iterdir()
+  before = file.stat().st_mtime_ns
+  again = sources.fingerprint(f'{tmp_path}/run@7', TOKENS, tmp_path / 'cache')
+  np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
+  assert file.stat().st_mtime_ns == before and again.metadata['about']['name'].endswith('@7')
+  np.testing.assert_array_equal(sources.fingerprint(str(file), TOKENS).hidden_ND, made.hidden_ND)
+
+
+@pytest.mark.parametrize('name, message', [
+    ('nowhere', 'no such network; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"), ('tests', 'no checkpoint'),
+])
+def test_names_that_are_no_network(name, message):
+  with pytest.raises(InputError, match=message):
+    sources.load(name)
+
+
+def answers(hidden, inputs=None, name='a', width=32):
+  inputs = np.zeros_like(hidden) if inputs is None else inputs
+  return Fingerprint(hidden.astype(np.float32), inputs.astype(np.float32),
+                     {'schema': 1, 'probe': {'hash': 'x'}, 'model': {}, 'about': {'name': name}})
+
+
+def noise(seed, n=2000, width=32):
+  return np.random.default_rng(seed).standard_normal((n, width))
+
+
+@pytest.mark.parametrize('a, b, expected, reason', [
+    (answers(noise(1), noise(8)), answers(noise(1) + noise(2)), 'related', 'share an ancestor'),
+    (answers(noise(1), noise(8)), answers(noise(2)), 'unrelated', 'rotated on purpose'),
+    (answers(noise(1), noise(8)), answers(noise(2) + 0.0126 * noise(1)), 'inconclusive', 'an accusation needs'),
+    (answers(noise(1, 500), noise(8, 500)), answers(noise(2, 500)), 'inconclusive', 'sequences, 1000 at least'),
+    (answers(noise(1), noise(8)), answers(np.ones((2000, 32))), 'inconclusive', '32 of 32 channels are constant'),
+    (answers(noise(1, 50), noise(8, 50)), answers(noise(1, 50), noise(8, 50)), 'inconclusive', 'use more than 64'),
+    (answers(noise(1)), answers(noise(2, width=16)), 'not comparable', '32 and 16 residual channels'),
+])
+def test_verdicts(a, b, expected, reason):
+  report, result = verdict.compare(a, b)
+  assert report['verdict'] == expected, report
+  assert reason in report['reasons'][-1]
+  assert json.loads(json.dumps(report)) == report
+  assert (result is None) == (report['z'] is None)
+
+
+def test_what_both_read_is_taken_out_before_the_verdict():
+  shared = noise(9)
+  a, b = noise(1) + shared, noise(2) + shared
+  assert verdict.compare(answers(a, noise(8)), answers(b))[0]['verdict'] == 'related'
+  report, _ = verdict.compare(answers(a, shared), answers(b, shared))
+  assert report['input_shared'] and report['verdict'] == 'unrelated'
+
+
+def test_fingerprints_of_different_probes_are_refused(params):
+  a, b = (fingerprints.fingerprint(params, CONFIG, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
+  with pytest.raises(InputError, match='different probes .* seed 1.* seed 2'):
+    verdict.compare(a, b)
+
+
+def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
+  settings = resolve(seedprint.SCALES, 'smoke', seedprint.SEEDPRINT_KINDS, suspect='tiny_gpt2:1')
+  with pytest.raises(SystemExit) as stop:
+    seedprint.main(settings, tmp_path)
+  assert stop.value.code == 0 and capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
+  report = json.loads((tmp_path / 'results.json').read_text())
+  assert report['verdict'] == 'related' and report['reference']['p_value'] == 0.25
+  assert (tmp_path / 'figure.png').stat().st_size > 10000
+  with pytest.raises(InputError, match='--base: is missing'):
+    resolve(seedprint.SCALES, 'laptop', seedprint.SEEDPRINT_KINDS)
+
+
+def test_the_zoo_is_compared_pair_by_pair(tmp_path, capsys):
+  for name, seed in (('a', 1), ('b', 1), ('c', 2)):
+    writer = checkpoint.Writer(tmp_path / 'zoo' / name)
+    writer.save(0, init_params(CONFIG, seed), {'count': jnp.zeros(3)}, checkpoint.as_story(config=CONFIG))
+    writer.close()
+  settings = resolve(lineage.SCALES, 'smoke', lineage.LINEAGE_KINDS, num_sequences='1000')
+  settings.networks = [str(tmp_path / 'zoo'), 'tiny_gpt2:1']
+  lineage.main(settings, tmp_path / 'out')
+  content = json.loads((tmp_path / 'out' / 'results.json').read_text())
+  verdicts = {(row['base'][-3:], row['suspect'][-3:]): row['verdict'] for row in content['rows']}
+  assert verdicts == {('a@0', 'b@0'): 'related', ('a@0', 'c@0'): 'unrelated', ('b@0', 'c@0'): 'unrelated',
+                      **{(name, '2:1'): 'not comparable' for name in ('a@0', 'b@0', 'c@0')}}
+  table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
+  assert table.shape == (5, 5) and table[1, 2] == table[2, 1] and float(table[1, 2]) > 10
+  assert (tmp_path / 'out' / 'figure.png').exists()
+  settings.networks = ['tiny_gpt2:1']
+  with pytest.raises(InputError, match='at least two networks'):
+    lineage.main(settings, tmp_path / 'out')
