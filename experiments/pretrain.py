@@ -35,7 +35,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 from experiments import settings as command_line
 from experiments.results import make_directory, table, write_json
-from experiments.settings import KINDS, choice, listed, optional, preset_name, switch, whole
+from experiments.settings import KINDS, choice, listed, optional, preset_name, required, switch, whole
 
 # Below this width a device is faster with several networks at once (`benchmark training`).
 TOGETHER_WIDTH = 256
@@ -52,16 +52,11 @@ def rate(text: str) -> float:
   return value
 
 
-def required(text: str) -> str:
-  if text == 'none':
-    raise InputError('is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
-  return text
-
-
+A_TEXT = required('text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
 TRAINING_KINDS = KINDS | {
     'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}; --init_from and --resume bring their own'),
     'vocab_size': (optional(whole), "token ids of the model; 'auto': those of the tokenizer"),
-    'data': (required, 'what to train on'),
+    'data': (A_TEXT, 'what to train on'),
     'valid': (optional(str), 'what to evaluate on'),
     'tokenizer': (str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's files"),
     'data_seed': (lambda text: whole(text, 0), 'order of the data'),

@@ -23,20 +23,13 @@ from tqdm import tqdm
 
 from bornbiased_jax import fingerprints, plotting, published, sources, verdict
 from bornbiased_jax.environment import environment
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import KINDS as PROBE_KINDS
 from bornbiased_jax.probes import Probe
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
-from experiments.settings import KINDS, choice, optional, whole
+from experiments.settings import KINDS, choice, optional, required, whole
 
 EXIT_CODES = {'related': 0, 'unrelated': 1, 'inconclusive': 3, 'not comparable': 4}
-
-
-def network(text: str) -> str:
-  if text == 'none':
-    raise InputError(f'is missing: {sources.FORMS}')
-  return text
 
 
 PROBE_SETTINGS = {
@@ -45,8 +38,8 @@ PROBE_SETTINGS = {
     'num_ids': (optional(whole), "random ids are below it, for networks of different vocabularies; 'auto': all"),
 }
 SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {
-    'base': (network, f'a network: {sources.FORMS}'),
-    'suspect': (network, 'another, likewise'),
+    'base': (required(sources.FORMS), f'a network: {sources.FORMS}'),
+    'suspect': (required(sources.FORMS), 'another, likewise'),
     'references': (lambda text: whole(text, 0, 10**4), 'fresh networks of the base\'s architecture to compare it with'),
 }
 PROBE = dict(probe='tokens', num_sequences='2000', length='64', probe_seed='0', num_ids='auto')

@@ -72,6 +72,15 @@ def switch(text: str) -> bool:
   return choice('true', 'false')(text.lower()) == 'true'
 
 
+def required(hint: str):
+  """Text that has no default; `hint` says what it may be."""
+  def parse(text):
+    if text == 'none':
+      raise InputError(f'is missing: {hint}')
+    return text
+  return parse
+
+
 def optional(parse):
   """'auto' and 'none' leave the value to the program."""
   return lambda text: None if text in ('auto', 'none') else parse(text)

@@ -23,7 +23,7 @@ TEXTS = ('english', 'english_valid', 'python', 'python_valid')
 SHARED = ('config', 'tokenizer', 'data_seed', 'batch_size', 'length', 'accumulation', 'dtype', 'remat')
 
 STUDY_KINDS = pretrain.TRAINING_KINDS | {
-    **{name: (pretrain.required, f'text: {name.replace("_", ", to ")}ate on' if 'valid' in name else f'text: {name}')
+    **{name: (pretrain.A_TEXT, f'text: {name.replace("_", ", to ")}ate on' if 'valid' in name else f'text: {name}')
        for name in TEXTS},
     'continued': (command_line.listed(command_line.seed_range), 'seeds that are trained on Python afterwards'),
     'python_steps': (command_line.whole, 'optimizer steps on Python'),

@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import checkpoint, huggingface, sharding
+from bornbiased_jax import checkpoint, configs, huggingface, seedprint, sharding
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fingerprints import of_seeds
+from bornbiased_jax.probes import Probe
 from bornbiased_jax.transformer import Transformer
-from experiments import pretrain, training_study
+from experiments import calibrate, persistence, pretrain, seedprint_tables, training_study
 from experiments.settings import resolve
 from tiny_runs import mesh
 
@@ -47,6 +49,52 @@ def test_the_study_leaves_checkpoints_of_known_lineage(study):
     assert (study / phase / 'figure.png').stat().st_size > 10000
     summary = json.loads((study / phase / 'results.json').read_text())['summary']
     assert all(row['perplexity'] == pytest.approx(np.exp(row['validation_loss'])) for row in summary)
+
+
+def read_study(experiment, kinds, study, directory):
+  experiment.main(resolve(experiment.SCALES, 'smoke', kinds, study=str(study)), directory)
+  assert (directory / 'figure.png').stat().st_size > 10000
+  return json.loads((directory / 'results.json').read_text())
+
+
+def test_the_studys_bias_persists(study, tmp_path):
+  rows = read_study(persistence, persistence.PERSISTENCE_KINDS, study, tmp_path)['rows']
+  assert [(row['seed'], row['phase'], row['step']) for row in rows] == [
+      *((42, 'english', step) for step in (0, 3, 4, 6)), *((42, 'python', step) for step in (0, 2, 4)),
+      *((43, 'english', step) for step in (0, 3, 4, 6))]
+  for row in rows:
+    assert row['own_tau'] > row['control_tau'] + 0.1
+    assert sum(row['largest_count']) == 300
+  assert rows[0]['own_tau'] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_studys_pairs_are_judged(study, tmp_path):
+  results = read_study(seedprint_tables, seedprint_tables.TABLES_KINDS, study, tmp_path)
+  # Six steps leave descendants that every test finds; the other pairs share nothing.
+  assert {(row['group'], row['related']): (row['pairs'], row['misjudged']) for row in results['summary']} == {
+      ('a', False): (2, 0), ('b', True): (7, 0), ('c', False): (2, 0), ('d', False): (2, 0), ('d', True): (1, 0)}
+  assert all(row['z'] > 10 for row in results['rows'] if row['related'])
+
+
+def test_unrelated_networks_are_calibrated(tmp_path, study):
+  settings = resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, probes='gaussian')
+  calibrate.main(settings, tmp_path)
+  row, = json.loads((tmp_path / 'results.json').read_text())['rows']
+  assert row['pairs'] == 10 and row['input_shared']
+  assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
+  with pytest.raises(InputError, match='has 2 folders seed_'):
+    calibrate.main(resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, probes='gaussian',
+                           runs=str(study / 'english')), tmp_path / 'trained')
+
+
+def test_calibrate_and_the_test_agree(tmp_path):
+  """The z of many pairs at once is that of one pair."""
+  networks = of_seeds(configs.get('tiny_llama2'), range(3), Probe('gaussian', 300, 4))
+  hidden_SND = np.stack([network.hidden_ND for network in networks])
+  z_P = calibrate.pairwise_z(calibrate.project(hidden_SND, networks[0].input_ND))
+  for z, (i, j) in zip(z_P, ((0, 1), (0, 2), (1, 2)), strict=True):
+    alone = seedprint.calibrated_test(hidden_SND[i], hidden_SND[j], networks[0].input_ND, num_permutations=9)
+    assert z == pytest.approx(alone.z, abs=1e-3)
 
 
 def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):

@@ -96,7 +96,7 @@ def textbook_sequence(config, params, inputs_T):
   x_TD = params['embedding'][inputs_T] if inputs_T.ndim == 1 else np.asarray(inputs_T, np.float64)
   if config.positions == 'learned':
     x_TD = x_TD + params['position_embedding'][:len(x_TD)]
-  layers = []
+  input_D, layers = x_TD[-1], []
   for layer in range(config.num_layers):
     block, out = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params['blocks']), {}
     if config.sublayers in ('full', 'attention_only'):
@@ -108,7 +108,7 @@ def textbook_sequence(config, params, inputs_T):
   hidden_TD = norm(config, params['final_norm'], x_TD)
   head_VD = params['embedding'] if config.tied_head else params['head']
   stacked = {name: np.stack([out[name] for out in layers]) for name in layers[0]}
-  return stacked | {'hidden': hidden_TD, 'logits': hidden_TD @ head_VD.T}
+  return stacked | {'hidden': hidden_TD, 'logits': hidden_TD @ head_VD.T, 'input_last': input_D}
 
 
 def linear(weights, x):

@@ -1,0 +1,122 @@
+"""The bias survives training: each checkpoint against its own initialization and against another's (Fig 10, 11).
+
+    python -m experiments.persistence --study=results/training_study_laptop
+
+Reads the checkpoints of experiments.training_study. Over the dimensions to which
+a random network contracts most (the top k of its mean direction), Kendall's tau
+between what the checkpoint and the initialization answer to the same random
+sequences, dimension by dimension: mean and std over dimensions, for the
+network's own initialization and, as a control, for the next seed's. Beside it
+how often each hidden dimension is the largest: the histogram of Fig 10.
+
+Writes results.json (a row a checkpoint) and figure.png. The Gaussian probe's
+vector, which all networks carry along, is projected out first.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from bornbiased_jax import checkpoint, plotting, similarity
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.kendall import kendall_tau
+from bornbiased_jax.seedprint import residuals
+from bornbiased_jax.verdict import input_is_shared
+from experiments import seedprint
+from experiments import settings as command_line
+from experiments.results import Results
+from experiments.settings import optional, required, whole
+
+PHASES = ('english', 'python')
+PERSISTENCE_KINDS = command_line.KINDS | seedprint.PROBE_SETTINGS | {
+    'study': (required('a folder of experiments.training_study'), 'folder of experiments.training_study'),
+    'top_k': (optional(whole), "dimensions of the contraction direction, or 'auto': as the published test's k"),
+}
+_LAPTOP = seedprint.PROBE | dict(study='none', seeds='42,43', top_k='auto')
+SCALES = {'smoke': _LAPTOP | dict(num_sequences='300', length='4'), 'laptop': _LAPTOP,
+          'paper': _LAPTOP | dict(seeds='42,123', num_sequences='10000', length='1024')}
+
+
+def main(settings, output_dir):
+  if len(settings.seeds) < 2:
+    raise InputError('--seeds: at least two, since each is the control of another')
+  results = Results(output_dir, 'persistence', settings)
+  take = lambda name: seedprint.take(name, seedprint.probe_of(settings), output_dir / 'fingerprints')
+  done = {(row['seed'], row['phase'], row['step']) for row in results.rows}
+  for seed, control in zip(settings.seeds, [*settings.seeds[1:], settings.seeds[0]], strict=True):
+    own, other = (take(f'{run_of(settings, "english", each)}@0') for each in (seed, control))
+    for phase in PHASES:
+      run = run_of(settings, phase, seed)
+      for step in checkpoint.steps(run):
+        if (seed, phase, step) not in done:
+          network = take(f'{run}@{step}')
+          results.add({'seed': seed, 'phase': phase, 'step': step, **largest(network.hidden_ND),
+                       **agreement('own', own, network, settings.top_k),
+                       **agreement('control', other, network, settings.top_k)})
+  results.finish([{name: value for name, value in row.items() if name != 'largest_count'} for row in results.rows],
+                 display, draw(results.rows, settings))
+
+
+def run_of(settings, phase, seed) -> Path:
+  run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
+  if phase == 'english' and 0 not in checkpoint.steps(run):
+    raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of experiments.training_study')
+  return run
+
+
+def largest(hidden_ND) -> dict:
+  """How often each dimension is a sequence's largest, and the share of the one that is most often."""
+  count_D = np.bincount(hidden_ND.argmax(axis=1), minlength=hidden_ND.shape[1])
+  return {'largest_dimension': int(count_D.argmax()), 'largest_share': float(count_D.max() / count_D.sum()),
+          'largest_count': count_D}
+
+
+def agreement(name, initial, network, top_k) -> dict:
+  """tau of each of the initialization's top dimensions with the same of the checkpoint: mean and std over them."""
+  direction_D = np.asarray(similarity.normalize(initial.hidden_ND)).mean(axis=0)
+  chosen_K = np.argsort(-direction_D)[:top_k or len(direction_D) * 400 // 768]
+  answers = [initial.hidden_ND, network.hidden_ND]
+  if input_is_shared(initial, network):
+    answers = [np.asarray(residuals(hidden_ND, initial.input_ND)) for hidden_ND in answers]
+  tau_K = np.asarray(kendall_tau(*(hidden_ND[:, chosen_K] for hidden_ND in answers)))
+  return {f'{name}_tau': float(np.nanmean(tau_K)), f'{name}_tau_std': float(np.nanstd(tau_K))}
+
+
+def display(row):
+  return {'seed': str(row['seed']), 'text': row['phase'], 'step': str(row['step']),
+          'tau, own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
+          'tau, other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
+          'largest dimension': f'{row["largest_dimension"]} in {row["largest_share"]:.1%}'}
+
+
+def draw(rows, settings):
+  """Left: tau by step, English then Python. Right: ranked shares of the largest dimension, before and after."""
+  with plotting.style():
+    figure = plotting.figure(9, 3.3)
+    curve, histogram = figure.subplots(1, 2, width_ratios=(3, 2))
+    labels = list(dict.fromkeys((row['phase'], row['step']) for row in rows))
+    place = {label: i for i, label in enumerate(labels)}
+    for i, seed in enumerate(settings.seeds):
+      own = [row for row in rows if row['seed'] == seed]
+      x = [place[row['phase'], row['step']] + 0.06 * (i - len(settings.seeds) / 2) for row in own]
+      for name, style, label in (('own', 'o-', f'seed {seed}, own init'), ('control', 'x:', 'other init')):
+        curve.errorbar(x, [row[f'{name}_tau'] for row in own], [row[f'{name}_tau_std'] for row in own], fmt=style,
+                       markersize=3, linewidth=1, elinewidth=0.6, color=plotting.COLORS[i], label=label)
+    curve.axhline(0, color='black', linewidth=0.8)
+    curve.set(ylabel="Kendall's tau with an initialization", title='mean and std over top dimensions')
+    curve.set_xticks(range(len(labels)), [f'{phase} {step}' for phase, step in labels], rotation=45, ha='right')
+    curve.legend(fontsize='small', ncols=2)
+    last = max(row['step'] for row in rows if row['phase'] == 'english')
+    own = {row['step']: row for row in rows if row['seed'] == settings.seeds[0] and row['phase'] == 'english'}
+    for step, label in ((0, 'initialization'), (last, f'step {last}')):
+      ranked = np.sort(own[step]['largest_count'])[::-1][:20]
+      share = 100 * ranked / settings.num_sequences
+      histogram.plot(np.arange(1, len(ranked) + 1), share, 'o-', markersize=3, label=label)
+    histogram.set(xlabel='hidden dimension, by rank', ylabel='share of sequences where largest (%)',
+                  title=f'seed {settings.seeds[0]}')
+    histogram.legend()
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'persistence', SCALES, __doc__, PERSISTENCE_KINDS)
