@@ -1,0 +1,51 @@
+"""Kendall's tau-b against a loop over scipy's: column by column, and every column with every other."""
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from bornbiased_jax import kendall
+from experiments.benchmarks import timing
+
+
+def run() -> list[dict]:
+  return [tau(2000), tau(10_000), tau(10_000, ties=True), matrix(2000, 768), matrix(2000, 768, ties=True),
+          matrix(10_000, 64)]
+
+
+def columns(n, k, ties):
+  """Two arrays [n, k] whose columns correlate; with ties, of ten values."""
+  shared, noise = np.random.default_rng(0).standard_normal((2, n, k))
+  return [np.float32(np.floor(2 * x) if ties else x) for x in (shared, shared + noise)]
+
+
+def tau(n, num_columns=8, ties=False, rounds=15):
+  a, b = columns(n, num_columns, ties)
+  on_device = jnp.asarray(a), jnp.asarray(b)
+  seconds = timing.in_turn({
+      'scipy': lambda: [stats.kendalltau(*pair) for pair in zip(a.T, b.T, strict=True)],
+      'jax': lambda: kendall.kendall_tau(*on_device)}, rounds)
+  return {
+      'benchmark': 'kendall_tau', 'n': n, 'columns': num_columns, 'ties': ties, 'rounds': rounds,
+      'seconds_a_column': timing.spread(seconds['jax'] / num_columns),
+      'scipy_seconds_a_column': timing.spread(seconds['scipy'] / num_columns),
+      'jax_over_scipy': timing.spread(seconds['jax'] / seconds['scipy']),
+  }
+
+
+def matrix(n, num_columns, ties=False, rounds=5, sample=500):
+  """scipy's loop is timed on a sample of the pairs of columns, and its time for all of them extrapolated."""
+  a, b = columns(n, num_columns, ties)
+  pairs = np.random.default_rng(0).integers(num_columns, size=(sample, 2))
+  on_device = jnp.asarray(a), jnp.asarray(b)
+  seconds = timing.in_turn({
+      'scipy': lambda: [stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
+      'jax': lambda: kendall.kendall_matrix(*on_device)}, rounds)
+  scipy_seconds = seconds['scipy'] / sample * num_columns**2
+  return {
+      'benchmark': 'kendall_matrix', 'n': n, 'columns': num_columns, 'ties': ties, 'rounds': rounds,
+      'seconds': timing.spread(seconds['jax']),
+      'scipy_seconds': timing.spread(scipy_seconds) | {'extrapolated_from_pairs': sample, 'to_pairs': num_columns**2},
+      'scipy_over_jax': timing.spread(scipy_seconds / seconds['jax']),
+      'temporary_bytes': kendall._matrix.lower(*on_device).compile().memory_analysis().temp_size_in_bytes,
+  }
