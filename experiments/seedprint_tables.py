@@ -120,9 +120,10 @@ def draw(rows):
       x = i + jitter.uniform(-0.2, 0.2, len(own))
       color = plotting.COLORS[1 if fields['related'] else 0]
       left.plot(x, [row['z'] for row in own], 'o', markersize=4, alpha=0.7, color=color)
-      right.plot(x, [max(row['published_t'] or 1, 1e-12) for row in own], 'o', markersize=4, alpha=0.7, color=color)
+      p_value = [1 if row['published_t'] is None else max(row['published_t'], 1e-12) for row in own]
+      right.plot(x, p_value, 'o', markersize=4, alpha=0.7, color=color)
     left.axhline(3.72, color='black', linestyle='--', linewidth=1)
-    left.set(yscale='symlog', ylabel='z, calibrated', title='calibrated test (dashed: p = 1e-4)')
+    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated', title='calibrated test (dashed: p = 1e-4)')
     right.axhline(0.01, color='black', linestyle='--', linewidth=1)
     right.set(yscale='log', ylabel='p-value of the t-test', title='published test (dashed: p = .01)')
     for ax in (left, right):

@@ -87,10 +87,10 @@ def figure(metrics: dict[tuple[str, int], list[dict]], settings: SimpleNamespace
   with plotting.style():
     drawn = plotting.figure(7, 3.4)
     for ax, phase in zip(drawn.subplots(1, 2, sharey=True), ('english', 'python'), strict=True):
-      for i, ((text, seed), lines) in enumerate(metrics.items()):
+      for (text, seed), lines in metrics.items():
         if text == phase:
-          plotting.loss_curve(ax, lines, label=f'seed {seed}', color=plotting.COLORS[
-              settings.seeds.index(seed) % len(plotting.COLORS)] if phase == 'python' else f'C{i % 7}', linewidth=1)
+          color = plotting.COLORS[settings.seeds.index(seed) % len(plotting.COLORS)]
+          plotting.loss_curve(ax, lines, label=f'seed {seed}', color=color, linewidth=1)
       ax.set(xlabel='optimizer step', title={'english': 'English', 'python': 'then Python source'}[phase])
       ax.legend(ncols=2, fontsize='small')
     drawn.axes[0].set_ylabel('loss (nats a byte)' if settings.tokenizer == 'bytes' else 'loss (nats a token)')
