@@ -103,7 +103,7 @@ def draw(rows, settings):
         curve.errorbar(x, [row[f'{name}_tau'] for row in own], [row[f'{name}_tau_std'] for row in own], fmt=style,
                        markersize=3, linewidth=1, elinewidth=0.6, color=plotting.COLORS[i], label=label)
     curve.axhline(0, color='black', linewidth=0.8)
-    curve.set(ylim=(-0.05, 1.3), ylabel="Kendall's tau with an initialization", title='mean and std over top dimensions')
+    curve.set(ylim=(-0.05, 1.3), ylabel="Kendall's tau with an initialization", title='mean and std over dimensions')
     curve.set_yscale('symlog', linthresh=0.05)
     ticks = (-0.05, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
     curve.set_yticks(ticks, map(str, ticks))
