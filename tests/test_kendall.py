@@ -73,25 +73,27 @@ def test_one_column():
   assert_same(jnp.stack(taus), scipys(a, b))
 
 
-@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (33, 6, 7), (129, 1, 40), (1501, 20, 19)])
+@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (33, 6, 7), (129, 1, 40), (1501, 16, 13)])
 def test_matrix_equals_scipy(n, D, E):
-  assert D * E >= n / 4
+  assert D * E >= n / 8
   (a, _), (_, b) = random_pair(n, D, seed=1), random_pair(n, E, seed=2)
   b[:, 0] = a[:, 0]
   assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
 
 
 def test_matrix_of_few_columns_equals_scipy():
-  (a, _), (_, b) = random_pair(300, 8, seed=3), random_pair(300, 8, seed=4)
+  (a, _), (_, b) = random_pair(300, 6, seed=3), random_pair(300, 6, seed=4)
   assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
 
 
-def test_products_of_signs_equal_counts_of_bits():
+def test_products_of_signs_equal_counts_of_bits(monkeypatch):
   n = 300
   a, b = (kendall._key(jnp.asarray(x).at[:, 0].set(jnp.arange(n))) for x in random_pair(n, 7))
   score = lambda score_of_tile, height: kendall._sum_of_tiles(score_of_tile, height, a, b[:, :5])
   products = score(kendall._score_by_products, kendall.BLOCK)
-  np.testing.assert_array_equal(products, score(kendall._score_by_bits, kendall.WORD))
+  for scores_at_once in (kendall.SCORES_AT_ONCE, 20):
+    monkeypatch.setattr(kendall, 'SCORES_AT_ONCE', scores_at_once)
+    np.testing.assert_array_equal(products, score(kendall._score_by_bits, kendall.WORD))
   assert products[0, 0] == n * (n - 1) // 2
 
 
