@@ -3,6 +3,7 @@
     python -m experiments.benchmark sweep          # about 3 min on two CPU cores
     python -m experiments.benchmark contraction    # about 2 min
     python -m experiments.benchmark training       # about 3 min
+    python -m experiments.benchmark kendall        # about 2 min
 
 PyTorch's rows need the extra: pip install -e '.[parity]'.
 Alternatives run in turn in one process; ratios are medians over rounds.
@@ -20,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
 
-BENCHMARKS = ('sweep', 'contraction', 'training')
+BENCHMARKS = ('sweep', 'contraction', 'training', 'kendall')
 
 
 def main(arguments):
