@@ -15,7 +15,9 @@ import logging as pylogging
 import os
 from pathlib import Path
 import shutil
+import sys
 from typing import Any
+import warnings
 
 from absl import logging
 import jax
@@ -198,12 +200,20 @@ def _read(handler, path, **how):
     raise
   except Exception as error:  # Orbax and tensorstore raise whatever the damaged bytes lead to.
     reason = f'{path.name}: {_reason(error)}'
-  # Else the failures of the step's other arrays would fill the screen, once the collector finds them.
-  log = pylogging.getLogger('asyncio')
-  log.disabled = True
-  gc.collect()
-  log.disabled = False
+  _forget_the_others()
   raise _Damaged(reason)
+
+
+def _forget_the_others():
+  """Lets the failures of a step's other arrays pass, which else fill the screen once the collector finds them."""
+  log, hook = pylogging.getLogger('asyncio'), sys.unraisablehook
+  log.disabled, sys.unraisablehook = True, lambda unraisable: None
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      gc.collect()
+  finally:
+    log.disabled, sys.unraisablehook = False, hook
 
 
 def _trusting_nothing(abstract, story):

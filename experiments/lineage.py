@@ -125,7 +125,7 @@ def draw(names, z_MM):
     figure = plotting.figure(size + 1.5, size)
     ax = figure.subplots()
     image = ax.imshow(z_MM[np.ix_(order, order)], vmin=-_SATURATED_Z, vmax=_SATURATED_Z, cmap='RdBu_r')
-    labels = [names[i][common:] for i in order]
+    labels = [names[i][common:][-28:] for i in order]
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
     ax.set_yticks(range(len(names)), labels, fontsize='x-small')
     ax.grid(False)

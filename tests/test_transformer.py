@@ -208,7 +208,7 @@ def test_shapes_and_types(config, dtype):
   L, D, H, V = config.num_layers, config.width, config.num_heads, config.vocab_size
   shapes = {
       'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
-      'residual': (L, B, T, D), 'residual_last': (L, B, D),
+      'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
       'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
   }
   assert set(shapes) == set(READS)
