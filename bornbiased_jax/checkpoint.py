@@ -33,7 +33,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
 
 SCHEMA = 1
-ITEMS = ('params', 'opt_state')
 
 
 class Writer:
@@ -183,13 +182,19 @@ class _Damaged(Exception):
 
 def _restore_step(directory, step, abstract):
   story = _read(ocp.JsonCheckpointHandler(), directory / str(step) / 'run')
-  wanted = _trusting_nothing(abstract, story)
+  try:
+    if story['schema'] != SCHEMA:
+      raise InputError(f'a checkpoint of schema {story["schema"]}, and this version reads {SCHEMA}')
+    checksums = {name: story['checksums'][name] for name in ('params', 'opt_state')}
+    wanted = abstract(story)
+  except (TypeError, KeyError, AttributeError) as error:
+    raise _Damaged(f'run: {_reason(error)}') from error
   items = {name: _read(ocp.StandardCheckpointHandler(), directory / str(step) / name,
                        args=ocp.args.StandardRestore(tree)) for name, tree in wanted.items()}
   for name, tree in items.items():
-    if int(checksum(tree)) != story['checksums'][name]:
+    if int(checksum(tree)) != checksums[name]:
       raise _Damaged(f'the checksum of {name} does not hold')
-  return story, items
+  return story | {'step': step}, items
 
 
 def _read(handler, path, **how):
@@ -214,19 +219,6 @@ def _forget_the_others():
       gc.collect()
   finally:
     log.disabled, sys.unraisablehook = False, hook
-
-
-def _trusting_nothing(abstract, story):
-  try:
-    return abstract(_checked(story)) if story['checksums'].keys() >= set(ITEMS) else None
-  except (TypeError, KeyError, AttributeError) as error:
-    raise _Damaged(f'run: {_reason(error)}') from error
-
-
-def _checked(story):
-  if story['schema'] != SCHEMA:
-    raise InputError(f'a checkpoint of schema {story["schema"]}, and this version reads {SCHEMA}')
-  return story
 
 
 def _why_none(directory):

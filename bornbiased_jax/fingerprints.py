@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 from pathlib import Path
 import zipfile
@@ -180,10 +181,7 @@ def _array(archive, name, dtype, ndim):
     raise ValueError(f'{name} has an unknown header')
   shape, fortran_order, found = np.lib.format.read_array_header_1_0(content)
   data = content.getbuffer()[content.tell():]
-  count = 1
-  for size in shape:
-    count *= size
-  if found != dtype or len(shape) != ndim or fortran_order or count * found.itemsize != len(data):
+  if found != dtype or len(shape) != ndim or fortran_order or math.prod(shape) * found.itemsize != len(data):
     raise ValueError(f'{name} is {found}{list(shape)} in {len(data)} bytes')
   return np.frombuffer(data, dtype).reshape(shape)
 

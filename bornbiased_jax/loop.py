@@ -10,7 +10,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
 from bornbiased_jax import attention, checkpoint, corpus, flops, sharding, training
@@ -19,7 +19,7 @@ from bornbiased_jax.corpus import Corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.loss import next_token_loss
 from bornbiased_jax.monitor import Monitor
-from bornbiased_jax.start import begin
+from bornbiased_jax.start import begin, state_shardings
 from bornbiased_jax.training import Recipe, TrainState
 
 
@@ -133,14 +133,11 @@ def _is_due(run, step, interval):
 
 
 def compiled_step(run: Run) -> Callable[[TrainState, jax.Array], tuple[TrainState, dict]]:
-  """`training.train_step` jitted for the run's mesh and networks; it consumes the state it is given."""
-  step = functools.partial(training.train_step, run.config, run.recipe, attend=_attend(run))
-  step = jax.vmap(step, in_axes=(0, None)) if run.together else step
-  init = functools.partial(training.init_state, run.config, run.recipe)
-  placed = sharding.shardings(run.mesh, jax.eval_shape(init, 0))
+  """A step jitted for the run's mesh and networks; it consumes the state it is given."""
   if run.together:
-    placed = NamedSharding(run.mesh, PartitionSpec())
-  return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
+    return jax.jit(functools.partial(training.ensemble_step, run.config, run.recipe), donate_argnums=0)
+  step = functools.partial(training.train_step, run.config, run.recipe, attend=_attend(run))
+  return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings(run), None))
 
 
 def _attend(run):

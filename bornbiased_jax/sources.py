@@ -61,7 +61,7 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
 
   Args:
     name: as in `load`, or an .npz.
-    probe: what it reads; of an .npz, what it must have read.
+    probe: what it reads; an .npz keeps the probe that it was made with.
     cache: a folder of fingerprints by their content, made where missing; None: none is kept.
     on_batch: called after each batch with its number of sequences.
 
@@ -77,7 +77,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   path = Path(cache) / f'{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz'
   if path.exists():
     on_batch(probe.num_sequences)
-    return dataclasses.replace(found := fingerprints.load(path), metadata=found.metadata | {'about': about})
+    found = fingerprints.load(path)
+    return dataclasses.replace(found, metadata=found.metadata | {'about': about})
   made = fingerprints.fingerprint(params, config, probe, about=about, on_batch=on_batch)
   path.parent.mkdir(parents=True, exist_ok=True)
   made.save(path)

@@ -25,7 +25,7 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
   """
   if any(checkpoint.steps(directory) for directory in run.directories):
     states, stories = _own(run)
-    return _stack(run, states), [story['parent'] for story in stories]
+    return _stack(run, states), [story.get('parent') for story in stories]
   if run.resume:
     states, parents = zip(*(_resume(run, directory) for directory in _sources(run, run.resume)), strict=True)
     return _stack(run, states), list(parents)
@@ -35,7 +35,19 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
   init = functools.partial(training.init_state, run.config, run.recipe)
   if run.together:
     return jax.jit(jax.vmap(init))(jnp.array(run.seeds, jnp.uint32)), [None] * len(run.seeds)
-  return jax.jit(init, out_shardings=_shardings(run))(jnp.uint32(run.seeds[0])), [None]
+  return jax.jit(init, out_shardings=state_shardings(run))(jnp.uint32(run.seeds[0])), [None]
+
+
+def abstract_state(run) -> TrainState:
+  """Shapes, types and places of one network's state."""
+  state = jax.eval_shape(functools.partial(training.init_state, run.config, run.recipe), 0)
+  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
+                      state, sharding.shardings(run.mesh, state))
+
+
+def state_shardings(run) -> TrainState:
+  """Places of one network's state on the mesh."""
+  return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(run))
 
 
 def _own(run):
@@ -85,7 +97,8 @@ def _resume(run, directory):
   there = checkpoint.steps(directory)
   if not there:
     raise InputError(f'{directory}: no checkpoint to resume from')
-  story, state = _restore(run, directory, there, functools.partial(_check_shapes, run, directory))
+  story, state = _restore(run, directory, there,
+                          lambda story: _refuse_other_model(run, directory, checkpoint.config_of(story)))
   if story['step'] >= run.recipe.num_steps:
     raise InputError(f'{directory} is at step {story["step"]} of num_steps={run.recipe.num_steps} already')
   return state, _parent(run.resume, story)
@@ -93,7 +106,7 @@ def _resume(run, directory):
 
 def _restore(run, directory, candidates, check):
   """Story and state; `check(story)` comes before anything large is read."""
-  abstract = _abstract(run)
+  abstract = abstract_state(run)
 
   def wanted(story):
     check(story)
@@ -105,28 +118,22 @@ def _restore(run, directory, candidates, check):
 
 
 def _init_from(run, directory):
+  def wanted(story):
+    _refuse_other_model(run, directory, checkpoint.config_of(story))
+    return {'params': abstract_state(run).params}
+
   if checkpoint.steps(directory):
-    story, items = checkpoint.restore(directory, lambda story: _params_of(run, directory, story),
-                                      checkpoint.steps(directory))
+    story, items = checkpoint.restore(directory, wanted, checkpoint.steps(directory))
     params, parent = items['params'], _parent(run.init_from, story)
   else:
     config, params = huggingface.load(directory)
-    _check_config(run, directory, config)
-    params = jax.device_put(params, _shardings(run).params)
+    _refuse_other_model(run, directory, config)
+    params = jax.device_put(params, state_shardings(run).params)
     parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
-  return jax.jit(functools.partial(training.start_from, run.recipe), out_shardings=_shardings(run))(params), parent
+  return jax.jit(functools.partial(training.start_from, run.recipe), out_shardings=state_shardings(run))(params), parent
 
 
-def _params_of(run, directory, story):
-  _check_shapes(run, directory, story)
-  return {'params': _abstract(run).params}
-
-
-def _check_shapes(run, directory, story):
-  _check_config(run, directory, checkpoint.config_of(story))
-
-
-def _check_config(run, directory, config: ModelConfig):
+def _refuse_other_model(run, directory, config: ModelConfig):
   """Networks of equal shapes may still differ, in an activation, say."""
   for name, was, now in _pairs('config', vars(config), vars(run.config)):
     if was != now and name not in ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme'):
@@ -134,19 +141,8 @@ def _check_config(run, directory, config: ModelConfig):
 
 
 def _parent(path, story):
-  return {'directory': str(path), 'seed': story['seed'], 'step': story['step'],
+  return {'directory': str(path), 'seed': story.get('seed'), 'step': story['step'],
           'checksum': story['checksums']['params']}
-
-
-def _abstract(run):
-  init = functools.partial(training.init_state, run.config, run.recipe)
-  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-                      jax.eval_shape(init, 0), _shardings(run))
-
-
-def _shardings(run):
-  init = functools.partial(training.init_state, run.config, run.recipe)
-  return sharding.shardings(run.mesh, jax.eval_shape(init, 0))
 
 
 def _stack(run, states):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -94,14 +95,27 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
                attend: Callable[..., jax.Array] = attention.plain) -> tuple[TrainState, dict[str, jax.Array]]:
   """One optimizer step on ids [batch_size, T + 1].
 
-  Jit it with `config`, `recipe` and `attend` (attention.choose) bound; without
-  `attend`, vmap it over states for an ensemble that sees the same data.
+  Jit it with `config`, `recipe` and `attend` (attention.choose) bound.
 
   Returns:
     The next state, and `loss` (nats a token), `gradient_norm` before clipping
     and `learning_rate`.
   """
   loss, gradient = accumulated_gradient(config, recipe.accumulation, state.params, tokens_BT, attend=attend)
+  return _update(recipe, state, loss, gradient)
+
+
+def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
+                  tokens_BT: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+  """`train_step` of several networks on the same ids; states and metrics have a leading axis of networks."""
+  gradient_of = lambda params: accumulated_gradient(config, recipe.accumulation, params, tokens_BT)
+  # On a CPU one after another: batched, a layer's activations of all networks fall out of its cache.
+  over_networks = lax.map if jax.default_backend() == 'cpu' else lambda f, params: jax.vmap(f)(params)
+  losses, gradients = over_networks(gradient_of, states.params)
+  return jax.vmap(functools.partial(_update, recipe))(states, losses, gradients)
+
+
+def _update(recipe, state, loss, gradient):
   updates, opt_state = optimizer(recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}

@@ -44,7 +44,6 @@ SHARED_EMBEDDING_SEED = 2**32 - 1
 CALIBRATE_KINDS = KINDS | {
     'probes': (listed(choice(*PROBES)), f'what the networks read, of {", ".join(PROBES)}'),
     'init_schemes': (listed(choice(*configs.INIT_SCHEMES)), f'initializations, of {", ".join(configs.INIT_SCHEMES)}'),
-    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
     'k': (optional(whole), "identity dimensions of the published test, or 'auto'"),
     'runs': (optional(str), 'folder of training runs seed_*, unrelated to each other'),
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import checkpoint, plotting, similarity
+from bornbiased_jax import checkpoint, plotting, published, similarity
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.kendall import kendall_tau
 from bornbiased_jax.seedprint import residuals
@@ -74,7 +74,7 @@ def largest(hidden_ND) -> dict:
 def agreement(name, initial, network, top_k) -> dict:
   """tau of each of the initialization's top dimensions with the same of the checkpoint: mean and std over them."""
   direction_D = np.asarray(similarity.normalize(initial.hidden_ND)).mean(axis=0)
-  chosen_K = np.argsort(-direction_D)[:top_k or len(direction_D) * 400 // 768]
+  chosen_K = np.argsort(-direction_D)[:top_k or published.default_k(len(direction_D))]
   answers = [initial.hidden_ND, network.hidden_ND]
   if input_is_shared(initial, network):
     answers = [np.asarray(residuals(hidden_ND, initial.input_ND)) for hidden_ND in answers]

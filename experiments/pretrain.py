@@ -27,6 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+from matplotlib.figure import Figure
 import numpy as np
 
 from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop, monitor, plotting, sharding, tokenizers
@@ -63,7 +64,6 @@ TRAINING_KINDS = KINDS | {
     'data_seed': (lambda text: whole(text, 0), 'order of the data'),
     'num_steps': (whole, 'optimizer steps'),
     'batch_size': (whole, 'sequences a step, over all devices'),
-    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
     'accumulation': (whole, 'parts into which a batch is split, to save memory'),
     'peak_lr': (rate, 'learning rate after warmup'),
     'min_lr': (rate, 'learning rate at the last step'),
@@ -178,16 +178,20 @@ def _flagged(flag, load, *arguments):
 
 
 def report(settings: SimpleNamespace, output_dir: Path, rates: list[dict]) -> None:
+  metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
+  summary = [summarize(seed, lines) for seed, lines in metrics.items()]
+  write('pretrain', settings, output_dir, summary, figure(metrics), rates=rates)
+
+
+def write(experiment: str, settings: SimpleNamespace, output_dir: Path, summary: list[dict], drawn: Figure,
+          **more) -> None:
   """results.json, the loss curves and a table."""
-  directories = [output_dir / f'seed_{seed}' for seed in settings.seeds]
-  metrics = [monitor.read(directory) for directory in directories]
-  summary = [summarize(seed, lines) for seed, lines in zip(settings.seeds, metrics, strict=True)]
-  write_json(output_dir / 'results.json', {'experiment': 'pretrain', 'settings': vars(settings),
-                                           'environment': environment(), 'rates': rates, 'summary': summary})
-  plotting.save(figure(dict(zip(settings.seeds, metrics, strict=True))), output_dir / 'figure.png')
+  write_json(output_dir / 'results.json', {'experiment': experiment, 'settings': vars(settings),
+                                           'environment': environment(), **more, 'summary': summary})
+  plotting.save(drawn, output_dir / 'figure.png')
   print(table([{name: f'{value:.3f}' if isinstance(value, float) else str(value) for name, value in row.items()}
                for row in summary]))
-  print(f'wrote {output_dir}/results.json and {output_dir}/figure.png; checkpoints in {output_dir}/seed_…')
+  print(f'wrote {output_dir}/results.json and {output_dir}/figure.png, beside the checkpoints')
 
 
 def summarize(seed: int, lines: list[dict]) -> dict:

@@ -34,7 +34,6 @@ EXIT_CODES = {'related': 0, 'unrelated': 1, 'inconclusive': 3, 'not comparable':
 
 PROBE_SETTINGS = {
     'probe': (choice(*PROBE_KINDS), "what both read: 'tokens', random ids, or 'gaussian', random vectors"),
-    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
     'num_ids': (optional(whole), "random ids are below it, for networks of different vocabularies; 'auto': all"),
 }
 SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {

@@ -93,6 +93,7 @@ KINDS = {
     'num_sequences': (lambda text: whole(text, 2, 2**31 - 1), 'random sequences that each network reads, n'),
     'lengths': (listed(lambda text: whole(text, 1, 2**20)),
                 'sequence lengths T in tokens, comma-separated'),
+    'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
     'width': (whole, 'channels of the simplified layers'),
     'depth': (lambda text: whole(text, 1, 64), 'layers of the simplified stacks'),
     'probe': (choice(*probes.KINDS), "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bornbiased_jax import corpus, monitor, plotting, tokenizers
-from bornbiased_jax.environment import environment
 from experiments import pretrain
 from experiments import settings as command_line
-from experiments.results import make_directory, table, write_json
+from experiments.results import make_directory
 
 TEXTS = ('english', 'english_valid', 'python', 'python_valid')
 SHARED = ('config', 'tokenizer', 'data_seed', 'batch_size', 'length', 'accumulation', 'dtype', 'remat')
@@ -74,12 +73,7 @@ def report(settings: SimpleNamespace, output_dir: Path) -> None:
   metrics = {(phase, seed): monitor.read(output_dir / phase / f'seed_{seed}')
              for phase, seeds in (('english', settings.seeds), ('python', settings.continued)) for seed in seeds}
   summary = [{'text': phase} | pretrain.summarize(seed, lines) for (phase, seed), lines in metrics.items()]
-  write_json(output_dir / 'results.json', {'experiment': 'training_study', 'settings': vars(settings),
-                                           'environment': environment(), 'summary': summary})
-  plotting.save(figure(metrics, settings), output_dir / 'figure.png')
-  print(table([{name: f'{value:.3f}' if isinstance(value, float) else str(value) for name, value in row.items()}
-               for row in summary]))
-  print(f'wrote {output_dir}/results.json and figure.png; checkpoints in {output_dir}/english and /python')
+  pretrain.write('training_study', settings, output_dir, summary, figure(metrics, settings))
 
 
 def figure(metrics: dict[tuple[str, int], list[dict]], settings: SimpleNamespace):

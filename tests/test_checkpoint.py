@@ -135,6 +135,17 @@ def test_a_story_that_does_not_fit_its_arrays_is_refused(copied):
     checkpoint.load_params(copied, step=3)
 
 
+@pytest.mark.parametrize('damaged', [
+    lambda story: [story], lambda story: story | {'checksums': {}}, lambda story: story | {'checksums': None},
+    lambda story: story | {'config': 3}, lambda story: {},
+])
+def test_a_story_that_is_none_is_damage(copied, damaged):
+  path = copied / '3' / 'run' / 'metadata'
+  path.write_text(json.dumps(damaged(json.loads(path.read_text()))))
+  with pytest.raises(InputError, match='step 3 is damaged|configuration is not one'):
+    checkpoint.load_params(copied, step=3)
+
+
 @pytest.mark.parametrize('change, message', [
     (lambda story: story['config'].update(width=-1), 'width=-1'),
     (lambda story: story['config'].update(dropout=.1), 'dropout'),

@@ -111,10 +111,13 @@ def test_accumulation_equals_the_whole_batch(name):
   assert_same_training(parts, whole)
 
 
-def test_an_ensemble_trains_as_its_networks_do_alone():
+@pytest.mark.parametrize('backend', ['cpu', 'gpu'])
+def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
+  """Also as accelerators compute it."""
+  monkeypatch.setattr(training.jax, 'default_backend', lambda: backend)
   seeds = jnp.arange(3)
   states = jax.vmap(functools.partial(training.init_state, CONFIGS['llama2'], RECIPE))(seeds)
-  together = jax.jit(jax.vmap(functools.partial(training.train_step, CONFIGS['llama2'], RECIPE), in_axes=(0, None)))
+  together = jax.jit(functools.partial(training.ensemble_step, CONFIGS['llama2'], RECIPE))
   for i in range(3):
     states, _ = together(states, tokens(i))
   for seed in range(3):

@@ -17,24 +17,25 @@ from experiments.benchmarks import timing
 SIZES = {'cpu': dict(batch_size=4, length=128, dtype='float32', rounds=5),
          'gpu': dict(batch_size=32, length=2048, dtype='bfloat16', rounds=11),
          'tpu': dict(batch_size=8, length=2048, dtype='bfloat16', rounds=11)}
+# Where starting a program costs as much as running it, and as in training_study.
+ENSEMBLES = [dict(batch_size=1, length=32, count=64, num_layers=2, width=16, mlp_width=32, head_size=4),
+             dict(batch_size=4, length=64, count=8), dict(batch_size=16, length=128, count=10)]
 
 
 def run() -> list[dict]:
-  return [step_row('nano_llama2', **SIZES[jax.default_backend()]), *(ensemble_row(count) for count in (2, 8))]
+  return [step_row('nano_llama2', **SIZES[jax.default_backend()]), *(ensemble_row(**ensemble) for ensemble in ENSEMBLES)]
 
 
 def recipe_of(batch_size, length):
   return training.Recipe(num_steps=10**6, batch_size=batch_size, length=length, warmup_steps=1)
 
 
-def stepper(config, recipe, seeds, attend=attention.plain, together=False):
-  """A function that makes one step on the same tokens, and keeps its state to itself."""
-  init, step = (functools.partial(make, config, recipe) for make in (training.init_state, training.train_step))
-  step = functools.partial(step, attend=attend)
-  if together:
-    init, step = jax.vmap(init), jax.vmap(step, in_axes=(0, None))
-  step = jax.jit(step, donate_argnums=0)
-  state = [jax.jit(init)(seeds)]
+def stepper(config, recipe, seeds, attend=None):
+  """A function that makes one step on the same tokens, of one network or of several, and keeps its state to itself."""
+  init = functools.partial(training.init_state, config, recipe)
+  step = functools.partial(training.train_step, attend=attend) if attend else training.ensemble_step
+  step = jax.jit(functools.partial(step, config, recipe), donate_argnums=0)
+  state = [jax.jit(init if attend else jax.vmap(init))(seeds)]
   tokens_BT = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, config.vocab_size)
 
   def run():
@@ -98,11 +99,12 @@ def torch_stepper(config, recipe):
   return run
 
 
-def ensemble_row(count, rounds=11):
-  """One jitted step of several tiny networks against as many steps of one."""
-  config, recipe = configs.get('tiny_llama2', vocab_size=257), recipe_of(4, 64)
-  together = stepper(config, recipe, jnp.arange(count, dtype=jnp.uint32), together=True)
-  alone = [stepper(config, recipe, jnp.uint32(seed)) for seed in range(count)]
+def ensemble_row(batch_size, length, count, rounds=11, **changes):
+  """One jitted step of several networks against as many steps of one."""
+  config, recipe = configs.get('tiny_llama2', vocab_size=257, **changes), recipe_of(batch_size, length)
+  together = stepper(config, recipe, jnp.arange(count, dtype=jnp.uint32))
+  alone = [stepper(config, recipe, jnp.uint32(seed), attention.plain) for seed in range(count)]
   seconds = timing.in_turn({'together': together, 'loop': lambda: [run() for run in alone]}, rounds)
-  return {'benchmark': f'{count} tiny_llama2 together', 'length': 64, 'batch_size': 4, 'rounds': rounds,
+  return {'benchmark': f'{count} networks of width {config.width} train together', 'length': length,
+          'batch_size': batch_size, 'rounds': rounds,
           'loop_over_together': timing.spread(seconds['loop'] / seconds['together'])}
