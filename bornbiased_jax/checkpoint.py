@@ -24,10 +24,11 @@ import jax
 from jax import lax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
+from bornbiased_jax import sharding
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
@@ -120,12 +121,14 @@ def steps(directory: str | os.PathLike) -> list[int]:
   return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
 
 
-def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[ModelConfig, dict]:
-  """The network of a checkpoint, on one device, whatever it was trained on.
+def load_params(directory: str | os.PathLike, step: int | None = None,
+                mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
+  """The network of a checkpoint, on one device or a mesh, whatever it was trained on.
 
   Args:
     directory: of one run; its folders are named by their steps.
     step: None: the latest that is whole.
+    mesh: from `sharding.make_mesh`: each device reads its own shards; None: one device.
 
   Returns:
     Its configuration, and parameters as those of `initialization.init_params`.
@@ -134,9 +137,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
     InputError: no checkpoint, no such step, or a damaged one.
   """
   def abstract(story):
-    params = jax.eval_shape(lambda: draw_params(config_of(story), 0))
-    here = SingleDeviceSharding(jax.local_devices()[0])
-    return {'params': jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), params)}
+    return {'params': sharding.abstract(mesh, jax.eval_shape(lambda: draw_params(config_of(story), 0)))}
 
   there = steps(directory)
   if not there:

@@ -59,16 +59,25 @@ def default_batch_size(num_sequences: int, length: int) -> int:
 
 
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int, batch_size: int) -> int:
-  """Networks at once on all devices: as many as half the devices' memory holds, on each device at least one.
+  """Networks at once on all devices: `networks_at_once` on each of them."""
+  num_devices = jax.device_count()
+  return num_devices * networks_at_once(lambda: network_bytes(network, statistic, probe, batch_size),
+                                        -(-num_seeds // num_devices))
+
+
+def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
+  """Networks under one vmap on a device: as many as half its memory holds, at least one.
 
   On a CPU one network already fills the cores, and others only its cache.
+
+  Args:
+    bytes_of_one: memory of one network, asked for on accelerators alone.
+    num_seeds: more are not needed.
   """
-  num_devices = jax.device_count()
   if jax.default_backend() == 'cpu':
-    return num_devices
+    return 1
   memory = jax.local_devices()[0].memory_stats()['bytes_limit']
-  per_device = int(_MEMORY_SHARE * memory // network_bytes(network, statistic, probe, batch_size))
-  return num_devices * max(1, min(per_device, -(-num_seeds // num_devices)))
+  return max(1, min(int(_MEMORY_SHARE * memory // bytes_of_one()), num_seeds))
 
 
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
@@ -81,8 +90,13 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
   with jax.default_matmul_precision('highest'):
     programs = (jax.jit(draw).lower(jnp.uint32(0)),
                 jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size))
-  memory = [program.compile().memory_analysis() for program in programs]
-  return max(part.argument_size_in_bytes + part.temp_size_in_bytes + part.output_size_in_bytes for part in memory)
+  return max(map(program_bytes, programs))
+
+
+def program_bytes(lowered: jax.stages.Lowered) -> int:
+  """Memory of a program's arguments, intermediates and outputs; compiles it."""
+  memory = lowered.compile().memory_analysis()
+  return memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 
 def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterable[int], *,

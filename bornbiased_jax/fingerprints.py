@@ -9,14 +9,17 @@ import json
 import math
 import os
 from pathlib import Path
+import shutil
 import zipfile
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
+from bornbiased_jax import sharding
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size
+from bornbiased_jax.ensemble import default_batch_size, networks_at_once, program_bytes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.initialization import draw_params
@@ -33,7 +36,7 @@ class Fingerprint:
   """Answers of one network to the sequences of a probe.
 
   Attributes:
-    hidden_ND: final-norm output at the last position, float32.
+    hidden_ND: final-norm output at the last position, or logits of chosen ids, float32.
     input_ND: what entered the residual stream there: the probe's own vector
       or the token's embedding, positions included, float32.
     metadata: JSON: schema, the probe's settings, and what is known of the network.
@@ -51,44 +54,84 @@ class Fingerprint:
     write_atomically(path, content.getvalue())
 
 
-def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, about: dict | None = None,
-                batch_size: int | None = None, on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
+def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: tuple[int, ...] | None = None,
+                about: dict | None = None, batch_size: int | None = None, parts: str | os.PathLike | None = None,
+                on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """The network's answers to a probe.
 
   Args:
-    params: as of `initialization.init_params`; on a mesh they stay where they are.
+    params: as of `initialization.init_params`; on a mesh of `sharding.make_mesh`
+      they stay where they are, and its devices share each batch.
     config: the architecture; it computes in float32 at the highest precision.
     probe: the inputs.
+    logit_ids: answer with the logits of these ids, [n, their number], instead
+      of the final norm.
     about: JSON that says which network it is.
     batch_size: sequences a forward pass; None: `ensemble.default_batch_size`.
+    parts: folder of the batches that are done, from which a stopped call goes on; the last batch removes it.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
-    InputError: an answer is not a finite number, or the probe is longer than the model's sequences.
+    InputError: an answer is not a finite number, an id is outside the
+      vocabulary, or the probe is longer than the model's sequences.
 
   Cost: one forward pass of each sequence, its last block and norm at the last position alone.
   """
-  batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
-  answer, parts = _answer(_exact(config), probe), []
-  for first in range(0, probe.num_sequences, batch_size):
-    size = min(batch_size, probe.num_sequences - first)
-    parts.append(jax.device_get(answer(params, first, size=size)))
-    on_batch(size)
-  hidden_ND, input_ND = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-  return _described(hidden_ND, input_ND, config, probe, about or {})
+  if logit_ids is not None and not all(0 <= i < config.vocab_size for i in logit_ids):
+    raise InputError(f'logit_ids must be from 0 to {config.vocab_size - 1}, the vocabulary')
+  n, mesh = probe.num_sequences, _mesh_of(params)
+  shards = mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
+  batch_size = shards * -(-min(batch_size or default_batch_size(n, probe.length), n) // shards)
+  answer, done = _answer(_exact(config), probe, logit_ids, mesh), []
+  for first in range(0, n, batch_size):
+    # The last batch wraps around: as large as the others, it needs no other program.
+    index_B = np.arange(first, first + batch_size) % n
+    done.append(_kept(parts and Path(parts) / f'{first}_{batch_size}.npy',
+                      lambda index_B=index_B: np.concatenate(jax.device_get(answer(params, index_B)), axis=1)))
+    on_batch(min(batch_size, n - first))
+  answers = np.concatenate(done)[:n]
+  if parts is not None:
+    shutil.rmtree(parts, ignore_errors=True)
+  hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
+  return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
+
+
+def _mesh_of(params):
+  placed = getattr(jax.tree.leaves(params)[0], 'sharding', None)
+  mesh = placed.mesh if isinstance(placed, NamedSharding) else None
+  return mesh if mesh and mesh.size > 1 and mesh.axis_names == sharding.AXES else None
+
+
+def _kept(path, make):
+  """An array from its file, or made and written there."""
+  if path and path.exists():
+    return np.load(path, allow_pickle=False)
+  array = make()
+  if path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    write_atomically(path, content.getvalue())
+  return array
 
 
 def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embedding_seed: int | None = None,
              on_network: Callable[[], None] = lambda: None) -> list[Fingerprint]:
-  """Fingerprints of random networks, drawn and read by one program; raises as `fingerprint`."""
+  """Fingerprints of random networks, drawn and read under vmap, as many at once as memory holds.
+
+  Raises as `fingerprint`.
+  """
   seeds = list(seeds)
   batch_size = default_batch_size(probe.num_sequences, probe.length)
-  read, fingerprints = _read_seed(_exact(config), probe, batch_size, embedding_seed), []
-  for seed in seeds:
-    hidden_ND, input_ND = jax.device_get(read(jnp.uint32(seed)))
-    fingerprints.append(_described(hidden_ND, input_ND, config, probe, {'seed': int(seed)}))
-    on_network()
-  return fingerprints
+  read = _read_seeds(_exact(config), probe, batch_size, embedding_seed)
+  chunk_size, made = networks_at_once(lambda: program_bytes(read.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
+  for first in range(0, len(seeds), chunk_size):
+    chunk = seeds[first:first + chunk_size]
+    answers = jax.device_get(read(jnp.array(chunk, jnp.uint32)))
+    for seed, hidden_ND, input_ND in zip(chunk, *answers, strict=True):
+      made.append(_described(hidden_ND, input_ND, config, probe, None, {'seed': int(seed)}))
+      on_network()
+  return made
 
 
 def _exact(config):
@@ -96,20 +139,26 @@ def _exact(config):
 
 
 @functools.lru_cache(maxsize=8)
-def _answer(config, probe):
-  @functools.partial(jax.jit, static_argnames='size')
-  def answer(params, first, size):
+def _answer(config, probe, logit_ids, mesh):
+  def answer(params, index_B):
     with jax.default_matmul_precision('highest'):
-      return _answers(config, probe, params, first + jnp.arange(size))
-  return answer
+      hidden_BD, input_BD = _answers(config, probe, params, index_B)
+      if logit_ids is None:
+        return hidden_BD, input_BD
+      head_VD = params['embedding' if config.tied_head else 'head']
+      return hidden_BD @ head_VD[np.array(logit_ids)].T, input_BD
+
+  if mesh is None:
+    return jax.jit(answer)
+  spread = jax.jit(answer, out_shardings=NamedSharding(mesh, PartitionSpec()))
+  return lambda params, index_B: spread(params, jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH)))
 
 
 @functools.lru_cache(maxsize=8)
-def _read_seed(config, probe, batch_size, embedding_seed):
-  """A network in one go: its batches, the last one wrapping around to be as large as the others."""
+def _read_seeds(config, probe, batch_size, embedding_seed):
+  """Networks in one go, each in batches, the last one wrapping around to be as large as the others."""
   num_batches = -(-probe.num_sequences // batch_size)
 
-  @jax.jit
   def read(seed):
     with jax.default_matmul_precision('highest'):
       params = draw_params(config, seed, embedding_seed)
@@ -117,7 +166,7 @@ def _read_seed(config, probe, batch_size, embedding_seed):
       answers = jax.lax.map(lambda index_B: _answers(config, probe, params, index_B), index_MB)
     return jax.tree.map(lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences], answers)
 
-  return read
+  return jax.jit(jax.vmap(read))
 
 
 def _answers(config, probe, params, index_B):
@@ -126,19 +175,19 @@ def _answers(config, probe, params, index_B):
   return read['hidden_last'], read['input_last']
 
 
-def _described(hidden_ND, input_ND, config, probe, about):
+def _described(hidden_ND, input_ND, config, probe, logit_ids, about):
   for array in (hidden_ND, input_ND):
     if not np.isfinite(array).all():
       raise InputError(f'{about or "the network"}: its answers to the probe are not all finite numbers')
-  return Fingerprint(hidden_ND, input_ND, {'schema': SCHEMA, 'probe': probe_settings(probe, config),
+  return Fingerprint(hidden_ND, input_ND, {'schema': SCHEMA, 'probe': probe_settings(probe, config, logit_ids),
                                            'model': dataclasses.asdict(config), 'about': about})
 
 
-def probe_settings(probe: Probe, config: ModelConfig) -> dict:
-  """All that the inputs depend on, with a hash of it: fingerprints of different probes cannot be compared."""
+def probe_settings(probe: Probe, config: ModelConfig, logit_ids: tuple[int, ...] | None = None) -> dict:
+  """What was asked, all that the inputs depend on, with a hash: fingerprints of different probes cannot be compared."""
   settings = dataclasses.asdict(probe) | (
       {'num_ids': probe.num_ids or config.vocab_size} if probe.kind == 'tokens'
-      else {'embedding_std': config.embedding_std})
+      else {'embedding_std': config.embedding_std}) | ({'logit_ids': list(logit_ids)} if logit_ids is not None else {})
   return settings | {'hash': hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]}
 
 
@@ -162,7 +211,7 @@ def load(path: str | os.PathLike) -> Fingerprint:
     raise
   except (zipfile.BadZipFile, LookupError, TypeError, ValueError, EOFError, RecursionError, RuntimeError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
-  if hidden_ND.shape != input_ND.shape or not isinstance(probe_hash, str) or not isinstance(about, dict):
+  if len(hidden_ND) != len(input_ND) or not isinstance(probe_hash, str) or not isinstance(about, dict):
     raise InputError(f'{path} is not a fingerprint: its parts do not fit each other')
   if not (np.isfinite(hidden_ND).all() and np.isfinite(input_ND).all()):
     raise InputError(f'{path} has values that are not finite numbers')

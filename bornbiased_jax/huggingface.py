@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from bornbiased_jax import sharding
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.huggingface_families import choose_family, read_config, read_json, show, to_stored
@@ -26,7 +27,7 @@ _HEADS = ('lm_head.weight', 'embed_out.weight')
 _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
 
 
-def load(path) -> tuple[ModelConfig, dict]:
+def load(path, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
   """Reads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or (sequential) GPT-NeoX checkpoint.
 
   Names, shapes and types of all tensors are checked before memory is taken;
@@ -35,6 +36,8 @@ def load(path) -> tuple[ModelConfig, dict]:
   Args:
     path: directory with config.json and either model.safetensors or
       model.safetensors.index.json and its shards; float32, float16 or bfloat16.
+    mesh: from `sharding.make_mesh`: each leaf is spread over it before the
+      next is read, so that a host holds one at a time; None: one device.
 
   Returns:
     The configuration, and its parameters as float32 arrays in the tree of
@@ -51,6 +54,7 @@ def load(path) -> tuple[ModelConfig, dict]:
     tensors = _open(path, family, stack)
     shapes = _leaf_shapes(config)
     groups = list(_groups(config, family, shapes))
+    placed = _placed(mesh, shapes)
     _check(path, tensors, groups, family)
     params = {}
     for group in groups:
@@ -58,9 +62,15 @@ def load(path) -> tuple[ModelConfig, dict]:
       for name, index in group.stored():
         for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
           ours[...] = theirs
-      params |= zip(group.leaves, map(jax.device_put, leaves), strict=True)
+      params |= {name: jax.device_put(leaf, placed[name])
+                 for name, leaf in zip(group.leaves, leaves, strict=True)}
     _check_tied(tensors, params, family)
   return config, unflatten_dict(params, sep='/')
+
+
+def _placed(mesh, shapes):
+  leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+  return flatten_dict(sharding.shardings(mesh, unflatten_dict(leaves, sep='/')), sep='/')
 
 
 def load_config(path) -> ModelConfig:

@@ -86,7 +86,7 @@ def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array, shared_input: jax.
   """
   hidden_a, hidden_b = _checked(hidden_a, hidden_b)
   if shared_input is not None:
-    shared_input, _ = _checked(shared_input, hidden_a)
+    shared_input, _ = _checked(shared_input, shared_input)
     hidden_a, hidden_b = without_shared_input(hidden_a, hidden_b, shared_input)
   matrix_DE = np.asarray((kendall_matrix if kendall else correlations)(hidden_a, hidden_b))
   return permutation_test(matrix_DE, num_permutations, seed)

@@ -5,7 +5,7 @@ the rest, collectives included.
 """
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from bornbiased_jax.errors import InputError
 
@@ -40,11 +40,15 @@ def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1) -> Mesh:
   return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def shardings(mesh: Mesh, tree) -> dict:
-  """A NamedSharding for each leaf of a tree that has the parameters' names in its paths, such as optimizer state.
+def shardings(mesh: Mesh | None, tree) -> dict:
+  """A Sharding for each leaf of a tree that has the parameters' names in its paths, such as optimizer state.
 
-  A dimension that an axis does not divide stays whole.
+  A dimension that an axis does not divide stays whole; without a mesh all are on this host's first device.
   """
+  if mesh is None:
+    here = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(lambda leaf: here, tree)
+
   def shard(path, leaf):
     names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
     rule = next((_RULES[name] for name in reversed(names) if name in _RULES), ())
@@ -55,3 +59,9 @@ def shardings(mesh: Mesh, tree) -> dict:
     return NamedSharding(mesh, PartitionSpec(*spec))
 
   return jax.tree_util.tree_map_with_path(shard, tree)
+
+
+def abstract(mesh: Mesh | None, tree):
+  """Shape, type and place of each leaf (`shardings`), as jax.ShapeDtypeStruct."""
+  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
+                      tree, shardings(mesh, tree))

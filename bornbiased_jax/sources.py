@@ -2,23 +2,28 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 from pathlib import Path
 
+import jax
+from jax.sharding import Mesh
+
 from bornbiased_jax import checkpoint, configs, fingerprints, huggingface
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
-from bornbiased_jax.initialization import init_params
+from bornbiased_jax.initialization import as_seed, draw_params
 from bornbiased_jax.probes import Probe
+from bornbiased_jax.sharding import make_mesh, shardings
 
 FORMS = 'RUN, RUN@STEP, a transformers directory, a fingerprint .npz, or PRESET:SEED'
 
 
-def load(name: str) -> tuple[ModelConfig, dict, dict]:
-  """The network `name`: one of RUN, RUN@STEP, a transformers directory, PRESET:SEED.
+def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
+  """The network `name`: one of RUN, RUN@STEP, a transformers directory, PRESET:SEED; on one device or a mesh.
 
   Returns:
     Configuration, parameters, and JSON that identifies it: name and a checksum of the parameters.
@@ -26,25 +31,27 @@ def load(name: str) -> tuple[ModelConfig, dict, dict]:
   Raises:
     InputError: there is none of that name, or it is damaged.
   """
-  config, params = _load(name)
+  config, params = _load(name, mesh)
   return config, params, {'name': name, 'checksum': int(checkpoint.checksum(params))}
 
 
-def _load(name):
+def _load(name, mesh):
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
     config = configs.get(preset)
-    return config, init_params(config, int(seed))
+    draw = functools.partial(draw_params, config)
+    seed = as_seed(int(seed))
+    return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
   directory, step = _split(name)
   if checkpoint.steps(directory):
-    return checkpoint.load_params(directory, step)
+    return checkpoint.load_params(directory, step, mesh)
   if step is None and (directory / 'config.json').is_file():
-    return huggingface.load(directory)
+    return huggingface.load(directory, mesh)
   if not directory.is_dir():
     raise InputError(f'{name}: no such network; give {FORMS}')
-  return checkpoint.load_params(directory, step)  # Which says what it misses.
+  return checkpoint.load_params(directory, step, mesh)  # Which says what it misses.
 
 
 def _split(name):
@@ -55,14 +62,19 @@ def _split(name):
   return Path(name).expanduser(), None
 
 
-def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
+def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+                logit_ids: tuple[int, ...] | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """The fingerprint of the network `name`, which may itself be a saved fingerprint (.npz).
+
+  All devices share the parameters and each batch.
 
   Args:
     name: as in `load`, or an .npz.
     probe: what it reads; an .npz keeps the probe that it was made with.
-    cache: a folder of fingerprints by their content, made where missing; None: none is kept.
+    cache: a folder of fingerprints by their content, made where missing, in
+      which a stopped call goes on; None: none is kept.
+    logit_ids: as in `fingerprints.fingerprint`.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
@@ -70,16 +82,18 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  config, params, about = load(name)
+  config, params, about = load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
   if cache is None:
-    return fingerprints.fingerprint(params, config, probe, about=about, on_batch=on_batch)
-  key = json.dumps([about['checksum'], dataclasses.asdict(config), fingerprints.probe_settings(probe, config)])
-  path = Path(cache) / f'{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz'
+    return fingerprints.fingerprint(params, config, probe, logit_ids=logit_ids, about=about, on_batch=on_batch)
+  settings = fingerprints.probe_settings(probe, config, logit_ids)
+  key = hashlib.sha256(json.dumps([about['checksum'], dataclasses.asdict(config), settings]).encode()).hexdigest()[:24]
+  path = Path(cache) / f'{key}.npz'
   if path.exists():
     on_batch(probe.num_sequences)
     found = fingerprints.load(path)
     return dataclasses.replace(found, metadata=found.metadata | {'about': about})
-  made = fingerprints.fingerprint(params, config, probe, about=about, on_batch=on_batch)
+  made = fingerprints.fingerprint(params, config, probe, logit_ids=logit_ids, about=about, on_batch=on_batch,
+                                  parts=path.with_suffix('.parts'))
   path.parent.mkdir(parents=True, exist_ok=True)
   made.save(path)
   return made

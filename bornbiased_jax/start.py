@@ -40,9 +40,7 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
 
 def abstract_state(run) -> TrainState:
   """Shapes, types and places of one network's state."""
-  state = jax.eval_shape(functools.partial(training.init_state, run.config, run.recipe), 0)
-  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-                      state, sharding.shardings(run.mesh, state))
+  return sharding.abstract(run.mesh, jax.eval_shape(functools.partial(training.init_state, run.config, run.recipe), 0))
 
 
 def state_shardings(run) -> TrainState:
@@ -126,9 +124,8 @@ def _init_from(run, directory):
     story, items = checkpoint.restore(directory, wanted, checkpoint.steps(directory))
     params, parent = items['params'], _parent(run.init_from, story)
   else:
-    config, params = huggingface.load(directory)
-    _refuse_other_model(run, directory, config)
-    params = jax.device_put(params, state_shardings(run).params)
+    _refuse_other_model(run, directory, huggingface.load_config(directory))
+    _, params = huggingface.load(directory, run.mesh)
     parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
   return jax.jit(functools.partial(training.start_from, run.recipe), out_shardings=state_shardings(run))(params), parent
 

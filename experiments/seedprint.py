@@ -76,7 +76,7 @@ def probe_of(settings) -> Probe:
 
 def take(name, probe, cache):
   with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
-    return sources.fingerprint(name, probe, cache, bar.update)
+    return sources.fingerprint(name, probe, cache, on_batch=bar.update)
 
 
 def refer(base, report, probe, settings) -> dict:

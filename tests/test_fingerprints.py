@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import checkpoint, configs, fingerprints, huggingface, sources, verdict
+from bornbiased_jax import checkpoint, configs, fingerprints, huggingface, sharding, sources, verdict
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.initialization import init_params
@@ -41,6 +41,53 @@ def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
   assert verdict.input_is_shared(seeds[1], made)
   assert verdict.input_is_shared(seeds[0], made) == (probe.kind == 'gaussian')
   assert np.abs(seeds[0].hidden_ND - made.hidden_ND).max() > 0.1
+
+
+@pytest.mark.parametrize('shape', [(4, 1, 1), (1, 2, 2)])
+def test_devices_share_a_fingerprint(params, shape):
+  """Also where neither they divide the sequences nor these the batches."""
+  mesh = sharding.make_mesh(*shape)
+  spread = jax.device_put(params, sharding.shardings(mesh, params))
+  made = fingerprints.fingerprint(spread, CONFIG, Probe('tokens', 38, 6), batch_size=9)
+  alone = fingerprints.fingerprint(params, CONFIG, Probe('tokens', 38, 6))
+  np.testing.assert_allclose(made.hidden_ND, alone.hidden_ND, atol=2e-5)
+  np.testing.assert_array_equal(made.input_ND, alone.input_ND)
+  assert made.metadata == alone.metadata
+
+
+def test_logits_of_chosen_ids(params):
+  made = fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(7, 3, 49))
+  logits = Transformer(CONFIG).apply({'params': params}, TOKENS.inputs(CONFIG, jnp.arange(40)))[:, -1]
+  np.testing.assert_allclose(made.hidden_ND, logits[:, jnp.array([7, 3, 49])], atol=2e-5)
+  assert made.metadata['probe']['hash'] != fingerprints.probe_settings(TOKENS, CONFIG)['hash']
+  with pytest.raises(InputError, match='from 0 to 49'):
+    fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(50,))
+
+
+def test_a_fingerprint_goes_on_where_it_was(params, tmp_path):
+  class Stop(Exception):
+    pass
+
+  def stop(_):
+    raise Stop
+
+  with pytest.raises(Stop):
+    fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts', on_batch=stop)
+  # Of the first batch the answers are taken from there.
+  first, = (tmp_path / 'parts').iterdir()
+  np.save(first, np.load(first) + 1)
+  made = fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts')
+  whole = fingerprints.fingerprint(params, CONFIG, TOKENS)
+  np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + (np.arange(40) < 16)[:, None], atol=2e-5)
+  assert not (tmp_path / 'parts').exists()
+
+
+def test_random_networks_are_read_several_at_once(monkeypatch):
+  alone = fingerprints.of_seeds(CONFIG, range(5), TOKENS)
+  monkeypatch.setattr(fingerprints, 'networks_at_once', lambda bytes_of_one, num_seeds: min(2, bytes_of_one()))
+  for one, other in zip(alone, fingerprints.of_seeds(CONFIG, range(5), TOKENS), strict=True):
+    np.testing.assert_allclose(one.hidden_ND, other.hidden_ND, atol=2e-5)
+    assert one.metadata == other.metadata
 
 
 def test_a_shared_embedding_is_a_shared_input():
@@ -165,7 +212,10 @@ def test_every_source_gives_the_same_network(tmp_path, params):
     config, loaded, about = sources.load(name)
     assert config == CONFIG and about['checksum'] == int(checkpoint.checksum(params))
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  assert sources.load(f'{tmp_path}/exported')[0].vocab_size == 50
+  config, loaded, about = sources.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  assert loaded['head'].addressable_shards[0].data.shape == (config.vocab_size, config.width // 4) == (50, 32)
+  assert about['checksum'] == sources.load(f'{tmp_path}/exported')[2]['checksum']
+  assert about['checksum'] == int(checkpoint.checksum(init_params(config, 1)))
   preset = sources.load('tiny_llama2:3')
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
   made = sources.fingerprint(f'{tmp_path}/run', TOKENS, tmp_path / 'cache')
