@@ -1,6 +1,6 @@
-"""Closed forms for infinitely wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
+"""Closed forms for infinitely wide networks and long sequences (Propositions 2, 4 and 5, Eq 2), and for baselines.
 
-Each function is jittable and broadcasts. Similarities are cosines in [-1, 1].
+Functions of arrays are jittable and broadcast. Similarities are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -10,6 +10,9 @@ from jax import lax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.initialization import EMBEDDING_LEAVES, draw_params
 
 
 def relu_similarity(similarity: jax.Array) -> jax.Array:
@@ -111,3 +114,24 @@ def rotary_coherence(position: jax.Array, theta: float, head_size: int) -> jax.A
   frequency = theta ** (-2 * np.arange(head_size // 2) / head_size)
   i = jnp.asarray(position)[..., None]
   return jnp.mean((jnp.sin(frequency * i / 2) / (i * np.sin(frequency / 2))) ** 2, axis=-1)
+
+
+def independent_pcs(config: ModelConfig) -> float:
+  """Cosine of all parameters but embeddings and head of two independent random networks (`baselines.pcs`).
+
+  Matrices are orthogonal, but the G gains of norms are 1 in both: G / (G + sum of n σ² over matrices of n entries).
+  """
+  shapes = jax.eval_shape(lambda: draw_params(config, 0))
+  body = {name: leaf for name, leaf in shapes.items() if name not in EMBEDDING_LEAVES}
+  gains = squares = 0
+  for path, leaf in jax.tree_util.tree_leaves_with_path(body):
+    module, name = (key.key for key in path[-2:])
+    gains += leaf.size if name == 'scale' else 0
+    std = config.residual_std if module in ('output', 'down') else config.linear_std
+    squares += leaf.size * std**2 if name == 'kernel' else 0
+  return gains / (gains + squares)
+
+
+def independent_cka(num_statements: int, width: int) -> float:
+  """Biased linear CKA of independent Gaussian states: d / (d + n), which is not 0 (`baselines.reef`)."""
+  return width / (width + num_statements)
