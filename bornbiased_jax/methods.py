@@ -1,0 +1,130 @@
+"""Every fingerprint behind one interface: two networks in, a score and, where the method has one, a p-value out."""
+
+from collections.abc import Callable, Iterable
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from bornbiased_jax import alignment, baselines, fingerprints, published, verdict
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.fingerprints import Fingerprint
+from bornbiased_jax.probes import Probe
+from bornbiased_jax.seedprint import calibrated_test
+from bornbiased_jax.transformer import Transformer
+
+NUM_LOGITS = 256
+# REEF as published: 200 statements, layer 18 of 32.
+NUM_STATEMENTS = 200
+STATES_DEPTH = 18 / 32
+
+
+class Score(NamedTuple):
+  """Higher means more alike; log10_p is None of a method without a null of its own."""
+
+  score: float
+  log10_p: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+  """A network, and what methods read of it, computed when first asked for.
+
+  Args:
+    config: its architecture.
+    params: its parameters.
+    probe: random tokens; of other probes number, length and seed are the same.
+  """
+
+  config: ModelConfig
+  params: dict
+  probe: Probe
+
+  @functools.cached_property
+  def hidden(self) -> Fingerprint:
+    return fingerprints.fingerprint(self.params, self.config, self.probe)
+
+  @functools.cached_property
+  def logits(self) -> Fingerprint:
+    ids = tuple(range(min(NUM_LOGITS, self.config.vocab_size)))
+    return fingerprints.fingerprint(self.params, self.config, self.probe, logit_ids=ids)
+
+  @functools.cached_property
+  def states(self) -> np.ndarray:
+    """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
+    statements = dataclasses.replace(self.probe, num_sequences=NUM_STATEMENTS)
+    layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
+    return np.asarray(_residuals(self.config, statements, self.params)[layer])
+
+  @property
+  def pair(self) -> tuple[ModelConfig, dict]:
+    return self.config, self.params
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _residuals(config, probe, params):
+  inputs = probe.inputs(config, jax.numpy.arange(probe.num_sequences))
+  return Transformer(config).apply({'params': params}, inputs, ('residual_last',), method='read')['residual_last']
+
+
+def _calibrated(base: Fingerprint, suspect: Fingerprint) -> Score:
+  shared = base.input_ND if verdict.input_is_shared(base, suspect) else None
+  return _z(calibrated_test(base.hidden_ND, suspect.hidden_ND, shared, num_permutations=1))
+
+
+def _z(result):
+  return Score(result.z, result.log10_p)
+
+
+def _aligned(base: Subject, suspect: Subject) -> Score:
+  probe = dataclasses.replace(base.probe, kind='gaussian', num_ids=None)
+  return _z(alignment.aligned_test(base.pair, suspect.pair, probe))
+
+
+def _published(base: Subject, suspect: Subject) -> Score:
+  hidden = base.hidden.hidden_ND, suspect.hidden.hidden_ND
+  result = published.published_test(*hidden, null=_null_taus(*hidden[0].shape))
+  # NaN, where too few dimensions are common to both, is no evidence.
+  log10_p = math.log10(max(result.p_value, 1e-300)) if result.p_value == result.p_value else 0.0
+  return Score(-log10_p, log10_p)
+
+
+_null_taus = functools.lru_cache(maxsize=4)(published.null_taus)
+
+
+def _units(base: Subject, suspect: Subject, against_gate: bool) -> Score:
+  result = alignment.matched_units_test(base.params, suspect.params, against_gate=against_gate)
+  return Score(-result.log10_p, result.log10_p)
+
+
+METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
+    'SeedPrint': lambda base, suspect: _calibrated(base.hidden, suspect.hidden),
+    'SeedPrint aligned': _aligned,
+    'SeedPrint logits': lambda base, suspect: _calibrated(base.logits, suspect.logits),
+    'SeedPrint published': _published,
+    'MLP units': functools.partial(_units, against_gate=False),
+    'MLP units by gate': functools.partial(_units, against_gate=True),
+    'Intrinsic': lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params)),
+    'REEF': lambda base, suspect: Score(baselines.reef(base.states, suspect.states)),
+    'REEF unbiased': lambda base, suspect: Score(baselines.reef(base.states, suspect.states, unbiased=True)),
+    'PCS': lambda base, suspect: Score(baselines.pcs(base.params, suspect.params)),
+    'ICS': lambda base, suspect: Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size)),
+}
+
+
+def published_verdict(method: str, score: Score) -> bool:
+  """Whether the method's authors would call it the same network: above .8, or p below .01."""
+  return score.score > baselines.PUBLISHED_THRESHOLD if score.log10_p is None else score.log10_p < -2
+
+
+def reference_p_value(method: str, base: Subject, score: float, references: Iterable[Subject]) -> float:
+  """Rank of a score among those of the base with K unrelated networks: (1 + as large) / (K + 1).
+
+  Raises:
+    InputError: as the method, of networks that it cannot compare.
+  """
+  others = [METHODS[method](base, reference).score for reference in references]
+  return (1 + sum(other >= score for other in others)) / (1 + len(others))
