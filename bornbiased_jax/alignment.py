@@ -18,7 +18,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.ensemble import default_batch_size
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import Probe
-from bornbiased_jax.seedprint import CalibratedResult, calibrated_test
+from bornbiased_jax.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test
 from bornbiased_jax.transformer import Transformer
 
 # Common tokens a channel: with fewer, a basis change fits unrelated embeddings too.
@@ -62,7 +62,7 @@ def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> n
 
 
 def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe, *,
-                 kind: str | None = None) -> CalibratedResult:
+                 kind: str | None = None, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
   """`calibrated_test` of two networks, whatever the basis of the suspect's residual stream.
 
   W is the `basis_change` between the embeddings of common tokens. The base
@@ -81,6 +81,7 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
     probe: of kind 'gaussian', with more than twice as many sequences as channels.
     kind: as in `basis_change`; None: 'rotation', and under LayerNorm, which no
       rotation commutes with, 'permutation'.
+    num_permutations: as of `calibrated_test`.
 
   Raises:
     InputError: widths or norms that differ, a token probe, or too few common
@@ -99,7 +100,7 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   hidden_a, input_a = _read(config_a, probe, scale, params_a, jnp.eye(config_a.width))
   hidden_b, _ = _read(config_b, probe, scale, params_b, change_DD)
   with jax.default_matmul_precision('highest'):
-    return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a)
+    return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a, num_permutations=num_permutations)
 
 
 def _read(config, probe, scale, params, change_DD):

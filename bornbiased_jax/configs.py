@@ -141,6 +141,7 @@ PRESETS = {
                       vocab_size=32000) | dict(length=4096),
     'tiny_gpt2': dict(_GPT2, **_TINY, mlp_width=512),
     'tiny_llama2': dict(_LLAMA2, **_TINY, mlp_width=344),
+    'tiny_qwen2': dict(_LLAMA2, **_TINY, mlp_width=344, norm_epsilon=1e-6) | dict(qkv_bias=True),
 }
 
 

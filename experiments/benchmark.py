@@ -4,6 +4,7 @@
     python -m experiments.benchmark contraction    # about 2 min
     python -m experiments.benchmark training       # about 3 min
     python -m experiments.benchmark kendall        # about 2 min
+    python -m experiments.benchmark comparison     # about 12 min
 
 PyTorch's rows need the extra: pip install -e '.[parity]'.
 Alternatives run in turn in one process; ratios are medians over rounds.
@@ -21,7 +22,7 @@ from bornbiased_jax.errors import InputError
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
 
-BENCHMARKS = ('sweep', 'contraction', 'training', 'kendall')
+BENCHMARKS = ('sweep', 'contraction', 'training', 'kendall', 'comparison')
 
 
 def main(arguments):

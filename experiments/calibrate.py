@@ -11,13 +11,15 @@ in the same order, the latest checkpoint of each seed_* folder.
 
 Tests: the calibrated one; the same without the projection of what the networks
 share; the published t-test, U test and analytic z (k lowest dimensions, coset,
-softmax). Intervals are from a bootstrap over seeds, since pairs share networks.
+softmax); and, in cells of its own, the calibrated one behind a change of basis
+(alignment.aligned_test), over the first --aligned_seeds networks. Intervals are
+from a bootstrap over seeds, since pairs share networks.
 
 Writes results.json (a row a cell) and figure.png (p-values against uniform
 ones). Started again, it goes on where it was.
 """
 
-import functools
+import itertools
 from pathlib import Path
 
 import jax
@@ -26,8 +28,9 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import configs, fingerprints, plotting, published, seedprint, sources, verdict
+from bornbiased_jax import alignment, configs, fingerprints, plotting, published, seedprint, sources, verdict
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.initialization import init_params
 from bornbiased_jax.probes import Probe
 from experiments import settings as command_line
 from experiments.results import Results
@@ -46,9 +49,10 @@ CALIBRATE_KINDS = KINDS | {
     'init_schemes': (listed(choice(*configs.INIT_SCHEMES)), f'initializations, of {", ".join(configs.INIT_SCHEMES)}'),
     'k': (optional(whole), "identity dimensions of the published test, or 'auto'"),
     'runs': (optional(str), 'folder of training runs seed_*, unrelated to each other'),
+    'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell of the aligned test, at most'),
 }
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
-               k='auto', runs='none')
+               k='auto', runs='none', aligned_seeds='20')
 SCALES = {
     'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
     'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
@@ -63,33 +67,45 @@ def main(settings, output_dir):
   done = {row['cell'] for row in results.rows}
   for name, make in cells(settings).items():
     if name not in done:
-      results.add({'cell': name} | measure(make(), settings))
+      results.add({'cell': name} | make())
   results.finish([{name: value for name, value in row.items() if 'level' not in name} for row in results.rows],
                  display, draw(results.rows))
 
 
 def cells(settings):
-  """By name, functions that make the fingerprints of unrelated networks."""
-  random = {f'{name}, {scheme} init, {kind}': functools.partial(random_networks, name, scheme, kind, settings)
-            for name in settings.config for scheme in settings.init_schemes for kind in settings.probes}
-  trained = {f'trained, {kind}': functools.partial(trained_networks, kind, settings)
-             for kind in settings.probes if kind != 'shared_tokens'} if settings.runs else {}
-  return random | trained
+  """By name, functions that measure a row."""
+  found = {}
+  for name in settings.config:
+    for scheme in settings.init_schemes:
+      config, cell = configs.get(name, init_scheme=scheme), f'{name}, {scheme} init'
+      for kind in settings.probes:
+        found[f'{cell}, {kind}'] = lambda config=config, kind=kind: measure(random_networks(config, kind, settings),
+                                                                            settings)
+      found[f'{cell}, aligned'] = lambda config=config: measure_aligned(
+          [(config, init_params(config, seed)) for seed in settings.seeds[:settings.aligned_seeds]], settings)
+  if settings.runs:
+    for kind in (kind for kind in settings.probes if kind != 'shared_tokens'):
+      found[f'trained, {kind}'] = lambda kind=kind: measure(trained_networks(kind, settings), settings)
+    found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs_of(settings)], settings)
+  return found
 
 
-def random_networks(name, scheme, kind, settings):
-  config = configs.get(name, init_scheme=scheme)
-  with tqdm(total=len(settings.seeds), desc=f'{name}, {scheme} init, {kind}', unit='network', leave=False) as bar:
+def random_networks(config, kind, settings):
+  with tqdm(total=len(settings.seeds), desc=f'fingerprints, {kind}', unit='network', leave=False) as bar:
     return fingerprints.of_seeds(config, settings.seeds, probe_of(kind, settings), on_network=bar.update,
                                  embedding_seed=SHARED_EMBEDDING_SEED if kind == 'shared_tokens' else None)
 
 
 def trained_networks(kind, settings):
+  bar = tqdm(runs_of(settings), desc=f'fingerprints, {kind}', unit='network', leave=False)
+  return [sources.fingerprint(run, probe_of(kind, settings)) for run in bar]
+
+
+def runs_of(settings) -> list[str]:
   runs = sorted(str(path) for path in Path(settings.runs).expanduser().glob('seed_*'))
   if len(runs) < 3:
     raise InputError(f'--runs: {settings.runs} has {len(runs)} folders seed_*; at least three are needed')
-  bar = tqdm(runs, desc=f'trained, {kind}', unit='network', leave=False)
-  return [sources.fingerprint(run, probe_of(kind, settings)) for run in bar]
+  return runs
 
 
 def probe_of(kind, settings):
@@ -105,13 +121,25 @@ def measure(networks, settings) -> dict:
   unprojected_P = pairwise_z(hidden_SND) if shared else z_P
   p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}
   p_values |= published_p_values(hidden_SND, settings.k)
-  row = {'networks': len(networks), 'pairs': len(z_P), 'input_shared': shared,
+  return {'input_shared': shared} | rates(z_P, p_values, len(networks))
+
+
+def measure_aligned(networks, settings) -> dict:
+  """The same of `alignment.aligned_test`, whose every pair needs a forward pass."""
+  pairs = tqdm(list(itertools.combinations(networks, 2)), desc='aligned', unit='pair', leave=False)
+  probe = probe_of('gaussian', settings)
+  z_P = np.array([alignment.aligned_test(*pair, probe, num_permutations=1).z for pair in pairs])
+  return {'input_shared': True} | rates(z_P, {'calibrated': stats.norm.sf(z_P)}, len(networks))
+
+
+def rates(z_P, p_values, num_networks) -> dict:
+  row = {'networks': num_networks, 'pairs': len(z_P),
          'mean_z': float(z_P.mean()), 'sd_z': float(z_P.std(ddof=1)), 'max_z': float(z_P.max())}
   for test, p_P in p_values.items():
     for alpha in ALPHAS:
       accused_P = np.asarray(p_P) <= alpha  # NaN, where a test has no answer, accuses nobody.
       row[f'{test}_{alpha}'] = float(accused_P.mean())
-      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P, len(networks))
+      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P, num_networks)
     row[f'{test}_share_below_level'] = np.mean(np.asarray(p_P)[:, None] <= LEVELS, axis=0).round(5)
   return row
 
@@ -157,7 +185,7 @@ def bootstrap(accused_P, num_networks) -> list[float]:
 
 
 def display(row):
-  rate = lambda test, alpha: f'{row[f"{test}_{alpha}"]:.1%}'
+  rate = lambda test, alpha: f'{row[name]:.1%}' if (name := f'{test}_{alpha}') in row else '–'
   low, high = row['calibrated_0.01_ci95']
   return {'unrelated networks': row['cell'], 'pairs': str(row['pairs']), 'sd z': f'{row["sd_z"]:.2f}',
           'calibrated at .05': rate('calibrated', 0.05), 'at .01 (95 % interval)':
@@ -172,6 +200,8 @@ def draw(rows):
     axes = figure.subplots(1, 3, sharey=True)
     for ax, test in zip(axes, ('calibrated', 'unprojected', 'published_t'), strict=True):
       for i, row in enumerate(rows):
+        if f'{test}_0.01' not in row:
+          continue
         ax.plot(LEVELS, row[f'{test}_share_below_level'], '-' if i < len(plotting.COLORS) else ':', linewidth=1,
                 label=row['cell'])
       level = np.array([1e-4, 1])

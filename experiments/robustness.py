@@ -43,15 +43,18 @@ def rate(text: str) -> float:
   return value
 
 
+ALTERATIONS = (*alterations.PRESERVING, *alterations.DAMAGING)
 ROBUSTNESS_KINDS = KINDS | {
     'study': (optional(str), 'folder of experiments.training_study, whose trained networks are altered'),
+    'alterations': (listed(choice(*ALTERATIONS)), f'what is done to networks, of {", ".join(ALTERATIONS)}'),
     'methods': (listed(choice(*METHODS)), f'fingerprints, of {", ".join(METHODS)}'),
     'false_positive_rate': (rate, 'share of unrelated pairs that a threshold accuses'),
 }
-_LAPTOP = dict(study='none', config='tiny_llama2', seeds='42-51', num_sequences='1000', length='16', probe_seed='0',
-               methods=','.join(METHODS), false_positive_rate='0.01')
+_LAPTOP = dict(study='none', config='tiny_llama2', seeds='42-47', num_sequences='1000', length='16', probe_seed='0',
+               alterations=','.join(ALTERATIONS), methods=','.join(METHODS), false_positive_rate='0.01')
 SCALES = {
-    'smoke': _LAPTOP | dict(seeds='42-44', num_sequences='300', length='4'),
+    'smoke': _LAPTOP | dict(seeds='42-44', num_sequences='300', length='4', alterations='permute units,quantize',
+                            methods='SeedPrint,MLP units,Intrinsic'),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(config='nano_llama2', num_sequences='4000', length='64'),
 }
@@ -92,11 +95,13 @@ def alterations_of(settings, originals):
                                 for seed, network in originals.items()})
 
   yield 'none', None, lambda: (originals, originals)
-  for name, change in alterations.PRESERVING.items():
-    yield name, None, altered(change)
-  for name, (change, strengths) in alterations.DAMAGING.items():
-    for strength in strengths:
-      yield name, strength, altered(change, strength)
+  for name in settings.alterations:
+    if name in alterations.PRESERVING:
+      yield name, None, altered(alterations.PRESERVING[name])
+    else:
+      change, strengths = alterations.DAMAGING[name]
+      for strength in strengths:
+        yield name, strength, altered(change, strength)
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
     yield 'train on Python', None, lambda: (originals, load(settings, '', 'python'))

@@ -1,4 +1,4 @@
-"""SeedPrint on networks of known lineage: Tables 4 and 11's layout, the published p-values beside the calibrated z.
+"""SeedPrint on networks of known lineage: Tables 4 and 9 to 11, the published p-values beside the calibrated z.
 
     python -m experiments.seedprint_tables --study=results/training_study_laptop
 
@@ -17,7 +17,7 @@ misjudged where a related one has p > 1e-4 or an unrelated one p <= 1e-4
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import checkpoint, plotting, published, seedprint, verdict
+from bornbiased_jax import checkpoint, fingerprints, plotting, published, seedprint, verdict
 from bornbiased_jax.statistics import p_value_text
 from experiments import persistence
 from experiments import seedprint as program
@@ -29,7 +29,9 @@ _LAPTOP = program.PROBE | dict(study='none', seeds='42-51')
 SCALES = {'smoke': _LAPTOP | dict(seeds='42,43', num_sequences='300', length='4'), 'laptop': _LAPTOP,
           'paper': _LAPTOP | dict(seeds='42,123,1000,2000', num_sequences='10000', length='1024', probe='gaussian')}
 SUBSETS = ('lowest', 'highest', 'random')
-PUBLISHED = {'a': '.357–.678', 'b': '4.0e-10–5.6e-4', 'c': '.035–.426'}
+# p of the paper's t-tests, of networks with and without biases on query, key and value (Qwen, LLaMA).
+PUBLISHED = {(False, 'a'): '.357–.678', (False, 'b'): '4.0e-10–5.6e-4', (False, 'c'): '.035–.426',
+             (True, 'a'): '.094–.451', (True, 'b'): '1.1e-24–4.4e-13', (True, 'c'): '.026–.286'}
 
 
 def main(settings, output_dir):
@@ -46,8 +48,9 @@ def main(settings, output_dir):
   for group, related, base, suspect in tqdm(pairs(settings), unit='pair', desc='pairs'):
     if (base, suspect) not in done:
       results.add({'group': group, 'related': related, 'base': base, 'suspect': suspect,
+                   'qkv_bias': fingerprints.config_of(take(base)).qkv_bias,
                    **compare(take(base), take(suspect), null)})
-  summary = [summarize(fields, rows) for fields, rows in grouped(results.rows, 'group', 'related')]
+  summary = [summarize(fields, rows) for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
   results.finish(summary, display, draw(results.rows))
 
 
@@ -104,7 +107,7 @@ def display(row):
           'z (lowest, mean, highest)': f'{row["z_lowest"]:.1f}, {row["z_mean"]:.1f}, {row["z_highest"]:.1f}',
           'largest p': p_value_text(row['weakest_log10_p']), 'misjudged': str(row['misjudged']),
           'published test, p of t': f'{row["published_t_lowest"]:.2g}–{row["published_t_highest"]:.2g}',
-          'it misjudges': str(row['published_misjudged']), 'in the paper': PUBLISHED.get(row['group'], '–'),
+          'it misjudges': str(row['published_misjudged']), 'in the paper': PUBLISHED.get((row['qkv_bias'], row['group']), '–'),
           'mean z of low / high / random k': ' / '.join(f'{row[f"mean_z_{name}"]:.1f}'
                                                         for name in SUBSETS)}
 

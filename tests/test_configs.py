@@ -19,6 +19,7 @@ TABLE = {
     'llama2_7b': (32, 32, 4096, 11008, 32000, 4096),
     'tiny_gpt2': (4, 4, 128, 512, 2048, 1024),
     'tiny_llama2': (4, 4, 128, 344, 2048, 2048),
+    'tiny_qwen2': (4, 4, 128, 344, 2048, 2048),
 }
 GPT2 = dict(norm='layernorm', activation='gelu_tanh', gated_mlp=False, tied_head=True,
             qkv_bias=True, output_bias=True, mlp_bias=True)

@@ -1,6 +1,7 @@
 """The pretraining program and the study built on it, at smoke scale; and what each of its flags refuses."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from bornbiased_jax import checkpoint, configs, huggingface, seedprint, sharding
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import of_seeds
+from bornbiased_jax.methods import METHODS
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.transformer import Transformer
-from experiments import calibrate, persistence, pretrain, seedprint_tables, training_study
+from experiments import baselines, calibrate, persistence, pretrain, robustness, seedprint_tables, training_study
 from experiments.settings import resolve
 from tiny_runs import mesh
 
@@ -76,12 +78,46 @@ def test_the_studys_pairs_are_judged(study, tmp_path):
   assert all(row['z'] > 10 for row in results['rows'] if row['related'])
 
 
+def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
+  results = read_study(baselines, baselines.BASELINES_KINDS, study, tmp_path)
+  # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger.
+  assert len(results['rows']) == len(METHODS) * (2 + 1 + 2 + 1 + 1)
+  same = {(row['table'], row['method']): row['same'] for row in results['summary']}
+  assert same['6', 'SeedPrint'] == same['6', 'MLP units'] == 1 and same['4a', 'SeedPrint'] == 0
+  assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
+
+
+def test_robustness_of_random_networks(tmp_path):
+  settings = resolve(robustness.SCALES, 'smoke', robustness.ROBUSTNESS_KINDS)
+  robustness.main(settings, tmp_path)
+  summary = json.loads((tmp_path / 'results.json').read_text())['summary']
+  found = {(row['alteration'], row['strength']): row['found'] for row in summary}
+  assert list(found) == [('none', None), ('permute units', None), ('quantize', 8), ('quantize', 4)]
+  assert found['permute units', None] == {'SeedPrint': 1, 'MLP units': 0, 'Intrinsic': 1}
+  assert found['none', None]['MLP units'] == 1 and summary[1]['logit_change'] < 1e-4 < summary[3]['logit_change']
+  with pytest.raises(InputError, match='--seeds: at least three'):
+    robustness.main(SimpleNamespace(**vars(settings) | {'seeds': [1, 2]}), tmp_path)
+
+
+def test_robustness_of_trained_networks(study):
+  """What only a study has: initializations and continuations as bases and suspects."""
+  settings = resolve(robustness.SCALES, 'smoke', robustness.ROBUSTNESS_KINDS, study=str(study), alterations='prune')
+  settings.seeds = [42, 43]
+  originals = robustness.load(settings, '')
+  made = {name: make() for name, _, make in robustness.alterations_of(settings, originals)
+          if name.startswith('train')}
+  assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42]]
+  row = robustness.measure(*made['train from init'], ['PCS'])
+  assert len(row['PCS, related']) == 2 and len(row['PCS, unrelated']) == 1 and row['PCS, related log10 p'] == [None] * 2
+
+
 def test_unrelated_networks_are_calibrated(tmp_path, study):
   settings = resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, probes='gaussian')
   calibrate.main(settings, tmp_path)
-  row, = json.loads((tmp_path / 'results.json').read_text())['rows']
-  assert row['pairs'] == 10 and row['input_shared']
+  row, aligned = json.loads((tmp_path / 'results.json').read_text())['rows']
+  assert row['pairs'] == aligned['pairs'] == 10 and row['input_shared']
   assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
+  assert abs(aligned['mean_z']) < 1.5 and 'published_t_0.01' not in aligned
   with pytest.raises(InputError, match='has 2 folders seed_'):
     calibrate.main(resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, probes='gaussian',
                            runs=str(study / 'english')), tmp_path / 'trained')

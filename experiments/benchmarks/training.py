@@ -32,10 +32,8 @@ def recipe_of(batch_size, length):
 
 def stepper(config, recipe, seeds, attend=None):
   """A function that makes one step on the same tokens, of one network or of several, and keeps its state to itself."""
-  init = functools.partial(training.init_state, config, recipe)
-  step = functools.partial(training.train_step, attend=attend) if attend else training.ensemble_step
-  step = jax.jit(functools.partial(step, config, recipe), donate_argnums=0)
-  state = [jax.jit(init if attend else jax.vmap(init))(seeds)]
+  init, step = programs(config, recipe, attend)
+  state = [init(seeds)]
   tokens_BT = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, config.vocab_size)
 
   def run():
@@ -43,6 +41,15 @@ def stepper(config, recipe, seeds, attend=None):
     return metrics
 
   return run
+
+
+@functools.lru_cache
+def programs(config, recipe, attend):
+  """Initialization and step, compiled once; of several networks without `attend`."""
+  init = functools.partial(training.init_state, config, recipe)
+  step = functools.partial(training.train_step, attend=attend) if attend else training.ensemble_step
+  return (jax.jit(init if attend else jax.vmap(init)),
+          jax.jit(functools.partial(step, config, recipe), donate_argnums=0))
 
 
 def step_row(name, batch_size, length, dtype, rounds):
