@@ -71,9 +71,9 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
 
   Null hypothesis: given the embeddings, the suspect's blocks are those of an
   independent draw, in any basis. It holds for independent seeds before
-  training. Training adapts blocks to their embeddings, so that unrelated
-  networks trained on the same text may look related: compare with
-  `robustness`'s measured rates before accusing.
+  training. Training adapts blocks to their embeddings, so that no theory
+  covers unrelated networks trained on the same text; experiments.calibrate
+  measures its rate there.
 
   Args:
     base: configuration and parameters.

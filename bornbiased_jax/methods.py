@@ -120,11 +120,15 @@ def published_verdict(method: str, score: Score) -> bool:
   return score.score > baselines.PUBLISHED_THRESHOLD if score.log10_p is None else score.log10_p < -2
 
 
-def reference_p_value(method: str, base: Subject, score: float, references: Iterable[Subject]) -> float:
-  """Rank of a score among those of the base with K unrelated networks: (1 + as large) / (K + 1).
+def reference_scores(method: str, base: Subject, references: Iterable[Subject]) -> list[float]:
+  """Scores of the base with K networks that are unrelated to it: a null for methods that have none.
 
   Raises:
     InputError: as the method, of networks that it cannot compare.
   """
-  others = [METHODS[method](base, reference).score for reference in references]
-  return (1 + sum(other >= score for other in others)) / (1 + len(others))
+  return [METHODS[method](base, reference).score for reference in references]
+
+
+def rank_p_value(score: float, references: list[float]) -> float:
+  """(1 + references as large) / (K + 1)."""
+  return (1 + sum(reference >= score for reference in references)) / (1 + len(references))

@@ -5,8 +5,11 @@ import math
 import numpy as np
 from scipy import stats
 
+from bornbiased_jax import alignment, fingerprints
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
+from bornbiased_jax.probes import Probe
 from bornbiased_jax.seedprint import CalibratedResult, calibrated_test
 from bornbiased_jax.statistics import p_value_text
 
@@ -19,6 +22,10 @@ UNRELATED_ABOVE = 0.01
 LEAST_SEQUENCES = 1000
 DETECTABLE = 0.1
 MOST_DEGENERATE = 0.1
+
+BLIND_TO_BASES = ('A descendant whose residual channels were permuted or rotated on purpose would look the same; '
+                  'the aligned test would find it.')
+BLIND_TO_EMBEDDINGS = 'A descendant whose embeddings were replaced would look the same.'
 
 
 def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tuple[dict, CalibratedResult | None]:
@@ -41,23 +48,59 @@ def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tu
   if base.metadata['probe'] != suspect.metadata['probe'] and base.hidden_ND.shape[1] == suspect.hidden_ND.shape[1]:
     raise InputError(f'fingerprints of different probes cannot be compared: {_probe(base)} and {_probe(suspect)}')
   n, D = base.hidden_ND.shape
-  report = {'schema': SCHEMA, 'verdict': None, 'reasons': [], 'statistic': None, 'z': None, 'log10_p': None,
-            'p_value': None, 'detectable': None, 'sequences': n, 'width': D, 'input_shared': None,
-            'probe': base.metadata['probe'], 'base': base.metadata['about'], 'suspect': suspect.metadata['about']}
+  report = _report(n, D, base.metadata['probe'], base.metadata['about'], suspect.metadata['about'])
   if D != suspect.hidden_ND.shape[1]:
-    other = suspect.hidden_ND.shape[1]
-    return report | _ruled('not comparable', f'The networks have {D} and {other} residual channels, which this test '
-                                             'pairs one by one; it does not truncate.'), None
+    return report | _of_widths(D, suspect.hidden_ND.shape[1]), None
   shared = input_is_shared(base, suspect)
   report['input_shared'] = shared
   if shared and n <= 2 * D:
     return report | _ruled('inconclusive', 'Both networks read the same vectors, which must be projected out first; '
                                            f'{n} sequences are too few for {D} channels: use more than {2 * D}.'), None
   result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
+  return report | _judged(result, alpha, n, D, BLIND_TO_BASES), result
+
+
+def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
+                    about: tuple[dict, dict] = ({}, {}),
+                    alpha: float = ALPHA) -> tuple[dict, CalibratedResult | None]:
+  """`compare`, whatever the basis of the suspect's residual stream (`alignment.aligned_test`).
+
+  Args:
+    base: configuration and parameters.
+    suspect: likewise.
+    probe: of kind 'gaussian'.
+    about: JSON that says which networks they are.
+    alpha: largest p-value of 'related'.
+
+  Returns:
+    As `compare`; 'inconclusive' where the networks cannot be aligned, and why.
+  """
+  n, D = probe.num_sequences, base[0].width
+  report = _report(n, D, fingerprints.probe_settings(probe, base[0]), *about) | {'input_shared': True}
+  if D != suspect[0].width:
+    return report | _of_widths(D, suspect[0].width), None
+  try:
+    result = alignment.aligned_test(base, suspect, probe)
+  except InputError as error:
+    return report | _ruled('inconclusive', f'These networks cannot be aligned: {error}.'), None
+  return report | _judged(result, alpha, n, D, BLIND_TO_EMBEDDINGS), result
+
+
+def _report(n, D, probe, base, suspect):
+  return {'schema': SCHEMA, 'verdict': None, 'reasons': [], 'statistic': None, 'z': None, 'log10_p': None,
+          'p_value': None, 'detectable': None, 'sequences': n, 'width': D, 'input_shared': None,
+          'probe': probe, 'base': base, 'suspect': suspect}
+
+
+def _of_widths(base, suspect):
+  return _ruled('not comparable', f'The networks have {base} and {suspect} residual channels, which this test pairs '
+                                  'one by one; it does not truncate.')
+
+
+def _judged(result, alpha, n, D, blind_spot):
   detectable = abs(stats.norm.isf(alpha)) * result.null_std
-  report |= {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p, 'p_value': result.p_value,
-             'detectable': detectable}
-  return report | _ruled(*_decide(result, detectable, alpha, n, D)), result
+  return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p, 'p_value': result.p_value,
+          'detectable': detectable} | _ruled(*_decide(result, detectable, alpha, n, D, blind_spot))
 
 
 def input_is_shared(base: Fingerprint, suspect: Fingerprint) -> bool:
@@ -66,7 +109,7 @@ def input_is_shared(base: Fingerprint, suspect: Fingerprint) -> bool:
   return bool(difference <= 1e-4 * base.input_ND.std())
 
 
-def _decide(result, detectable, alpha, n, D):
+def _decide(result, detectable, alpha, n, D, blind_spot):
   found = (f'The {D} channels of one network correlate with the same channels of the other by {result.statistic:.4f} '
            f'on average, over {n} sequences: z = {result.z:.1f}, p-value {p_value_text(result.log10_p)}.')
   if result.num_degenerate > MOST_DEGENERATE * D:
@@ -82,8 +125,7 @@ def _decide(result, detectable, alpha, n, D):
   if n < LEAST_SEQUENCES or detectable > DETECTABLE:
     return 'inconclusive', found, (f'Only a mean correlation above {detectable:.3f} would have been seen: use more '
                                    f'sequences, {LEAST_SEQUENCES} at least.')
-  return 'unrelated', found, (f'A mean correlation above {detectable:.4f} would have been seen. A descendant whose '
-                              'residual channels were permuted or rotated on purpose would look the same.')
+  return 'unrelated', found, f'A mean correlation above {detectable:.4f} would have been seen. {blind_spot}'
 
 
 def _ruled(verdict, *reasons):

@@ -15,6 +15,7 @@ its score among those of the base with --references fresh networks.
 Writes results.json (a row a method and pair) and figure.png (scores by table).
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -44,19 +45,15 @@ SCALES = {'smoke': _LAPTOP | dict(seeds='42,43', num_sequences='300', length='4'
 def main(settings, output_dir):
   results = Results(output_dir, 'baselines', settings)
   done = {(row['method'], row['base'], row['suspect']) for row in results.rows}
-  subjects, references = {}, []
-
-  def take(name):
-    if name not in subjects:
-      subjects[name] = robustness.subject(*sources.load(name)[:2], settings)
-    return subjects[name]
-
+  take = functools.cache(lambda name: robustness.subject(*sources.load(name)[:2], settings))
+  fresh = functools.cache(lambda config: fresh_networks(config, settings))
+  null = functools.cache(lambda method, base: methods.reference_scores(method, take(base), fresh(take(base).config)))
   for table, related, base, suspect in tqdm(pairs(settings), desc='pairs', unit='pair'):
     for method in settings.methods:
       if (method, base, suspect) not in done:
-        references = references or fresh(take(base), settings)
+        score = METHODS[method](take(base), take(suspect))
         results.add({'table': table, 'related': related, 'method': method, 'base': base, 'suspect': suspect}
-                    | judge(method, take(base), take(suspect), references))
+                    | judge(method, score, functools.partial(null, method, base)))
   summary = [summarize(fields, rows) for fields, rows in grouped(results.rows, 'table', 'related', 'method')]
   results.finish(summary, display, draw(results.rows, settings))
 
@@ -74,15 +71,13 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   return found
 
 
-def fresh(base: Subject, settings) -> list[Subject]:
-  return [robustness.subject(base.config, init_params(base.config, FIRST_REFERENCE + i), settings)
+def fresh_networks(config, settings) -> list[Subject]:
+  return [robustness.subject(config, init_params(config, FIRST_REFERENCE + i), settings)
           for i in range(settings.references)]
 
 
-def judge(method, base, suspect, references) -> dict:
-  score = METHODS[method](base, suspect)
-  p_value = (methods.reference_p_value(method, base, score.score, references) if score.log10_p is None
-             else 10**score.log10_p)
+def judge(method, score, null) -> dict:
+  p_value = methods.rank_p_value(score.score, null()) if score.log10_p is None else 10**score.log10_p
   return {'score': score.score, 'p_value': p_value, 'same_as_published': methods.published_verdict(method, score),
           'same': p_value <= LEVEL}
 

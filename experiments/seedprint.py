@@ -10,11 +10,14 @@ answer is correlated, channel by channel, and compared with the same under
 permuted channels. Fingerprints are kept in OUTPUT_DIR/fingerprints, results.json
 has the verdict (schema 1: verdict, reasons, statistic, z, log10_p, p_value, …),
 figure.png the evidence. With --references=K the base is also compared with K
-fresh networks of its own architecture, a null that no theory stands behind.
+fresh networks of its own architecture, a null that no theory stands behind. A
+suspect whose residual channels may have been rotated or permuted wants --align:
+both then read Gaussian vectors, in the basis that their embeddings tell.
 
 Exit code: 0 related, 1 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input.
 """
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -23,11 +26,12 @@ from tqdm import tqdm
 
 from bornbiased_jax import fingerprints, plotting, published, sources, verdict
 from bornbiased_jax.environment import environment
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import KINDS as PROBE_KINDS
 from bornbiased_jax.probes import Probe
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
-from experiments.settings import KINDS, choice, optional, required, whole
+from experiments.settings import KINDS, choice, optional, required, switch, whole
 
 EXIT_CODES = {'related': 0, 'unrelated': 1, 'inconclusive': 3, 'not comparable': 4}
 
@@ -39,10 +43,11 @@ PROBE_SETTINGS = {
 SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {
     'base': (required(sources.FORMS), f'a network: {sources.FORMS}'),
     'suspect': (required(sources.FORMS), 'another, likewise'),
+    'align': (switch, 'undo a rotation or permutation of the residual channels first, found from the embeddings'),
     'references': (lambda text: whole(text, 0, 10**4), 'fresh networks of the base\'s architecture to compare it with'),
 }
 PROBE = dict(probe='tokens', num_sequences='2000', length='64', probe_seed='0', num_ids='auto')
-_LAPTOP = PROBE | dict(base='none', suspect='none', references='0')
+_LAPTOP = PROBE | dict(base='none', suspect='none', references='0', align='false')
 SCALES = {
     'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences='300', length='4', references='3'),
     'laptop': _LAPTOP,
@@ -52,6 +57,18 @@ SCALES = {
 
 def main(settings, output_dir):
   make_directory(output_dir)
+  report, result, reference = (aligned if settings.align else plain)(settings, output_dir)
+  write_json(output_dir / 'results.json', {'experiment': 'seedprint', 'settings': vars(settings),
+                                           'environment': environment()} | report | {'reference': reference})
+  print(f'{report["verdict"].upper()}: {settings.base} and {settings.suspect}', *report['reasons'], sep='\n  ')
+  if result:
+    plotting.save(draw(result, report, reference), output_dir / 'figure.png')
+  print(f'wrote {output_dir}/results.json' + (' and figure.png' if result else ''))
+  sys.exit(EXIT_CODES[report['verdict']])
+
+
+def plain(settings, output_dir):
+  """Report, result and reference of the fingerprints of both."""
   probe = probe_of(settings)
   base, suspect = (take(name, probe, output_dir / 'fingerprints') for name in (settings.base, settings.suspect))
   report, result = verdict.compare(base, suspect)
@@ -61,13 +78,16 @@ def main(settings, output_dir):
     report['reasons'].append('Fresh networks of the same architecture agree with the base as much.')
   if result:
     report['published_p_value'] = published.published_test(base.hidden_ND, suspect.hidden_ND).p_value
-  write_json(output_dir / 'results.json', {'experiment': 'seedprint', 'settings': vars(settings),
-                                           'environment': environment()} | report | {'reference': reference})
-  print(f'{report["verdict"].upper()}: {settings.base} and {settings.suspect}', *report['reasons'], sep='\n  ')
-  if result:
-    plotting.save(draw(result, report, reference), output_dir / 'figure.png')
-  print(f'wrote {output_dir}/results.json' + (' and figure.png' if result else ''))
-  sys.exit(EXIT_CODES[report['verdict']])
+  return report, result, reference
+
+
+def aligned(settings, output_dir):
+  """The same of both networks, the suspect in a basis that is found from the embeddings."""
+  if settings.references:
+    raise InputError('--references: only without --align')
+  probe = dataclasses.replace(probe_of(settings), kind='gaussian', num_ids=None)
+  *networks, about = zip(*(sources.load(name) for name in (settings.base, settings.suspect)), strict=True)
+  return *verdict.compare_aligned(*zip(*networks, strict=True), probe, about), None
 
 
 def probe_of(settings) -> Probe:

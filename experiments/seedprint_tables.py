@@ -107,9 +107,9 @@ def display(row):
           'z (lowest, mean, highest)': f'{row["z_lowest"]:.1f}, {row["z_mean"]:.1f}, {row["z_highest"]:.1f}',
           'largest p': p_value_text(row['weakest_log10_p']), 'misjudged': str(row['misjudged']),
           'published test, p of t': f'{row["published_t_lowest"]:.2g}–{row["published_t_highest"]:.2g}',
-          'it misjudges': str(row['published_misjudged']), 'in the paper': PUBLISHED.get((row['qkv_bias'], row['group']), '–'),
-          'mean z of low / high / random k': ' / '.join(f'{row[f"mean_z_{name}"]:.1f}'
-                                                        for name in SUBSETS)}
+          'it misjudges': str(row['published_misjudged']),
+          'in the paper': PUBLISHED.get((row['qkv_bias'], row['group']), '–'),
+          'mean z of low / high / random k': ' / '.join(f'{row[f"mean_z_{name}"]:.1f}' for name in SUBSETS)}
 
 
 def draw(rows):

@@ -1,13 +1,14 @@
 """Alterations that keep a network's function keep its logits; damage does what it says; and what finds them out."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import alignment, alterations, baselines, configs, seedprint
+from bornbiased_jax import alignment, alterations, baselines, configs, seedprint, verdict
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import fingerprint
 from bornbiased_jax.initialization import init_params
@@ -107,6 +108,19 @@ def test_the_aligned_test_does_not_accuse():
   networks = [(ALIGNED, init_params(ALIGNED, seed)) for seed in range(6)]
   z = [alignment.aligned_test(a, b, PROBE).z for i, a in enumerate(networks) for b in networks[:i]]
   assert np.abs(z).max() < 4 and abs(np.mean(z)) < 1
+
+
+def test_the_aligned_verdict():
+  base = ALIGNED, trained(ALIGNED)
+  hidden = alterations.rotate_channels(*base, jax.random.key(3))
+  report, result = verdict.compare_aligned(base, hidden, PROBE, ({'name': 'a'}, {'name': 'b'}))
+  assert report['verdict'] == 'related' and report['z'] == result.z and report['suspect'] == {'name': 'b'}
+  assert json.loads(json.dumps(report)) == report
+  report, _ = verdict.compare_aligned(base, (ALIGNED, init_params(ALIGNED, 7)), PROBE)
+  assert report['verdict'] == 'unrelated' and 'embeddings were replaced' in report['reasons'][-1]
+  gpt2 = ALIGNED_GPT2, init_params(ALIGNED_GPT2, 1)
+  report, result = verdict.compare_aligned(base, gpt2, PROBE)
+  assert report['verdict'] == 'inconclusive' and 'cannot be aligned: rmsnorm' in report['reasons'][0] and not result
 
 
 @pytest.mark.parametrize('change, message', [

@@ -247,7 +247,7 @@ def noise(seed, n=2000, width=32):
 
 @pytest.mark.parametrize('a, b, expected, reason', [
     (answers(noise(1), noise(8)), answers(noise(1) + noise(2)), 'related', 'share an ancestor'),
-    (answers(noise(1), noise(8)), answers(noise(2)), 'unrelated', 'rotated on purpose'),
+    (answers(noise(1), noise(8)), answers(noise(2)), 'unrelated', 'the aligned test would find it'),
     (answers(noise(1), noise(8)), answers(noise(2) + 0.0126 * noise(1)), 'inconclusive', 'an accusation needs'),
     (answers(noise(1, 500), noise(8, 500)), answers(noise(2, 500)), 'inconclusive', 'sequences, 1000 at least'),
     (answers(noise(1), noise(8)), answers(np.ones((2000, 32))), 'inconclusive', '32 of 32 channels are constant'),
@@ -284,6 +284,13 @@ def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
   report = json.loads((tmp_path / 'results.json').read_text())
   assert report['verdict'] == 'related' and report['reference']['p_value'] == 0.25
   assert (tmp_path / 'figure.png').stat().st_size > 10000
+  settings.align = True
+  with pytest.raises(InputError, match='--references: only without --align'):
+    seedprint.main(settings, tmp_path)
+  settings.references = 0
+  with pytest.raises(SystemExit) as stop:
+    seedprint.main(settings, tmp_path)
+  assert stop.value.code == 0 and json.loads((tmp_path / 'results.json').read_text())['probe']['kind'] == 'gaussian'
   with pytest.raises(InputError, match='--base: is missing'):
     resolve(seedprint.SCALES, 'laptop', seedprint.SEEDPRINT_KINDS)
 
