@@ -58,7 +58,8 @@ def test_forward(platform, name, dtype, names):
 def test_gradient(platform, name):
   config = configs.get(name, remat='full', dtype='bfloat16')
   loss = lambda params, tokens: jnp.mean(Transformer(config).apply({'params': params}, tokens) ** 2)
-  lower(platform, jax.jit(jax.grad(loss)), params_of(config), jax.ShapeDtypeStruct((2, 8), jnp.int32))
+  exported = lower(platform, jax.jit(jax.grad(loss)), params_of(config), jax.ShapeDtypeStruct((2, 8), jnp.int32))
+  assert [leaf.shape for leaf in exported.out_avals] == [leaf.shape for leaf in jax.tree.leaves(params_of(config))]
 
 
 @every_platform
