@@ -5,6 +5,7 @@ test (`aligned_test`); and a test on weights, which finds permuted MLP units
 (`matched_units_test`; Zhu et al. 2025).
 """
 
+import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size
+from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test
@@ -39,21 +40,25 @@ class MatchedUnits(NamedTuple):
   layer_L: np.ndarray
 
 
-def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> np.ndarray:
+def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str, rows: slice = slice(None)) -> np.ndarray:
   """W [D, D] with embedding_a W ≈ embedding_b, least squares over common tokens [V, D].
 
   Args:
     embedding_a: rows of the tokens that both know.
     embedding_b: the same tokens' rows, in the other basis.
     kind: 'rotation' (orthogonal Procrustes) or 'permutation' (linear assignment).
+    rows: the tokens to fit; all by default.
 
   Raises:
-    InputError: different shapes, or fewer than two tokens a channel.
+    InputError: different shapes, values that are not finite, or fewer than two tokens a channel.
   """
   a, b = np.asarray(embedding_a, np.float64), np.asarray(embedding_b, np.float64)
   if a.shape != b.shape or len(a) < LEAST_TOKENS_A_CHANNEL * a.shape[1]:
     raise InputError(f'embeddings {list(a.shape)} and {list(b.shape)} do not fix a change of basis; '
                      f'at least {LEAST_TOKENS_A_CHANNEL} common tokens a channel are needed')
+  if not (np.isfinite(a).all() and np.isfinite(b).all()):
+    raise InputError('embeddings that are not finite numbers do not fix a change of basis')
+  a, b = a[rows], b[rows]
   if kind == 'permutation':
     row, column = optimize.linear_sum_assignment(a.T @ b, maximize=True)
     return np.eye(len(row))[column]
@@ -72,8 +77,9 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   Null hypothesis: given the embeddings, the suspect's blocks are those of an
   independent draw, in any basis. It holds for independent seeds before
   training. Training adapts blocks to their embeddings, so that no theory
-  covers unrelated networks trained on the same text; experiments.calibrate
-  measures its rate there.
+  covers unrelated networks trained on the same text (experiments.calibrate
+  measures their rate): where these embeddings are alike in some basis, and the
+  same circuit is read off them, such networks may agree. `basis_fit` tells.
 
   Args:
     base: configuration and parameters.
@@ -93,9 +99,10 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
     raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width {config_b.width} '
                      'have no basis in common')
-  kind = kind or ('rotation' if config_a.norm == 'rmsnorm' else 'permutation')
-  common = min(config_a.vocab_size, config_b.vocab_size)
-  change_DD = jnp.float32(basis_change(params_a['embedding'][:common], params_b['embedding'][:common], kind))
+  if probe.num_sequences <= 2 * config_a.width:
+    raise InputError(f'{probe.num_sequences} sequences are too few to project out {config_a.width} channels; '
+                     f'more than {2 * config_a.width} are needed')
+  change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
   scale = config_a.embedding_std
   hidden_a, input_a = _read(config_a, probe, scale, params_a, jnp.eye(config_a.width))
   hidden_b, _ = _read(config_b, probe, scale, params_b, change_DD)
@@ -103,21 +110,44 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
     return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a, num_permutations=num_permutations)
 
 
+def basis_fit(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> float:
+  """Mean cosine of common tokens' embeddings, one half of them in the `basis_change` that the other half tells.
+
+  Near 0 for independent networks, near 1 where one embedding is the other in
+  another basis. Arguments and errors as of `basis_change`.
+  """
+  change_DD = basis_change(embedding_a, embedding_b, kind, rows=slice(0, None, 2))
+  a, b = (np.asarray(embedding, np.float64)[1::2] for embedding in (embedding_a, embedding_b))
+  lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+  return float(np.mean(np.sum(a @ change_DD * b, axis=1) / np.maximum(lengths, 1e-30)))
+
+
+def common_embeddings(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict]) -> tuple[jax.Array, jax.Array]:
+  """Rows of the ids that both vocabularies have; that equal ids are equal tokens is for the caller to know."""
+  common = min(base[0].vocab_size, suspect[0].vocab_size)
+  return base[1]['embedding'][:common], suspect[1]['embedding'][:common]
+
+
+def kind_of(config: ModelConfig) -> str:
+  """What may be undone: LayerNorm commutes with permutations alone."""
+  return 'rotation' if config.norm == 'rmsnorm' else 'permutation'
+
+
 def _read(config, probe, scale, params, change_DD):
-  batch_size = default_batch_size(probe.num_sequences, probe.length)
-  index = np.arange(-(-probe.num_sequences // batch_size) * batch_size) % probe.num_sequences
-  answers = [_answers(config, probe, scale, params, change_DD, index_B) for index_B in index.reshape(-1, batch_size)]
-  return (jnp.concatenate(columns)[:probe.num_sequences] for columns in zip(*answers, strict=True))
+  return in_batches(functools.partial(_answers, dataclasses.replace(config, dtype='float32'), probe, scale, params,
+                                      change_DD), probe.num_sequences, probe.length)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _answers(config, probe, scale, params, change_DD, index_B):
-  """Final-norm outputs without gains, which belong to a basis, and the vectors read, at the last position."""
+  """Final norm without gain and bias, which belong to a basis, and the vectors read, at the last position."""
   with jax.default_matmul_precision('highest'):
     inputs_BTD = probe.inputs(config, index_B) * (scale / config.embedding_std)
-    residual_LBD = Transformer(config).apply({'params': params}, inputs_BTD @ change_DD, ('residual_last',),
-                                             method='read')['residual_last']
-  return residual_LBD[-1], inputs_BTD[:, -1]
+    x_BD = Transformer(config).apply({'params': params}, inputs_BTD @ change_DD, ('residual_last',),
+                                     method='read')['residual_last'][-1]
+    if config.norm == 'layernorm':
+      x_BD = x_BD - x_BD.mean(axis=-1, keepdims=True)
+    return x_BD / jnp.sqrt((x_BD**2).mean(axis=-1, keepdims=True) + config.norm_epsilon), inputs_BTD[:, -1]
 
 
 def matched_units_test(params_a: dict, params_b: dict, *, against_gate: bool = False) -> MatchedUnits:
@@ -125,15 +155,16 @@ def matched_units_test(params_a: dict, params_b: dict, *, against_gate: bool = F
 
   The units of one layer are matched to the other's by their up-projections
   (linear assignment of cosines). Under independence the matching is a uniformly
-  random permutation, and Spearman's rho of it with the identity has an exact
-  law. With `against_gate` it is compared with the matching by
-  gate-projections, which a hidden permutation of units changes likewise.
+  random permutation; Spearman's rho of it with the identity is nearly
+  N(0, 1 / (F - 1)). With `against_gate` it is compared with the matching by
+  gate-projections, which a hidden permutation of units changes likewise: also
+  uniform where up and gate of a unit are independent, as at initialization.
   Layers are combined by Fisher's method (Zhu et al. 2025).
 
   Raises:
     InputError: MLPs of different shapes, or no gate.
 
-  Cost: an assignment of F units a layer, about F³: 0.1 s for 2,048.
+  Cost: an assignment of F units a layer, about F³: 1 s for 2,048.
   """
   rho_L, log_p_L = [], []
   for matched_L in zip(*(_matchings(params_a, params_b, name) for name in ('up', 'gate')[:1 + against_gate]),
@@ -151,5 +182,6 @@ def _matchings(params_a, params_b, name):
   kernels = [params['blocks'][name]['kernel'] if name in params['blocks'] else None for params in (params_a, params_b)]
   if any(kernel is None for kernel in kernels) or kernels[0].shape != kernels[1].shape:
     raise InputError(f'networks without equally large {name}-projections have no units to match')
-  a, b = (kernel_LDF / jnp.linalg.norm(kernel_LDF, axis=1, keepdims=True) for kernel_LDF in kernels)
-  return [optimize.linear_sum_assignment(cosine_FF, maximize=True)[1] for cosine_FF in np.asarray(a.mT @ b)]
+  for layers in zip(*kernels, strict=True):
+    a, b = (kernel_DF / jnp.maximum(jnp.linalg.norm(kernel_DF, axis=0), 1e-30) for kernel_DF in layers)
+    yield optimize.linear_sum_assignment(np.asarray(a.T @ b), maximize=True)[1]

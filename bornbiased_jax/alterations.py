@@ -8,6 +8,7 @@ symmetry. Those of DAMAGING take a strength.
 
 from collections.abc import Callable
 import dataclasses
+import math
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.initialization import draw_params
+from bornbiased_jax.initialization import init_params
 
 Altered = tuple[ModelConfig, dict]
 
@@ -93,7 +94,13 @@ def _fold_gains(config, params):
 
 
 def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Multiplies each head's values by a random invertible matrix, and its output by the inverse."""
+  """Multiplies each head's values by a random invertible matrix, and its output by the inverse.
+
+  Raises:
+    InputError: an intervention that does not commute with it.
+  """
+  if config.intervention in ('rmsnorm', 'variance'):
+    raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
   L, G, K = config.num_layers, config.num_kv_heads, config.head_size
   left, right = jax.random.orthogonal(key, K, (2, L, G))
   stretch = jnp.exp(jax.random.uniform(jax.random.fold_in(key, 1), (L, G, K), minval=-0.7, maxval=0.7))
@@ -116,10 +123,10 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Turns and scales the pairs of channels that RoPE rotates: queries by z, keys by 1 / conj(z).
 
   Raises:
-    InputError: queries and keys are normalized (Qwen3).
+    InputError: queries and keys are normalized (Qwen3), or heads of odd size.
   """
-  if config.qk_norm:
-    raise InputError('normalized queries and keys do not commute with scaling')
+  if config.qk_norm or config.head_size % 2:
+    raise InputError('queries and keys that are normalized, or of odd size, do not commute with turning pairs')
   L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
   angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
   z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))
@@ -175,7 +182,7 @@ def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) ->
 
 
 def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Rounds to `strength` bits with one scale an output channel, and back; `key` is not used."""
+  """Rounds to `strength` bits and back, with one scale a column of each matrix; `key` is not used."""
   levels = 2 ** (strength - 1) - 1
 
   def round_trip(x, key):
@@ -191,8 +198,8 @@ def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) 
 
 
 def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Draws the last layers anew, a share `strength` of them."""
-  kept = config.num_layers - round(strength * config.num_layers)
+  """Draws the last layers anew, a share `strength` of them, rounded up."""
+  kept = config.num_layers - math.ceil(strength * config.num_layers)
   replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
   return config, params | {'blocks': jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])}
 
@@ -210,7 +217,7 @@ DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
 
 
 def _other(config, key):
-  return draw_params(config, jax.random.bits(key, dtype=jnp.uint32))
+  return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
 
 
 def _factors(key, *shape):

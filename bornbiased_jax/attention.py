@@ -38,6 +38,26 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
   return jnp.einsum('BGNTS,BSGK->BTGNK', weights_BGNTS, value_BSGK).reshape(B, T, H * K)
 
 
+def attention_received(query_BTHK: jax.Array, key_BTGK: jax.Array,
+                       change: Callable[[jax.Array, int], jax.Array] = lambda weights_BHTS, first: weights_BHTS,
+                       block: int = TILE) -> jax.Array:
+  """Mean attention weight [B, H, T] on each position, over the queries from it on; float32.
+
+  Args:
+    query_BTHK: of all T positions.
+    key_BTGK: likewise.
+    change: of the weights [B, H, block, T] of queries first, first + 1, …
+    block: queries at once; no [T, T] matrix exists.
+  """
+  T = query_BTHK.shape[1]
+  total_BHT = 0.0
+  for first in range(0, T, block):
+    last = min(first + block, T)
+    weights_BHTS = change(attention_weights(query_BTHK[:, first:last], key_BTGK[:, :last]), first)
+    total_BHT += jnp.pad(weights_BHTS.sum(axis=2), ((0, 0), (0, 0), (0, T - last)))
+  return total_BHT / (T - jnp.arange(T))
+
+
 def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
   """By the definition, with all weights in memory; the same on every backend, and the model's default."""
   return aggregate_values(attention_weights(query_BTHK, key_BSGK), value_BSGK)

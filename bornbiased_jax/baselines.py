@@ -37,7 +37,15 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
     raise InputError('a correlation over layers needs at least two of them in both networks')
   a, b = (np.stack([np.interp(np.linspace(0, 1, depth), np.linspace(0, 1, len(std_L4)), std_L)
                     for std_L in std_L4.T]) for std_L4 in deviations)
-  return float(np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(a, b, strict=True)]))
+  # Matrices of which all have the same std correlate with nothing.
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return _finite(np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(a, b, strict=True)]))
+
+
+def _finite(score) -> float:
+  if not np.isfinite(score):
+    raise InputError('the two have no such similarity: what it compares is constant, or not finite')
+  return float(score)
 
 
 def _layer_stds(params):
@@ -68,7 +76,7 @@ def pcs(params_a: dict, params_b: dict) -> float:
             for params in (params_a, params_b)]
   if _shapes(bodies[0]) != _shapes(bodies[1]):
     raise InputError('parameters of different shapes have no cosine')
-  return float(_cosine(*bodies))
+  return _finite(_cosine(*bodies))
 
 
 def _shapes(params):
@@ -98,7 +106,7 @@ def reef(hidden_a: jax.Array, hidden_b: jax.Array, unbiased: bool = False) -> fl
   if len(hidden_a) != len(hidden_b) or len(hidden_a) < 4:
     raise InputError(f'states of {len(hidden_a)} and {len(hidden_b)} statements cannot be compared; '
                      'both must be of the same, at least 4')
-  return float(_cka(jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32), unbiased))
+  return _finite(_cka(jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32), unbiased))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -145,7 +153,7 @@ def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *, compan
       ids, which subword vocabularies rank last.
     companion: as the paper's code: no gate, and products as they are, not
       brought to mean 0 and std 1.
-    head_size: K; needed where key and value heads are fewer than query heads.
+    head_size: K of both; needed where key and value heads are fewer than query heads.
 
   Raises:
     InputError: ids outside a vocabulary, networks of fewer than two layers,
@@ -157,8 +165,8 @@ def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *, compan
   ids = np.arange(max(0, min(sizes) - ICS_TOKENS), min(sizes)) if ids is None else np.asarray(ids)
   if len(ids) < 2 or ids.min() < 0 or ids.max() >= min(sizes):
     raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both networks have')
-  return float(_cosine(*(_invariants(params, jnp.asarray(ids), companion, head_size)
-                         for params in (params_a, params_b))))
+  return _finite(_cosine(*(_invariants(params, jnp.asarray(ids), companion, head_size)
+                           for params in (params_a, params_b))))
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))

@@ -12,6 +12,7 @@ SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
+INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'mask', 'variance', 'norm')
 
 BASE_STD = 0.02
 BASE_WIDTH = 768
@@ -50,6 +51,11 @@ class ModelConfig:
     dtype: what the forward pass computes in; parameters are float32.
     remat: what the backward pass recomputes of a block instead of storing it:
       'none' | 'dots' (all but products with weights) | 'full'.
+    intervention: what is done to the value aggregate before W_O (interventions.py):
+      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' at all positions,
+      'mask' | 'variance' | 'norm' at one.
+    intervention_position: that one, from 0.
+    intervention_strength: factor of 'variance' and 'norm'.
 
   Raises:
     InputError (a ValueError): names the field that is impossible, and why.
@@ -80,6 +86,9 @@ class ModelConfig:
   embedding_std: float = BASE_STD
   dtype: str = 'float32'
   remat: str = 'none'
+  intervention: str = 'none'
+  intervention_position: int = 0
+  intervention_strength: float = 2.0
 
   def __post_init__(self):
     for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length'):
@@ -99,13 +108,16 @@ class ModelConfig:
                        "(use an even head_size, or positions='learned')")
     for name, choices in (('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
                           ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
-                          ('remat', REMATS)):
+                          ('remat', REMATS), ('intervention', INTERVENTIONS)):
       if getattr(self, name) not in choices:
         raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
-    for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std'):
+    for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std', 'intervention_strength'):
       value = getattr(self, name)
       if type(value) not in (int, float) or not 0 < value < math.inf:
         raise InputError(f'{name}={value!r} must be a positive number')
+    if type(self.intervention_position) is not int or not 0 <= self.intervention_position < self.length:
+      raise InputError(f'intervention_position={self.intervention_position!r} is not a position from 0 to '
+                       f'{self.length - 1}')
     for field in dataclasses.fields(self):
       if field.type is bool and type(getattr(self, field.name)) is not bool:
         raise InputError(f'{field.name}={getattr(self, field.name)!r} must be True or False')

@@ -58,6 +58,14 @@ def default_batch_size(num_sequences: int, length: int) -> int:
   return -(-num_sequences // num_batches)
 
 
+def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int) -> Any:
+  """`measure(index_B)` of sequences 0 to n - 1 in equal batches, the last one wrapping around: numpy arrays [n, …]."""
+  size = default_batch_size(num_sequences, length)
+  parts = [jax.device_get(measure(np.arange(first, first + size) % num_sequences))
+           for first in range(0, num_sequences, size)]
+  return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
+
+
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int, batch_size: int) -> int:
   """Networks at once on all devices: `networks_at_once` on each of them."""
   num_devices = jax.device_count()

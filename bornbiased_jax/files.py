@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+import uuid
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
@@ -11,7 +12,8 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     OSError: the directory is missing or not writable, or the disk is full.
   """
   path = Path(path)
-  partial = path.with_name(f'.{path.name}.partial')
+  # Of this writer alone: another may be at the same file.
+  partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.partial')
   try:
     with open(partial, 'wb') as file:
       file.write(content)

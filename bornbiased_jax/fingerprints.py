@@ -1,6 +1,7 @@
 """Fingerprints: what a network answers to a probe, computed once, saved, and compared by `seedprint`."""
 
 from collections.abc import Callable, Iterable
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -9,7 +10,6 @@ import json
 import math
 import os
 from pathlib import Path
-import shutil
 import zipfile
 
 import jax
@@ -65,10 +65,12 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
     config: the architecture; it computes in float32 at the highest precision.
     probe: the inputs.
     logit_ids: answer with the logits of these ids, [n, their number], instead
-      of the final norm.
+      of the final norm. An id means the same in all networks that know it:
+      those trained on similar text answer alike, related or not.
     about: JSON that says which network it is.
     batch_size: sequences a forward pass; None: `ensemble.default_batch_size`.
-    parts: folder of the batches that are done, from which a stopped call goes on; the last batch removes it.
+    parts: folder of the batches that are done, from which a stopped call
+      goes on; the caller's to remove.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
@@ -90,8 +92,6 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
                       lambda index_B=index_B: np.concatenate(jax.device_get(answer(params, index_B)), axis=1)))
     on_batch(min(batch_size, n - first))
   answers = np.concatenate(done)[:n]
-  if parts is not None:
-    shutil.rmtree(parts, ignore_errors=True)
   hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
   return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
 
@@ -104,8 +104,9 @@ def _mesh_of(params):
 
 def _kept(path, make):
   """An array from its file, or made and written there."""
-  if path and path.exists():
-    return np.load(path, allow_pickle=False)
+  if path:
+    with contextlib.suppress(OSError, ValueError, EOFError):  # Missing, removed meanwhile or damaged: made anew.
+      return np.load(path, allow_pickle=False)
   array = make()
   if path:
     path.parent.mkdir(parents=True, exist_ok=True)

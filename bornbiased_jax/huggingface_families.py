@@ -236,6 +236,7 @@ def choose_family(config: ModelConfig) -> tuple[str, Family]:
   """The first family that can say all of `config`: it comes back from the family's words the same."""
   misfits = {}
   ignored = _UNSAVED + ('rope_theta',) * (config.positions == 'learned')
+  ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
   for name, family in FAMILIES.items():
     try:
       back = _from_stored(to_stored(config, family), family)

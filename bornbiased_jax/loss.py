@@ -15,7 +15,13 @@ CHUNK = 128
 
 def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
                     attend: Callable[..., jax.Array] = attention.plain) -> jax.Array:
-  """Mean cross-entropy, in nats a token, of each token given those before it.
+  """Mean of `token_losses`."""
+  return token_losses(config, params, tokens_BT, attend=attend).mean()
+
+
+def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
+                 attend: Callable[..., jax.Array] = attention.plain) -> jax.Array:
+  """Cross-entropy [B, T], in nats, of each token given those before it.
 
   Args:
     config: the architecture.
@@ -32,15 +38,15 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   chunk, rest = min(CHUNK, T), T % min(CHUNK, T)
 
   @jax.checkpoint
-  def chunk_loss(hidden_BCD, target_BC):
+  def chunk_losses(hidden_BCD, target_BC):
     logits_BCV = model.apply({'params': params}, hidden_BCD, method='unembed')
     target_logit_BC = jnp.take_along_axis(logits_BCV, target_BC[..., None], axis=-1)[..., 0]
-    return jnp.sum(jax.nn.logsumexp(logits_BCV, axis=-1) - target_logit_BC)
+    return jax.nn.logsumexp(logits_BCV, axis=-1) - target_logit_BC
 
   targets_BT = tokens_BT[:, 1:]
   split = lambda x: jnp.swapaxes(x[:, :T - rest].reshape(B, T // chunk, chunk, *x.shape[2:]), 0, 1)
-  add = lambda total, part: (total + chunk_loss(*part), None)
-  total, _ = lax.scan(add, jnp.float32(0), (split(hidden_BTD), split(targets_BT)))
+  _, losses_MBC = lax.scan(lambda _, part: (None, chunk_losses(*part)), None, (split(hidden_BTD), split(targets_BT)))
+  losses_BT = jnp.swapaxes(losses_MBC, 0, 1).reshape(B, T - rest)
   if rest:
-    total += chunk_loss(hidden_BTD[:, -rest:], targets_BT[:, -rest:])
-  return total / (B * T)
+    losses_BT = jnp.concatenate((losses_BT, chunk_losses(hidden_BTD[:, -rest:], targets_BT[:, -rest:])), axis=1)
+  return losses_BT

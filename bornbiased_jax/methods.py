@@ -11,6 +11,8 @@ import numpy as np
 
 from bornbiased_jax import alignment, baselines, fingerprints, published, verdict
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.ensemble import in_batches
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.seedprint import calibrated_test
@@ -20,6 +22,8 @@ NUM_LOGITS = 256
 # REEF as published: 200 statements, layer 18 of 32.
 NUM_STATEMENTS = 200
 STATES_DEPTH = 18 / 32
+# Seeds of fresh networks, which nobody else chooses.
+FIRST_REFERENCE = 2**31
 
 
 class Score(NamedTuple):
@@ -49,28 +53,33 @@ class Subject:
 
   @functools.cached_property
   def logits(self) -> Fingerprint:
-    ids = tuple(range(min(NUM_LOGITS, self.config.vocab_size)))
-    return fingerprints.fingerprint(self.params, self.config, self.probe, logit_ids=ids)
+    """Logits of the first NUM_LOGITS ids, in place of the final norm (`fingerprint` with logit_ids)."""
+    head_VD = self.params['embedding' if self.config.tied_head else 'head'][:NUM_LOGITS]
+    with jax.default_matmul_precision('highest'):
+      return dataclasses.replace(self.hidden, hidden_ND=np.asarray(self.hidden.hidden_ND @ head_VD.T))
 
   @functools.cached_property
   def states(self) -> np.ndarray:
     """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
-    statements = dataclasses.replace(self.probe, num_sequences=NUM_STATEMENTS)
-    layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
-    return np.asarray(_residuals(self.config, statements, self.params)[layer])
+    exact, layer = dataclasses.replace(self.config, dtype='float32'), round(STATES_DEPTH * self.config.num_layers)
+    return in_batches(functools.partial(_states, exact, self.probe, max(0, layer - 1), self.params), NUM_STATEMENTS,
+                      self.probe.length)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
     return self.config, self.params
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _residuals(config, probe, params):
-  inputs = probe.inputs(config, jax.numpy.arange(probe.num_sequences))
-  return Transformer(config).apply({'params': params}, inputs, ('residual_last',), method='read')['residual_last']
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _states(config, probe, layer, params, index_B):
+  with jax.default_matmul_precision('highest'):
+    return Transformer(config).apply({'params': params}, probe.inputs(config, index_B), ('residual_last',),
+                                     method='read')['residual_last'][layer]
 
 
 def _calibrated(base: Fingerprint, suspect: Fingerprint) -> Score:
+  if base.metadata['probe'] != suspect.metadata['probe']:
+    raise InputError('networks of different vocabularies did not read the same: give both the same num_ids')
   shared = base.input_ND if verdict.input_is_shared(base, suspect) else None
   return _z(calibrated_test(base.hidden_ND, suspect.hidden_ND, shared, num_permutations=1))
 
@@ -100,10 +109,17 @@ def _units(base: Subject, suspect: Subject, against_gate: bool) -> Score:
   return Score(-result.log10_p, result.log10_p)
 
 
+def _ics(base: Subject, suspect: Subject) -> Score:
+  if base.config.head_size != suspect.config.head_size:
+    raise InputError('heads of different sizes have no common invariants here')
+  return Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size))
+
+
 METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
     'SeedPrint': lambda base, suspect: _calibrated(base.hidden, suspect.hidden),
     'SeedPrint aligned': _aligned,
-    'SeedPrint logits': lambda base, suspect: _calibrated(base.logits, suspect.logits),
+    # Ids mean the same in all networks, so that trained ones agree, related or not: z has no law.
+    'SeedPrint logits': lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score),
     'SeedPrint published': _published,
     'MLP units': functools.partial(_units, against_gate=False),
     'MLP units by gate': functools.partial(_units, against_gate=True),
@@ -111,13 +127,21 @@ METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
     'REEF': lambda base, suspect: Score(baselines.reef(base.states, suspect.states)),
     'REEF unbiased': lambda base, suspect: Score(baselines.reef(base.states, suspect.states, unbiased=True)),
     'PCS': lambda base, suspect: Score(baselines.pcs(base.params, suspect.params)),
-    'ICS': lambda base, suspect: Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size)),
+    'ICS': _ics,
 }
 
 
+def published_threshold(method: str) -> float | None:
+  """The score above which its authors call two networks the same; None of a method with p-values."""
+  return None if method.startswith(('SeedPrint', 'MLP')) else baselines.PUBLISHED_THRESHOLD
+
+
 def published_verdict(method: str, score: Score) -> bool:
-  """Whether the method's authors would call it the same network: above .8, or p below .01."""
-  return score.score > baselines.PUBLISHED_THRESHOLD if score.log10_p is None else score.log10_p < -2
+  """Whether the method's authors would call it the same network: above .8, or, of a z or p, p below .01."""
+  limit = published_threshold(method)
+  if limit is not None:
+    return score.score > limit
+  return score.log10_p < -2 if score.log10_p is not None else score.score > 2.326
 
 
 def reference_scores(method: str, base: Subject, references: Iterable[Subject]) -> list[float]:
@@ -130,5 +154,8 @@ def reference_scores(method: str, base: Subject, references: Iterable[Subject]) 
 
 
 def rank_p_value(score: float, references: list[float]) -> float:
-  """(1 + references as large) / (K + 1)."""
+  """(1 + references as large) / (K + 1): a p-value if an unrelated suspect is like the references.
+
+  Trained networks are not like random ones: they are more alike.
+  """
   return (1 + sum(reference >= score for reference in references)) / (1 + len(references))

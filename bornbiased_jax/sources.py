@@ -1,12 +1,14 @@
 """Networks by name: a run, a step of a run, a transformers directory, or a preset and a seed."""
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 from pathlib import Path
+import shutil
 
 import jax
 from jax.sharding import Mesh
@@ -15,7 +17,7 @@ from bornbiased_jax import checkpoint, configs, fingerprints, huggingface
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
-from bornbiased_jax.initialization import as_seed, draw_params
+from bornbiased_jax.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.sharding import make_mesh, shardings
 
@@ -41,8 +43,9 @@ def _load(name, mesh):
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
     config = configs.get(preset)
-    draw = functools.partial(draw_params, config)
-    seed = as_seed(int(seed))
+    if mesh is None:
+      return config, init_params(config, int(seed))
+    draw, seed = functools.partial(draw_params, config), as_seed(int(seed))
     return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
   directory, step = _split(name)
   if checkpoint.steps(directory):
@@ -50,7 +53,7 @@ def _load(name, mesh):
   if step is None and (directory / 'config.json').is_file():
     return huggingface.load(directory, mesh)
   if not directory.is_dir():
-    raise InputError(f'{name}: no such network; give {FORMS}')
+    raise InputError(f'{name}: no such network; give {FORMS}; presets are {", ".join(configs.PRESETS)}')
   return checkpoint.load_params(directory, step, mesh)  # Which says what it misses.
 
 
@@ -89,11 +92,14 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   key = hashlib.sha256(json.dumps([about['checksum'], dataclasses.asdict(config), settings]).encode()).hexdigest()[:24]
   path = Path(cache) / f'{key}.npz'
   if path.exists():
-    on_batch(probe.num_sequences)
-    found = fingerprints.load(path)
-    return dataclasses.replace(found, metadata=found.metadata | {'about': about})
+    with contextlib.suppress(InputError):  # A damaged one is made anew.
+      found = fingerprints.load(path)
+      on_batch(probe.num_sequences)
+      return dataclasses.replace(found, metadata=found.metadata | {'about': about})
+  parts = path.with_suffix('.parts')
   made = fingerprints.fingerprint(params, config, probe, logit_ids=logit_ids, about=about, on_batch=on_batch,
-                                  parts=path.with_suffix('.parts'))
+                                  parts=parts)
   path.parent.mkdir(parents=True, exist_ok=True)
   made.save(path)
+  shutil.rmtree(parts, ignore_errors=True)
   return made

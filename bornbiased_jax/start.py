@@ -27,10 +27,10 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
     states, stories = _own(run)
     return _stack(run, states), [story.get('parent') for story in stories]
   if run.resume:
-    states, parents = zip(*(_resume(run, directory) for directory in _sources(run, run.resume)), strict=True)
+    states, parents = zip(*(_resume(run, *source) for source in _sources(run, run.resume)), strict=True)
     return _stack(run, states), list(parents)
   if run.init_from:
-    states, parents = zip(*(_init_from(run, directory) for directory in _sources(run, run.init_from)), strict=True)
+    states, parents = zip(*(_init_from(run, *source) for source in _sources(run, run.init_from)), strict=True)
     return _stack(run, states), list(parents)
   init = functools.partial(training.init_state, run.config, run.recipe)
   if run.together:
@@ -85,18 +85,21 @@ def _pairs(part, earlier, now):
 
 
 def _sources(run, path):
-  """Each network's own folder of a folder of runs; else the one that all begin with."""
+  """Each seed and what it begins with: its own folder of a folder of runs, or one that is given."""
   path = Path(path).expanduser()
-  each = [path / directory.name for directory in run.directories]
-  return each if all(checkpoint.steps(directory) for directory in each) else [path] * len(each)
+  there = [child.name for child in sorted(path.glob('seed_*')) if checkpoint.steps(child)]
+  missing = [directory.name for directory in run.directories if directory.name not in there]
+  if there and missing:
+    raise InputError(f'{path} has no {missing[0]}; it has {", ".join(there)}')
+  return [(seed, path / directory.name if there else path)
+          for seed, directory in zip(run.seeds, run.directories, strict=True)]
 
 
-def _resume(run, directory):
+def _resume(run, seed, directory):
   there = checkpoint.steps(directory)
   if not there:
     raise InputError(f'{directory}: no checkpoint to resume from')
-  story, state = _restore(run, directory, there,
-                          lambda story: _refuse_other_model(run, directory, checkpoint.config_of(story)))
+  story, state = _restore(run, directory, there, functools.partial(_refuse_other_network, run, seed, directory))
   if story['step'] >= run.recipe.num_steps:
     raise InputError(f'{directory} is at step {story["step"]} of num_steps={run.recipe.num_steps} already')
   return state, _parent(run.resume, story)
@@ -115,9 +118,9 @@ def _restore(run, directory, candidates, check):
   return story, TrainState(step, items['params'], items['opt_state'])
 
 
-def _init_from(run, directory):
+def _init_from(run, seed, directory):
   def wanted(story):
-    _refuse_other_model(run, directory, checkpoint.config_of(story))
+    _refuse_other_network(run, seed, directory, story)
     return {'params': abstract_state(run).params}
 
   if checkpoint.steps(directory):
@@ -128,6 +131,13 @@ def _init_from(run, directory):
     _, params = huggingface.load(directory, run.mesh)
     parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
   return jax.jit(functools.partial(training.start_from, run.recipe), out_shardings=state_shardings(run))(params), parent
+
+
+def _refuse_other_network(run, seed, directory, story):
+  """A run that bears a seed descends from the network which that seed is."""
+  if story.get('seed') not in (None, seed):
+    raise InputError(f'{directory} descends from seed {story["seed"]}, not {seed}')
+  _refuse_other_model(run, directory, checkpoint.config_of(story))
 
 
 def _refuse_other_model(run, directory, config: ModelConfig):

@@ -5,6 +5,7 @@ V vocabulary, L layers, H query heads, G key/value heads, K head size.
 """
 
 from collections.abc import Callable
+import functools
 
 from flax import linen as nn
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from bornbiased_jax import attention
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.interventions import intervene, intervene_weights
 
 # What `Transformer.read` returns by name, with its shape.
 READS = {
@@ -24,10 +26,11 @@ READS = {
     'input_last': '[B, D] what enters the residual stream',
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
-    'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j before W_O, heads concatenated',
+    'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j as W_O reads it, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
+    'attention_received': '[L, B, H, T] float32, mean weight on each position over the queries from it on',
 }
-_OF_ATTENTION = ('value_aggregate', 'attention_weights')
+_OF_ATTENTION = ('value_aggregate', 'attention_weights', 'attention_received')
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
 _ACTIVATIONS = {
@@ -109,11 +112,19 @@ class Block(nn.Module):
                               (('query_norm', query_BTHK), ('key_norm', key_BSGK)))
     if config.positions == 'rope':
       query_BTHK, key_BSGK = rotate(query_BTHK, config.rope_theta, first), rotate(key_BSGK, config.rope_theta)
+    if 'attention_received' in reads:
+      change = functools.partial(intervene_weights, config)
+      out['attention_received'] = attention.attention_received(query_BTHK, key_BSGK, change)
     if 'attention_weights' in reads:
-      out['attention_weights'] = attention.attention_weights(query_BTHK, key_BSGK)
-      out['value_aggregate'] = attention.aggregate_values(out['attention_weights'], value_BSGK)
+      out['attention_weights'] = intervene_weights(config, attention.attention_weights(query_BTHK, key_BSGK), first)
+      aggregate_BTF = attention.aggregate_values(out['attention_weights'], value_BSGK)
     else:
-      out['value_aggregate'] = self.attend(query_BTHK, key_BSGK, value_BSGK)
+      aggregate_BTF = self.attend(query_BTHK, key_BSGK, value_BSGK)
+    aggregate_BTHK = aggregate_BTF.reshape(query_BTHK.shape)
+    if config.intervention == 'rmsnorm':
+      aggregate_BTHK = _norm(config, 'value_norm', 'rmsnorm')(aggregate_BTHK)
+    aggregate_BTHK = intervene(config, aggregate_BTHK, value_BSGK[:, first:], first)
+    out['value_aggregate'] = aggregate_BTHK.reshape(aggregate_BTF.shape)
     return _dense(config, 'output', config.width, config.output_bias, config.residual_std)(out['value_aggregate'])
 
   def _heads(self, name, x_BTD, heads):

@@ -20,12 +20,15 @@ ALPHA = 1e-4
 UNRELATED_ABOVE = 0.01
 # What a comparison must have before it may say 'unrelated': sequences, and a mean correlation that it would see.
 LEAST_SEQUENCES = 1000
-DETECTABLE = 0.1
+DETECTABLE = 0.15
 MOST_DEGENERATE = 0.1
 
+# Cosine of embeddings in another basis from which on 'related' is said: above what training on similar text makes.
+LEAST_FIT = 0.7
+
 BLIND_TO_BASES = ('A descendant whose residual channels were permuted or rotated on purpose would look the same; '
-                  'the aligned test would find it.')
-BLIND_TO_EMBEDDINGS = 'A descendant whose embeddings were replaced would look the same.'
+                  'experiments.seedprint --align looks behind that.')
+BLIND_TO_EMBEDDINGS = 'A descendant whose embeddings were replaced, or its tokens renumbered, would look the same.'
 
 
 def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tuple[dict, CalibratedResult | None]:
@@ -38,26 +41,33 @@ def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tu
 
   Returns:
     JSON: schema, verdict (one of VERDICTS), reasons (sentences), statistic, z,
-    log10_p, p_value (see `seedprint.CalibratedResult`), detectable (the mean
-    correlation that would have been seen), sequences, width, input_shared,
-    probe, base and suspect. And the test's result; None where there is none.
+    log10_p (of z), permutation_p_value (its floor is 1e-4; see
+    `seedprint.CalibratedResult`), detectable (the mean correlation that is seen
+    with 95 % probability), sequences, width, input_shared, probe, base and
+    suspect. And the test's result; None where there is none.
 
   Raises:
     InputError: the fingerprints are of different probes.
   """
   if base.metadata['probe'] != suspect.metadata['probe'] and base.hidden_ND.shape[1] == suspect.hidden_ND.shape[1]:
-    raise InputError(f'fingerprints of different probes cannot be compared: {_probe(base)} and {_probe(suspect)}')
+    raise InputError(f'fingerprints of different probes cannot be compared: the base read {_probe(base)}; the suspect '
+                     f'{_probe(suspect)}{_cure(base, suspect)}')
   n, D = base.hidden_ND.shape
   report = _report(n, D, base.metadata['probe'], base.metadata['about'], suspect.metadata['about'])
   if D != suspect.hidden_ND.shape[1]:
     return report | _of_widths(D, suspect.hidden_ND.shape[1]), None
   shared = input_is_shared(base, suspect)
   report['input_shared'] = shared
-  if shared and n <= 2 * D:
-    return report | _ruled('inconclusive', 'Both networks read the same vectors, which must be projected out first; '
-                                           f'{n} sequences are too few for {D} channels: use more than {2 * D}.'), None
+  channels = base.input_ND.shape[1]
+  if shared and n <= 2 * channels:
+    return report | _ruled('inconclusive', (
+        'Both networks read the same vectors, which must be projected out first; '
+        f'{n} sequences are too few for {channels} channels: use more than {2 * channels}.')), None
   result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
-  return report | _judged(result, alpha, n, D, BLIND_TO_BASES), result
+  report |= _judged(result, alpha, n, D, BLIND_TO_BASES)
+  if 'checksum' in report['base'] and report['base']['checksum'] == report['suspect'].get('checksum'):
+    report['reasons'].append('Their parameters have the same checksum: they are the same network.')
+  return report, result
 
 
 def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
@@ -73,22 +83,33 @@ def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, 
     alpha: largest p-value of 'related'.
 
   Returns:
-    As `compare`; 'inconclusive' where the networks cannot be aligned, and why.
+    As `compare`, and embedding_fit (`alignment.basis_fit`). 'inconclusive',
+    and why, where the networks cannot be aligned, or where they agree but
+    their embeddings hardly fit: training on similar text may do as much.
   """
   n, D = probe.num_sequences, base[0].width
   report = _report(n, D, fingerprints.probe_settings(probe, base[0]), *about) | {'input_shared': True}
+  report |= {'embedding_fit': None}
   if D != suspect[0].width:
     return report | _of_widths(D, suspect[0].width), None
   try:
     result = alignment.aligned_test(base, suspect, probe)
+    report['embedding_fit'] = fit = alignment.basis_fit(*alignment.common_embeddings(base, suspect),
+                                                        alignment.kind_of(base[0]))
   except InputError as error:
     return report | _ruled('inconclusive', f'These networks cannot be aligned: {error}.'), None
-  return report | _judged(result, alpha, n, D, BLIND_TO_EMBEDDINGS), result
+  report |= _judged(result, alpha, n, D, BLIND_TO_EMBEDDINGS)
+  fits = f'In the best common basis their embeddings have a cosine of {fit:.2f}, on tokens that did not choose it.'
+  report['reasons'].append(fits)
+  if report['verdict'] == 'related' and fit < LEAST_FIT:
+    report['verdict'] = 'inconclusive'
+    report['reasons'].append(f'Below {LEAST_FIT} unrelated networks that were trained on similar text may agree too.')
+  return report, result
 
 
 def _report(n, D, probe, base, suspect):
   return {'schema': SCHEMA, 'verdict': None, 'reasons': [], 'statistic': None, 'z': None, 'log10_p': None,
-          'p_value': None, 'detectable': None, 'sequences': n, 'width': D, 'input_shared': None,
+          'permutation_p_value': None, 'detectable': None, 'sequences': n, 'width': D, 'input_shared': None,
           'probe': probe, 'base': base, 'suspect': suspect}
 
 
@@ -98,13 +119,17 @@ def _of_widths(base, suspect):
 
 
 def _judged(result, alpha, n, D, blind_spot):
-  detectable = abs(stats.norm.isf(alpha)) * result.null_std
-  return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p, 'p_value': result.p_value,
-          'detectable': detectable} | _ruled(*_decide(result, detectable, alpha, n, D, blind_spot))
+  null_mean = result.statistic - result.z * result.null_std
+  detectable = null_mean + (stats.norm.isf(alpha) + stats.norm.isf(0.05)) * result.null_std
+  return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
+          'permutation_p_value': result.p_value, 'detectable': detectable} | _ruled(
+              *_decide(result, detectable, alpha, n, D, blind_spot))
 
 
 def input_is_shared(base: Fingerprint, suspect: Fingerprint) -> bool:
   """Whether both networks read the same vectors: of a Gaussian probe, or of one embedding; but for rounding."""
+  if base.input_ND.shape != suspect.input_ND.shape:
+    return False
   difference = np.abs(base.input_ND - suspect.input_ND).max()
   return bool(difference <= 1e-4 * base.input_ND.std())
 
@@ -116,16 +141,18 @@ def _decide(result, detectable, alpha, n, D, blind_spot):
     return 'inconclusive', found, f'{result.num_degenerate} of {D} channels are constant: the networks hardly answer.'
   if result.log10_p <= math.log10(alpha) and result.p_value <= max(alpha, 1e-3):
     return 'related', found, (
-        f'Networks of independent seeds would agree as much in fewer than {alpha:g} of comparisons. That they share an '
-        'ancestor does not say which of them came first.')
+        f'At most one in {1 / alpha:,.0f} pairs of independent networks is called related. That they share an ancestor '
+        'does not say which of them came first.')
   if 10**result.log10_p <= UNRELATED_ABOVE:
     return 'inconclusive', found, (
         f'Between {alpha:g} and {UNRELATED_ABOVE:g}: more than chance would often give, less than an accusation needs. '
         'More sequences, or another probe seed, will tell.')
-  if n < LEAST_SEQUENCES or detectable > DETECTABLE:
-    return 'inconclusive', found, (f'Only a mean correlation above {detectable:.3f} would have been seen: use more '
-                                   f'sequences, {LEAST_SEQUENCES} at least.')
-  return 'unrelated', found, f'A mean correlation above {detectable:.4f} would have been seen. {blind_spot}'
+  if n < LEAST_SEQUENCES:
+    return 'inconclusive', found, f'{n} sequences are too few to say unrelated: use {LEAST_SEQUENCES} at least.'
+  if detectable > DETECTABLE:
+    return 'inconclusive', found, f'A mean correlation below {detectable:.3f} may go unseen: use more sequences.'
+  return 'unrelated', found, (f'A mean correlation of {detectable:.4f} or more would have been seen, with 95 % '
+                              f'probability. {blind_spot}')
 
 
 def _ruled(verdict, *reasons):
@@ -134,4 +161,10 @@ def _ruled(verdict, *reasons):
 
 def _probe(fingerprint):
   probe = fingerprint.metadata['probe']
-  return ', '.join(f'{name} {value}' for name, value in probe.items())
+  return ', '.join(f'{name} {value}' for name, value in probe.items() if name not in ('hash', 'logit_ids'))
+
+
+def _cure(*both):
+  sizes = [fingerprint.metadata['probe'].get('num_ids') for fingerprint in both]
+  return '' if None in sizes or sizes[0] == sizes[1] else f'; num_ids={min(sizes)} lets both read the same'
+

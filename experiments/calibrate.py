@@ -28,7 +28,17 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import alignment, configs, fingerprints, plotting, published, seedprint, sources, verdict
+from bornbiased_jax import (
+  alignment,
+  checkpoint,
+  configs,
+  fingerprints,
+  plotting,
+  published,
+  seedprint,
+  sources,
+  verdict,
+)
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
 from bornbiased_jax.probes import Probe
@@ -52,7 +62,7 @@ CALIBRATE_KINDS = KINDS | {
     'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell of the aligned test, at most'),
 }
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
-               k='auto', runs='none', aligned_seeds='20')
+               k='auto', runs='none', aligned_seeds='12')
 SCALES = {
     'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
     'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
@@ -81,13 +91,20 @@ def cells(settings):
       for kind in settings.probes:
         found[f'{cell}, {kind}'] = lambda config=config, kind=kind: measure(random_networks(config, kind, settings),
                                                                             settings)
-      found[f'{cell}, aligned'] = lambda config=config: measure_aligned(
-          [(config, init_params(config, seed)) for seed in settings.seeds[:settings.aligned_seeds]], settings)
+      if alignable(config):
+        found[f'{cell}, aligned'] = lambda config=config: measure_aligned(
+            [(config, init_params(config, seed)) for seed in settings.seeds[:settings.aligned_seeds]], settings)
   if settings.runs:
     for kind in (kind for kind in settings.probes if kind != 'shared_tokens'):
       found[f'trained, {kind}'] = lambda kind=kind: measure(trained_networks(kind, settings), settings)
-    found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs_of(settings)], settings)
+    runs = runs_of(settings)[:settings.aligned_seeds]
+    if alignable(checkpoint.load_config(runs[0])):
+      found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs], settings)
   return found
+
+
+def alignable(config) -> bool:
+  return config.vocab_size >= alignment.LEAST_TOKENS_A_CHANNEL * config.width
 
 
 def random_networks(config, kind, settings):
@@ -176,7 +193,13 @@ def published_p_values(hidden_SND, k) -> dict[str, list[float]]:
 
 
 def bootstrap(accused_P, num_networks) -> list[float]:
-  """95 % interval of a rate over pairs, by drawing networks with replacement."""
+  """95 % interval of a rate over pairs, by drawing networks with replacement.
+
+  Where all pairs agree there is nothing to draw: Clopper and Pearson's, of as many pairs as share no network.
+  """
+  if accused_P.all() or not accused_P.any():
+    disjoint = num_networks // 2
+    return list(stats.binomtest(disjoint * int(accused_P.all()), disjoint).proportion_ci())
   draws = np.random.default_rng(0).multinomial(num_networks, np.full(num_networks, 1 / num_networks), NUM_BOOTSTRAPS)
   i, j = np.triu_indices(num_networks, 1)
   weight_BP = draws[:, i] * draws[:, j]

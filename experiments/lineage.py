@@ -15,6 +15,7 @@ the order of a clustering.
 import csv
 import io
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from bornbiased_jax import checkpoint, plotting, verdict
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from bornbiased_jax.statistics import p_value_text
 from experiments import seedprint
 from experiments import settings as command_line
 from experiments.results import make_directory, table, write_json
@@ -109,9 +111,11 @@ def show(rows):
   strongest = sorted((row for row in rows if row['z'] is not None), key=lambda row: -row['z'])[:MOST_SHOWN]
   if strongest:
     print(table([{'network': row['base'][-40:], 'and': row['suspect'][-40:], 't': f'{row["statistic"]:.4f}',
-                  'z': f'{row["z"]:.1f}', 'corrected p': f'{max(row["corrected_p_value"], 1e-12):.2g}',
+                  'z': f'{row["z"]:.1f}',
+                  'corrected p': p_value_text(math.log10(max(row['corrected_p_value'], 1e-300))),
                   'verdict': row['verdict']} for row in strongest]))
-  print(f'{len(rows)} pairs: ' + ', '.join(f'{count} {name}' for name, count in counts.items() if count))
+  print(f'{len(rows)} pairs, the {len(strongest)} strongest above: '
+        + ', '.join(f'{count} {name}' for name, count in counts.items() if count))
 
 
 def draw(names, z_MM):

@@ -128,6 +128,8 @@ def runs(settings: SimpleNamespace, output_dir: Path) -> list[loop.Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
   train, valid = texts(settings)
   config = model(settings, train)
+  if settings.resume or settings.init_from:
+    settings.config = None  # Not what results.json should say then.
   recipe = Recipe(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Recipe)
                      if hasattr(settings, field.name)})
   mesh = sharding.make_mesh(settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
@@ -164,6 +166,8 @@ def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfi
 def parent_config(source: str) -> configs.ModelConfig:
   """Of a run, a folder of runs (its first), or a transformers directory."""
   path = Path(source).expanduser()
+  if not path.is_dir():
+    raise InputError(f'{source} is not a directory: neither a run, nor a folder of runs, nor a transformers model')
   for directory in (path, *sorted(path.glob('seed_*'))):
     if checkpoint.steps(directory):
       return checkpoint.load_config(directory)

@@ -7,13 +7,15 @@ Each network is altered in every way of bornbiased_jax.alterations and compared,
 by every method, with the original (related) and with the other networks
 (unrelated). A method's threshold is the score that --false_positive_rate of all
 its unrelated pairs exceed, whatever was done to the second: so methods can be
-compared that have p-values and that have none. With --study also each
-initialization with what was trained from it, and each trained network with its
-continuation on other text.
+compared that have p-values and that have none. S networks make S (S - 1) / 2
+pairs an alteration, which share networks: a rate of 1 % is a rough one. With
+--study also each initialization with what was trained from it, and each trained
+network with its continuation on other text. Alterations that the architecture
+does not allow are left out.
 
 Writes results.json (a row an alteration: all scores, the change of the logits)
-and figure.png (share of altered networks found, and of unrelated ones accused by
-the method's own p-value). Started again, it goes on where it was.
+and figure.png (share of altered networks found, and of unrelated ones accused at
+that threshold and by the method's own p-value). Started again, it goes on where it was.
 """
 
 import jax
@@ -23,7 +25,7 @@ from tqdm import tqdm
 from bornbiased_jax import alterations, checkpoint, configs, plotting, sources
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
-from bornbiased_jax.methods import METHODS, Subject
+from bornbiased_jax.methods import METHODS, Score, Subject
 from bornbiased_jax.probes import Probe
 from experiments import persistence
 from experiments import settings as command_line
@@ -94,17 +96,25 @@ def alterations_of(settings, originals):
     return lambda: (originals, {seed: subject(*change(*network.pair, jax.random.key(seed), *strength), settings)
                                 for seed, network in originals.items()})
 
+  def allowed(change):
+    try:
+      jax.eval_shape(lambda key: change(*next(iter(originals.values())).pair, key)[1], jax.random.key(0))
+      return True
+    except InputError:
+      return False
+
   yield 'none', None, lambda: (originals, originals)
   for name in settings.alterations:
-    if name in alterations.PRESERVING:
-      yield name, None, altered(alterations.PRESERVING[name])
-    else:
+    if name in alterations.DAMAGING:
       change, strengths = alterations.DAMAGING[name]
       for strength in strengths:
         yield name, strength, altered(change, strength)
+    elif allowed(alterations.PRESERVING[name]):
+      yield name, None, altered(alterations.PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
-    yield 'train on Python', None, lambda: (originals, load(settings, '', 'python'))
+    if python := load(settings, '', 'python'):
+      yield 'train on Python', None, lambda: (originals, python)
 
 
 def measure(originals, suspects, methods) -> dict:
@@ -116,16 +126,17 @@ def measure(originals, suspects, methods) -> dict:
   for method in methods:
     for kind, pairs in (('related', related), ('unrelated', unrelated)):
       scores = [compare(method, *pair) for pair in tqdm(pairs, desc=method, unit='pair', leave=False)]
-      row[f'{method}, {kind}'], row[f'{method}, {kind} log10 p'] = map(list, zip(*scores, strict=True))
+      row[f'{method}, {kind}'] = [score.score for score in scores]
+      row[f'{method}, {kind} log10 p'] = [score.log10_p for score in scores]
   return row
 
 
-def compare(method, base, suspect) -> tuple[float | None, float | None]:
+def compare(method, base, suspect) -> Score:
   """Score and log10 p; None of networks that the method cannot compare."""
   try:
-    return tuple(METHODS[method](base, suspect))
+    return METHODS[method](base, suspect)
   except InputError:
-    return None, None
+    return Score(None)
 
 
 def logit_change(base, suspect) -> float:
@@ -135,8 +146,9 @@ def logit_change(base, suspect) -> float:
 
 
 def threshold(rows, method, false_positive_rate) -> float:
-  scores = [score for row in rows for score in row[f'{method}, unrelated'] if score is not None]
-  return float(np.quantile(scores, 1 - false_positive_rate, method='higher')) if scores else np.inf
+  """Scores that an alteration left as they were count once."""
+  scores = {score for row in rows for score in row[f'{method}, unrelated'] if score is not None}
+  return float(np.quantile(list(scores), 1 - false_positive_rate, method='higher')) if scores else np.inf
 
 
 def summarize(rows, settings) -> list[dict]:
@@ -144,8 +156,9 @@ def summarize(rows, settings) -> list[dict]:
   limits = {method: threshold(rows, method, settings.false_positive_rate) for method in settings.methods}
   return [{'alteration': row['alteration'], 'strength': row['strength'], 'logit_change': row['logit_change'],
            'thresholds': limits,
-           'found': {method: share(row[f'{method}, related'], lambda score, limit=limit: score > limit)
-                     for method, limit in limits.items()},
+           **{name: {method: share(row[f'{method}, {kind}'], lambda score, limit=limit: score > limit)
+                     for method, limit in limits.items()}
+              for name, kind in (('found', 'related'), ('accused', 'unrelated'))},
            'accused_at_p_01': {method: share(row[f'{method}, unrelated log10 p'], lambda p: p < np.log10(P_LEVEL))
                                for method in settings.methods}} for row in rows]
 
@@ -162,7 +175,7 @@ def label(row) -> str:
 
 def display(row):
   shown = lambda value: '–' if value is None else f'{value:.0%}'
-  return {'alteration': label(row), 'logits change': f'{row["logit_change"]:.1g}',
+  return {'alteration': label(row), 'largest change of a logit, of the largest': f'{row["logit_change"]:.1g}',
           **{method: shown(found) for method, found in row['found'].items()}}
 
 
@@ -170,28 +183,31 @@ def draw(rows, settings):
   """Left: share found at one false-positive rate. Right: share of unrelated pairs with p < .01, where there is a p."""
   summary = summarize(rows, settings)
   with plotting.style():
-    figure = plotting.figure(12, 2.2 + 0.24 * len(rows))
+    figure = plotting.figure(17, 2.2 + 0.24 * len(rows))
     with_p = [method for method in settings.methods if any(row['accused_at_p_01'][method] is not None
                                                            for row in summary)]
-    found, accused = figure.subplots(1, 2, sharey=True, width_ratios=(len(settings.methods), max(1, len(with_p))))
+    found, accused, by_p = figure.subplots(1, 3, sharey=True, width_ratios=(
+        len(settings.methods), len(settings.methods), max(1, len(with_p))))
     heat(found, [row['found'] for row in summary], settings.methods, 'Greens', 1.0,
-         f'related pairs found, {settings.false_positive_rate:.0%} of unrelated ones accused')
-    heat(accused, [row['accused_at_p_01'] for row in summary], with_p, 'Reds', 0.2, 'unrelated pairs with p < .01')
+         f'related pairs found (thresholds: {settings.false_positive_rate:.0%} of unrelated pairs)')
+    heat(accused, [row['accused'] for row in summary], settings.methods, 'Reds', 0.2,
+         'unrelated pairs accused at that threshold')
+    heat(by_p, [row['accused_at_p_01'] for row in summary], with_p, 'Reds', 0.2, 'and by own p < .01')
     found.set_yticks(range(len(rows)), [label(row) for row in rows])
   return figure
 
 
 def heat(ax, cells, methods, colors, largest, title):
-  """A share a cell, in words too; grey where there is none."""
+  """A share a cell, in percent; grey where there is none."""
   shares = np.array([[np.nan if row[method] is None else row[method] for method in methods] for row in cells])
   ax.set_facecolor('#dddddd')
   ax.imshow(shares, cmap=colors, vmin=0, vmax=largest, aspect='auto')
   for (i, j), value in np.ndenumerate(shares):
-    ax.text(j, i, '–' if np.isnan(value) else f'{value:.0%}', ha='center', va='center', fontsize='x-small',
+    ax.text(j, i, '–' if np.isnan(value) else f'{100 * value:.0f}', ha='center', va='center', fontsize='x-small',
             color='white' if value > 0.6 * largest else 'black')
   ax.set_xticks(range(len(methods)), methods, rotation=35, ha='right')
   ax.grid(False)
-  ax.set_title(title)
+  ax.set_title(title, fontsize='medium')
 
 
 if __name__ == '__main__':

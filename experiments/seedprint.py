@@ -8,13 +8,13 @@ RUN@STEP), a transformers directory (safetensors), a fingerprint .npz, or
 PRESET:SEED for a random one. Both read the same random sequences; what they
 answer is correlated, channel by channel, and compared with the same under
 permuted channels. Fingerprints are kept in OUTPUT_DIR/fingerprints, results.json
-has the verdict (schema 1: verdict, reasons, statistic, z, log10_p, p_value, …),
+has the verdict (schema 1: verdict, reasons, statistic, z, log10_p, …),
 figure.png the evidence. With --references=K the base is also compared with K
 fresh networks of its own architecture, a null that no theory stands behind. A
 suspect whose residual channels may have been rotated or permuted wants --align:
 both then read Gaussian vectors, in the basis that their embeddings tell.
 
-Exit code: 0 related, 1 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input.
+Exit code: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input; 1, as of any program, a crash.
 """
 
 import dataclasses
@@ -24,16 +24,17 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import fingerprints, plotting, published, sources, verdict
+from bornbiased_jax import fingerprints, methods, plotting, published, sources, verdict
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.kendall import MAX_ROWS
 from bornbiased_jax.probes import KINDS as PROBE_KINDS
 from bornbiased_jax.probes import Probe
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
 from experiments.settings import KINDS, choice, optional, required, switch, whole
 
-EXIT_CODES = {'related': 0, 'unrelated': 1, 'inconclusive': 3, 'not comparable': 4}
+EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 
 
 PROBE_SETTINGS = {
@@ -73,10 +74,13 @@ def plain(settings, output_dir):
   base, suspect = (take(name, probe, output_dir / 'fingerprints') for name in (settings.base, settings.suspect))
   report, result = verdict.compare(base, suspect)
   reference = refer(base, report, probe, settings) if settings.references and result else None
-  if reference and report['verdict'] == 'related' and reference['p_value'] > 1.5 / (1 + settings.references):
-    report['verdict'] = 'inconclusive'
-    report['reasons'].append('Fresh networks of the same architecture agree with the base as much.')
-  if result:
+  if reference:
+    as_much = sum(z >= report['z'] for z in reference['z'])
+    report['reasons'].append(f'Of {settings.references} fresh networks of its architecture {as_much} agree with the '
+                             'base as much.')
+    if report['verdict'] == 'related' and as_much:
+      report['verdict'] = 'inconclusive'
+  if result and probe.num_sequences <= MAX_ROWS:
     report['published_p_value'] = published.published_test(base.hidden_ND, suspect.hidden_ND).p_value
   return report, result, reference
 
@@ -85,6 +89,8 @@ def aligned(settings, output_dir):
   """The same of both networks, the suspect in a basis that is found from the embeddings."""
   if settings.references:
     raise InputError('--references: only without --align')
+  if any(name.endswith('.npz') for name in (settings.base, settings.suspect)):
+    raise InputError('--align: needs the networks themselves; a fingerprint cannot be turned')
   probe = dataclasses.replace(probe_of(settings), kind='gaussian', num_ids=None)
   *networks, about = zip(*(sources.load(name) for name in (settings.base, settings.suspect)), strict=True)
   return *verdict.compare_aligned(*zip(*networks, strict=True), probe, about), None
@@ -102,11 +108,11 @@ def take(name, probe, cache):
 def refer(base, report, probe, settings) -> dict:
   """Rank of the suspect's z among those of fresh networks: p = (1 + as large) / (K + 1)."""
   config = fingerprints.config_of(base)
-  seeds = 2**31 + np.arange(settings.references)
+  seeds = methods.FIRST_REFERENCE + np.arange(settings.references)
   with tqdm(total=len(seeds), desc='references', unit='network', leave=False) as bar:
     fresh = fingerprints.of_seeds(config, seeds.tolist(), probe, on_network=bar.update)
   z_K = [verdict.compare(base, other)[0]['z'] for other in fresh]
-  return {'z': z_K, 'p_value': (1 + sum(z >= report['z'] for z in z_K)) / (1 + len(z_K))}
+  return {'z': z_K, 'p_value': methods.rank_p_value(report['z'], z_K)}
 
 
 def draw(result, report, reference):
@@ -126,10 +132,12 @@ def draw(result, report, reference):
     null.set(xlabel='mean rank correlation of same channels, t', ylabel='density',
              ylim=(0, None), title=f'Verdict: {report["verdict"]}')
     null.legend()
-    channels.hist(result.dimension_D, bins=40, color=plotting.COLORS[0])
+    lowest, highest = result.dimension_D.min(), result.dimension_D.max()
+    margin = max(0.02, 0.1 * (highest - lowest))
+    channels.hist(result.dimension_D, bins=np.linspace(lowest - margin, highest + margin, 41), color=plotting.COLORS[0])
     channels.axvline(0, color='black', linewidth=1)
     channels.set(xlabel='rank correlation', ylabel='channels',
-                 title=f'Each of {len(result.dimension_D)} channels with itself')
+                 title=f'Each of {len(result.dimension_D)} channels with the other\'s')
   return figure
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax import alignment, alterations, baselines, configs, seedprint, verdict
 from bornbiased_jax.errors import InputError
@@ -116,8 +117,16 @@ def test_the_aligned_verdict():
   report, result = verdict.compare_aligned(base, hidden, PROBE, ({'name': 'a'}, {'name': 'b'}))
   assert report['verdict'] == 'related' and report['z'] == result.z and report['suspect'] == {'name': 'b'}
   assert json.loads(json.dumps(report)) == report
+  assert report['embedding_fit'] > 0.99
+  # Agreement without a common embedding is no accusation.
+  other = init_params(ALIGNED, 7)['embedding']
+  mixed = base[1] | {'embedding': 0.5 * base[1]['embedding'] + other}
+  report, _ = verdict.compare_aligned(base, (ALIGNED, mixed), PROBE)
+  assert report['verdict'] == 'inconclusive' and report['embedding_fit'] < 0.6 and report['z'] > 8
+  assert 'trained on similar text' in report['reasons'][-1]
   report, _ = verdict.compare_aligned(base, (ALIGNED, init_params(ALIGNED, 7)), PROBE)
-  assert report['verdict'] == 'unrelated' and 'embeddings were replaced' in report['reasons'][-1]
+  assert report['verdict'] == 'unrelated' and 'embeddings were replaced' in report['reasons'][1]
+  assert abs(report['embedding_fit']) < 0.1
   gpt2 = ALIGNED_GPT2, init_params(ALIGNED_GPT2, 1)
   report, result = verdict.compare_aligned(base, gpt2, PROBE)
   assert report['verdict'] == 'inconclusive' and 'cannot be aligned: rmsnorm' in report['reasons'][0] and not result
@@ -147,12 +156,20 @@ def test_matched_units():
     test(*[init_params(CONFIGS['gpt2'], seed) for seed in (1, 2)], against_gate=True)
 
 
-def test_matched_units_of_independent_networks_have_uniform_p_values():
-  config = configs.get('tiny_llama2', **SMALL)
-  networks = [init_params(config, seed) for seed in range(24)]
+@pytest.mark.parametrize('against_gate', [False, True])
+def test_matched_units_of_independent_networks_have_uniform_p_values(against_gate):
+  config = configs.get('tiny_llama2', **SMALL | dict(num_layers=1))
+  networks = [init_params(config, seed) for seed in range(200)]
   pairs = zip(networks[::2], networks[1::2], strict=True)
-  p = 10 ** np.array([alignment.matched_units_test(*pair).log10_p for pair in pairs])
-  assert 0.2 < p.mean() < 0.8 and p.min() > 1e-4
+  p = 10 ** np.array([alignment.matched_units_test(*pair, against_gate=against_gate).log10_p for pair in pairs])
+  assert stats.kstest(p, 'uniform').pvalue > 0.001
+
+
+def test_dead_units_can_be_matched():
+  params = init_params(CONFIGS['llama'], 1)
+  up = params['blocks']['up']
+  dead = params | {'blocks': params['blocks'] | {'up': {'kernel': up['kernel'].at[:, :, :5].set(0)}}}
+  assert alignment.matched_units_test(params, dead).log10_p < -10
 
 
 def test_ics_is_invariant_to_permutations():

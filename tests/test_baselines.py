@@ -133,3 +133,12 @@ def test_ics_refuses():
     baselines.ics(a, b, np.array([1, 70]), head_size=8)
   with pytest.raises(InputError, match='2 layers; a network has 1'):
     baselines.ics(*pair(configs.get('tiny_gpt2', num_layers=1)))
+
+
+def test_what_is_constant_has_no_similarity():
+  with pytest.raises(InputError, match='constant'):
+    baselines.reef(np.ones((9, 4)), np.ones((9, 4)))
+  params = init_params(LLAMA, 1)
+  same = params | {'blocks': jax.tree.map(lambda leaf: np.broadcast_to(leaf[:1], leaf.shape), params['blocks'])}
+  with pytest.raises(InputError, match='constant'):
+    baselines.intrinsic(same, params)

@@ -1,5 +1,6 @@
 """Fingerprints: what a network answers, saved, cached and read back; those of strangers; and the verdict on two."""
 
+import dataclasses
 import io
 import json
 import zipfile
@@ -73,13 +74,13 @@ def test_a_fingerprint_goes_on_where_it_was(params, tmp_path):
 
   with pytest.raises(Stop):
     fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts', on_batch=stop)
-  # Of the first batch the answers are taken from there.
+  # Of the first batch the answers are taken from there, a damaged one is made anew.
   first, = (tmp_path / 'parts').iterdir()
   np.save(first, np.load(first) + 1)
+  (tmp_path / 'parts' / '16_16.npy').write_bytes(first.read_bytes()[:-100])
   made = fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts')
   whole = fingerprints.fingerprint(params, CONFIG, TOKENS)
   np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + (np.arange(40) < 16)[:, None], atol=2e-5)
-  assert not (tmp_path / 'parts').exists()
 
 
 def test_random_networks_are_read_several_at_once(monkeypatch):
@@ -225,6 +226,10 @@ def test_every_source_gives_the_same_network(tmp_path, params):
   np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
   assert file.stat().st_mtime_ns == before and again.metadata['about']['name'].endswith('@7')
   np.testing.assert_array_equal(sources.fingerprint(str(file), TOKENS).hidden_ND, made.hidden_ND)
+  file.write_bytes(file.read_bytes()[:-100])
+  np.testing.assert_array_equal(sources.fingerprint(f'{tmp_path}/run', TOKENS, tmp_path / 'cache').hidden_ND,
+                                made.hidden_ND)
+  assert [path.name for path in (tmp_path / 'cache').iterdir()] == [file.name]
 
 
 @pytest.mark.parametrize('name, message', [
@@ -247,9 +252,9 @@ def noise(seed, n=2000, width=32):
 
 @pytest.mark.parametrize('a, b, expected, reason', [
     (answers(noise(1), noise(8)), answers(noise(1) + noise(2)), 'related', 'share an ancestor'),
-    (answers(noise(1), noise(8)), answers(noise(2)), 'unrelated', 'the aligned test would find it'),
+    (answers(noise(1), noise(8)), answers(noise(2)), 'unrelated', '--align looks behind that'),
     (answers(noise(1), noise(8)), answers(noise(2) + 0.0126 * noise(1)), 'inconclusive', 'an accusation needs'),
-    (answers(noise(1, 500), noise(8, 500)), answers(noise(2, 500)), 'inconclusive', 'sequences, 1000 at least'),
+    (answers(noise(1, 500), noise(8, 500)), answers(noise(2, 500)), 'inconclusive', 'use 1000 at least'),
     (answers(noise(1), noise(8)), answers(np.ones((2000, 32))), 'inconclusive', '32 of 32 channels are constant'),
     (answers(noise(1, 50), noise(8, 50)), answers(noise(1, 50), noise(8, 50)), 'inconclusive', 'use more than 64'),
     (answers(noise(1)), answers(noise(2, width=16)), 'not comparable', '32 and 16 residual channels'),
@@ -272,8 +277,12 @@ def test_what_both_read_is_taken_out_before_the_verdict():
 
 def test_fingerprints_of_different_probes_are_refused(params):
   a, b = (fingerprints.fingerprint(params, CONFIG, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
-  with pytest.raises(InputError, match='different probes .* seed 1.* seed 2'):
+  with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
     verdict.compare(a, b)
+  larger = dataclasses.replace(CONFIG, vocab_size=60)
+  other = fingerprints.fingerprint(init_params(larger, 1), larger, Probe('tokens', 40, 6, 1))
+  with pytest.raises(InputError, match='num_ids=50 lets both read the same'):
+    verdict.compare(a, other)
 
 
 def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
@@ -283,6 +292,7 @@ def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
   assert stop.value.code == 0 and capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
   report = json.loads((tmp_path / 'results.json').read_text())
   assert report['verdict'] == 'related' and report['reference']['p_value'] == 0.25
+  assert 'the same network' in report['reasons'][-2] and 'Of 3 fresh networks' in report['reasons'][-1]
   assert (tmp_path / 'figure.png').stat().st_size > 10000
   settings.align = True
   with pytest.raises(InputError, match='--references: only without --align'):

@@ -78,7 +78,7 @@ def read(config, params, inputs, names):
 
 def every_read(config):
   names = tuple(READS)
-  return names[:-2] if config.sublayers == 'mlp_only' else names
+  return names[:-3] if config.sublayers == 'mlp_only' else names
 
 
 # The textbook, in float64: one sequence, one head, one query at a time.
@@ -140,7 +140,9 @@ def attend(config, block, x_TD, out):
     for t in range(len(x_TD)):
       weights[-1][t, :t + 1] = special.softmax([query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)])
     values.append(weights[-1] @ linear(block['value'], x_TD)[:, shared])
-  out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1))
+  received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
+  out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1),
+             attention_received=np.array(received))
 
 
 def rope(x_TK, theta):
@@ -210,6 +212,7 @@ def test_shapes_and_types(config, dtype):
       'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
       'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
       'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
+      'attention_received': (L, B, H, T),
   }
   assert set(shapes) == set(READS)
   params = jax.eval_shape(functools.partial(draw_params, config), 0)
@@ -218,7 +221,7 @@ def test_shapes_and_types(config, dtype):
     out = jax.eval_shape(functools.partial(read, config, names=names), params, random_tokens(config))
     assert {name: leaf.shape for name, leaf in out.items()} == {name: shapes[name] for name in names}
     for name, leaf in out.items():
-      always_float32 = name.startswith('logits') or name == 'attention_weights'
+      always_float32 = name.startswith(('logits', 'attention_'))
       assert leaf.dtype == ('float32' if always_float32 else dtype), name
 
 
