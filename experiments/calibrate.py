@@ -11,15 +11,17 @@ in the same order, the latest checkpoint of each seed_* folder.
 
 Tests: the calibrated one; the same without the projection of what the networks
 share; the published t-test, U test and analytic z (k lowest dimensions, coset,
-softmax); and, in cells of its own, the calibrated one behind a change of basis
-(alignment.aligned_test), over the first --aligned_seeds networks. Intervals are
-from a bootstrap over seeds, since pairs share networks.
+softmax), which are slow, over the first --published_seeds networks; and, in
+cells of its own, the calibrated one behind a change of basis
+(alignment.aligned_test), over the first --aligned_seeds. Intervals are from a
+bootstrap over seeds, since pairs share networks.
 
 Writes results.json (a row a cell) and figure.png (p-values against uniform
 ones). Started again, it goes on where it was.
 """
 
 import itertools
+import math
 from pathlib import Path
 
 import jax
@@ -59,10 +61,12 @@ CALIBRATE_KINDS = KINDS | {
     'init_schemes': (listed(choice(*configs.INIT_SCHEMES)), f'initializations, of {", ".join(configs.INIT_SCHEMES)}'),
     'k': (optional(whole), "identity dimensions of the published test, or 'auto'"),
     'runs': (optional(str), 'folder of training runs seed_*, unrelated to each other'),
+    'published_seeds': (lambda text: whole(text, 3), 'networks of a cell for the published tests, at most'),
     'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell of the aligned test, at most'),
 }
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
-               k='auto', runs='none', aligned_seeds='12')
+               k='auto', runs='none', published_seeds='45',
+               aligned_seeds='12')
 SCALES = {
     'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
     'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
@@ -137,8 +141,9 @@ def measure(networks, settings) -> dict:
   z_P = pairwise_z(project(hidden_SND, networks[0].input_ND) if shared else hidden_SND)
   unprojected_P = pairwise_z(hidden_SND) if shared else z_P
   p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}
-  p_values |= published_p_values(hidden_SND, settings.k)
-  return {'input_shared': shared} | rates(z_P, p_values, len(networks))
+  p_values |= published_p_values(hidden_SND[:settings.published_seeds], settings.k)
+  return {'input_shared': shared, 'published_networks': min(len(networks), settings.published_seeds)} | rates(
+      z_P, p_values, len(networks))
 
 
 def measure_aligned(networks, settings) -> dict:
@@ -156,7 +161,7 @@ def rates(z_P, p_values, num_networks) -> dict:
     for alpha in ALPHAS:
       accused_P = np.asarray(p_P) <= alpha  # NaN, where a test has no answer, accuses nobody.
       row[f'{test}_{alpha}'] = float(accused_P.mean())
-      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P, num_networks)
+      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P)
     row[f'{test}_share_below_level'] = np.mean(np.asarray(p_P)[:, None] <= LEVELS, axis=0).round(5)
   return row
 
@@ -192,11 +197,12 @@ def published_p_values(hidden_SND, k) -> dict[str, list[float]]:
           'published_z': [pair.p_value_z for pair in pairs]}
 
 
-def bootstrap(accused_P, num_networks) -> list[float]:
+def bootstrap(accused_P) -> list[float]:
   """95 % interval of a rate over pairs, by drawing networks with replacement.
 
   Where all pairs agree there is nothing to draw: Clopper and Pearson's, of as many pairs as share no network.
   """
+  num_networks = round((1 + math.sqrt(1 + 8 * len(accused_P))) / 2)
   if accused_P.all() or not accused_P.any():
     disjoint = num_networks // 2
     return list(stats.binomtest(disjoint * int(accused_P.all()), disjoint).proportion_ci())
