@@ -65,6 +65,8 @@ SCALES = {
 def main(settings, output_dir):
   if len(settings.seeds) < 3:
     raise InputError('--seeds: at least three networks are needed')
+  if len(settings.config) > 1:
+    raise InputError('--config: one architecture at a time')
   results = Results(output_dir, 'robustness', settings)
   done = {(row['alteration'], row['strength']) for row in results.rows}
   originals = load(settings, '') if settings.study else random_networks(settings)
