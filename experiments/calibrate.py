@@ -231,8 +231,9 @@ def draw(rows):
       for i, row in enumerate(rows):
         if f'{test}_0.01' not in row:
           continue
-        ax.plot(LEVELS, row[f'{test}_share_below_level'], '-' if i < len(plotting.COLORS) else ':', linewidth=1,
-                label=row['cell'])
+        turn, color = divmod(i, len(plotting.COLORS))
+        ax.plot(LEVELS, row[f'{test}_share_below_level'], ('-', ':', '--')[turn % 3], linewidth=1, label=row['cell'],
+                color=plotting.COLORS[color])
       level = np.array([1e-4, 1])
       plotting.theory(ax, level, level)
       ax.set(xscale='log', yscale='log', xlim=(1e-4, 1), ylim=(1e-4, 1.2), title=TESTS[test],
