@@ -32,6 +32,8 @@ from experiments.results import Results, grouped
 from experiments.settings import required, whole
 
 LEVEL = 0.01
+UNITS = {'SeedPrint': 'z', 'SeedPrint aligned': 'z', 'SeedPrint logits': 'z', 'SeedPrint published': '-log10 p',
+         'MLP units': '-log10 p', 'MLP units by gate': '-log10 p'}
 
 BASELINES_KINDS = robustness.ROBUSTNESS_KINDS | {
     'study': (required('a folder of experiments.training_study'), 'folder of experiments.training_study'),
@@ -130,7 +132,7 @@ def draw(rows, settings):
         ax.set_yscale('symlog', linthresh=3)
       ax.set_xticks(range(len(tables)), [f'{name}\n{"related" if related else "unrel."}' for name, related in tables],
                     fontsize='x-small')
-      ax.set_title(method)
+      ax.set(title=method, ylabel=UNITS.get(method, 'similarity'))
   return figure
 
 
