@@ -5,7 +5,6 @@ test (`aligned_test`); and a test on weights, which finds permuted MLP units
 (`matched_units_test`; Zhu et al. 2025).
 """
 
-import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from scipy import optimize, stats
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fingerprints import exact
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test
 from bornbiased_jax.transformer import Transformer
@@ -103,9 +103,10 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
     raise InputError(f'{probe.num_sequences} sequences are too few to project out {config_a.width} channels; '
                      f'more than {2 * config_a.width} are needed')
   change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
-  scale = config_a.embedding_std
-  hidden_a, input_a = _read(config_a, probe, scale, params_a, jnp.eye(config_a.width))
-  hidden_b, _ = _read(config_b, probe, scale, params_b, change_DD)
+  read = lambda config, params, change_DD: in_batches(
+      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences, probe.length)
+  hidden_a, input_a = read(config_a, params_a, jnp.eye(config_a.width))
+  hidden_b, _ = read(config_b, params_b, change_DD)
   with jax.default_matmul_precision('highest'):
     return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a, num_permutations=num_permutations)
 
@@ -133,16 +134,11 @@ def kind_of(config: ModelConfig) -> str:
   return 'rotation' if config.norm == 'rmsnorm' else 'permutation'
 
 
-def _read(config, probe, scale, params, change_DD):
-  return in_batches(functools.partial(_answers, dataclasses.replace(config, dtype='float32'), probe, scale, params,
-                                      change_DD), probe.num_sequences, probe.length)
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _answers(config, probe, scale, params, change_DD, index_B):
-  """Final norm without gain and bias, which belong to a basis, and the vectors read, at the last position."""
+def _answers(config, probe, base_config, params, change_DD, index_B):
+  """Final norm without gain and bias, which belong to a basis, and the base's vectors, at the last position."""
   with jax.default_matmul_precision('highest'):
-    inputs_BTD = probe.inputs(config, index_B) * (scale / config.embedding_std)
+    inputs_BTD = probe.inputs(base_config, index_B)
     x_BD = Transformer(config).apply({'params': params}, inputs_BTD @ change_DD, ('residual_last',),
                                      method='read')['residual_last'][-1]
     if config.norm == 'layernorm':

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
+from bornbiased_jax.transformer import head_of
 
 Altered = tuple[ModelConfig, dict]
 
@@ -41,11 +42,11 @@ def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Permutes the attention heads of each layer, in grouped attention the groups with their query heads."""
-  G, K, columns = config.num_kv_heads, config.head_size, jnp.arange
+  G, K = config.num_kv_heads, config.head_size
   group_LG = _permutations(key, config.num_layers, G)
 
   def order(columns_a_group):
-    return (group_LG[..., None] * columns_a_group + columns(columns_a_group)).reshape(config.num_layers, -1)
+    return (group_LG[..., None] * columns_a_group + jnp.arange(columns_a_group)).reshape(config.num_layers, -1)
 
   own, grouped = order(K), order(K * config.num_heads // G)
   return config, _change(params, {
@@ -73,7 +74,7 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
     raise InputError('a rotation of the residual stream changes what LayerNorm computes; only RMSNorm keeps it')
   config, params = _fold_gains(config, params)
   rotation_DE = jax.random.orthogonal(key, config.width)
-  turn = lambda x, axis: x if x.ndim < 2 else jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
+  turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
   with jax.default_matmul_precision('highest'):
     return config, _change(params, {name: lambda x, axis=axis: turn(x, axis)
                                     for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
@@ -83,12 +84,13 @@ def _fold_gains(config, params):
   """The same network with gains of 1; its head is no longer its embedding."""
   blocks = dict(params['blocks'])
   for norm, readers in _READERS.items():
-    gain_LD = blocks[norm]['scale'] if norm in blocks else None
-    for name in (name for name in readers if name in blocks and gain_LD is not None):
+    if norm not in blocks:
+      continue
+    gain_LD = blocks[norm]['scale']
+    blocks[norm] = {'scale': jnp.ones_like(gain_LD)}
+    for name in blocks.keys() & readers:
       blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] * gain_LD[..., None]}
-    if gain_LD is not None:
-      blocks[norm] = {'scale': jnp.ones_like(gain_LD)}
-  gain_D, head_VD = params['final_norm']['scale'], params['embedding' if config.tied_head else 'head']
+  gain_D, head_VD = params['final_norm']['scale'], head_of(config, params)
   return dataclasses.replace(config, tied_head=False), params | {
       'blocks': blocks, 'final_norm': {'scale': jnp.ones_like(gain_D)}, 'head': head_VD * gain_D}
 
@@ -165,13 +167,9 @@ def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float
 def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float, rank: int = 8) -> Altered:
   """Adds to each matrix a random product of `rank`, as LoRA would, of `strength` times its Frobenius norm."""
   def update(x, key):
-    if x.ndim < 2:
-      return x
     left_key, right_key = jax.random.split(key)
-    added = (jax.random.normal(left_key, (*x.shape[:-1], rank))
-             @ jax.random.normal(right_key, (*x.shape[:-2], rank, x.shape[-1])))
-    norm = lambda m: jnp.linalg.norm(m, axis=(-2, -1), keepdims=True)
-    return x + strength * norm(x) / norm(added) * added
+    added = jax.random.normal(left_key, (len(x), rank)) @ jax.random.normal(right_key, (rank, x.shape[1]))
+    return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
   return config, _each_matrix(params, key, update)
 
 
@@ -186,7 +184,7 @@ def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float)
   levels = 2 ** (strength - 1) - 1
 
   def round_trip(x, key):
-    scale = jnp.maximum(jnp.abs(x).max(axis=-2 if x.ndim > 1 else -1, keepdims=True), 1e-30) / levels
+    scale = jnp.maximum(jnp.abs(x).max(axis=0), 1e-30) / levels
     return jnp.round(x / scale) * scale
   return config, _each_matrix(params, key, round_trip)
 

@@ -24,7 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.initialization import draw_params
 from bornbiased_jax.probes import Probe
-from bornbiased_jax.transformer import Transformer
+from bornbiased_jax.transformer import Transformer, head_of
 
 SCHEMA = 1
 _ARRAYS = ('hidden_ND', 'input_ND')
@@ -84,7 +84,7 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
   n, mesh = probe.num_sequences, _mesh_of(params)
   shards = mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
   batch_size = shards * -(-min(batch_size or default_batch_size(n, probe.length), n) // shards)
-  answer, done = _answer(_exact(config), probe, logit_ids, mesh), []
+  answer, done = _answer(exact(config), probe, logit_ids, mesh), []
   for first in range(0, n, batch_size):
     # The last batch wraps around: as large as the others, it needs no other program.
     index_B = np.arange(first, first + batch_size) % n
@@ -124,7 +124,7 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embeddi
   """
   seeds = list(seeds)
   batch_size = default_batch_size(probe.num_sequences, probe.length)
-  read = _read_seeds(_exact(config), probe, batch_size, embedding_seed)
+  read = _read_seeds(exact(config), probe, batch_size, embedding_seed)
   chunk_size, made = networks_at_once(lambda: program_bytes(read.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
   for first in range(0, len(seeds), chunk_size):
     chunk = seeds[first:first + chunk_size]
@@ -135,7 +135,8 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embeddi
   return made
 
 
-def _exact(config):
+def exact(config: ModelConfig) -> ModelConfig:
+  """The architecture as fingerprints compute it: in float32."""
   return dataclasses.replace(config, dtype='float32', remat='none')
 
 
@@ -146,8 +147,7 @@ def _answer(config, probe, logit_ids, mesh):
       hidden_BD, input_BD = _answers(config, probe, params, index_B)
       if logit_ids is None:
         return hidden_BD, input_BD
-      head_VD = params['embedding' if config.tied_head else 'head']
-      return hidden_BD @ head_VD[np.array(logit_ids)].T, input_BD
+      return hidden_BD @ head_of(config, params)[np.array(logit_ids)].T, input_BD
 
   if mesh is None:
     return jax.jit(answer)

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.seedprint import calibrated_test
-from bornbiased_jax.transformer import Transformer
+from bornbiased_jax.transformer import Transformer, head_of
 
 NUM_LOGITS = 256
 # REEF as published: 200 statements, layer 18 of 32.
@@ -54,16 +54,16 @@ class Subject:
   @functools.cached_property
   def logits(self) -> Fingerprint:
     """Logits of the first NUM_LOGITS ids, in place of the final norm (`fingerprint` with logit_ids)."""
-    head_VD = self.params['embedding' if self.config.tied_head else 'head'][:NUM_LOGITS]
+    head_VD = head_of(self.config, self.params)[:NUM_LOGITS]
     with jax.default_matmul_precision('highest'):
       return dataclasses.replace(self.hidden, hidden_ND=np.asarray(self.hidden.hidden_ND @ head_VD.T))
 
   @functools.cached_property
   def states(self) -> np.ndarray:
     """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
-    exact, layer = dataclasses.replace(self.config, dtype='float32'), round(STATES_DEPTH * self.config.num_layers)
-    return in_batches(functools.partial(_states, exact, self.probe, max(0, layer - 1), self.params), NUM_STATEMENTS,
-                      self.probe.length)
+    layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
+    read = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
+    return in_batches(read, NUM_STATEMENTS, self.probe.length)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
@@ -131,9 +131,14 @@ METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
 }
 
 
+# Of the scores that are no similarities.
+UNITS = {'SeedPrint': 'z', 'SeedPrint aligned': 'z', 'SeedPrint logits': 'z', 'SeedPrint published': '-log10 p',
+         'MLP units': '-log10 p', 'MLP units by gate': '-log10 p'}
+
+
 def published_threshold(method: str) -> float | None:
-  """The score above which its authors call two networks the same; None of a method with p-values."""
-  return None if method.startswith(('SeedPrint', 'MLP')) else baselines.PUBLISHED_THRESHOLD
+  """The similarity above which its authors call two networks the same; None of a method that gives z or p."""
+  return None if method in UNITS else baselines.PUBLISHED_THRESHOLD
 
 
 def published_verdict(method: str, score: Score) -> bool:

@@ -48,6 +48,11 @@ _KEPT = {
 }
 
 
+def head_of(config: ModelConfig, params: dict) -> jax.Array:
+  """The LM head [V, D] among parameters, which may be the embedding."""
+  return params['embedding' if config.tied_head else 'head']
+
+
 def activate(name: str, x: jax.Array) -> jax.Array:
   """The activation `name` (configs.ACTIVATIONS), elementwise."""
   return _ACTIVATIONS[name](x)

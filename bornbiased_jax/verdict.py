@@ -20,7 +20,7 @@ ALPHA = 1e-4
 UNRELATED_ABOVE = 0.01
 # What a comparison must have before it may say 'unrelated': sequences, and a mean correlation that it would see.
 LEAST_SEQUENCES = 1000
-DETECTABLE = 0.15
+DETECTABLE = 0.144
 MOST_DEGENERATE = 0.1
 
 # Cosine of embeddings in another basis from which on 'related' is said: above what training on similar text makes.
@@ -65,7 +65,9 @@ def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tu
         f'{n} sequences are too few for {channels} channels: use more than {2 * channels}.')), None
   result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
   report |= _judged(result, alpha, n, D, BLIND_TO_BASES)
-  if 'checksum' in report['base'] and report['base']['checksum'] == report['suspect'].get('checksum'):
+  checksums = [about.get('checksum') for about in (report['base'], report['suspect'])]
+  # A stranger's file may claim any checksum.
+  if checksums[0] is not None and checksums[0] == checksums[1] and np.array_equal(base.hidden_ND, suspect.hidden_ND):
     report['reasons'].append('Their parameters have the same checksum: they are the same network.')
   return report, result
 
@@ -88,8 +90,8 @@ def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, 
     their embeddings hardly fit: training on similar text may do as much.
   """
   n, D = probe.num_sequences, base[0].width
-  report = _report(n, D, fingerprints.probe_settings(probe, base[0]), *about) | {'input_shared': True}
-  report |= {'embedding_fit': None}
+  report = _report(n, D, fingerprints.probe_settings(probe, base[0]), *about)
+  report |= {'input_shared': True, 'embedding_fit': None}
   if D != suspect[0].width:
     return report | _of_widths(D, suspect[0].width), None
   try:
@@ -99,8 +101,8 @@ def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, 
   except InputError as error:
     return report | _ruled('inconclusive', f'These networks cannot be aligned: {error}.'), None
   report |= _judged(result, alpha, n, D, BLIND_TO_EMBEDDINGS)
-  fits = f'In the best common basis their embeddings have a cosine of {fit:.2f}, on tokens that did not choose it.'
-  report['reasons'].append(fits)
+  report['reasons'].append(f'In the best common basis their embeddings have a cosine of {fit:.2f}, on tokens that did '
+                           'not choose it.')
   if report['verdict'] == 'related' and fit < LEAST_FIT:
     report['verdict'] = 'inconclusive'
     report['reasons'].append(f'Below {LEAST_FIT} unrelated networks that were trained on similar text may agree too.')
@@ -167,4 +169,3 @@ def _probe(fingerprint):
 def _cure(*both):
   sizes = [fingerprint.metadata['probe'].get('num_ids') for fingerprint in both]
   return '' if None in sizes or sizes[0] == sizes[1] else f'; num_ids={min(sizes)} lets both read the same'
-

@@ -23,7 +23,7 @@ import itertools
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import baselines, checkpoint, methods, plotting, sources
+from bornbiased_jax import checkpoint, methods, plotting, sources
 from bornbiased_jax.initialization import init_params
 from bornbiased_jax.methods import METHODS, Subject
 from experiments import persistence, robustness
@@ -32,8 +32,6 @@ from experiments.results import Results, grouped
 from experiments.settings import required, whole
 
 LEVEL = 0.01
-UNITS = {'SeedPrint': 'z', 'SeedPrint aligned': 'z', 'SeedPrint logits': 'z', 'SeedPrint published': '-log10 p',
-         'MLP units': '-log10 p', 'MLP units by gate': '-log10 p'}
 
 BASELINES_KINDS = robustness.ROBUSTNESS_KINDS | {
     'study': (required('a folder of experiments.training_study'), 'folder of experiments.training_study'),
@@ -126,13 +124,13 @@ def draw(rows, settings):
                   and row['score'] is not None]
         ax.plot(i + jitter.uniform(-0.2, 0.2, len(scores)), scores, 'o', markersize=3, alpha=0.7,
                 color=plotting.COLORS[1 if related else 0])
-      if methods.published_threshold(method):
-        ax.axhline(baselines.PUBLISHED_THRESHOLD, color='black', linestyle='--', linewidth=1)
+      if limit := methods.published_threshold(method):
+        ax.axhline(limit, color='black', linestyle='--', linewidth=1)
       else:
         ax.set_yscale('symlog', linthresh=3)
       ax.set_xticks(range(len(tables)), [f'{name}\n{"related" if related else "unrel."}' for name, related in tables],
                     fontsize='x-small')
-      ax.set(title=method, ylabel=UNITS.get(method, 'similarity'))
+      ax.set(title=method, ylabel=methods.UNITS.get(method, 'similarity'))
   return figure
 
 

@@ -4,7 +4,7 @@
     python -m experiments.benchmark contraction    # about 2 min
     python -m experiments.benchmark training       # about 3 min
     python -m experiments.benchmark kendall        # about 2 min
-    python -m experiments.benchmark comparison     # about 7 min
+    python -m experiments.benchmark comparison     # about 10 min
 
 PyTorch's rows need the extra: pip install -e '.[parity]'.
 Alternatives run in turn in one process; ratios are medians over rounds.

@@ -30,20 +30,12 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import (
-  alignment,
-  checkpoint,
-  configs,
-  fingerprints,
-  plotting,
-  published,
-  seedprint,
-  sources,
-  verdict,
-)
+from bornbiased_jax import alignment, configs, fingerprints, plotting, published, seedprint, sources
+from bornbiased_jax.checkpoint import load_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
 from bornbiased_jax.probes import Probe
+from bornbiased_jax.verdict import input_is_shared
 from experiments import settings as command_line
 from experiments.results import Results
 from experiments.settings import KINDS, choice, listed, optional, whole
@@ -65,8 +57,7 @@ CALIBRATE_KINDS = KINDS | {
     'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell of the aligned test, at most'),
 }
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
-               k='auto', runs='none', published_seeds='45',
-               aligned_seeds='12')
+               k='auto', runs='none', published_seeds='45', aligned_seeds='12')
 SCALES = {
     'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
     'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
@@ -102,7 +93,7 @@ def cells(settings):
     for kind in (kind for kind in settings.probes if kind != 'shared_tokens'):
       found[f'trained, {kind}'] = lambda kind=kind: measure(trained_networks(kind, settings), settings)
     runs = runs_of(settings)[:settings.aligned_seeds]
-    if alignable(checkpoint.load_config(runs[0])):
+    if alignable(load_config(runs[0])):
       found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs], settings)
   return found
 
@@ -137,7 +128,7 @@ def probe_of(kind, settings):
 def measure(networks, settings) -> dict:
   """Every test over all pairs i < j of networks: moments of z, rates at each level with 95 % intervals."""
   hidden_SND = jnp.stack([network.hidden_ND for network in networks])
-  shared = all(verdict.input_is_shared(network, networks[0]) for network in networks)
+  shared = all(input_is_shared(network, networks[0]) for network in networks)
   z_P = pairwise_z(project(hidden_SND, networks[0].input_ND) if shared else hidden_SND)
   unprojected_P = pairwise_z(hidden_SND) if shared else z_P
   p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}

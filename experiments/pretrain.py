@@ -22,7 +22,6 @@ shared --output_dir; beside TPU pods and Slurm, also --coordinator=HOST:PORT
 """
 
 import dataclasses
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,23 +35,12 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 from experiments import settings as command_line
 from experiments.results import make_directory, table, write_json
-from experiments.settings import KINDS, choice, listed, optional, preset_name, required, switch, whole
+from experiments.settings import KINDS, choice, listed, number, optional, preset_name, required, switch, whole
 
-# Below this width one network does not fill an accelerator. On two CPU cores several at once took 1.04 to 1.3 times
-# as long as one after another, and one compilation less each (`benchmark training`).
+# Below this width one network does not fill an accelerator. On two CPU cores several at once took .64 to 1.1 times
+# as long as one after another (`benchmark training`).
 TOGETHER_WIDTH = 256
 HELD_OUT = 0.05
-
-
-def rate(text: str) -> float:
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
-  if not 0 <= value < math.inf:
-    raise InputError(f'{text!r} is not a number of at least 0')
-  return value
-
 
 A_TEXT = required('text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
 TRAINING_KINDS = KINDS | {
@@ -65,11 +53,11 @@ TRAINING_KINDS = KINDS | {
     'num_steps': (whole, 'optimizer steps'),
     'batch_size': (whole, 'sequences a step, over all devices'),
     'accumulation': (whole, 'parts into which a batch is split, to save memory'),
-    'peak_lr': (rate, 'learning rate after warmup'),
-    'min_lr': (rate, 'learning rate at the last step'),
+    'peak_lr': (number, 'learning rate after warmup'),
+    'min_lr': (number, 'learning rate at the last step'),
     'warmup_steps': (lambda text: whole(text, 0), 'steps of linear warmup'),
-    'weight_decay': (rate, 'decay of matrices and embeddings'),
-    'clip': (rate, 'largest norm of the gradient'),
+    'weight_decay': (number, 'decay of matrices and embeddings'),
+    'clip': (number, 'largest norm of the gradient'),
     'remat': (choice(*configs.REMATS), 'what the backward pass computes again, to save memory'),
     'keep_steps': (optional(listed(lambda text: whole(text, 0))),
                    'steps whose checkpoints stay, as the first and the last do'),

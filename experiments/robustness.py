@@ -30,17 +30,13 @@ from bornbiased_jax.probes import Probe
 from experiments import persistence
 from experiments import settings as command_line
 from experiments.results import Results
-from experiments.settings import KINDS, choice, listed, optional
+from experiments.settings import KINDS, choice, listed, number, optional
 
 P_LEVEL = 0.01
 
 
 def rate(text: str) -> float:
-  try:
-    value = float(text)
-  except ValueError:
-    value = 0.0
-  if not 0 < value < 1:
+  if not 0 < (value := number(text)) < 1:
     raise InputError(f'{text!r} is not a rate between 0 and 1')
   return value
 
@@ -73,7 +69,8 @@ def main(settings, output_dir):
   todo = [suspects for suspects in alterations_of(settings, originals) if suspects[:2] not in done]
   for name, strength, make in tqdm(todo, desc='alterations', unit='alteration'):
     results.add({'alteration': name, 'strength': strength} | measure(*make(), settings.methods))
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  summary = summarize(results.rows, settings)
+  results.finish(summary, display, draw(summary, settings))
 
 
 def random_networks(settings) -> dict[int, Subject]:
@@ -181,11 +178,10 @@ def display(row):
           **{method: shown(found) for method, found in row['found'].items()}}
 
 
-def draw(rows, settings):
-  """Left: share found at one false-positive rate. Right: share of unrelated pairs with p < .01, where there is a p."""
-  summary = summarize(rows, settings)
+def draw(summary, settings):
+  """Shares of related pairs found at a method's threshold, of unrelated ones accused at it, and of those by own p."""
   with plotting.style():
-    figure = plotting.figure(17, 2.2 + 0.24 * len(rows))
+    figure = plotting.figure(17, 2.2 + 0.24 * len(summary))
     with_p = [method for method in settings.methods if any(row['accused_at_p_01'][method] is not None
                                                            for row in summary)]
     found, accused, by_p = figure.subplots(1, 3, sharey=True, width_ratios=(
@@ -195,7 +191,7 @@ def draw(rows, settings):
     heat(accused, [row['accused'] for row in summary], settings.methods, 'Reds', 0.2,
          'unrelated pairs accused at that threshold')
     heat(by_p, [row['accused_at_p_01'] for row in summary], with_p, 'Reds', 0.2, 'and by own p < .01')
-    found.set_yticks(range(len(rows)), [label(row) for row in rows])
+    found.set_yticks(range(len(summary)), [label(row) for row in summary])
   return figure
 
 

@@ -6,6 +6,7 @@ the text into a value that results.json can hold.
 """
 
 from collections.abc import Callable
+import math
 from pathlib import Path
 import re
 import sys
@@ -26,6 +27,16 @@ def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
   if not text.isdecimal() or not lowest <= int(text) <= highest:
     raise InputError(f'{text!r} is not a whole number from {lowest} to {highest}')
   return int(text)
+
+
+def number(text: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value < math.inf:
+    raise InputError(f'{text!r} is not a number of at least 0')
+  return value
 
 
 def listed(parse: Callable[[str], list | str | int]):

@@ -10,10 +10,10 @@ import numpy as np
 from tqdm import tqdm
 
 
-def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int, warm_up: bool = True) -> dict[str, np.ndarray]:
+def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
   """Seconds of each alternative in each round [rounds], A B C A B C …, after one warm-up round."""
   seconds = {name: np.zeros(rounds) for name in alternatives}
-  for round_ in tqdm(range(-warm_up, rounds), unit='round'):
+  for round_ in tqdm(range(-1, rounds), unit='round'):
     for name, run in alternatives.items():
       start = time.perf_counter()
       jax.block_until_ready(run())
