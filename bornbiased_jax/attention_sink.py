@@ -24,12 +24,14 @@ class SinkRate(NamedTuple):
 
   Attributes:
     rate: share of (sequence, layer, head) whose weight on the position exceeds the threshold.
+    rate_N: the same for each sequence.
     rate_LH: the same for each layer and head.
     weight_NLH: mean attention weight on the position, over the queries from it on.
     floor: that weight under uniform attention.
   """
 
   rate: float
+  rate_N: np.ndarray
   rate_LH: np.ndarray
   weight_NLH: np.ndarray
   floor: float
@@ -56,7 +58,7 @@ def sink_rate(params: dict, config: ModelConfig, tokens_NT: np.ndarray, position
     raise InputError(f'position={position} is not one of sequences of length {tokens_NT.shape[1]}')
   weight_NLH = received(params, config, tokens_NT)[..., position]
   sink_NLH = weight_NLH > threshold
-  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=0), weight_NLH,
+  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0), weight_NLH,
                   uniform_weight(tokens_NT.shape[1], position))
 
 
@@ -76,10 +78,27 @@ def diagnostics(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dic
   Returns:
     disparity_L: largest over mean magnitude of the first token's residual coordinates;
     massive_L: largest over median magnitude of them;
+    effective_rank_L: exp of the entropy of a sequence's normalized singular values of its states [T, D];
     positional_std_LT: std over channels of the value aggregate that W_O reads.
+
+  Cost: a forward pass, and a singular value decomposition of every sequence and layer.
   """
   measured = _in_batches(_diagnostics, params, config, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
+
+
+def super_neurons(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
+  """Which MLP units make the first token stand out: an outlier activation, written to few channels.
+
+  Returns:
+    activation_LF: magnitude of each hidden unit at the first token over the median of its layer's;
+      mean over sequences.
+    concentration_LF: share of the largest four in the squared norm of the column that writes it.
+  """
+  activation_NLF = _in_batches(_first_activation, params, config, tokens_NT)
+  written_LFD = np.sort(np.square(np.asarray(params['blocks']['down']['kernel'], np.float64)), axis=-1)
+  return {'activation_LF': activation_NLF.mean(axis=0),
+          'concentration_LF': written_LFD[..., -4:].sum(axis=-1) / written_LFD.sum(axis=-1)}
 
 
 def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int, stride: int | None = None) -> float:
@@ -124,10 +143,25 @@ def _received(config, params, tokens_BT):
 @functools.partial(jax.jit, static_argnums=0)
 def _diagnostics(config, params, tokens_BT):
   read = Transformer(config).apply({'params': params}, tokens_BT, ('residual', 'value_aggregate'), method='read')
-  first_BLD = jnp.abs(jnp.moveaxis(read['residual'][:, :, 0], 1, 0).astype(jnp.float32))
+  state_BLTD = jnp.moveaxis(read['residual'], 1, 0).astype(jnp.float32)
+  first_BLD = jnp.abs(state_BLTD[:, :, 0])
   largest_BL = first_BLD.max(axis=-1)
   return {'disparity_L': largest_BL / first_BLD.mean(axis=-1), 'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
+          'effective_rank_L': _effective_rank(state_BLTD),
           'positional_std_LT': jnp.moveaxis(read['value_aggregate'].astype(jnp.float32).std(axis=-1), 1, 0)}
+
+
+def _effective_rank(state_BLTD):
+  share_BLK = jnp.linalg.svd(state_BLTD, compute_uv=False)
+  share_BLK /= share_BLK.sum(axis=-1, keepdims=True)
+  return jnp.exp(jax.scipy.special.entr(share_BLK).sum(axis=-1))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _first_activation(config, params, tokens_BT):
+  read = Transformer(config).apply({'params': params}, tokens_BT[:, :1], ('mlp_hidden',), method='read')
+  magnitude_BLF = jnp.abs(jnp.moveaxis(read['mlp_hidden'][:, :, 0], 1, 0).astype(jnp.float32))
+  return magnitude_BLF / jnp.median(magnitude_BLF, axis=-1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)

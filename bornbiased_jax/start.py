@@ -141,9 +141,12 @@ def _refuse_other_network(run, seed, directory, story):
 
 
 def _refuse_other_model(run, directory, config: ModelConfig):
-  """Networks of equal shapes may still differ, in an activation, say."""
+  """Networks of equal shapes may still differ, in an activation, say; an intervention may begin or end here."""
+  free = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
+  if 'rmsnorm' not in (config.intervention, run.config.intervention):  # Which has parameters of its own.
+    free += 'intervention', 'intervention_position', 'intervention_strength'
   for name, was, now in _pairs('config', vars(config), vars(run.config)):
-    if was != now and name not in ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme'):
+    if was != now and name not in free:
       raise InputError(f'{directory} is of a model with {name}={was}, not {now}')
 
 

@@ -27,6 +27,7 @@ READS = {
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
     'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j as W_O reads it, heads concatenated',
+    'mlp_hidden': '[L, B, T, F] hidden units of the MLP as its down-projection reads them',
     'attention_weights': '[L, B, H, T, T] float32',
     'attention_received': '[L, B, H, T] float32, mean weight on each position over the queries from it on',
 }
@@ -103,7 +104,7 @@ class Block(nn.Module):
     if config.sublayers != 'mlp_only':
       x_BTD = x_BTD + self._attention(_norm(config, 'attention_norm')(memory_BSD), x_BTD.shape[1], reads, out)
     if config.sublayers != 'attention_only':
-      x_BTD = x_BTD + self._mlp(_norm(config, 'mlp_norm')(x_BTD))
+      x_BTD = x_BTD + self._mlp(_norm(config, 'mlp_norm')(x_BTD), out)
     out.update(residual=x_BTD, residual_last=x_BTD[:, -1])
     return x_BTD, {name: out[name] for name in reads if name in out}
 
@@ -137,7 +138,7 @@ class Block(nn.Module):
     x_BTF = _dense(config, name, heads * config.head_size, config.qkv_bias, config.linear_std)(x_BTD)
     return x_BTF.reshape(*x_BTD.shape[:2], heads, config.head_size)
 
-  def _mlp(self, x_BTD):
+  def _mlp(self, x_BTD, out):
     config = self.config
     hidden_BTF = _dense(config, 'up', config.mlp_width, config.mlp_bias, config.linear_std)(x_BTD)
     if config.gated_mlp:
@@ -145,6 +146,7 @@ class Block(nn.Module):
       hidden_BTF = activate(config.activation, gate_BTF) * hidden_BTF
     else:
       hidden_BTF = activate(config.activation, hidden_BTF)
+    out['mlp_hidden'] = hidden_BTF
     return _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)(hidden_BTF)
 
 
@@ -206,8 +208,9 @@ class Transformer(nn.Module):
     for name in names:
       if name not in READS:
         raise InputError(f'cannot read {name!r}; what can be read: {", ".join(READS)}')
-      if name in _OF_ATTENTION and self.config.sublayers == 'mlp_only':
-        raise InputError(f"cannot read {name!r} of a model with sublayers='mlp_only'")
+      if self.config.sublayers == 'mlp_only' and name in _OF_ATTENTION or (
+          self.config.sublayers == 'attention_only' and name == 'mlp_hidden'):
+        raise InputError(f'cannot read {name!r} of a model with sublayers={self.config.sublayers!r}')
     last_only = all(name in _OF_LAST_POSITION for name in names)
     input_BTD = self._embed(inputs)
     x_BTD, out = self._run_blocks(input_BTD, names, last_only)

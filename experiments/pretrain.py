@@ -35,7 +35,18 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 from experiments import settings as command_line
 from experiments.results import make_directory, table, write_json
-from experiments.settings import KINDS, choice, listed, number, optional, preset_name, required, switch, whole
+from experiments.settings import (
+  KINDS,
+  automatic,
+  choice,
+  listed,
+  number,
+  optional,
+  preset_name,
+  required,
+  switch,
+  whole,
+)
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took .64 to 1.1 times
 # as long as one after another (`benchmark training`).
@@ -46,6 +57,12 @@ A_TEXT = required('text, a data set as tfds:NAME, or a folder of experiments.tok
 TRAINING_KINDS = KINDS | {
     'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}; --init_from and --resume bring their own'),
     'vocab_size': (optional(whole), "token ids of the model; 'auto': those of the tokenizer"),
+    'max_length': (optional(whole),
+                   "positions of the model, T_max; 'auto': those of the parent or the preset, or --length if longer"),
+    'intervention': (automatic(choice(*configs.INTERVENTIONS)),
+                     f"what is done to each position's mean of values, of {', '.join(configs.INTERVENTIONS)}"),
+    'intervention_position': (optional(lambda text: whole(text, 0)), "where 'mask', 'variance' and 'norm' do it"),
+    'intervention_strength': (optional(number), "by what factor 'variance' and 'norm' do it"),
     'data': (A_TEXT, 'what to train on'),
     'valid': (optional(str), 'what to evaluate on'),
     'tokenizer': (str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's files"),
@@ -76,7 +93,8 @@ TRAINING_KINDS = KINDS | {
     'process_id': (optional(lambda text: whole(text, 0)), 'number of this process, likewise'),
 }
 
-_COMMON = dict(vocab_size='auto', valid='none', tokenizer='bytes', data_seed='42', accumulation='1',
+_COMMON = dict(vocab_size='auto', max_length='auto', intervention='auto', intervention_position='auto',
+               intervention_strength='auto', valid='none', tokenizer='bytes', data_seed='42', accumulation='1',
                weight_decay='0.1', clip='1.0', remat='none', together='auto', data_axis='0', fsdp_axis='1',
                tensor_axis='1', resume='none', init_from='none', distributed='false', coordinator='none',
                num_processes='none', process_id='none')
@@ -141,13 +159,15 @@ def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
 
 def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfig:
   """The preset, or what the parent is, with the settings that do not change its shape."""
-  own = dict(dtype=settings.dtype, remat=settings.remat)
+  own = {name: getattr(settings, name) for name in
+         ('dtype', 'remat', 'intervention', 'intervention_position', 'intervention_strength')
+         if getattr(settings, name) is not None}
   source = settings.resume or settings.init_from
   if source:
     config = _flagged('resume' if settings.resume else 'init_from', parent_config, source)
     return dataclasses.replace(config, **own)
   vocab_size = settings.vocab_size or train.vocab_size
-  length = max(settings.length, configs.get(settings.config).length)
+  length = settings.max_length or max(settings.length, configs.get(settings.config).length)
   return configs.get(settings.config, vocab_size=vocab_size, length=length, **own)
 
 

@@ -92,6 +92,11 @@ def required(hint: str):
   return parse
 
 
+def automatic(parse):
+  """'auto' alone leaves the value to the program."""
+  return lambda text: None if text == 'auto' else parse(text)
+
+
 def optional(parse):
   """'auto' and 'none' leave the value to the program."""
   return lambda text: None if text in ('auto', 'none') else parse(text)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax import attention, attention_sink, checkpoint, configs, huggingface
 from bornbiased_jax.errors import InputError
@@ -167,6 +168,43 @@ def test_massive_activations():
   made = attention_sink.diagnostics(params, LLAMA, ids)
   np.testing.assert_allclose(made['disparity_L'], (first.max(-1) / first.mean(-1)).mean(-1), rtol=1e-5)
   np.testing.assert_allclose(made['massive_L'], (first.max(-1) / np.median(first, -1)).mean(-1), rtol=1e-5)
+
+
+def test_effective_rank_is_that_of_the_definition():
+  params, ids = sharpened(LLAMA), tokens(3, 40)
+  states_LNTD = np.asarray(read(LLAMA, params, ids, 'residual')['residual'], np.float64)
+  share = np.linalg.svd(states_LNTD, compute_uv=False)
+  share /= share.sum(axis=-1, keepdims=True)
+  made = attention_sink.diagnostics(params, LLAMA, ids)['effective_rank_L']
+  np.testing.assert_allclose(made, np.exp(stats.entropy(share, axis=-1)).mean(axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize('config', [LLAMA, GPT2], ids=['llama', 'gpt2'])
+def test_a_planted_super_neuron_is_found(config):
+  """Unit 5 of layer 1 reads the first token's own direction, and writes to three channels."""
+  params, ids = init_params(config, 1), np.full((4, 20), 7)
+  normed_D = read(dataclasses.replace(config, num_layers=1, length=300), params | {
+      'blocks': jax.tree.map(lambda leaf: leaf[:1], params['blocks'])}, ids[:1, :1], 'residual')['residual'][0, 0, 0]
+  for name in ('up', 'gate') if config.gated_mlp else ('up',):
+    params['blocks'][name]['kernel'] = params['blocks'][name]['kernel'].at[1, :, 5].set(20 * normed_D)
+  column_D = jnp.zeros(config.width).at[jnp.array([1, 4, 9])].set(3.0)
+  params['blocks']['down']['kernel'] = params['blocks']['down']['kernel'].at[1, 5].set(column_D)
+  made = attention_sink.super_neurons(params, config, ids)
+  assert made['activation_LF'][1].argmax() == made['concentration_LF'][1].argmax() == 5
+  assert made['activation_LF'][1, 5] > 50 and made['concentration_LF'][1, 5] == pytest.approx(1)
+  assert np.median(made['activation_LF'][1]) == pytest.approx(1, rel=0.3)
+
+
+def test_mlp_hidden_is_what_the_down_projection_reads():
+  params, ids = init_params(GPT2, 1), tokens(2, 9)
+  out = read(GPT2, params, ids, 'mlp_hidden', 'residual')
+  last = jax.tree.map(lambda leaf: leaf[-1], params['blocks']['down'])
+  silenced = jax.tree.map(jnp.copy, params)
+  for name in ('kernel', 'bias'):
+    silenced['blocks']['down'][name] = silenced['blocks']['down'][name].at[-1].set(0)
+  before = read(GPT2, silenced, ids, 'residual')['residual'][-1]
+  np.testing.assert_allclose(out['residual'][-1] - before, out['mlp_hidden'][-1] @ last['kernel'] + last['bias'],
+                             atol=1e-5)
 
 
 def test_side_by_side_windows_are_the_training_loss():

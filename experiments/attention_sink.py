@@ -1,0 +1,224 @@
+"""Attention sinks: when they arise, what makes them, and what language modelling loses without them (Fig 12, Table 7).
+
+    python -m experiments.attention_sink --data=english_train.jsonl.xz --texts=wikitext2_test.txt.xz,english.jsonl.xz
+    python -m experiments.attention_sink my_llama/ results/pretrain_laptop/seed_42 --texts=wikitext2_test.txt.xz
+
+Averaging gives the first position a larger variance than later ones, and a head
+that wants to attend to nothing finds it there. Each of --interventions levels
+that variance, or makes another position (--position) stand out; networks of the
+same seeds are trained with each on the same data in the same order. Those
+trained without also read with --afterwards. Networks named on the command line
+are measured as they are, and nothing is trained.
+
+A head is a sink in a sequence if the mean weight on the position, over the
+queries from it on, exceeds .3. Sequences are drawn from the first of --texts
+(default: the last twentieth of --data); losses are of all of them, windows
+side by side.
+
+OUTPUT_DIR/INTERVENTION/seed_SEED has the checkpoints, results.json a row a
+network and step (sink rates by length, layer and head, massive activations,
+effective rank, positional std, losses), figure.png the comparison. The laptop's
+16 networks take about an hour on two CPU cores; the same command goes on where
+it was.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from bornbiased_jax import attention_sink, checkpoint, configs, corpus, sources, tokenizers
+from bornbiased_jax.errors import InputError
+from experiments import pretrain, sink_figure
+from experiments import settings as command_line
+from experiments.results import Results, grouped, mean_ci95, plus_minus
+from experiments.settings import automatic, choice, listed, optional, whole
+
+# 'rmsnorm' has parameters that only training finds.
+_AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
+SHARED = ('config', 'tokenizer', 'data_seed', 'num_steps', 'batch_size', 'length', 'accumulation', 'dtype', 'remat',
+          'peak_lr', 'min_lr', 'warmup_steps', 'save_every')
+SINK_KINDS = pretrain.TRAINING_KINDS | {
+    'data': (optional(str), pretrain.TRAINING_KINDS['data'][1]),
+    'texts': (automatic(listed(str)), 'what to evaluate on; the first also for sink rates'),
+    'interventions': (listed(choice(*configs.INTERVENTIONS)), f'trained with, of {", ".join(configs.INTERVENTIONS)}'),
+    'afterwards': (optional(listed(choice(*_AFTERWARDS))),
+                   f'done to networks trained without, of {", ".join(_AFTERWARDS)}'),
+    'position': (lambda text: whole(text, 0), "where 'mask', 'variance' and 'norm' make another sink, from 0"),
+    'strength': (command_line.number, "factor of 'variance' and 'norm'"),
+    'lengths': (command_line.KINDS['lengths'][0], 'sequence lengths of the sink rates'),
+    'num_sequences': (command_line.KINDS['num_sequences'][0], 'sequences of the sink rates'),
+    'loss_sequences': (whole, 'windows of --length tokens whose loss is measured in each text, at most'),
+}
+
+_LAPTOP = dict(data='tinyshakespeare', texts='auto', config='tiny_llama2', tokenizer='bytes', seeds='42,43',
+               interventions=','.join(configs.INTERVENTIONS), afterwards='amplify,attenuate,mask,variance,norm',
+               position='16', strength='4', lengths='32,64,128', num_sequences='100', loss_sequences='256',
+               probe_seed='0', data_seed='42', num_steps='2000', batch_size='16', length='128', accumulation='1',
+               peak_lr='3e-3', min_lr='3e-4', warmup_steps='100', dtype='float32', remat='none',
+               keep_steps='100,300,600,1000,1500', save_every='250')
+SCALES = {
+    'smoke': _LAPTOP | dict(interventions='none,rmsnorm', afterwards='mask', num_steps='6', batch_size='4',
+                            length='32', lengths='8,32', position='4', warmup_steps='2', keep_steps='3',
+                            num_sequences='8', loss_sequences='8'),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(data='none', config='nano_llama2', num_steps='200000', batch_size='128', length='2048',
+                            lengths='32,64,128,256,512', peak_lr='6e-4', min_lr='6e-5', warmup_steps='2000',
+                            dtype='bfloat16', save_every='1000',
+                            keep_steps='300,1000,3000,10000,30000,100000'),
+}
+
+
+def main(settings, output_dir):
+  check(settings)
+  texts = load_texts(settings)
+  results = Results(output_dir, 'attention_sink', settings)
+  done = {(row['intervention'], row['afterwards'], row['seed'], row['step']) for row in results.rows}
+  cases = named(settings.networks) if settings.networks else trained(settings, output_dir)
+  for intervention, afterwards, seed, step, load in tqdm(cases, desc='measuring', unit='network', delay=1):
+    if (intervention, afterwards, seed, step) not in done:
+      config, params = load()
+      last = settings.networks or step == settings.num_steps
+      results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step}
+                  | measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
+                  | {'loss': losses(config, params, texts, settings) if last else None})
+  summary = summarize([row for row in results.rows if row['loss']])
+  results.finish(summary, display, sink_figure.draw(results.rows, settings))
+
+
+def check(settings):
+  """Raises InputError for what would otherwise fail after an hour."""
+  settings.lengths = sorted(settings.lengths)
+  longest = settings.lengths[-1]
+  if longest > settings.length:
+    raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that networks read')
+  if settings.position >= settings.lengths[0]:
+    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0')
+  if not settings.networks and not settings.data:
+    raise InputError('--data: is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
+  if not settings.networks and 'none' not in settings.interventions:
+    raise InputError("--interventions: 'none' must be among them, which the others are compared with")
+
+
+def load_texts(settings) -> dict[str, np.ndarray]:
+  """Ids of each text by its name."""
+  tokenizer = tokenizers.load(settings.tokenizer)
+  if settings.texts:
+    texts = {Path(text).name: corpus.load(text, tokenizer).tokens for text in settings.texts}
+  else:
+    held_out = corpus.hold_out(corpus.load(settings.data, tokenizer), pretrain.HELD_OUT)[1]
+    texts = {held_out.name: held_out.tokens}
+  for name, tokens in texts.items():
+    if len(tokens) <= settings.length:
+      raise InputError(f'--texts: {name} has {len(tokens)} tokens, fewer than one sequence of {settings.length} '
+                       'and the token after it')
+  return texts
+
+
+def named(networks):
+  """A case a network: what it is called, and a function that loads it."""
+  return [(name, None, None, None, lambda name=name: sources.load(name)[:2]) for name in networks]
+
+
+def trained(settings, output_dir):
+  """Trains what is not trained yet. A case a checkpoint, and one an intervention on the last of those without."""
+  for intervention in settings.interventions:
+    train(settings, intervention, output_dir / intervention)
+  cases = []
+  for intervention in settings.interventions:
+    for seed in settings.seeds:
+      run = output_dir / intervention / f'seed_{seed}'
+      for step in checkpoint.steps(run):
+        if step in (0, *(settings.keep_steps or ()), settings.num_steps):
+          cases.append((intervention, None, seed, step, lambda run=run, step=step: checkpoint.load_params(run, step)))
+  for afterwards in settings.afterwards or ():
+    for seed in settings.seeds:
+      cases.append(('none', afterwards, seed, settings.num_steps,
+                    lambda seed=seed, name=afterwards: changed(settings, name, output_dir / 'none' / f'seed_{seed}')))
+  return cases
+
+
+def train(settings, intervention, directory):
+  """Calls `pretrain` with this study's settings."""
+  overrides = {name: str(getattr(settings, name)) for name in SHARED}
+  if intervention in sink_figure.AT_ONE_POSITION:
+    overrides |= dict(intervention_position=str(settings.position), intervention_strength=str(settings.strength))
+  pretrain.main(command_line.resolve(
+      pretrain.SCALES, settings.scale, pretrain.TRAINING_KINDS, data=settings.data, intervention=intervention,
+      valid=settings.texts[0] if settings.texts else 'none', max_length=str(settings.length),
+      seeds=','.join(map(str, settings.seeds)), keep_steps=','.join(map(str, settings.keep_steps or ())) or 'none',
+      **overrides), directory)
+
+
+def changed(settings, intervention, run):
+  config, params = checkpoint.load_params(run, settings.num_steps)
+  return dataclasses.replace(config, intervention=intervention, intervention_position=settings.position,
+                             intervention_strength=settings.strength), params
+
+
+def measure(config, params, texts, settings, lengths) -> dict:
+  """Sinks at the first position and at --position, by length; at the longest also by head, and what stands out."""
+  tokens_NT = draw_sequences(next(iter(texts.values())), settings)
+  row = {'lengths': lengths}
+  for name, position in (('first', 0), ('position', settings.position)):
+    sinks = [attention_sink.sink_rate(params, config, tokens_NT[:, :length], position) for length in lengths]
+    row |= {f'{name}_rate': [sink.rate for sink in sinks],
+            f'{name}_rate_ci95': [mean_ci95([{'rate': rate} for rate in sink.rate_N], 'rate')['rate_ci95']
+                                  for sink in sinks],
+            f'{name}_weight': [float(sink.weight_NLH.mean()) for sink in sinks],
+            f'{name}_rate_LH': sinks[-1].rate_LH, f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
+  row |= attention_sink.diagnostics(params, config, tokens_NT)
+  neurons = attention_sink.super_neurons(params, config, tokens_NT)
+  top_L = neurons['activation_LF'].argmax(axis=-1)
+  at_top = lambda name: np.take_along_axis(neurons[name], top_L[:, None], axis=-1)[:, 0]
+  return row | {'super_neuron_L': top_L, 'super_activation_L': at_top('activation_LF'),
+                'super_concentration_L': at_top('concentration_LF')}
+
+
+def draw_sequences(tokens, settings) -> np.ndarray:
+  """Ids [num_sequences, longest] from random places of a text."""
+  longest = settings.lengths[-1]
+  start_N = np.random.default_rng(settings.probe_seed).integers(0, len(tokens) - longest, settings.num_sequences)
+  return np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
+
+
+def losses(config, params, texts, settings) -> dict[str, float]:
+  """Mean loss of each text, in nats a token."""
+  most = settings.loss_sequences * settings.length + 1
+  return {name: attention_sink.strided_loss(params, config, tokens[:most], settings.length)
+          for name, tokens in texts.items()}
+
+
+def summarize(rows) -> list[dict]:
+  """Means over seeds at the last step; losses also as differences from the first, 'none', paired by seed."""
+  base = {row['seed']: row for row in rows if row['intervention'] == rows[0]['intervention'] and not row['afterwards']}
+  summary = []
+  for fields, group in grouped(rows, 'intervention', 'afterwards'):
+    each = [{'first_rate': row['first_rate'][-1], 'position_rate': row['position_rate'][-1],
+             'first_weight': row['first_weight'][-1], 'position_weight': row['position_weight'][-1],
+             'disparity': max(row['disparity_L'])} for row in group]
+    row = fields | {'networks': len(group)}
+    for name in each[0]:
+      row |= mean_ci95(each, name)
+    for text in group[0]['loss']:
+      differences = [{'x': row_['loss'][text] - base[row_['seed']]['loss'][text]} for row_ in group]
+      paired = mean_ci95(differences, 'x')
+      row[text] = {'loss': float(np.mean([row_['loss'][text] for row_ in group])),
+                   'difference': paired['x'], 'difference_ci95': paired['x_ci95']}
+    summary.append(row)
+  return summary
+
+
+def display(row):
+  perplexities = {f'perplexity, {text[:24]}': f'{math.exp(value["loss"]):.2f} ({value["difference"]:+.3f} nats)'
+                  for text, value in row.items() if isinstance(value, dict)}
+  return {'network': sink_figure.label_of(row), **perplexities,
+          'sink rate, first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
+          'at position': plus_minus(row, 'position_rate', '.3f'), 'its weight': f'{row["position_weight"]:.3f}',
+          'disparity': f'{row["disparity"]:.1f}'}
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'attention_sink', SCALES, __doc__, SINK_KINDS, positional='networks')

@@ -1,0 +1,107 @@
+"""The figure of experiments.attention_sink."""
+
+import numpy as np
+
+from bornbiased_jax import plotting
+from bornbiased_jax.attention_sink import THRESHOLD, uniform_weight
+from experiments.results import grouped
+
+AT_ONE_POSITION = ('mask', 'variance', 'norm')
+
+
+def draw(rows, settings):
+  """Above: the first position, by length, by training step, by head. Below: the chosen one, and what it costs."""
+  last = [row for row in rows if row['loss']]
+  everywhere = [row for row in last if not row['afterwards'] and row['intervention'] not in AT_ONE_POSITION]
+  color = dict(zip(dict.fromkeys(row['intervention'] for row in everywhere), plotting.COLORS * 9, strict=False))
+  with plotting.style():
+    figure = plotting.figure(11, 6.4)
+    (rate, weight, steps), (heads, position, loss) = figure.subplots(2, 3)
+    draw_lengths(rate, everywhere, 'first_rate', color)
+    rate.set(ylim=(-0.02, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it', title='Sinks at the first position')
+    rate.legend(fontsize='small', loc='upper right')
+    draw_lengths(weight, everywhere, 'first_weight', color)
+    lengths = everywhere[0]['lengths']
+    plotting.theory(weight, lengths, [uniform_weight(length) for length in lengths], 'uniform attention')
+    weight.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
+    weight.legend(fontsize='small', loc='upper right')
+    draw_steps(steps, rows, color)
+    draw_heads(figure, heads, everywhere[0])
+    draw_position(position, last, settings)
+    draw_losses(loss, [row for row in last if not row['afterwards']])
+  return figure
+
+
+def draw_lengths(ax, rows, name, color):
+  """A line an intervention, the mean over seeds; each seed a dot, with its interval over sequences where it has one."""
+  for intervention, group in [(fields['intervention'], group) for fields, group in grouped(rows, 'intervention')]:
+    lengths = group[0]['lengths']
+    ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention], label=intervention[-24:])
+    for row in group:
+      ax.errorbar(lengths, row[name], row.get(f'{name}_ci95'), fmt='o', markersize=3, elinewidth=0.8,
+                  color=color[intervention])
+  ax.set_xscale('log', base=2)
+  ax.set_xticks(lengths, map(str, lengths))
+  ax.set_xlabel('sequence length T')
+
+
+def draw_steps(ax, rows, color):
+  """Weight on the first position at the longest length, while training."""
+  trained = [row for row in rows if row['step'] is not None and not row['afterwards'] and row['intervention'] in color]
+  if not trained:
+    ax.set_axis_off()
+    return
+  for fields, group in grouped(trained, 'intervention', 'seed'):
+    ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-', markersize=3,
+            color=color[fields['intervention']], linewidth=1)
+  steps = sorted({row['step'] for row in trained})
+  ax.set_xscale('symlog', linthresh=steps[1] if len(steps) > 1 else 1)
+  ax.set_xticks(steps, steps, rotation=45)
+  ax.minorticks_off()
+  ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None),
+         title=f'The same while training, T = {rows[-1]["lengths"][-1]}')
+
+
+def draw_heads(figure, ax, row):
+  weight_LH = np.array(row['first_weight_LH'])
+  image = ax.imshow(weight_LH, cmap='Blues', vmin=0, aspect='auto')
+  named = row['intervention'] if row['seed'] is None else f"'{row['intervention']}', seed {row['seed']}"
+  ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}', xticks=range(weight_LH.shape[1]),
+         yticks=range(len(weight_LH)))
+  ax.set_yticklabels(range(1, 1 + len(weight_LH)))
+  ax.grid(visible=False)
+  figure.colorbar(image, ax=ax)
+
+
+def label_of(row):
+  return f'{row["intervention"]}, then {row["afterwards"]}' if row['afterwards'] else row['intervention']
+
+
+def draw_position(ax, rows, settings):
+  """Weight on the chosen position of all that may change it, a dot a seed."""
+  shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
+           or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
+  draw_dots(ax, shown, lambda row: row['position_weight'][-1])
+  floor = uniform_weight(rows[0]['lengths'][-1], settings.position)
+  ax.axvline(floor, color='black', linestyle='--', linewidth=1, label='uniform attention')
+  ax.axvline(THRESHOLD, color='#999999', linestyle=':', linewidth=1, label='a sink')
+  ax.set(xlabel='mean weight on it', xlim=(0, None), title=f'Attention to position {settings.position}')
+  ax.legend(fontsize='small')
+
+
+def draw_losses(ax, rows):
+  """Loss on the first text less that of the first row, of the same seed where there are seeds."""
+  base = {row['seed']: row for row in reversed(rows) if label_of(row) == label_of(rows[0])}
+  text = next(iter(rows[0]['loss']))
+  draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
+  ax.axvline(0, color='black', linewidth=0.8)
+  ax.set(xlabel=f'nats a token, {text[-30:]}', title=f'Loss less that of {label_of(rows[0])[-20:]}')
+
+
+def draw_dots(ax, rows, value):
+  places = {label: i for i, label in enumerate(dict.fromkeys(map(label_of, rows)))}
+  for row in rows:
+    ax.plot(value(row), places[label_of(row)], 'o', markersize=4,
+            color=plotting.COLORS[1 if row['afterwards'] else 0], alpha=0.7)
+  ax.set_yticks(list(places.values()), [label[-24:] for label in places])
+  ax.invert_yaxis()
