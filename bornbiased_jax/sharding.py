@@ -27,17 +27,17 @@ _RULES = {
 }
 
 
-def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1) -> Mesh:
-  """A mesh over all devices; data=0 takes the devices that fsdp and tensor leave.
+def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1, *, devices: list[jax.Device] | None = None) -> Mesh:
+  """A mesh over `devices` (None: all); data=0 takes those that fsdp and tensor leave.
 
   Raises:
     InputError: the sizes do not multiply to the number of devices.
   """
-  num_devices = jax.device_count()
+  num_devices = len(devices) if devices else jax.device_count()
   data = data or max(1, num_devices // (fsdp * tensor))
   if data * fsdp * tensor != num_devices:
     raise InputError(f'mesh data={data} x fsdp={fsdp} x tensor={tensor} is not the {num_devices} devices at hand')
-  return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+  return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 def shardings(mesh: Mesh | None, tree) -> dict:

@@ -40,7 +40,7 @@ def test_a_mistake_names_its_flag(flag, text):
 
 @pytest.mark.parametrize('arguments', [
     ('experiments.seed_sweep', '--scale=huge'), ('experiments.seed_sweep', '--sedes=1'),
-    ('experiments.seed_sweep', 'smoke'), ('experiments.benchmark',), ('experiments.benchmark', 'sleep'),
+    ('experiments.seed_sweep', 'smoke'), ('experiments.benchmark', 'sleep'),
 ])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path):
   done = command(*arguments, f'--output_dir={tmp_path}/out')

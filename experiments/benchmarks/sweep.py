@@ -47,7 +47,8 @@ def forward(name, length, rounds, statistic):
       'forward_share_of_matmul_rate': share['forward'],
       'experiment_share_of_matmul_rate': share['experiment'],
       'statistics_overhead': timing.spread(seconds['experiment'] / seconds['forward']),
-      'torch_over_experiment': timing.spread(seconds['torch'] / seconds['experiment']) if peer else None,
+      'peer': "PyTorch's transformers",
+      'peer_over_ours': timing.spread(seconds['torch'] / seconds['experiment']) if peer else None,
   }
 
 

@@ -68,7 +68,8 @@ def step_row(name, batch_size, length, dtype, rounds):
       'rounds': rounds, 'attention': getattr(attend, '__name__', type(attend).__name__), 'matmul_flops_per_s': rate,
       'tokens_per_s': batch_size * length / np.median(seconds['step']),
       'utilization': timing.spread(total / seconds['step'] / rate),
-      'torch_compile_over_step': timing.spread(seconds['torch'] / seconds['step']) if peer else None,
+      'peer': "torch.compile of transformers'",
+      'peer_over_ours': timing.spread(seconds['torch'] / seconds['step']) if peer else None,
   }
 
 
@@ -115,4 +116,4 @@ def ensemble_row(batch_size, length, count, rounds=11, **changes):
   seconds = timing.in_turn({'together': together, 'loop': lambda: [run() for run in alone]}, rounds)
   return {'benchmark': f'{count} networks of width {config.width} train together', 'length': length,
           'batch_size': batch_size, 'rounds': rounds,
-          'loop_over_together': timing.spread(seconds['loop'] / seconds['together'])}
+          'peer': 'one after another', 'peer_over_ours': timing.spread(seconds['loop'] / seconds['together'])}
