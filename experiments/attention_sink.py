@@ -4,11 +4,19 @@
     python -m experiments.attention_sink my_llama/ results/pretrain_laptop/seed_42 --texts=wikitext2_test.txt.xz
 
 Averaging gives the first position a larger variance than later ones, and a head
-that wants to attend to nothing finds it there. Each of --interventions levels
-that variance, or makes another position (--position) stand out; networks of the
-same seeds are trained with each on the same data in the same order. Those
-trained without also read with --afterwards. Networks named on the command line
-are measured as they are, and nothing is trained.
+that wants to attend to nothing finds it there. Networks of the same seeds are
+trained on the same data in the same order with each of --interventions on o_i,
+the mean of values at position i, before W_O:
+
+    none                none
+    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
+    rmsnorm             each head's o_i of one length
+    gain                o_i times a constant, the size of 'amplify' without its shape
+    mask                --position attends to itself alone, and keeps its variance
+    variance, norm      --strength times o_i at --position, about its mean and as a whole
+
+Those trained without are also read with --afterwards. Networks named on the
+command line are measured as they are, and nothing is trained.
 
 A head is a sink in a sequence if the mean weight on the position, over the
 queries from it on, exceeds .3. Sequences are drawn from the first of --texts
@@ -80,6 +88,8 @@ def main(settings, output_dir):
   for intervention, afterwards, seed, step, load in tqdm(cases, desc='measuring', unit='network', delay=1):
     if (intervention, afterwards, seed, step) not in done:
       config, params = load()
+      for text in texts.values():
+        text.check(config.vocab_size)
       last = settings.networks or step == settings.num_steps
       results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step}
                   | measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
@@ -98,21 +108,23 @@ def check(settings):
     raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0')
   if not settings.networks and not settings.data:
     raise InputError('--data: is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
+  configs.get(settings.config, length=settings.length, intervention_position=settings.position,
+              intervention_strength=settings.strength)
   if not settings.networks and 'none' not in settings.interventions:
     raise InputError("--interventions: 'none' must be among them, which the others are compared with")
 
 
-def load_texts(settings) -> dict[str, np.ndarray]:
-  """Ids of each text by its name."""
+def load_texts(settings) -> dict[str, corpus.Corpus]:
+  """What to evaluate on, by its name."""
   tokenizer = tokenizers.load(settings.tokenizer)
   if settings.texts:
-    texts = {Path(text).name: corpus.load(text, tokenizer).tokens for text in settings.texts}
+    texts = {Path(text).name: corpus.load(text, tokenizer) for text in settings.texts}
   else:
     held_out = corpus.hold_out(corpus.load(settings.data, tokenizer), pretrain.HELD_OUT)[1]
-    texts = {held_out.name: held_out.tokens}
-  for name, tokens in texts.items():
-    if len(tokens) <= settings.length:
-      raise InputError(f'--texts: {name} has {len(tokens)} tokens, fewer than one sequence of {settings.length} '
+    texts = {held_out.name: held_out}
+  for name, text in texts.items():
+    if text.tokens.size <= settings.length:
+      raise InputError(f'--texts: {name} has {text.tokens.size} tokens, fewer than one sequence of {settings.length} '
                        'and the token after it')
   return texts
 
@@ -160,7 +172,7 @@ def changed(settings, intervention, run):
 
 def measure(config, params, texts, settings, lengths) -> dict:
   """Sinks at the first position and at --position, by length; at the longest also by head, and what stands out."""
-  tokens_NT = draw_sequences(next(iter(texts.values())), settings)
+  tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
   row = {'lengths': lengths}
   for name, position in (('first', 0), ('position', settings.position)):
     sinks = [attention_sink.sink_rate(params, config, tokens_NT[:, :length], position) for length in lengths]
@@ -187,8 +199,8 @@ def draw_sequences(tokens, settings) -> np.ndarray:
 def losses(config, params, texts, settings) -> dict[str, float]:
   """Mean loss of each text, in nats a token."""
   most = settings.loss_sequences * settings.length + 1
-  return {name: attention_sink.strided_loss(params, config, tokens[:most], settings.length)
-          for name, tokens in texts.items()}
+  return {name: attention_sink.strided_loss(params, config, text.tokens[:most], settings.length)
+          for name, text in texts.items()}
 
 
 def summarize(rows) -> list[dict]:

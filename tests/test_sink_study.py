@@ -98,13 +98,16 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
     (dict(lengths='8,32'), '--lengths: 32 exceeds --length=16'),
     (dict(position='8'), '--position: 8 is not one of 8 positions'),
     (dict(data='none'), '--data: is missing'),
+    (dict(strength='0'), 'intervention_strength=0.0 must be a positive number'),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
     (dict(networks=['tiny_nothing:1']), 'tiny_nothing:1: no such network'),
+    (dict(networks=['tiny_llama2:1'], texts='large.uint16'), 'outside the vocabulary of 2048 ids'),
 ])
 def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'short.txt').write_text('short')
+  (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
   with pytest.raises(InputError, match=message):
     attention_sink.main(settings(**wrong), tmp_path / 'out')
   assert not (tmp_path / 'out' / 'none').exists()
