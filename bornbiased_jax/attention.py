@@ -11,6 +11,7 @@ import math
 
 from flax import linen as nn
 import jax
+from jax import lax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
@@ -21,13 +22,14 @@ TILE = 128
 LARGEST_BLOCK = 512
 
 
-def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array) -> jax.Array:
-  """Causal softmax weights [B, H, T, S] in float32; the queries are the last T of S positions."""
+def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array, first: jax.Array | None = None) -> jax.Array:
+  """Causal softmax weights [B, H, T, S] in float32; the queries are of positions first, … (None: the last T of S)."""
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
+  first = S - T if first is None else first
   query_BTGNK = query_BTHK.reshape(B, T, G, H // G, K)
   scores_BGNTS = jnp.einsum('BTGNK,BSGK->BGNTS', query_BTGNK, key_BSGK,
                             preferred_element_type=jnp.float32) / math.sqrt(K)
-  causal_TS = jnp.arange(S) <= jnp.arange(S - T, S)[:, None]
+  causal_TS = jnp.arange(S) <= first + jnp.arange(T)[:, None]
   return nn.softmax(jnp.where(causal_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
 
 
@@ -38,29 +40,48 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
   return jnp.einsum('BGNTS,BSGK->BTGNK', weights_BGNTS, value_BSGK).reshape(B, T, H * K)
 
 
-def attention_received(query_BTHK: jax.Array, key_BTGK: jax.Array,
-                       change: Callable[[jax.Array, int], jax.Array] = lambda weights_BHTS, first: weights_BHTS,
-                       block: int = TILE) -> jax.Array:
-  """Mean attention weight [B, H, T] on each position, over the queries from it on; float32.
+def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
+             change: Callable[[jax.Array, int], jax.Array] = lambda weights_BHTS, first: weights_BHTS,
+             block: int = TILE) -> tuple[jax.Array, jax.Array]:
+  """Attention a block of queries at once, so that no [T, T] matrix exists.
 
   Args:
-    query_BTHK: of all T positions.
-    key_BTGK: likewise.
+    query_BTHK: of all T positions; keys and values likewise.
     change: of the weights [B, H, block, T] of queries first, first + 1, …
-    block: queries at once; no [T, T] matrix exists.
+    block: queries at once.
+
+  Returns:
+    Value aggregate [B, T, H K], and the mean weight [B, H, T] on each
+    position, over the queries from it on, in float32.
   """
-  T = query_BTHK.shape[1]
-  total_BHT = 0.0
-  for first in range(0, T, block):
-    last = min(first + block, T)
-    weights_BHTS = change(attention_weights(query_BTHK[:, first:last], key_BTGK[:, :last]), first)
-    total_BHT += jnp.pad(weights_BHTS.sum(axis=2), ((0, 0), (0, 0), (0, T - last)))
-  return total_BHT / (T - jnp.arange(T))
+  B, T, H, K = query_BTHK.shape
+  block = min(block, T)
+  padded_BTHK = jnp.pad(query_BTHK, ((0, 0), (0, -T % block), (0, 0), (0, 0)))
+  query_MBTHK = jnp.moveaxis(padded_BTHK.reshape(B, -1, block, H, K), 1, 0)
+
+  def of_block(total_BHS, part):
+    first, query_BTHK = part
+    weights_BHTS = change(attention_weights(query_BTHK, key_BTGK, first), first)
+    is_padding_T1 = first + jnp.arange(block)[:, None] >= T
+    total_BHS += jnp.where(is_padding_T1, 0, weights_BHTS).sum(axis=2)
+    return total_BHS, aggregate_values(weights_BHTS, value_BTGK)
+
+  starts_M = block * jnp.arange(len(query_MBTHK))
+  total_BHT, aggregate_MBTF = lax.scan(of_block, jnp.zeros((B, H, T)), (starts_M, query_MBTHK))
+  aggregate_BTF = jnp.moveaxis(aggregate_MBTF, 0, 1).reshape(B, -1, H * K)[:, :T]
+  return aggregate_BTF, total_BHT / (T - jnp.arange(T))
 
 
 def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
   """By the definition, with all weights in memory; the same on every backend, and the model's default."""
   return aggregate_values(attention_weights(query_BTHK, key_BSGK), value_BSGK)
+
+
+def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
+  """`plain` a block of queries at once: exact in float32 and in O(T) memory on every backend."""
+  if query_BTHK.shape[1] != key_BSGK.shape[1]:
+    return plain(query_BTHK, key_BSGK, value_BSGK)
+  return streamed(query_BTHK, key_BSGK, value_BSGK)[0]
 
 
 def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:

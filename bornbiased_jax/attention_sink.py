@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import attention
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
@@ -27,7 +28,7 @@ class SinkRate(NamedTuple):
     rate_N: the same for each sequence.
     rate_LH: the same for each layer and head.
     weight_NLH: mean attention weight on the position, over the queries from it on.
-    floor: that weight under uniform attention.
+    floor: that weight under uniform attention, and the intervention.
   """
 
   rate: float
@@ -51,15 +52,22 @@ def sink_rate(params: dict, config: ModelConfig, tokens_NT: np.ndarray, position
   Raises:
     InputError: a position outside the sequences, or sequences longer than the model's.
 
-  Cost: one forward pass, and the attention weights a second time, a block of queries at once.
+  Cost: one forward pass without logits; see `received`.
   """
   tokens_NT = np.asarray(tokens_NT)
   if not 0 <= position < tokens_NT.shape[1]:
     raise InputError(f'position={position} is not one of sequences of length {tokens_NT.shape[1]}')
-  weight_NLH = received(params, config, tokens_NT)[..., position]
-  sink_NLH = weight_NLH > threshold
-  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0), weight_NLH,
-                  uniform_weight(tokens_NT.shape[1], position))
+  return rate_of(received(params, config, tokens_NT), config, position, threshold)
+
+
+def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int, threshold: float = THRESHOLD) -> SinkRate:
+  """`sink_rate` from what `received` returned, for any number of positions and thresholds."""
+  weight_NLH = weight_NLHT[..., position]
+  sink_NLH, floor = weight_NLH > threshold, uniform_weight(weight_NLHT.shape[-1], position)
+  if config.intervention == 'mask' and position == config.intervention_position:
+    # It attends to itself alone, whatever the heads have learned.
+    floor += (1 - 1 / (position + 1)) / (weight_NLHT.shape[-1] - position)
+  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0), weight_NLH, floor)
 
 
 def uniform_weight(length: int, position: int = 0) -> float:
@@ -68,7 +76,7 @@ def uniform_weight(length: int, position: int = 0) -> float:
 
 
 def received(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> np.ndarray:
-  """Mean attention weight [N, L, H, T] on every position, over the queries from it on."""
+  """Mean attention weight [N, L, H, T] on every position, over the queries from it on; without [T, T] matrices."""
   return _in_batches(_received, params, config, tokens_NT)
 
 
@@ -91,12 +99,12 @@ def super_neurons(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> d
   """Which MLP units make the first token stand out: an outlier activation, written to few channels.
 
   Returns:
-    activation_LF: magnitude of each hidden unit at the first token over the median of its layer's;
+    activation_LF: magnitude of each hidden unit at the first token over the mean of its layer's;
       mean over sequences.
     concentration_LF: share of the largest four in the squared norm of the column that writes it.
   """
   activation_NLF = _in_batches(_first_activation, params, config, tokens_NT)
-  written_LFD = np.sort(np.square(np.asarray(params['blocks']['down']['kernel'], np.float64)), axis=-1)
+  written_LFD = np.partition(np.square(params['blocks']['down']['kernel']), -4, axis=-1)
   return {'activation_LF': activation_NLF.mean(axis=0),
           'concentration_LF': written_LFD[..., -4:].sum(axis=-1) / written_LFD.sum(axis=-1)}
 
@@ -118,7 +126,7 @@ def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int
   Raises:
     InputError: a stride that is not from 1 to length, or a text without one window.
   """
-  stride = stride or length
+  stride = length if stride is None else stride
   if not 1 <= stride <= length:
     raise InputError(f'stride={stride} is not from 1 to length={length}')
   if len(ids) <= length:
@@ -131,24 +139,28 @@ def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int
 
 
 def _in_batches(measure, params, config, tokens_NT):
-  return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), *tokens_NT.shape)
+  with jax.default_matmul_precision('highest'):
+    return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), *tokens_NT.shape)
+
+
+def _read(config, params, tokens_BT, *names):
+  """Intermediates by layer [B, L, …] in float32."""
+  read = Transformer(config, attention.blocked).apply({'params': params}, tokens_BT, names, method='read')
+  return [jnp.moveaxis(read[name], 1, 0).astype(jnp.float32) for name in names]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _received(config, params, tokens_BT):
-  read = Transformer(config).apply({'params': params}, tokens_BT, ('attention_received',), method='read')
-  return jnp.moveaxis(read['attention_received'], 1, 0)
+  return _read(config, params, tokens_BT, 'attention_received')[0]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _diagnostics(config, params, tokens_BT):
-  read = Transformer(config).apply({'params': params}, tokens_BT, ('residual', 'value_aggregate'), method='read')
-  state_BLTD = jnp.moveaxis(read['residual'], 1, 0).astype(jnp.float32)
+  state_BLTD, aggregate_BLTF = _read(config, params, tokens_BT, 'residual', 'value_aggregate')
   first_BLD = jnp.abs(state_BLTD[:, :, 0])
   largest_BL = first_BLD.max(axis=-1)
   return {'disparity_L': largest_BL / first_BLD.mean(axis=-1), 'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
-          'effective_rank_L': _effective_rank(state_BLTD),
-          'positional_std_LT': jnp.moveaxis(read['value_aggregate'].astype(jnp.float32).std(axis=-1), 1, 0)}
+          'effective_rank_L': _effective_rank(state_BLTD), 'positional_std_LT': aggregate_BLTF.std(axis=-1)}
 
 
 def _effective_rank(state_BLTD):
@@ -159,11 +171,10 @@ def _effective_rank(state_BLTD):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _first_activation(config, params, tokens_BT):
-  read = Transformer(config).apply({'params': params}, tokens_BT[:, :1], ('mlp_hidden',), method='read')
-  magnitude_BLF = jnp.abs(jnp.moveaxis(read['mlp_hidden'][:, :, 0], 1, 0).astype(jnp.float32))
-  return magnitude_BLF / jnp.median(magnitude_BLF, axis=-1, keepdims=True)
+  magnitude_BLF = jnp.abs(_read(config, params, tokens_BT[:, :1], 'mlp_hidden')[0][:, :, 0])
+  return magnitude_BLF / magnitude_BLF.mean(axis=-1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _losses(config, params, tokens_BT):
-  return token_losses(config, params, tokens_BT)
+  return token_losses(config, params, tokens_BT, attend=attention.blocked)

@@ -37,12 +37,25 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
   return config, params, {'name': name, 'checksum': int(checkpoint.checksum(params))}
 
 
-def _load(name, mesh):
+def load_config(name: str) -> ModelConfig:
+  """The configuration alone of the network `name`; raises as `load`."""
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
-    config = configs.get(preset)
+    return configs.get(preset)
+  directory, step = _split(name)
+  if checkpoint.steps(directory):
+    return checkpoint.load_config(directory)
+  if step is None and (directory / 'config.json').is_file():
+    return huggingface.load_config(directory)
+  raise InputError(f'{name}: no such network; give {FORMS}; presets are {", ".join(configs.PRESETS)}')
+
+
+def _load(name, mesh):
+  preset, _, seed = name.rpartition(':')
+  if preset in configs.PRESETS:
+    config = load_config(name)
     if mesh is None:
       return config, init_params(config, int(seed))
     draw, seed = functools.partial(draw_params, config), as_seed(int(seed))

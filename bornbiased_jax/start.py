@@ -68,6 +68,8 @@ def _own(run):
 def _refuse_other(run, seed, directory, story):
   parent = run.resume or run.init_from
   wanted = run.story(seed, None) | {'parent': parent and {'directory': str(parent)}}
+  # Through ModelConfig, which knows the fields that a run of an earlier version lacks.
+  story = story | {'config': vars(checkpoint.config_of(story))}
   for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
     for name, was, now in _pairs(part, story.get(part), wanted[part]):
       if was != now and name not in _FREE.get(part, ()):

@@ -118,13 +118,13 @@ class Block(nn.Module):
                               (('query_norm', query_BTHK), ('key_norm', key_BSGK)))
     if config.positions == 'rope':
       query_BTHK, key_BSGK = rotate(query_BTHK, config.rope_theta, first), rotate(key_BSGK, config.rope_theta)
+    change = functools.partial(intervene_weights, config)
     if 'attention_received' in reads:
-      change = functools.partial(intervene_weights, config)
-      out['attention_received'] = attention.attention_received(query_BTHK, key_BSGK, change)
+      aggregate_BTF, out['attention_received'] = attention.streamed(query_BTHK, key_BSGK, value_BSGK, change)
     if 'attention_weights' in reads:
-      out['attention_weights'] = intervene_weights(config, attention.attention_weights(query_BTHK, key_BSGK), first)
+      out['attention_weights'] = change(attention.attention_weights(query_BTHK, key_BSGK), first)
       aggregate_BTF = attention.aggregate_values(out['attention_weights'], value_BSGK)
-    else:
+    elif 'attention_received' not in reads:
       aggregate_BTF = self.attend(query_BTHK, key_BSGK, value_BSGK)
     aggregate_BTHK = aggregate_BTF.reshape(query_BTHK.shape)
     if config.intervention == 'rmsnorm':

@@ -1,22 +1,24 @@
 """Attention sinks: when they arise, what makes them, and what language modelling loses without them (Fig 12, Table 7).
 
-    python -m experiments.attention_sink --data=english_train.jsonl.xz --texts=wikitext2_test.txt.xz,english.jsonl.xz
-    python -m experiments.attention_sink my_llama/ results/pretrain_laptop/seed_42 --texts=wikitext2_test.txt.xz
+    python -m experiments.attention_sink --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
+    python -m experiments.attention_sink my_llama/ --tokenizer=my_llama/tokenizer.model --texts=my_text.txt \\
+        --output_dir=results/sinks_of_my_llama
 
 Averaging gives the first position a larger variance than later ones, and a head
 that wants to attend to nothing finds it there. Networks of the same seeds are
 trained on the same data in the same order with each of --interventions on o_i,
-the mean of values at position i, before W_O:
+the weighted mean of values at position i:
 
     none                none
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
-    rmsnorm             each head's o_i of one length
+    rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
     gain                o_i times a constant, the size of 'amplify' without its shape
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-Those trained without are also read with --afterwards. Networks named on the
-command line are measured as they are, and nothing is trained.
+The networks trained without are also measured under each of --afterwards, which
+they have never met. Networks named on the command line are measured as they are
+and under these, and nothing is trained.
 
 A head is a sink in a sequence if the mean weight on the position, over the
 queries from it on, exceeds .3. Sequences are drawn from the first of --texts
@@ -32,7 +34,6 @@ it was.
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -41,11 +42,13 @@ from bornbiased_jax import attention_sink, checkpoint, configs, corpus, sources,
 from bornbiased_jax.errors import InputError
 from experiments import pretrain, sink_figure
 from experiments import settings as command_line
-from experiments.results import Results, grouped, mean_ci95, plus_minus
+from experiments.results import Results, ci95, grouped, mean_ci95, plus_minus
 from experiments.settings import automatic, choice, listed, optional, whole
 
 # 'rmsnorm' has parameters that only training finds.
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
+# Models pad their vocabularies by a few percent.
+PADDING = 1.1
 SHARED = ('config', 'tokenizer', 'data_seed', 'num_steps', 'batch_size', 'length', 'accumulation', 'dtype', 'remat',
           'peak_lr', 'min_lr', 'warmup_steps', 'save_every')
 SINK_KINDS = pretrain.TRAINING_KINDS | {
@@ -56,7 +59,7 @@ SINK_KINDS = pretrain.TRAINING_KINDS | {
                    f'done to networks trained without, of {", ".join(_AFTERWARDS)}'),
     'position': (lambda text: whole(text, 0), "where 'mask', 'variance' and 'norm' make another sink, from 0"),
     'strength': (command_line.number, "factor of 'variance' and 'norm'"),
-    'lengths': (command_line.KINDS['lengths'][0], 'sequence lengths of the sink rates'),
+    'lengths': (lambda text: sorted(command_line.KINDS['lengths'][0](text)), 'sequence lengths of the sink rates'),
     'num_sequences': (command_line.KINDS['num_sequences'][0], 'sequences of the sink rates'),
     'loss_sequences': (whole, 'windows of --length tokens whose loss is measured in each text, at most'),
 }
@@ -68,7 +71,7 @@ _LAPTOP = dict(data='tinyshakespeare', texts='auto', config='tiny_llama2', token
                peak_lr='3e-3', min_lr='3e-4', warmup_steps='100', dtype='float32', remat='none',
                keep_steps='100,300,600,1000,1500', save_every='250')
 SCALES = {
-    'smoke': _LAPTOP | dict(interventions='none,rmsnorm', afterwards='mask', num_steps='6', batch_size='4',
+    'smoke': _LAPTOP | dict(interventions='none,mask', afterwards='amplify', num_steps='6', batch_size='4',
                             length='32', lengths='8,32', position='4', warmup_steps='2', keep_steps='3',
                             num_sequences='8', loss_sequences='8'),
     'laptop': _LAPTOP,
@@ -82,14 +85,13 @@ SCALES = {
 def main(settings, output_dir):
   check(settings)
   texts = load_texts(settings)
+  cases = named(settings, texts) if settings.networks else None
   results = Results(output_dir, 'attention_sink', settings)
   done = {(row['intervention'], row['afterwards'], row['seed'], row['step']) for row in results.rows}
-  cases = named(settings.networks) if settings.networks else trained(settings, output_dir)
-  for intervention, afterwards, seed, step, load in tqdm(cases, desc='measuring', unit='network', delay=1):
-    if (intervention, afterwards, seed, step) not in done:
+  for *case, load in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network', delay=1):
+    if tuple(case) not in done:
+      intervention, afterwards, seed, step = case
       config, params = load()
-      for text in texts.values():
-        text.check(config.vocab_size)
       last = settings.networks or step == settings.num_steps
       results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step}
                   | measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
@@ -100,13 +102,12 @@ def main(settings, output_dir):
 
 def check(settings):
   """Raises InputError for what would otherwise fail after an hour."""
-  settings.lengths = sorted(settings.lengths)
   longest = settings.lengths[-1]
   if longest > settings.length:
     raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that networks read')
   if settings.position >= settings.lengths[0]:
     raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0')
-  if not settings.networks and not settings.data:
+  if not settings.data and not (settings.networks and settings.texts):
     raise InputError('--data: is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
   configs.get(settings.config, length=settings.length, intervention_position=settings.position,
               intervention_strength=settings.strength)
@@ -118,20 +119,34 @@ def load_texts(settings) -> dict[str, corpus.Corpus]:
   """What to evaluate on, by its name."""
   tokenizer = tokenizers.load(settings.tokenizer)
   if settings.texts:
-    texts = {Path(text).name: corpus.load(text, tokenizer) for text in settings.texts}
+    texts = {text: corpus.load(text, tokenizer) for text in settings.texts}
   else:
     held_out = corpus.hold_out(corpus.load(settings.data, tokenizer), pretrain.HELD_OUT)[1]
     texts = {held_out.name: held_out}
   for name, text in texts.items():
+    text.check(tokenizer.vocab_size)
     if text.tokens.size <= settings.length:
       raise InputError(f'--texts: {name} has {text.tokens.size} tokens, fewer than one sequence of {settings.length} '
                        'and the token after it')
   return texts
 
 
-def named(networks):
-  """A case a network: what it is called, and a function that loads it."""
-  return [(name, None, None, None, lambda name=name: sources.load(name)[:2]) for name in networks]
+def named(settings, texts):
+  """A case a network, and one an intervention on it: what it is called, and a function that loads it."""
+  vocab_size = next(iter(texts.values())).vocab_size
+  cases = []
+  for name in settings.networks:
+    config = sources.load_config(name)
+    if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
+      raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} {config.vocab_size}; '
+                       "give the network's own")
+    if config.length < settings.length:
+      raise InputError(f'--length: {settings.length} exceeds the {config.length} positions of {name}')
+    for afterwards in (None, *(settings.afterwards or ())):
+      if not afterwards or config.intervention == 'none':
+        cases.append((name, afterwards, None, None, lambda name=name, afterwards=afterwards: changed(
+            settings, *sources.load(name)[:2], afterwards)))
+  return cases
 
 
 def trained(settings, output_dir):
@@ -147,8 +162,8 @@ def trained(settings, output_dir):
           cases.append((intervention, None, seed, step, lambda run=run, step=step: checkpoint.load_params(run, step)))
   for afterwards in settings.afterwards or ():
     for seed in settings.seeds:
-      cases.append(('none', afterwards, seed, settings.num_steps,
-                    lambda seed=seed, name=afterwards: changed(settings, name, output_dir / 'none' / f'seed_{seed}')))
+      cases.append(('none', afterwards, seed, settings.num_steps, lambda seed=seed, name=afterwards: changed(
+          settings, *checkpoint.load_params(output_dir / 'none' / f'seed_{seed}', settings.num_steps), name)))
   return cases
 
 
@@ -164,8 +179,10 @@ def train(settings, intervention, directory):
       **overrides), directory)
 
 
-def changed(settings, intervention, run):
-  config, params = checkpoint.load_params(run, settings.num_steps)
+def changed(settings, config, params, intervention):
+  """A network under an intervention that it was not trained with; None: as it is."""
+  if not intervention:
+    return config, params
   return dataclasses.replace(config, intervention=intervention, intervention_position=settings.position,
                              intervention_strength=settings.strength), params
 
@@ -173,13 +190,14 @@ def changed(settings, intervention, run):
 def measure(config, params, texts, settings, lengths) -> dict:
   """Sinks at the first position and at --position, by length; at the longest also by head, and what stands out."""
   tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
+  received = [attention_sink.received(params, config, tokens_NT[:, :length]) for length in lengths]
   row = {'lengths': lengths}
   for name, position in (('first', 0), ('position', settings.position)):
-    sinks = [attention_sink.sink_rate(params, config, tokens_NT[:, :length], position) for length in lengths]
+    sinks = [attention_sink.rate_of(weight_NLHT, config, position) for weight_NLHT in received]
     row |= {f'{name}_rate': [sink.rate for sink in sinks],
-            f'{name}_rate_ci95': [mean_ci95([{'rate': rate} for rate in sink.rate_N], 'rate')['rate_ci95']
-                                  for sink in sinks],
+            f'{name}_rate_ci95': [ci95(sink.rate_N) for sink in sinks],
             f'{name}_weight': [float(sink.weight_NLH.mean()) for sink in sinks],
+            f'{name}_floor': [sink.floor for sink in sinks],
             f'{name}_rate_LH': sinks[-1].rate_LH, f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
   row |= attention_sink.diagnostics(params, config, tokens_NT)
   neurons = attention_sink.super_neurons(params, config, tokens_NT)
@@ -204,32 +222,33 @@ def losses(config, params, texts, settings) -> dict[str, float]:
 
 
 def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step; losses also as differences from the first, 'none', paired by seed."""
-  base = {row['seed']: row for row in rows if row['intervention'] == rows[0]['intervention'] and not row['afterwards']}
+  """Means over seeds at the last step; losses also as differences from 'none' (networks: the first), paired by seed."""
+  base = {row['seed']: row for row in sink_figure.base_of(rows)}
   summary = []
   for fields, group in grouped(rows, 'intervention', 'afterwards'):
     each = [{'first_rate': row['first_rate'][-1], 'position_rate': row['position_rate'][-1],
              'first_weight': row['first_weight'][-1], 'position_weight': row['position_weight'][-1],
              'disparity': max(row['disparity_L'])} for row in group]
-    row = fields | {'networks': len(group)}
+    row = fields | {'networks': len(group), 'loss': {}}
     for name in each[0]:
       row |= mean_ci95(each, name)
     for text in group[0]['loss']:
-      differences = [{'x': row_['loss'][text] - base[row_['seed']]['loss'][text]} for row_ in group]
-      paired = mean_ci95(differences, 'x')
-      row[text] = {'loss': float(np.mean([row_['loss'][text] for row_ in group])),
-                   'difference': paired['x'], 'difference_ci95': paired['x_ci95']}
+      difference = [row_['loss'][text] - base[row_['seed']]['loss'][text] for row_ in group]
+      row['loss'][text] = {'mean': float(np.mean([row_['loss'][text] for row_ in group])),
+                           'difference': float(np.mean(difference)), 'difference_ci95': ci95(difference)}
     summary.append(row)
   return summary
 
 
 def display(row):
-  perplexities = {f'perplexity, {text[:24]}': f'{math.exp(value["loss"]):.2f} ({value["difference"]:+.3f} nats)'
-                  for text, value in row.items() if isinstance(value, dict)}
-  return {'network': sink_figure.label_of(row), **perplexities,
-          'sink rate, first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
-          'at position': plus_minus(row, 'position_rate', '.3f'), 'its weight': f'{row["position_weight"]:.3f}',
-          'disparity': f'{row["disparity"]:.1f}'}
+  cells = {'network': sink_figure.label_of(row)}
+  for text, loss in row['loss'].items():
+    cells |= {f'perplexity, {text[-24:]}': f'{math.exp(loss["mean"]):.2f}',
+              f'nats more, {text[-12:]}': plus_minus(loss, 'difference', '+.4f')}
+  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
+                  'at --position': plus_minus(row, 'position_rate', '.3f'),
+                  'its weight': f'{row["position_weight"]:.3f}',
+                  'disparity': f'{row["disparity"]:.1f}'}
 
 
 if __name__ == '__main__':

@@ -43,9 +43,9 @@ def main(arguments):
     write_json(path, {'benchmark': name, 'environment': environment(), 'rows': rows})
     print(json.dumps(json.loads(path.read_text())['rows'], indent=1))
     print(f'wrote {path}')
-  rows, devices = chart.rows_of([directory / f'{name}.json' for name in BENCHMARKS])
+  rows = chart.rows_of([directory / f'{name}.json' for name in BENCHMARKS])
   if rows:
-    plotting.save(chart.draw(rows, devices), directory / 'chart.png')
+    plotting.save(chart.draw(rows), directory / 'chart.png')
     print(f'wrote {directory / "chart.png"}')
 
 

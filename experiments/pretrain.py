@@ -29,7 +29,7 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop, monitor, plotting, sharding, tokenizers
+from bornbiased_jax import checkpoint, configs, corpus, loop, monitor, plotting, sharding, sources, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
@@ -58,9 +58,10 @@ TRAINING_KINDS = KINDS | {
     'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}; --init_from and --resume bring their own'),
     'vocab_size': (optional(whole), "token ids of the model; 'auto': those of the tokenizer"),
     'max_length': (optional(whole),
-                   "positions of the model, T_max; 'auto': those of the parent or the preset, or --length if longer"),
+                   "positions of the model, T of 'attenuate' and 'gain'; 'auto': the preset's, or --length if longer"),
     'intervention': (automatic(choice(*configs.INTERVENTIONS)),
-                     f"what is done to each position's mean of values, of {', '.join(configs.INTERVENTIONS)}"),
+                     f"what is done to each position's mean of values, of {', '.join(configs.INTERVENTIONS)}; "
+                     "'auto': none, or what the parent has"),
     'intervention_position': (optional(lambda text: whole(text, 0)), "where 'mask', 'variance' and 'norm' do it"),
     'intervention_strength': (optional(number), "by what factor 'variance' and 'norm' do it"),
     'data': (A_TEXT, 'what to train on'),
@@ -164,6 +165,8 @@ def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfi
          if getattr(settings, name) is not None}
   source = settings.resume or settings.init_from
   if source:
+    if settings.vocab_size or settings.max_length:
+      raise InputError(f'--{"vocab_size" if settings.vocab_size else "max_length"}: the parent brings its own')
     config = _flagged('resume' if settings.resume else 'init_from', parent_config, source)
     return dataclasses.replace(config, **own)
   vocab_size = settings.vocab_size or train.vocab_size
@@ -176,10 +179,8 @@ def parent_config(source: str) -> configs.ModelConfig:
   path = Path(source).expanduser()
   if not path.is_dir():
     raise InputError(f'{source} is not a directory: neither a run, nor a folder of runs, nor a transformers model')
-  for directory in (path, *sorted(path.glob('seed_*'))):
-    if checkpoint.steps(directory):
-      return checkpoint.load_config(directory)
-  return huggingface.load_config(path)
+  runs = [run for run in sorted(path.glob('seed_*')) if checkpoint.steps(run)]
+  return sources.load_config(str(path if checkpoint.steps(path) or not runs else runs[0]))
 
 
 def _flagged(flag, load, *arguments):

@@ -133,10 +133,13 @@ def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
 
 def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
   """Mean of a field over rows, and the half-width of its 95 % interval (Student's t; NaN for one row)."""
-  values = [row[name] for row in rows]
+  return {name: float(np.mean([row[name] for row in rows])), f'{name}_ci95': ci95([row[name] for row in rows])}
+
+
+def ci95(values: list[float]) -> float:
+  """Half-width of the 95 % interval of a mean (Student's t; NaN for one value)."""
   with np.errstate(invalid='ignore'):
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) if len(values) > 1 else math.nan
-  return {name: float(np.mean(values)), f'{name}_ci95': float(half)}
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.nan
 
 
 def mean_and_theory(values: list[float], probe_error: float, theory: float | None) -> dict[str, float]:
@@ -151,7 +154,7 @@ def mean_and_theory(values: list[float], probe_error: float, theory: float | Non
 def plus_minus(row: dict, name: str, spec: str) -> str:
   """A mean and its 95 % half-width (see `mean_ci95`) for eyes; no half-width for one network."""
   half = row[f'{name}_ci95']
-  return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec)}'
+  return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec.lstrip("+"))}'
 
 
 def table(rows: list[dict[str, str]]) -> str:

@@ -77,25 +77,31 @@ def label_of(row):
   return f'{row["intervention"]}, then {row["afterwards"]}' if row['afterwards'] else row['intervention']
 
 
+def base_of(rows):
+  """Those that others are compared with: trained without intervention, or else the first."""
+  names = [row['intervention'] for row in rows]
+  base = 'none' if 'none' in names else names[0]
+  return [row for row in rows if row['intervention'] == base and not row['afterwards']]
+
+
 def draw_position(ax, rows, settings):
-  """Weight on the chosen position of all that may change it, a dot a seed."""
+  """Weight on the chosen position of all that may change it, over what uniform attention gives it, a dot a seed."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
-  draw_dots(ax, shown, lambda row: row['position_weight'][-1])
-  floor = uniform_weight(rows[0]['lengths'][-1], settings.position)
-  ax.axvline(floor, color='black', linestyle='--', linewidth=1, label='uniform attention')
-  ax.axvline(THRESHOLD, color='#999999', linestyle=':', linewidth=1, label='a sink')
-  ax.set(xlabel='mean weight on it', xlim=(0, None), title=f'Attention to position {settings.position}')
+  draw_dots(ax, shown, lambda row: row['position_weight'][-1] / row['position_floor'][-1])
+  ax.axvline(1, color='black', linestyle='--', linewidth=1, label='uniform attention')
+  ax.set(xlabel="mean weight on it over uniform attention's", xlim=(0, None),
+         title=f'Attention to position {settings.position}')
   ax.legend(fontsize='small')
 
 
 def draw_losses(ax, rows):
   """Loss on the first text less that of the first row, of the same seed where there are seeds."""
-  base = {row['seed']: row for row in reversed(rows) if label_of(row) == label_of(rows[0])}
+  base = {row['seed']: row for row in base_of(rows)}
   text = next(iter(rows[0]['loss']))
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
   ax.axvline(0, color='black', linewidth=0.8)
-  ax.set(xlabel=f'nats a token, {text[-30:]}', title=f'Loss less that of {label_of(rows[0])[-20:]}')
+  ax.set(xlabel=f'nats a token, {text[-30:]}', title=f'Loss less that of {base_of(rows)[0]["intervention"][-20:]}')
 
 
 def draw_dots(ax, rows, value):

@@ -34,7 +34,7 @@ def sharpened(config, seed=1):
   """Parameters whose heads attend to somewhere."""
   params = init_params(config, seed)
   for name in ('query', 'key'):
-    params['blocks'][name]['kernel'] *= 8
+    params['blocks'][name]['kernel'] *= 3
   return params
 
 
@@ -162,6 +162,19 @@ def test_impossible_interventions(wrong, message):
     dataclasses.replace(LLAMA, **wrong)
 
 
+def test_memory_grows_with_length_not_its_square():
+  """Of sink rates and losses; with whole attention maps twice the length takes four times as much."""
+  config = dataclasses.replace(LLAMA, length=2048)
+  params = jax.eval_shape(lambda: init_params(config, 1))
+
+  def temporary(measure, length):
+    ids = jax.ShapeDtypeStruct((1, length), 'int32')
+    return measure.lower(config, params, ids).compile().memory_analysis().temp_size_in_bytes
+
+  for measure in (attention_sink._received, attention_sink._losses):
+    assert temporary(measure, 2048) < 2.7 * temporary(measure, 1024)
+
+
 def test_massive_activations():
   params, ids = init_params(LLAMA, 1), tokens()
   first = np.abs(np.asarray(read(LLAMA, params, ids, 'residual')['residual'])[:, :, 0])
@@ -191,8 +204,8 @@ def test_a_planted_super_neuron_is_found(config):
   params['blocks']['down']['kernel'] = params['blocks']['down']['kernel'].at[1, 5].set(column_D)
   made = attention_sink.super_neurons(params, config, ids)
   assert made['activation_LF'][1].argmax() == made['concentration_LF'][1].argmax() == 5
-  assert made['activation_LF'][1, 5] > 50 and made['concentration_LF'][1, 5] == pytest.approx(1)
-  assert np.median(made['activation_LF'][1]) == pytest.approx(1, rel=0.3)
+  assert made['activation_LF'][1, 5] > 20 and made['concentration_LF'][1, 5] == pytest.approx(1)
+  np.testing.assert_allclose(made['activation_LF'].mean(axis=1), 1, rtol=1e-5)
 
 
 def test_mlp_hidden_is_what_the_down_projection_reads():

@@ -3,9 +3,10 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
-from experiments.benchmarks import chart, timing
+from experiments.benchmarks import chart, kendall, statistics, timing, training
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -23,9 +24,30 @@ def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):
           {'benchmark': 'alone'}, {'benchmark': 'peer not installed', 'peer': 'torch', 'peer_over_ours': None}]
   path = tmp_path / 'one.json'
   path.write_text(json.dumps({'environment': {'device': 'abacus', 'num_devices': 2}, 'rows': rows}))
-  found, devices = chart.rows_of([path, tmp_path / 'not_run.json'])
-  assert [row['benchmark'] for row in found] == ['fast', 'slow'] and devices == {'2 x abacus'}
-  ax, = chart.draw(found, devices).axes
+  found = chart.rows_of([path, tmp_path / 'not_run.json'])
+  assert [row['benchmark'] for row in found] == ['fast', 'slow']
+  ax, = chart.draw(found).axes
   assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
   assert [label.get_text() for label in ax.get_yticklabels()] == ['fast (n 2,000)  over  scipy', 'slow  over  torch']
   assert ax.get_title(loc='left') == '2 x abacus'
+
+
+@pytest.mark.parametrize('make', [
+    lambda: kendall.tau(50, 2, rounds=2), lambda: kendall.matrix(50, 4, rounds=2, sample=5),
+    lambda: statistics.calibrated(50, 8, rounds=2), lambda: statistics.as_published(50, 8, rounds=2),
+    lambda: training.ensemble_row(1, 8, 2, rounds=2, num_layers=1, width=16, mlp_width=32, head_size=4),
+], ids=['tau', 'matrix', 'calibrated', 'published', 'training'])
+def test_a_row_is_the_ratio_it_says(make, monkeypatch):
+  """With a clock on which the peer takes twice as long."""
+  def in_turn(alternatives, rounds):
+    for run in alternatives.values():
+      run()
+    names = list(alternatives)
+    return {name: np.full(rounds, 1.0 if name in ('jax', 'ours', 'together') else 2.0) for name in names}
+
+  monkeypatch.setattr(timing, 'in_turn', in_turn)
+  row = make()
+  factor = row.get('to_pairs', 1) / row.get('extrapolated_from_pairs', 1)
+  if 'scipy_seconds' in row and 'extrapolated_from_pairs' in row['scipy_seconds']:
+    factor = row['scipy_seconds']['to_pairs'] / row['scipy_seconds']['extrapolated_from_pairs']
+  assert row['peer_over_ours']['median'] == pytest.approx(2 * factor)

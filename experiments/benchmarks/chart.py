@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 from bornbiased_jax import plotting
 
 
-def rows_of(paths: list[Path]) -> tuple[list[dict], set[str]]:
-  """Rows with a peer of the benchmarks in these files, and the devices that they ran on."""
+def rows_of(paths: list[Path]) -> list[dict]:
+  """Rows with a peer of the benchmarks in these files, and in each the `device` it ran on."""
   found = [json.loads(path.read_text()) for path in paths if path.exists()]
-  rows = [row for benchmark in found for row in benchmark['rows'] if row.get('peer_over_ours')]
-  return rows, {f'{made["environment"]["num_devices"]} x {made["environment"]["device"]}' for made in found}
+  return [row | {'device': f'{made["environment"]["num_devices"]} x {made["environment"]["device"]}'}
+          for made in found for row in made['rows'] if row.get('peer_over_ours')]
 
 
-def draw(rows: list[dict], devices: set[str]) -> Figure:
+def draw(rows: list[dict]) -> Figure:
   """Medians, with the quartiles over rounds as whiskers."""
   with plotting.style():
     figure = plotting.figure(8, 1 + 0.32 * len(rows))
@@ -29,12 +29,14 @@ def draw(rows: list[dict], devices: set[str]) -> Figure:
     ax.set_xscale('log')
     plotting.plain_log_ticks(ax.xaxis)
     ax.margins(x=0.12)
-    ax.set_yticks(range(len(rows)), [f'{row["benchmark"]}{size(row)}  over  {row["peer"]}' for row in rows])
+    devices = sorted({row['device'] for row in rows})
+    ax.set_yticks(range(len(rows)), [label(row) + (f', {row["device"]}' if len(devices) > 1 else '') for row in rows])
     ax.invert_yaxis()
-    ax.set(xlabel='time of the peer over ours (right: we are faster)', title=', '.join(sorted(devices)))
+    ax.set(xlabel='time of the peer over ours (right: we are faster)', title=', '.join(devices))
   return figure
 
 
-def size(row) -> str:
+def label(row) -> str:
   known = [f'{name} {row[key]:,}' for name, key in (('n', 'n'), ('T', 'length'), ('batch', 'batch_size')) if key in row]
-  return f' ({", ".join(known)}{", ties" if row.get("ties") else ""})' if known else ''
+  known += ['ties'] if row.get('ties') else []
+  return row['benchmark'] + (f' ({", ".join(known)})' if known else '') + f'  over  {row["peer"]}'

@@ -23,6 +23,6 @@ def run() -> list[dict]:
 
   seconds = timing.in_turn({intervention: step(intervention) for intervention in configs.INTERVENTIONS}, rounds)
   return [{'benchmark': f'{name} training step with {intervention!r}', 'length': length, 'batch_size': batch_size,
-           'rounds': rounds, 'milliseconds': 1e3 * np.median(seconds[intervention]), 'peer': "'none'",
-           'peer_over_ours': timing.spread(seconds['none'] / seconds[intervention])}
+           'rounds': rounds, 'milliseconds': 1e3 * np.median(seconds[intervention]),
+           'over_none': timing.spread(seconds[intervention] / seconds['none'])}
           for intervention in configs.INTERVENTIONS[1:]]

@@ -76,12 +76,13 @@ def torch_forward(config, tokens_BT, dtype):
 
 
 def seeds_row(few=4, many=64, rounds=5):
-  """Seconds a network in a sweep of few and of many, compilation left out."""
+  """Seconds a network in a sweep of few and of many, one a device at once, compilation left out."""
   config, probe = configs.get('tiny_gpt2'), probes.Probe('tokens', 640, 32)
   network, statistic = ensemble.transformer(config), seed_sweep.statistic(config)
 
   def seconds_a_network(num_seeds):
-    moments = [time.perf_counter() for _ in ensemble.measure(network, statistic, probe, range(num_seeds))]
+    measured = ensemble.measure(network, statistic, probe, range(num_seeds), chunk_size=jax.device_count())
+    moments = [time.perf_counter() for _ in measured]
     return (moments[-1] - moments[0]) / (num_seeds - 1)
 
   ratio = np.array([seconds_a_network(many) / seconds_a_network(few) for _ in range(rounds)])
