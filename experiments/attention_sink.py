@@ -34,6 +34,7 @@ it was.
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -93,8 +94,10 @@ def main(settings, output_dir):
       intervention, afterwards, seed, step = case
       config, params = load()
       last = settings.networks or step == settings.num_steps
-      results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step}
-                  | measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
+      row = measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
+      if step and not last:
+        del row['positional_std_LT']  # A curve a layer is much to keep of every step.
+      results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step} | row
                   | {'loss': losses(config, params, texts, settings) if last else None})
   summary = summarize([row for row in results.rows if row['loss']])
   results.finish(summary, display, sink_figure.draw(results.rows, settings))
@@ -243,8 +246,9 @@ def summarize(rows) -> list[dict]:
 def display(row):
   cells = {'network': sink_figure.label_of(row)}
   for text, loss in row['loss'].items():
-    cells |= {f'perplexity, {text[-24:]}': f'{math.exp(loss["mean"]):.2f}',
-              f'nats more, {text[-12:]}': plus_minus(loss, 'difference', '+.4f')}
+    name = Path(text).name[-24:]
+    cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',
+              f'nats more, {name}': plus_minus(loss, 'difference', '+.4f')}
   return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
                   'at --position': plus_minus(row, 'position_rate', '.3f'),
                   'its weight': f'{row["position_weight"]:.3f}',

@@ -1,5 +1,7 @@
 """The figure of experiments.attention_sink."""
 
+from pathlib import Path
+
 import numpy as np
 
 from bornbiased_jax import plotting
@@ -55,9 +57,8 @@ def draw_steps(ax, rows, color):
     ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-', markersize=3,
             color=color[fields['intervention']], linewidth=1)
   steps = sorted({row['step'] for row in trained})
-  ax.set_xscale('symlog', linthresh=steps[1] if len(steps) > 1 else 1)
+  ax.set_xscale('function', functions=(np.sqrt, np.square))
   ax.set_xticks(steps, steps, rotation=45)
-  ax.minorticks_off()
   ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None),
          title=f'The same while training, T = {rows[-1]["lengths"][-1]}')
 
@@ -85,10 +86,12 @@ def base_of(rows):
 
 
 def draw_position(ax, rows, settings):
-  """Weight on the chosen position of all that may change it, over what uniform attention gives it, a dot a seed."""
+  """Weight on the chosen position of all that may change it, over that of uniform attention, a dot a seed."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
-  draw_dots(ax, shown, lambda row: row['position_weight'][-1] / row['position_floor'][-1])
+  uniform = uniform_weight(rows[0]['lengths'][-1], settings.position)
+  # Less what a masked position gives itself, which no head has learned.
+  draw_dots(ax, shown, lambda row: (row['position_weight'][-1] - row['position_floor'][-1]) / uniform + 1)
   ax.axvline(1, color='black', linestyle='--', linewidth=1, label='uniform attention')
   ax.set(xlabel="mean weight on it over uniform attention's", xlim=(0, None),
          title=f'Attention to position {settings.position}')
@@ -101,7 +104,8 @@ def draw_losses(ax, rows):
   text = next(iter(rows[0]['loss']))
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
   ax.axvline(0, color='black', linewidth=0.8)
-  ax.set(xlabel=f'nats a token, {text[-30:]}', title=f'Loss less that of {base_of(rows)[0]["intervention"][-20:]}')
+  ax.set(xlabel=f'nats a token, {Path(text).name[-30:]}',
+         title=f'Loss less that of {base_of(rows)[0]["intervention"][-20:]}')
 
 
 def draw_dots(ax, rows, value):
