@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
@@ -51,9 +51,9 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
   )
 
 
-def default_batch_size(num_sequences: int, length: int) -> int:
-  """Sequences a batch: enough to keep the backend busy, in batches of nearly equal size."""
-  tokens = _BATCH_TOKENS.get(jax.default_backend(), _BATCH_TOKENS_ACCELERATOR)
+def default_batch_size(num_sequences: int, length: int, backend: str | None = None) -> int:
+  """Sequences a batch: enough to keep the backend (None: the one at hand) busy, in batches of nearly equal size."""
+  tokens = _BATCH_TOKENS.get(backend or jax.default_backend(), _BATCH_TOKENS_ACCELERATOR)
   num_batches = -(-num_sequences // max(1, tokens // length))
   return -(-num_sequences // num_batches)
 
@@ -141,7 +141,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
-  draw, step, read = _programs(network, statistic, probe, readout)
+  draw, step, read = programs(network, statistic, probe, readout)
   for start in range(0, len(seeds), chunk_size):
     chunk = seeds[start:start + chunk_size]
     params = sums = None  # Frees the chunk before, so that no two are held at once.
@@ -157,6 +157,33 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
     for i, seed in enumerate(chunk):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
+
+
+def programs(network: Network, statistic: Statistic, probe: Probe, readout: Callable | None = None,
+             mesh: Mesh | None = None) -> tuple[Callable, Callable, Callable]:
+  """The jitted programs over a chunk of networks that `measure` runs, at the highest matmul precision.
+
+  Args:
+    network, statistic, probe, readout: as in `measure`.
+    mesh: devices on one axis, 'seed'; None: all at hand. Name it to compile for others.
+
+  Returns:
+    draw: seeds [n] uint32 → (params, empty sums), each leaf with a leading axis of n networks.
+    step: (params, sums, first, size=) → sums with `size` more sequences, from `first` on.
+    read: (params, sums) → what `readout` makes of each.
+  """
+  draw, step = _one_network(network, statistic, probe)
+
+  def over_seeds(program):
+    # On each device vmap over its own share of the seeds: devices never talk.
+    spread = PartitionSpec('seed')
+    return jax.shard_map(jax.vmap(program), mesh=mesh or _mesh(), in_specs=spread, out_specs=spread, check_vma=False)
+
+  @functools.partial(jax.jit, static_argnames='size')
+  def spread_step(params, sums, first, size):
+    return over_seeds(functools.partial(step, first=first, size=size))(params, sums)
+
+  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(readout or (lambda params, sums: {})))
 
 
 def _mesh():
@@ -186,19 +213,3 @@ def _one_network(network, statistic, probe):
     return merge(sums, batch_sums(params, first, size))
 
   return draw, step
-
-
-def _programs(network, statistic, probe, readout):
-  """The three programs over a chunk of networks: draw, step and read out."""
-  draw, step = _one_network(network, statistic, probe)
-
-  def over_seeds(program):
-    # On each device vmap over its own share of the seeds: devices never talk.
-    spread = PartitionSpec('seed')
-    return jax.shard_map(jax.vmap(program), mesh=_mesh(), in_specs=spread, out_specs=spread, check_vma=False)
-
-  @functools.partial(jax.jit, static_argnames='size')
-  def spread_step(params, sums, first, size):
-    return over_seeds(functools.partial(step, first=first, size=size))(params, sums)
-
-  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(readout or (lambda params, sums: {})))

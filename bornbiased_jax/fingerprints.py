@@ -14,7 +14,7 @@ import zipfile
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import sharding
@@ -82,18 +82,25 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
   if logit_ids is not None and not all(0 <= i < config.vocab_size for i in logit_ids):
     raise InputError(f'logit_ids must be from 0 to {config.vocab_size - 1}, the vocabulary')
   n, mesh = probe.num_sequences, _mesh_of(params)
-  shards = mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
-  batch_size = shards * -(-min(batch_size or default_batch_size(n, probe.length), n) // shards)
-  answer, done = _answer(exact(config), probe, logit_ids, mesh), []
+  batch_size = spread_batch_size(probe, mesh, batch_size)
+  place = lambda index_B: jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH)) if mesh else index_B
+  answer, done = program(exact(config), probe, logit_ids, mesh), []
   for first in range(0, n, batch_size):
     # The last batch wraps around: as large as the others, it needs no other program.
     index_B = np.arange(first, first + batch_size) % n
     done.append(_kept(parts and Path(parts) / f'{first}_{batch_size}.npy',
-                      lambda index_B=index_B: np.concatenate(jax.device_get(answer(params, index_B)), axis=1)))
+                      lambda index_B=index_B: np.concatenate(jax.device_get(answer(params, place(index_B))), axis=1)))
     on_batch(min(batch_size, n - first))
   answers = np.concatenate(done)[:n]
   hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
   return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
+
+
+def spread_batch_size(probe: Probe, mesh: Mesh | None, batch_size: int | None = None,
+                      backend: str | None = None) -> int:
+  """Sequences a forward pass: `batch_size` (None: the backend's default) or all, as many on each device of the mesh."""
+  n, shards = probe.num_sequences, mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
+  return shards * -(-min(batch_size or default_batch_size(n, probe.length, backend), n) // shards)
 
 
 def _mesh_of(params):
@@ -141,7 +148,13 @@ def exact(config: ModelConfig) -> ModelConfig:
 
 
 @functools.lru_cache(maxsize=8)
-def _answer(config, probe, logit_ids, mesh):
+def program(config: ModelConfig, probe: Probe, logit_ids: tuple[int, ...] | None = None,
+            mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
+  """What `fingerprint` jits for a batch, of an `exact` config: (params, index_B) → answers [B, …] and inputs [B, D].
+
+  On a mesh params are placed by `sharding.shardings` and index_B by `sharding.BATCH`.
+  """
+
   def answer(params, index_B):
     with jax.default_matmul_precision('highest'):
       hidden_BD, input_BD = _answers(config, probe, params, index_B)
@@ -149,10 +162,7 @@ def _answer(config, probe, logit_ids, mesh):
         return hidden_BD, input_BD
       return hidden_BD @ head_of(config, params)[np.array(logit_ids)].T, input_BD
 
-  if mesh is None:
-    return jax.jit(answer)
-  spread = jax.jit(answer, out_shardings=NamedSharding(mesh, PartitionSpec()))
-  return lambda params, index_B: spread(params, jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH)))
+  return jax.jit(answer, out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh else None)
 
 
 @functools.lru_cache(maxsize=8)

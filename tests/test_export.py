@@ -73,7 +73,7 @@ def test_ensemble(platform, name, kind):
   })
   readout = lambda params, sums: {'top': jnp.argmax(params['embedding'] @ sums['direction']['unit_sum'])}
   probe = Probe(kind, num_sequences=20, length=16)
-  draw, step, read = ensemble._programs(ensemble.transformer(config), statistic, probe, readout)
+  draw, step, read = ensemble.programs(ensemble.transformer(config), statistic, probe, readout)
   num_devices = jax.device_count()
   seeds = jax.ShapeDtypeStruct((2 * num_devices,), jnp.uint32)
   params, sums = jax.eval_shape(draw, seeds)

@@ -1,4 +1,4 @@
-"""What a step takes on a TPU slice: bytes read from a program's text, meshes, messages, and XLA's own compiler."""
+"""What a program takes on a TPU slice: bytes read from its text, meshes, messages, and XLA's own compiler."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,12 @@ import sys
 import jax
 import pytest
 
-from bornbiased_jax import configs, scale
+from bornbiased_jax import configs, fingerprints, flops, scale
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
-from experiments import scale_plan
-from experiments.scale_plan import CHIPS, GIB
+from bornbiased_jax.probes import Probe
+from experiments import scale_plan, scale_programs
+from experiments.scale_programs import CHIPS, GIB
 
 # Five rounds, each of which gathers and multiplies a slice of a stack, beside a collective in two parts.
 PROGRAM = '''HloModule step, is_scheduled=true
@@ -94,13 +95,13 @@ def test_a_loop_of_unknown_rounds_is_not_guessed():
     (1, (2, None, 1), (2, 4, 1)), (1, (None, 4, 1), (2, 4, 1)), (1, (2, 2, 2), (2, 2, 2)),
 ])
 def test_what_no_flag_says_takes_the_devices_left(state, given, shape):
-  assert scale_plan.mesh_shape(8, state, CHIPS['v5e'].hbm, *given) == shape
+  assert scale_programs.mesh_shape(8, state, CHIPS['v5e'].hbm, *given) == shape
 
 
 @pytest.mark.parametrize('given', [(3, None, 1), (None, None, 16), (1, 1, 1), (16, None, 1)])
 def test_a_mesh_that_is_not_the_devices_is_refused(given):
   with pytest.raises(InputError, match='is not the 8 devices'):
-    scale_plan.mesh_shape(8, 1, CHIPS['v5e'].hbm, *given)
+    scale_programs.mesh_shape(8, 1, CHIPS['v5e'].hbm, *given)
 
 
 @pytest.mark.parametrize('name', ['v5e', 'v5e:0x2', 'v5e:2x', 'v9:2x2', 'v5e:2x2x2x2', 'v5e:2x4 '])
@@ -110,15 +111,15 @@ def test_an_unknown_topology_is_one_line(name):
 
 
 def test_without_libtpu_it_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(scale_plan.importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(scale_programs.importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(InputError, match='pip install'):
-    scale_plan.slice_of('v5e:2x4')
+    scale_programs.slice_of('v5e:2x4')
 
 
 def test_roofline_is_the_slower_of_computing_and_moving():
   chip = CHIPS['v5e']
-  assert scale_plan.roofline(2 * 197e12, 819e9, chip) == {'compute': 2, 'memory': 1, 'roofline': 2}
-  assert scale_plan.roofline(197e12, 3 * 819e9, chip)['roofline'] == 3
+  assert scale_programs.roofline(2 * 197e12, 819e9, chip) == {'compute': 2, 'memory': 1, 'roofline': 2}
+  assert scale_programs.roofline(197e12, 3 * 819e9, chip)['roofline'] == 3
 
 
 MESSAGE = ('RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO '
@@ -127,8 +128,8 @@ MESSAGE = ('RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on H
 
 
 def refused(message, **settings):
-  settings = {'batch_size': 24, 'accumulation': 2, 'remat': 'none', **settings}
-  return scale_plan.verdict({'memory': scale_plan.refusal(message), 'fits': False,
+  settings = {'program': 'train', 'batch_size': 24, 'accumulation': 2, 'remat': 'none', **settings}
+  return scale_plan.verdict({'memory': scale_programs.refusal(message), 'fits': False,
                              'settings': settings, 'mesh': {'data': 4, 'fsdp': 1, 'tensor': 1}})
 
 
@@ -137,7 +138,56 @@ def test_a_step_that_does_not_fit_says_by_how_much_and_what_to_try():
                               '--fsdp=4, more chips or a smaller --length')
   assert refused(MESSAGE, remat='full', accumulation=6).endswith('try --fsdp=4, more chips or a smaller --length')
   with pytest.raises(InputError, match='scoped vmem'):
-    scale_plan.refusal('RESOURCE_EXHAUSTED: Ran out of memory in scoped vmem: 18.6M of 16.0M')
+    scale_programs.refusal('RESOURCE_EXHAUSTED: Ran out of memory in scoped vmem: 18.6M of 16.0M')
+
+
+@pytest.mark.parametrize('settings, mesh, advice', [
+    (dict(program='sweep', num_seeds=16, batch_size=64), {'seed': 8}, '--batch_size=32, --num_seeds=8 or '),
+    (dict(program='sweep', num_seeds=8, batch_size=1), {'seed': 8}, ''),
+    (dict(program='fingerprint', batch_size=24), {'data': 1, 'fsdp': 8, 'tensor': 1}, '--batch_size=8, more chips or '),
+    (dict(program='fingerprint', batch_size=8), {'data': 8, 'fsdp': 1, 'tensor': 1}, '--fsdp=8, more chips or '),
+])
+def test_what_takes_less_memory(settings, mesh, advice):
+  assert scale_plan.advice(settings, mesh) == f'{advice}a smaller --length'
+
+
+@pytest.mark.parametrize('program, given, message', [
+    ('sweeps', {}, "--program: 'sweeps' is not one of train, sweep, fingerprint"),
+    ('sweep', {'fsdp': '2'}, '--fsdp: not with --program=sweep, but with train, fingerprint'),
+    ('train', {'num_seeds': '8'}, '--num_seeds: not with --program=train, but with sweep'),
+    ('fingerprint', {'dtype': 'bfloat16'}, '--dtype: not with --program=fingerprint, but with train, sweep'),
+    ('sweep', {'num_seeds': '0'}, "--num_seeds: '0' is not a whole number from 1"),
+    ('sweep', {'num_seeds': '6'}, '--num_seeds=6 .* choose a multiple of 4'),
+    ('fingerprint', {'batch_size': '6'}, '--batch_size=6 cannot .* choose a multiple of 4'),
+    ('fingerprint', {'fsdp': '3'}, '--fsdp=3 .* is not the 4 devices'),
+    ('fingerprint', {'length': '5000'}, '--length=5000 exceeds the 4096 positions'),
+    ('train', {'batch_size': 'auto'}, "--batch_size: 'auto' is not for --program=train"),
+    ('train', {'batch_size': '4', 'accumulation': '2'}, '--accumulation=2 parts .* choose a multiple of 8'),
+])
+def test_a_mistake_names_its_flag(program, given, message):
+  with pytest.raises(InputError, match=message):
+    settings = scale_plan.resolve(program, given)
+    getattr(scale_programs, program)(settings, CHIPS['v5e'], jax.devices())
+
+
+def test_what_is_left_to_the_program_is_what_the_package_chooses():
+  chosen = lambda program, **given: getattr(scale_programs, program)(
+      scale_plan.resolve(program, given), CHIPS['v5e'], jax.devices()).settings
+  sweep, fingerprint = chosen('sweep'), chosen('fingerprint', length='1024')
+  assert (sweep['num_seeds'], sweep['batch_size'], sweep['length']) == (4, 64, 1024)
+  assert fingerprint['batch_size'] == 64
+  # Without a mesh: 32 batches of nearly equal size hold 2000 sequences.
+  probe = Probe('tokens', 2000, 1024)
+  assert fingerprints.spread_batch_size(probe, None, backend='tpu') == 63
+  assert chosen('train', config='tiny_llama2')['length'] == 2048
+
+
+def test_the_floor_under_what_the_last_position_needs():
+  config = configs.get('tiny_llama2')
+  whole, before = (flops.forward_flops(configs.get('tiny_llama2', num_layers=n), 64, 1) for n in (4, 3))
+  least = scale_programs.last_position_flops(config, 64, 1)
+  assert before < least < whole
+  assert least - before == 2 * 2 * 64 * 128 * 128
 
 
 @pytest.mark.parametrize('value, text', [
@@ -153,18 +203,44 @@ def run(*arguments):
   return done.returncode, done.stdout, done.stderr
 
 
-def test_a_step_compiled_for_eight_chips(tmp_path):
+def num_params(config):
+  return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: init_params(config, 0))))
+
+
+def plan_of(directory, *arguments):
   pytest.importorskip('libtpu')
-  code, out, error = run('--config=tiny_llama2', '--topology=v5e:2x4', '--batch_size=16', '--length=256',
-                         f'--output_dir={tmp_path}')
+  code, out, error = run('--topology=v5e:2x4', f'--output_dir={directory}', *arguments)
   assert code == 0 and 'fits: ' in out, error
-  plan = json.loads((tmp_path / 'scale_plan.json').read_text())
-  num_params = sum(leaf.size for leaf in jax.tree.leaves(
-      jax.eval_shape(lambda: init_params(configs.get('tiny_llama2'), 0))))
+  return json.loads((directory / 'scale_plan.json').read_text())
+
+
+def test_a_step_compiled_for_eight_chips(tmp_path):
+  plan = plan_of(tmp_path, '--config=tiny_llama2', '--batch_size=16', '--length=256')
+  size = num_params(configs.get('tiny_llama2'))
   assert plan['mesh'] == {'data': 8, 'fsdp': 1, 'tensor': 1}
   # Parameters and two moments in float32, in whole tiles; the gradient is reduced in bfloat16 or float32.
-  assert 12 * num_params < plan['memory']['arguments'] < 12.5 * num_params
-  assert 2 * num_params < plan['collective_bytes']['all-reduce'] < 5 * num_params
+  assert 12 * size < plan['memory']['arguments'] < 12.5 * size
+  assert 2 * size < plan['collective_bytes']['all-reduce'] < 5 * size
+
+
+def test_networks_of_a_sweep_never_talk(tmp_path):
+  plan = plan_of(tmp_path, '--program=sweep', '--config=tiny_gpt2', '--num_seeds=16', '--batch_size=8', '--length=64')
+  size = num_params(configs.get('tiny_gpt2'))
+  assert plan['mesh'] == {'seed': 8}
+  assert sum(plan['collective_bytes'].values()) < 1000
+  # Two networks a chip, in whole tiles.
+  assert 2 * 4 * size < plan['memory']['arguments'] < 2 * 4 * 1.1 * size
+
+
+def test_eight_chips_share_the_parameters_of_a_fingerprint(tmp_path):
+  plan = plan_of(tmp_path, '--program=fingerprint', '--config=tiny_llama2', '--batch_size=16', '--length=64')
+  config = configs.get('tiny_llama2')
+  # The LM head is not read.
+  size = num_params(config) - config.vocab_size * config.width
+  assert plan['mesh'] == {'data': 1, 'fsdp': 8, 'tensor': 1}
+  assert 4 / 8 * size < plan['memory']['arguments'] < 1.1 * 4 / 8 * size
+  # Of each block's widest activations a few, were all sequences on one chip.
+  assert plan['memory']['temporaries'] < 8 * 4 * 16 * 64 * config.mlp_width
 
 
 def test_a_step_that_the_compiler_refuses():
