@@ -29,7 +29,7 @@ def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):
   ax, = chart.draw(found).axes
   assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
   assert [label.get_text() for label in ax.get_yticklabels()] == ['fast (n 2,000)  over  scipy', 'slow  over  torch']
-  assert ax.get_title(loc='left') == '2 x abacus'
+  assert '2 x abacus' in ax.get_title(loc='left')
 
 
 @pytest.mark.parametrize('make', [

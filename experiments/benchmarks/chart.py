@@ -32,7 +32,7 @@ def draw(rows: list[dict]) -> Figure:
     devices = sorted({row['device'] for row in rows})
     ax.set_yticks(range(len(rows)), [label(row) + (f', {row["device"]}' if len(devices) > 1 else '') for row in rows])
     ax.invert_yaxis()
-    ax.set(xlabel='time of the peer over ours (right: we are faster)', title=', '.join(devices))
+    ax.set(xlabel='times as long as ours', title=f'How long peers take ({", ".join(devices)})')
   return figure
 
 

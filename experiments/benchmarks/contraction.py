@@ -5,6 +5,4 @@ from experiments.benchmarks import sweep
 
 
 def run() -> list[dict]:
-  rows = [sweep.forward(name, length, rounds, contraction.statistic)
-          for name, (length, rounds) in sweep.MODELS.items()]
-  return [*rows, sweep.memory_row('contraction')]
+  return [*sweep.forward_rows(contraction), sweep.memory_row('contraction')]

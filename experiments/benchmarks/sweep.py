@@ -16,8 +16,13 @@ MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
 def run() -> list[dict]:
-  rows = [forward(name, length, rounds, seed_sweep.statistic) for name, (length, rounds) in MODELS.items()]
-  return [*rows, seeds_row(), memory_row('seed_sweep')]
+  return [*forward_rows(seed_sweep), seeds_row(), memory_row('seed_sweep')]
+
+
+def forward_rows(experiment) -> list[dict]:
+  title = experiment.__name__.rpartition('.')[2]
+  return [{'benchmark': f'{title} of {name}'} | forward(name, length, rounds, experiment.statistic)
+          for name, (length, rounds) in MODELS.items()]
 
 
 def forward(name, length, rounds, statistic):
@@ -41,7 +46,7 @@ def forward(name, length, rounds, statistic):
   share = {part: timing.spread(total / seconds[part] / (product_flops / np.median(seconds['matmul'])))
            for part in ('forward', 'experiment')}
   return {
-      'benchmark': f'{name} forward', 'length': length, 'batch_size': batch_size, 'dtype': dtype, 'rounds': rounds,
+      'length': length, 'batch_size': batch_size, 'dtype': dtype, 'rounds': rounds,
       'matmul_flops_per_s': product_flops / np.median(seconds['matmul']),
       'sequences_per_s': batch_size / np.median(seconds['experiment']),
       'forward_share_of_matmul_rate': share['forward'],
