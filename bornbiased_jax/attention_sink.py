@@ -86,13 +86,18 @@ def diagnostics(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dic
   Returns:
     disparity_L: largest over mean magnitude of the first token's residual coordinates;
     massive_L: largest over median magnitude of them;
-    effective_rank_L: exp of the entropy of a sequence's normalized singular values of its states [T, D];
     positional_std_LT: std over channels of the value aggregate that W_O reads.
-
-  Cost: a forward pass, and a singular value decomposition of every sequence and layer.
   """
   measured = _in_batches(_diagnostics, params, config, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
+
+
+def effective_rank(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> np.ndarray:
+  """By layer [L], exp of the entropy of the normalized singular values of a sequence's states [T, D]; their mean.
+
+  Cost: a forward pass, and a singular value decomposition of every sequence and layer.
+  """
+  return _in_batches(_effective_rank, params, config, tokens_NT).mean(axis=0)
 
 
 def super_neurons(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
@@ -160,10 +165,12 @@ def _diagnostics(config, params, tokens_BT):
   first_BLD = jnp.abs(state_BLTD[:, :, 0])
   largest_BL = first_BLD.max(axis=-1)
   return {'disparity_L': largest_BL / first_BLD.mean(axis=-1), 'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
-          'effective_rank_L': _effective_rank(state_BLTD), 'positional_std_LT': aggregate_BLTF.std(axis=-1)}
+          'positional_std_LT': aggregate_BLTF.std(axis=-1)}
 
 
-def _effective_rank(state_BLTD):
+@functools.partial(jax.jit, static_argnums=0)
+def _effective_rank(config, params, tokens_BT):
+  state_BLTD, = _read(config, params, tokens_BT, 'residual')
   share_BLK = jnp.linalg.svd(state_BLTD, compute_uv=False)
   share_BLK /= share_BLK.sum(axis=-1, keepdims=True)
   return jnp.exp(jax.scipy.special.entr(share_BLK).sum(axis=-1))

@@ -26,8 +26,8 @@ READS = {
     'input_last': '[B, D] what enters the residual stream',
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
-    'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j as W_O reads it, heads concatenated',
     'mlp_hidden': '[L, B, T, F] hidden units of the MLP as its down-projection reads them',
+    'value_aggregate': '[L, B, T, H K] sum_j a_ij v_j as W_O reads it, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
     'attention_received': '[L, B, H, T] float32, mean weight on each position over the queries from it on',
 }

@@ -203,6 +203,7 @@ def measure(config, params, texts, settings, lengths) -> dict:
             f'{name}_floor': [sink.floor for sink in sinks],
             f'{name}_rate_LH': sinks[-1].rate_LH, f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
   row |= attention_sink.diagnostics(params, config, tokens_NT)
+  row['effective_rank_L'] = attention_sink.effective_rank(params, config, tokens_NT)
   neurons = attention_sink.super_neurons(params, config, tokens_NT)
   top_L = neurons['activation_LF'].argmax(axis=-1)
   at_top = lambda name: np.take_along_axis(neurons[name], top_L[:, None], axis=-1)[:, 0]

@@ -188,7 +188,7 @@ def test_effective_rank_is_that_of_the_definition():
   states_LNTD = np.asarray(read(LLAMA, params, ids, 'residual')['residual'], np.float64)
   share = np.linalg.svd(states_LNTD, compute_uv=False)
   share /= share.sum(axis=-1, keepdims=True)
-  made = attention_sink.diagnostics(params, LLAMA, ids)['effective_rank_L']
+  made = attention_sink.effective_rank(params, LLAMA, ids)
   np.testing.assert_allclose(made, np.exp(stats.entropy(share, axis=-1)).mean(axis=1), rtol=1e-4)
 
 

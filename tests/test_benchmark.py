@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments.benchmarks import chart, kendall, statistics, timing, training
+from experiments.benchmarks import chart, kendall, statistics, timing
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -35,15 +35,14 @@ def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):
 @pytest.mark.parametrize('make', [
     lambda: kendall.tau(50, 2, rounds=2), lambda: kendall.matrix(50, 4, rounds=2, sample=5),
     lambda: statistics.calibrated(50, 8, rounds=2), lambda: statistics.as_published(50, 8, rounds=2),
-    lambda: training.ensemble_row(1, 8, 2, rounds=2, num_layers=1, width=16, mlp_width=32, head_size=4),
-], ids=['tau', 'matrix', 'calibrated', 'published', 'training'])
+], ids=['tau', 'matrix', 'calibrated', 'published'])
 def test_a_row_is_the_ratio_it_says(make, monkeypatch):
   """With a clock on which the peer takes twice as long."""
   def in_turn(alternatives, rounds):
     for run in alternatives.values():
       run()
     names = list(alternatives)
-    return {name: np.full(rounds, 1.0 if name in ('jax', 'ours', 'together') else 2.0) for name in names}
+    return {name: np.full(rounds, 1.0 if name in ('jax', 'ours') else 2.0) for name in names}
 
   monkeypatch.setattr(timing, 'in_turn', in_turn)
   row = make()

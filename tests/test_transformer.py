@@ -77,8 +77,9 @@ def read(config, params, inputs, names):
 
 
 def every_read(config):
-  names = tuple(READS)
-  return names[:-3] if config.sublayers == 'mlp_only' else names
+  missing = {'mlp_only': ('value_aggregate', 'attention_weights', 'attention_received'),
+             'attention_only': ('mlp_hidden',)}.get(config.sublayers, ())
+  return tuple(name for name in READS if name not in missing)
 
 
 # The textbook, in float64: one sequence, one head, one query at a time.
@@ -103,7 +104,7 @@ def textbook_sequence(config, params, inputs_T):
       attend(config, block, norm(config, block['attention_norm'], x_TD), out)
       x_TD = x_TD + linear(block['output'], out['value_aggregate'])
     if config.sublayers in ('full', 'mlp_only'):
-      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], x_TD))
+      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], x_TD), out)
     layers.append(out | {'residual': x_TD})
   hidden_TD = norm(config, params['final_norm'], x_TD)
   head_VD = params['embedding'] if config.tied_head else params['head']
@@ -162,9 +163,10 @@ ACTIVATIONS = {
 }
 
 
-def mlp(config, block, x_TD):
+def mlp(config, block, x_TD, out):
   activation, up = ACTIVATIONS[config.activation], linear(block['up'], x_TD)
   hidden = activation(linear(block['gate'], x_TD)) * up if config.gated_mlp else activation(up)
+  out['mlp_hidden'] = hidden
   return linear(block['down'], hidden)
 
 
@@ -212,7 +214,7 @@ def test_shapes_and_types(config, dtype):
       'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
       'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
       'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
-      'attention_received': (L, B, H, T),
+      'attention_received': (L, B, H, T), 'mlp_hidden': (L, B, T, config.mlp_width),
   }
   assert set(shapes) == set(READS)
   params = jax.eval_shape(functools.partial(draw_params, config), 0)
