@@ -111,7 +111,7 @@ def num_rows(path):
 
 def test_killed_and_restarted_ends_with_the_same_rows(tmp_path):
   """Kill -9 at random moments: the rows are those of an undisturbed run, bit for bit."""
-  flags = ['--scale=smoke', '--seeds=0-29', '--num_sequences=2000', '--lengths=8,16']
+  flags = ['--scale=smoke', '--seeds=0-29', '--num_sequences=800', '--lengths=8,16']
   command = lambda name: [sys.executable, '-m', 'experiments.seed_sweep', *flags, f'--output_dir={tmp_path / name}']
   subprocess.run(command('whole'), check=True, capture_output=True)
   whole, killed = (tmp_path / name / 'results.json' for name in ('whole', 'killed'))
