@@ -22,8 +22,8 @@ and under these, and nothing is trained.
 
 A head is a sink in a sequence if the mean weight on the position, over the
 queries from it on, exceeds .3. Sequences are drawn from the first of --texts
-(default: the last twentieth of --data); losses are of all of them, windows
-side by side.
+(default: the last twentieth of --data); losses are of all of them, windows side
+by side, in nats a token of --tokenizer: a byte, unless another is given.
 
 OUTPUT_DIR/INTERVENTION/seed_SEED has the checkpoints, results.json a row a
 network and step (sink rates by length, layer and head, massive activations,
