@@ -12,7 +12,8 @@ SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
-INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'mask', 'variance', 'norm')
+AT_ONE_POSITION = ('mask', 'variance', 'norm')
+INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', *AT_ONE_POSITION)
 
 BASE_STD = 0.02
 BASE_WIDTH = 768

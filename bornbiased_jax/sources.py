@@ -39,35 +39,36 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
 
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises as `load`."""
+  kind, place, _ = _locate(name)
+  return {'preset': configs.get, 'run': checkpoint.load_config, 'transformers': huggingface.load_config}[kind](place)
+
+
+def _load(name, mesh):
+  kind, place, number = _locate(name)
+  if kind == 'run':
+    return checkpoint.load_params(place, number, mesh)
+  if kind == 'transformers':
+    return huggingface.load(place, mesh)
+  config = configs.get(place)
+  if mesh is None:
+    return config, init_params(config, number)
+  draw, seed = functools.partial(draw_params, config), as_seed(number)
+  return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
+
+
+def _locate(name):
+  """('preset', its name, seed), ('run', directory, step or None) or ('transformers', directory, None)."""
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
-    return configs.get(preset)
+    return 'preset', preset, int(seed)
   directory, step = _split(name)
-  if checkpoint.steps(directory):
-    return checkpoint.load_config(directory)
-  if step is None and (directory / 'config.json').is_file():
-    return huggingface.load_config(directory)
-  raise InputError(f'{name}: no such network; give {FORMS}; presets are {", ".join(configs.PRESETS)}')
-
-
-def _load(name, mesh):
-  preset, _, seed = name.rpartition(':')
-  if preset in configs.PRESETS:
-    config = load_config(name)
-    if mesh is None:
-      return config, init_params(config, int(seed))
-    draw, seed = functools.partial(draw_params, config), as_seed(int(seed))
-    return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
-  directory, step = _split(name)
-  if checkpoint.steps(directory):
-    return checkpoint.load_params(directory, step, mesh)
-  if step is None and (directory / 'config.json').is_file():
-    return huggingface.load(directory, mesh)
+  if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
+    return 'transformers', directory, None
   if not directory.is_dir():
     raise InputError(f'{name}: no such network; give {FORMS}; presets are {", ".join(configs.PRESETS)}')
-  return checkpoint.load_params(directory, step, mesh)  # Which says what it misses.
+  return 'run', directory, step  # Whose loader says what a directory misses.
 
 
 def _split(name):

@@ -50,8 +50,8 @@ from experiments.settings import automatic, choice, listed, optional, whole
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
-SHARED = ('config', 'tokenizer', 'data_seed', 'num_steps', 'batch_size', 'length', 'accumulation', 'dtype', 'remat',
-          'peak_lr', 'min_lr', 'warmup_steps', 'save_every')
+SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length', 'accumulation',
+          'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps', 'save_every')
 SINK_KINDS = pretrain.TRAINING_KINDS | {
     'data': (optional(str), pretrain.TRAINING_KINDS['data'][1]),
     'texts': (automatic(listed(str)), 'what to evaluate on; the first also for sink rates'),
@@ -172,14 +172,10 @@ def trained(settings, output_dir):
 
 def train(settings, intervention, directory):
   """Calls `pretrain` with this study's settings."""
-  overrides = {name: str(getattr(settings, name)) for name in SHARED}
-  if intervention in sink_figure.AT_ONE_POSITION:
-    overrides |= dict(intervention_position=str(settings.position), intervention_strength=str(settings.strength))
-  pretrain.main(command_line.resolve(
-      pretrain.SCALES, settings.scale, pretrain.TRAINING_KINDS, data=settings.data, intervention=intervention,
-      valid=settings.texts[0] if settings.texts else 'none', max_length=str(settings.length),
-      seeds=','.join(map(str, settings.seeds)), keep_steps=','.join(map(str, settings.keep_steps or ())) or 'none',
-      **overrides), directory)
+  at_one = intervention in configs.AT_ONE_POSITION
+  where = dict(intervention_position=settings.position, intervention_strength=settings.strength) if at_one else {}
+  pretrain.run_study(settings, SHARED, settings.scale, directory, intervention=intervention,
+                     valid=settings.texts[0] if settings.texts else None, max_length=settings.length, **where)
 
 
 def changed(settings, config, params, intervention):

@@ -121,6 +121,15 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
     report(settings, output_dir, run_all)
 
 
+def run_study(settings: SimpleNamespace, names: tuple[str, ...], base: str, output_dir: Path, **overrides) -> None:
+  """Calls `main` at the scale `base` with those of a study's settings in `names`, and with others."""
+  as_text = lambda value: ('none' if value is None else ','.join(map(str, value)) if isinstance(value, list)
+                           else str(value))
+  given = {name: getattr(settings, name) for name in names} | overrides
+  main(command_line.resolve(SCALES, base, TRAINING_KINDS, **{name: as_text(value) for name, value in given.items()}),
+       output_dir)
+
+
 def connect(settings: SimpleNamespace) -> None:
   """Joins the other hosts; before anything asks for a device."""
   if not settings.distributed:

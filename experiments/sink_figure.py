@@ -6,9 +6,8 @@ import numpy as np
 
 from bornbiased_jax import plotting
 from bornbiased_jax.attention_sink import THRESHOLD, uniform_weight
+from bornbiased_jax.configs import AT_ONE_POSITION
 from experiments.results import grouped
-
-AT_ONE_POSITION = ('mask', 'variance', 'norm')
 
 
 def draw(rows, settings):

@@ -61,12 +61,9 @@ def tokenize(settings: SimpleNamespace, name: str, directory: Path) -> Path:
 
 def train(settings, output_dir, data, valid, seeds, num_steps, keep_steps, base, **overrides) -> None:
   """Calls `pretrain` at its scale `base` with this study's settings."""
-  overrides |= {name: str(getattr(settings, name)) for name in SHARED}
   warmup_steps = min(int(pretrain.SCALES[base]['warmup_steps']), num_steps // 3)
-  pretrain.main(command_line.resolve(
-      pretrain.SCALES, base, pretrain.TRAINING_KINDS, data=str(data), valid=str(valid), num_steps=str(num_steps),
-      warmup_steps=str(warmup_steps), seeds=','.join(map(str, seeds)),
-      keep_steps=','.join(map(str, keep_steps or ())) or 'none', **overrides), output_dir)
+  pretrain.run_study(settings, SHARED, base, output_dir, data=data, valid=valid, num_steps=num_steps,
+                     warmup_steps=warmup_steps, seeds=seeds, keep_steps=keep_steps, **overrides)
 
 
 def report(settings: SimpleNamespace, output_dir: Path) -> None:
