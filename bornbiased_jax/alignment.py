@@ -15,11 +15,11 @@ import numpy as np
 from scipy import optimize, stats
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import in_batches
+from bornbiased_jax.ensemble import default_batch_size, in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import exact
 from bornbiased_jax.probes import Probe
-from bornbiased_jax.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test
+from bornbiased_jax.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test, check_projectable
 from bornbiased_jax.transformer import Transformer
 
 # Common tokens a channel: with fewer, a basis change fits unrelated embeddings too.
@@ -99,12 +99,11 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
     raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width {config_b.width} '
                      'have no basis in common')
-  if probe.num_sequences <= 2 * config_a.width:
-    raise InputError(f'{probe.num_sequences} sequences are too few to project out {config_a.width} channels; '
-                     f'more than {2 * config_a.width} are needed')
+  check_projectable(probe.num_sequences, config_a.width)
   change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
   read = lambda config, params, change_DD: in_batches(
-      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences, probe.length)
+      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences,
+      default_batch_size(probe.num_sequences, probe.length))
   hidden_a, input_a = read(config_a, params_a, jnp.eye(config_a.width))
   hidden_b, _ = read(config_b, params_b, change_DD)
   with jax.default_matmul_precision('highest'):

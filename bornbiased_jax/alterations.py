@@ -104,8 +104,9 @@ def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   if config.intervention in ('rmsnorm', 'variance'):
     raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
   L, G, K = config.num_layers, config.num_kv_heads, config.head_size
-  left, right = jax.random.orthogonal(key, K, (2, L, G))
-  stretch = jnp.exp(jax.random.uniform(jax.random.fold_in(key, 1), (L, G, K), minval=-0.7, maxval=0.7))
+  rotation_key, stretch_key = jax.random.split(key)
+  left, right = jax.random.orthogonal(rotation_key, K, (2, L, G))
+  stretch = _factors(stretch_key, L, G, K)
   mix_LGKJ, inverse_LGJK = (left * stretch[..., None, :]) @ right, right.mT @ (left / stretch[..., None, :]).mT
   inverse_LHJK = jnp.repeat(inverse_LGJK, config.num_heads // G, axis=1)
 

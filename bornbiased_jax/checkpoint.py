@@ -2,7 +2,7 @@
 
     DIRECTORY/STEP/params      float32, sharded as it was trained; restored on any mesh
     DIRECTORY/STEP/opt_state
-    DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, versions, checksums
+    DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, environment, checksums
 
 A step is there once its folder has its final name; what a killed save leaves
 behind has another one.
@@ -28,8 +28,9 @@ from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
-from bornbiased_jax import sharding
+from bornbiased_jax import configs, sharding
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
 
@@ -59,8 +60,8 @@ class Writer:
 
   def save(self, step: int, params: dict, opt_state: Any, story: dict) -> None:
     """Copies to the host, returns, and writes on; `story` is JSON."""
-    story = story | {'schema': SCHEMA, 'step': step, 'checksums': {'params': int(checksum(params)),
-                                                                   'opt_state': int(checksum(opt_state))}}
+    checksums = {'params': int(checksum(params)), 'opt_state': int(checksum(opt_state))}
+    story = story | {'schema': SCHEMA, 'step': step, 'environment': environment(), 'checksums': checksums}
     with self._told():
       self._manager.wait_until_finished()
       _check_room(self.directory, (params, opt_state))
@@ -243,15 +244,8 @@ def set_aside(directory: str | os.PathLike, after: int) -> None:
 
 
 def config_of(story: dict) -> ModelConfig:
-  """The configuration that a story tells.
-
-  Raises:
-    InputError: a field that is unknown or impossible.
-  """
-  try:
-    return ModelConfig(**story['config'])
-  except (TypeError, KeyError) as error:
-    raise InputError(f'a checkpoint whose configuration is not one of this version: {error}') from None
+  """The configuration that a story tells; raises as `configs.from_dict`."""
+  return configs.from_dict(story.get('config'), 'a checkpoint')
 
 
 def as_story(**parts: Any) -> dict:

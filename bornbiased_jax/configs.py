@@ -93,20 +93,9 @@ class ModelConfig:
 
   def __post_init__(self):
     for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length'):
-      _check_count(name, getattr(self, name))
-    if self.head_size is None and self.width % self.num_heads:
-      raise InputError(f'num_heads={self.num_heads} does not divide width={self.width}; '
-                       'choose a divisor or set head_size')
-    self._fill('head_size', self.width // self.num_heads)
-    self._fill('num_kv_heads', self.num_heads)
-    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
-    _check_count('head_size', self.head_size)
-    _check_count('num_kv_heads', self.num_kv_heads)
-    if self.num_heads % self.num_kv_heads:
-      raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}')
-    if self.positions == 'rope' and self.head_size % 2:
-      raise InputError(f'head_size={self.head_size} is odd; RoPE rotates pairs of channels '
-                       "(use an even head_size, or positions='learned')")
+      check_count(name, getattr(self, name))
+    self._fill_defaults()
+    self._check_shapes()
     for name, choices in (('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
                           ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
                           ('remat', REMATS), ('intervention', INTERVENTIONS)):
@@ -116,12 +105,29 @@ class ModelConfig:
       value = getattr(self, name)
       if type(value) not in (int, float) or not 0 < value < math.inf:
         raise InputError(f'{name}={value!r} must be a positive number')
-    if type(self.intervention_position) is not int or not 0 <= self.intervention_position < self.length:
-      raise InputError(f'intervention_position={self.intervention_position!r} is not a position from 0 to '
-                       f'{self.length - 1}')
     for field in dataclasses.fields(self):
       if field.type is bool and type(getattr(self, field.name)) is not bool:
         raise InputError(f'{field.name}={getattr(self, field.name)!r} must be True or False')
+
+  def _fill_defaults(self):
+    if self.head_size is None and self.width % self.num_heads:
+      raise InputError(f'num_heads={self.num_heads} does not divide width={self.width}; '
+                       'choose a divisor or set head_size')
+    self._fill('head_size', self.width // self.num_heads)
+    self._fill('num_kv_heads', self.num_heads)
+    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
+
+  def _check_shapes(self):
+    check_count('head_size', self.head_size)
+    check_count('num_kv_heads', self.num_kv_heads)
+    if self.num_heads % self.num_kv_heads:
+      raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}')
+    if self.positions == 'rope' and self.head_size % 2:
+      raise InputError(f'head_size={self.head_size} is odd; RoPE rotates pairs of channels '
+                       "(use an even head_size, or positions='learned')")
+    if type(self.intervention_position) is not int or not 0 <= self.intervention_position < self.length:
+      raise InputError(f'intervention_position={self.intervention_position!r} is not a position from 0 to '
+                       f'{self.length - 1}')
 
   def _fill(self, name, default):
     if getattr(self, name) is None:
@@ -133,7 +139,8 @@ class ModelConfig:
     return self.linear_std / math.sqrt(2 * self.num_layers) if self.init_scheme == 'gpt2' else self.linear_std
 
 
-def _check_count(name, value):
+def check_count(name: str, value: int) -> None:
+  """Raises InputError unless it is a whole number of at least 1."""
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
     raise InputError(f'{name}={value!r} must be a whole number of at least 1')
 
@@ -174,3 +181,15 @@ def get(name: str, **overrides) -> ModelConfig:
     if field not in fields:
       raise InputError(f'no field {field!r} in ModelConfig; the fields are {", ".join(fields)}')
   return ModelConfig(**(PRESETS[name] | overrides))
+
+
+def from_dict(fields: dict, of_what: str) -> ModelConfig:
+  """The configuration of which `dataclasses.asdict` made `fields`, from a file `of_what`.
+
+  Raises:
+    InputError: no dict, or a field that is unknown or impossible.
+  """
+  try:
+    return ModelConfig(**fields)
+  except TypeError as error:
+    raise InputError(f'{of_what} whose configuration is not one of this version: {error}') from None

@@ -27,7 +27,7 @@ class Corpus:
     vocab_size: of the tokenizer.
     name: of the file, folder or data set.
     tokenizer: its name.
-    digest: of the ids, equal in memory and in a memory map.
+    digest: of the ids, equal in memory and in a memory map; in the parts of `hold_out` that of the whole.
   """
 
   tokens: np.ndarray
@@ -133,7 +133,7 @@ def _raw(path, name, tokenizer):
 
 
 def hold_out(whole: Corpus, share: float) -> tuple[Corpus, Corpus]:
-  """A corpus without its last tokens, to train on, and these, to evaluate on."""
+  """A corpus without its last tokens, to train on, and these, a share from 0 to 1 of all, to evaluate on."""
   kept = round(whole.tokens.size * (1 - share))
   part = lambda tokens, name: dataclasses.replace(whole, tokens=tokens, name=name)
   return (part(whole.tokens[:kept], f'{whole.name}, first {1 - share:.0%}'),

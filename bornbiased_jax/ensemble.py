@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.initialization import as_seed, draw_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.statistics import Statistic, merge
@@ -58,9 +57,11 @@ def default_batch_size(num_sequences: int, length: int, backend: str | None = No
   return -(-num_sequences // num_batches)
 
 
-def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int) -> Any:
-  """`measure(index_B)` of sequences 0 to n - 1 in equal batches, the last one wrapping around: numpy arrays [n, …]."""
-  size = default_batch_size(num_sequences, length)
+def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, size: int) -> Any:
+  """`measure(index_B)` of sequences 0 to n - 1, `size` at a time, as numpy arrays [n, …].
+
+  The last batch wraps around: as large as the others, it needs no other program.
+  """
   parts = [jax.device_get(measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
@@ -136,8 +137,8 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   compilations (four if batch_size does not divide the number of sequences).
   """
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
-    if size is not None and (type(size) is not int or size < 1):
-      raise InputError(f'{name}={size!r} must be a whole number of at least 1')
+    if size is not None:
+      check_count(name, size)
   seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)

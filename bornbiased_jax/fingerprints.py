@@ -17,12 +17,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from bornbiased_jax import sharding
+from bornbiased_jax import configs, sharding
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size, networks_at_once, program_bytes
+from bornbiased_jax.ensemble import default_batch_size, in_batches, networks_at_once, program_bytes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.initialization import draw_params
+from bornbiased_jax.initialization import as_seed, draw_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.transformer import Transformer, head_of
 
@@ -69,8 +69,8 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
       those trained on similar text answer alike, related or not.
     about: JSON that says which network it is.
     batch_size: sequences a forward pass; None: `ensemble.default_batch_size`.
-    parts: folder of the batches that are done, from which a stopped call
-      goes on; the caller's to remove.
+    parts: folder of the batches that are done, of this network and probe
+      alone, from which a stopped call goes on; the caller's to remove.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
@@ -84,14 +84,15 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
   n, mesh = probe.num_sequences, _mesh_of(params)
   batch_size = spread_batch_size(probe, mesh, batch_size)
   place = lambda index_B: jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH)) if mesh else index_B
-  answer, done = program(exact(config), probe, logit_ids, mesh), []
-  for first in range(0, n, batch_size):
-    # The last batch wraps around: as large as the others, it needs no other program.
-    index_B = np.arange(first, first + batch_size) % n
-    done.append(_kept(parts and Path(parts) / f'{first}_{batch_size}.npy',
-                      lambda index_B=index_B: np.concatenate(jax.device_get(answer(params, place(index_B))), axis=1)))
-    on_batch(min(batch_size, n - first))
-  answers = np.concatenate(done)[:n]
+  answer = program(exact(config), probe, logit_ids, mesh)
+
+  def answers_to(index_B):
+    path = parts and Path(parts) / f'{index_B[0]}_{batch_size}.npy'
+    kept = _kept(path, lambda: np.concatenate(jax.device_get(answer(params, place(index_B))), axis=1))
+    on_batch(min(batch_size, n - int(index_B[0])))
+    return kept
+
+  answers = in_batches(answers_to, n, batch_size)
   hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
   return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
 
@@ -129,7 +130,7 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embeddi
 
   Raises as `fingerprint`.
   """
-  seeds = list(seeds)
+  seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = default_batch_size(probe.num_sequences, probe.length)
   read = _read_seeds(exact(config), probe, batch_size, embedding_seed)
   chunk_size, made = networks_at_once(lambda: program_bytes(read.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
@@ -215,14 +216,15 @@ def load(path: str | os.PathLike) -> Fingerprint:
       metadata = json.loads(_array(archive, 'metadata', np.uint8, 1).tobytes())
     if metadata['schema'] != SCHEMA:
       raise InputError(f'{path}: a fingerprint of schema {metadata["schema"]}, and this version reads {SCHEMA}')
-    probe_hash, about = metadata['probe']['hash'], metadata['about']
+    probe_hash, num_ids, about = metadata['probe']['hash'], metadata['probe'].get('num_ids'), metadata['about']
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
   except InputError:
     raise
   except (zipfile.BadZipFile, LookupError, TypeError, ValueError, EOFError, RecursionError, RuntimeError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
-  if len(hidden_ND) != len(input_ND) or not isinstance(probe_hash, str) or not isinstance(about, dict):
+  if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
+      or not isinstance(probe_hash, str) or not isinstance(num_ids, int | None)):
     raise InputError(f'{path} is not a fingerprint: its parts do not fit each other')
   if not (np.isfinite(hidden_ND).all() and np.isfinite(input_ND).all()):
     raise InputError(f'{path} has values that are not finite numbers')
@@ -247,8 +249,5 @@ def _array(archive, name, dtype, ndim):
 
 
 def config_of(fingerprint: Fingerprint) -> ModelConfig:
-  """The architecture that answered; raises InputError if the metadata tells of none."""
-  try:
-    return ModelConfig(**fingerprint.metadata['model'])
-  except (TypeError, KeyError) as error:
-    raise InputError(f'a fingerprint whose model is not one of this version: {error}') from None
+  """The architecture that answered; raises as `configs.from_dict`."""
+  return configs.from_dict(fingerprint.metadata.get('model'), 'a fingerprint')

@@ -155,7 +155,11 @@ class _Group(NamedTuple):
 
 
 def _leaf_shapes(config):
-  tree = jax.eval_shape(functools.partial(init_params, config), 0)
+  try:
+    tree = jax.eval_shape(functools.partial(init_params, config), 0)
+  except (NotImplementedError, OverflowError):  # More than 2^64 numbers.
+    raise InputError(f'a model of num_layers={config.num_layers}, num_heads={config.num_heads}, '
+                     f'head_size={config.head_size}, width={config.width} is larger than any') from None
   return {name: leaf.shape for name, leaf in flatten_dict(tree, sep='/').items()}
 
 

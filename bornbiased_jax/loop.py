@@ -4,6 +4,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
+import os
 from pathlib import Path
 import signal
 import threading
@@ -14,9 +15,10 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
 from bornbiased_jax import attention, checkpoint, corpus, flops, sharding, training
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.corpus import Corpus
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.initialization import as_seed
 from bornbiased_jax.loss import next_token_loss
 from bornbiased_jax.monitor import Monitor
 from bornbiased_jax.start import begin, state_shardings
@@ -46,7 +48,8 @@ class Run:
       parameters from.
 
   Raises:
-    InputError: a batch that the mesh does not divide, several networks on
+    InputError: a seed given twice or outside its range, an interval below
+      one step, a batch that the mesh does not divide, several networks on
       several devices, or sequences longer than the model's.
   """
 
@@ -62,17 +65,21 @@ class Run:
   save_every: int = 1000
   evaluate_every: int = 1000
   validation_sequences: int = 64
-  resume: Path | None = None
-  init_from: Path | None = None
+  resume: str | os.PathLike | None = None
+  init_from: str | os.PathLike | None = None
 
   def __post_init__(self):
     recipe, shards = self.recipe, self.mesh.shape['data'] * self.mesh.shape['fsdp']
+    if len({int(as_seed(seed)) for seed in self.seeds}) != len(self.seeds):
+      raise InputError(f'seeds={self.seeds} has one of them twice')
+    for name in ('save_every', 'evaluate_every', 'validation_sequences'):
+      check_count(name, getattr(self, name))
     if recipe.batch_size // recipe.accumulation % shards:
       raise InputError(f'batch_size={recipe.batch_size} in accumulation={recipe.accumulation} parts cannot be spread '
                        f'over data x fsdp = {shards} devices; choose a multiple of {recipe.accumulation * shards}')
     if self.together and self.mesh.size > 1:
       raise InputError(f'{len(self.seeds)} networks train together on one device only; '
-                       f'here are {self.mesh.size}, so train them one after another')
+                       f'here are {self.mesh.size}, so train them one after another, each a run (--together=1)')
     if recipe.length > self.config.length:
       raise InputError(f'length={recipe.length} exceeds the configuration\'s length={self.config.length}')
 
@@ -83,6 +90,7 @@ class Run:
 
   @property
   def directories(self) -> list[Path]:
+    """A folder a network, in the order of `seeds`."""
     return [self.directory / f'seed_{seed}' for seed in self.seeds]
 
   def story(self, seed: int, parent: dict | None) -> dict:
@@ -120,10 +128,11 @@ def train(run: Run) -> dict:
       if _is_due(run, step, run.evaluate_every):
         monitor.flush()
         monitor.validation(step, evaluate(run, state.params))
-      if _is_due(run, step, run.save_every) or step in run.keep_steps or stop.is_set():
+      stopping = stop.is_set()  # Asked once: a signal that comes later is saved for at the next step.
+      if _is_due(run, step, run.save_every) or step in run.keep_steps or stopping:
         monitor.flush()
         _save(run, writers, parents, state, step)
-      if stop.is_set():
+      if stopping:
         raise KeyboardInterrupt
     return monitor.rate()
 

@@ -51,6 +51,8 @@ def read(directory: Path) -> tuple[np.ndarray, dict]:
   try:
     described = json.loads((directory / 'tokens.json').read_bytes())
     schema, digest, dtype = described['schema'], described['digest'], dtype_of(described['vocab_size'])
+    if not isinstance(described['tokenizer'], str):
+      raise TypeError
     expected, size = described['num_tokens'] * dtype.itemsize, tokens_path.stat().st_size
   except (ValueError, KeyError, TypeError, OSError):
     raise InputError(f'{directory} lacks tokens.bin, or its tokens.json is damaged; tokenize again') from None

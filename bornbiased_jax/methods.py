@@ -11,7 +11,7 @@ import numpy as np
 
 from bornbiased_jax import alignment, baselines, fingerprints, published, verdict
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import in_batches
+from bornbiased_jax.ensemble import default_batch_size, in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.probes import Probe
@@ -49,6 +49,7 @@ class Subject:
 
   @functools.cached_property
   def hidden(self) -> Fingerprint:
+    """What the network answers to the probe."""
     return fingerprints.fingerprint(self.params, self.config, self.probe)
 
   @functools.cached_property
@@ -63,10 +64,11 @@ class Subject:
     """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
     layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
     read = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
-    return in_batches(read, NUM_STATEMENTS, self.probe.length)
+    return in_batches(read, NUM_STATEMENTS, default_batch_size(NUM_STATEMENTS, self.probe.length))
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
+    """Configuration and parameters, as `alignment` takes them."""
     return self.config, self.params
 
 
@@ -77,9 +79,17 @@ def _states(config, probe, layer, params, index_B):
                                      method='read')['residual_last'][layer]
 
 
+def _of_same_tokens(score: Callable[[Subject, Subject], Score]) -> Callable[[Subject, Subject], Score]:
+  """A method of two networks that read the same, which raises InputError where they did not."""
+  def checked(base, suspect):
+    if len({fingerprints.probe_settings(each.probe, each.config)['hash'] for each in (base, suspect)}) > 1:
+      raise InputError('networks of different vocabularies did not read the same: give both the same num_ids')
+    return score(base, suspect)
+
+  return checked
+
+
 def _calibrated(base: Fingerprint, suspect: Fingerprint) -> Score:
-  if base.metadata['probe'] != suspect.metadata['probe']:
-    raise InputError('networks of different vocabularies did not read the same: give both the same num_ids')
   shared = base.input_ND if verdict.input_is_shared(base, suspect) else None
   return _z(calibrated_test(base.hidden_ND, suspect.hidden_ND, shared, num_permutations=1))
 
@@ -116,16 +126,17 @@ def _ics(base: Subject, suspect: Subject) -> Score:
 
 
 METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
-    'SeedPrint': lambda base, suspect: _calibrated(base.hidden, suspect.hidden),
+    'SeedPrint': _of_same_tokens(lambda base, suspect: _calibrated(base.hidden, suspect.hidden)),
     'SeedPrint aligned': _aligned,
     # Ids mean the same in all networks, so that trained ones agree, related or not: z has no law.
-    'SeedPrint logits': lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score),
-    'SeedPrint published': _published,
+    'SeedPrint logits': _of_same_tokens(lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score)),
+    'SeedPrint published': _of_same_tokens(_published),
     'MLP units': functools.partial(_units, against_gate=False),
     'MLP units by gate': functools.partial(_units, against_gate=True),
     'Intrinsic': lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params)),
-    'REEF': lambda base, suspect: Score(baselines.reef(base.states, suspect.states)),
-    'REEF unbiased': lambda base, suspect: Score(baselines.reef(base.states, suspect.states, unbiased=True)),
+    'REEF': _of_same_tokens(lambda base, suspect: Score(baselines.reef(base.states, suspect.states))),
+    'REEF unbiased': _of_same_tokens(lambda base, suspect: Score(
+        baselines.reef(base.states, suspect.states, unbiased=True))),
     'PCS': lambda base, suspect: Score(baselines.pcs(base.params, suspect.params)),
     'ICS': _ics,
 }

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import as_seed, stream_key
 
@@ -39,8 +39,7 @@ class Probe:
     if self.kind not in KINDS:
       raise InputError(f'probe kind {self.kind!r} is not one of {", ".join(KINDS)}')
     for name in ('num_sequences', 'length', *(['num_ids'] if self.num_ids is not None else [])):
-      if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-        raise InputError(f'{name}={getattr(self, name)!r} must be a whole number of at least 1')
+      check_count(name, getattr(self, name))
     as_seed(self.seed)
 
   def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:

@@ -103,7 +103,10 @@ def published_test(hidden_a: jax.Array, hidden_b: jax.Array, *, k: int | None = 
 
 def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset: str = 'coset',
               softmax: str = 'softmax', seed: int = 0) -> list[np.ndarray]:
-  """tau of noise against noise: an array of NUM_TRIALS pooled trials for each of NUM_REPEATS repeats."""
+  """tau of noise against noise: an array of NUM_TRIALS pooled trials for each of NUM_REPEATS repeats.
+
+  Arguments and errors as of `published_test`, of answers [n, D].
+  """
   options = _options(D, k, side, subset, softmax)
   pooled = []
   for trials in noise(n, D, seed):

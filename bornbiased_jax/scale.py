@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 COLLECTIVES = ('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all', 'collective-permute')
 
-_ITEM_BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 'f16': 2, 's16': 2, 'u16': 2, 'f32': 4, 's32': 4, 'u32': 4}
-_ARRAY = re.compile(r'\b([a-z]+\d*)\[([\d,]*)\](?:\{([^}]*)\})?')
+_ITEM_BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 'f16': 2, 's16': 2, 'u16': 2, 'f32': 4, 's32': 4, 'u32': 4,
+               's64': 8, 'u64': 8, 'f64': 8, 'token': 0}
+_ARRAY = re.compile(r'\b([a-z][a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?')
 _COMPUTATION = re.compile(r'(ENTRY )?(%\S+) \(.*\{$')
 _INSTRUCTION = re.compile(r'\s+(ROOT )?(%\S+) = (.*?) ([a-z][a-z0-9-]*)\(([^)]*)\)(.*)')
 # What moves nothing: names for memory, and loops beside their bodies.
@@ -37,7 +38,7 @@ def traffic(text: str) -> Traffic:
   chips sends (n - 1)/n from each, and twice as much for an all-reduce.
 
   Raises:
-    ValueError: a loop that does not count from 0 by 1 to a constant, as lax.scan does.
+    ValueError: an array of an unknown type, or a loop that does not count from 0 by 1 to a constant, as lax.scan does.
   """
   computations, entry = _parse(text)
   hbm, collectives, channels = 0, Counter(), set()
@@ -114,8 +115,9 @@ def _trips(condition):
 def _arrays(type_text):
   """(bytes, whether in HBM) of each array of a type."""
   for name, shape, layout in _ARRAY.findall(type_text):
-    if name in _ITEM_BYTES:
-      yield math.prod(int(size) for size in shape.split(',') if size) * _ITEM_BYTES[name], 'S(' not in layout
+    if name not in _ITEM_BYTES:
+      raise ValueError(f'an array of {name}, whose size is not known here')
+    yield math.prod(int(size) for size in shape.split(',') if size) * _ITEM_BYTES[name], 'S(' not in layout
 
 
 def _size(type_text, only_hbm=False):

@@ -23,8 +23,12 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
     InputError: the folder holds another run, or what it should begin with is
       damaged, of another shape, or not there.
   """
-  if any(checkpoint.steps(directory) for directory in run.directories):
-    states, stories = _own(run)
+  there = [set(checkpoint.steps(directory)) for directory in run.directories]
+  if not all(there) and set.union(*there) == {0}:  # Killed in the first save, from which nothing is to be had.
+    for directory in run.directories:
+      checkpoint.set_aside(directory, after=-1)
+  elif any(there):
+    states, stories = _own(run, there)
     return _stack(run, states), [story.get('parent') for story in stories]
   if run.resume:
     states, parents = zip(*(_resume(run, *source) for source in _sources(run, run.resume)), strict=True)
@@ -48,9 +52,8 @@ def state_shardings(run) -> TrainState:
   return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(run))
 
 
-def _own(run):
+def _own(run, there):
   """The latest step that all networks have whole: one that was killed between two saves has others ahead."""
-  there = [set(checkpoint.steps(directory)) for directory in run.directories]
   common = set.intersection(*there)
   while common:
     restored = [_restore(run, directory, common, functools.partial(_refuse_other, run, seed, directory))
@@ -61,8 +64,8 @@ def _own(run):
         checkpoint.set_aside(directory, after=min(reached))
       return [state for _, state in restored], [story for story, _ in restored]
     common = {step for step in common if step <= min(reached)}
-  raise InputError(f'{run.directory}: no step at which all of {len(run.seeds)} networks have a checkpoint; '
-                   'choose another folder, or remove this one')
+  raise InputError(f'{run.directory}: no step at which all of {", ".join(path.name for path in run.directories)} have '
+                   'a checkpoint; choose another folder, or remove this one')
 
 
 def _refuse_other(run, seed, directory, story):

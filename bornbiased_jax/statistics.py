@@ -62,8 +62,6 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
   return Statistic((name,), measure, summarize)
 
 
-def p_value_text(log10_p: float | None) -> str:
+def p_value_text(log10_p: float) -> str:
   """A p-value for eyes: nothing below 1e-12 is told apart, since no model of the null holds so far out."""
-  if log10_p is None or log10_p < -12:
-    return '< 1e-12'
-  return f'{10**log10_p:.2g}'
+  return '< 1e-12' if log10_p < -12 else f'{10**log10_p:.2g}'

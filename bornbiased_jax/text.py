@@ -53,7 +53,7 @@ class Source(NamedTuple):
   Attributes:
     name: of the file, or of the data set and its split.
     size: bytes as stored, compressed or not.
-    digest: of the content, or of evenly spaced parts of a large one.
+    digest: of the content, or of evenly spaced parts of a large one; of a tfds data set, of its name and size.
     fragments: all its documents, from the beginning.
   """
 

@@ -83,11 +83,6 @@ def position_similarity(depth: int) -> float:
   return jnp.sum(jnp.exp(log_terms))
 
 
-def intra_sequence_similarity(depth: int, length: jax.Array) -> jax.Array:
-  """Mean cosine over all T² pairs of positions, each with itself included (Prop 5): 1/T + (1 - 1/T) R_l."""
-  return 1 / length + (1 - 1 / length) * position_similarity(depth)
-
-
 def positional_std(position: jax.Array, score_std: float = 0.0, width: float = jnp.inf,
                    coherence: jax.Array = 1.0) -> jax.Array:
   """Std of the value aggregate at position i = 1, 2, … over that of a value.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from bornbiased_jax import attention
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
 from bornbiased_jax.loss import next_token_loss
@@ -52,6 +52,8 @@ class Recipe:
   clip: float = 1.0
 
   def __post_init__(self):
+    for name in ('num_steps', 'batch_size', 'length', 'accumulation'):
+      check_count(name, getattr(self, name))
     if self.batch_size % self.accumulation:
       raise InputError(f'accumulation={self.accumulation} does not divide batch_size={self.batch_size}')
     if self.warmup_steps >= self.num_steps:
@@ -67,7 +69,7 @@ class TrainState(NamedTuple):
 
 
 def learning_rate(recipe: Recipe) -> optax.Schedule:
-  """Linear from 0 to the peak, then cosine to the minimum at the last step."""
+  """Linear from 0 to the peak, then cosine, which would be at the minimum one step after the last."""
   return optax.warmup_cosine_decay_schedule(0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
 
 
@@ -122,8 +124,9 @@ def _update(recipe, state, loss, gradient):
   return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
 
 
-def accumulated_gradient(config, accumulation, params, tokens_BT, *, attend=attention.plain):
-  """Loss and gradient of the batch, as the mean over its parts."""
+def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict, tokens_BT: jax.Array, *,
+                         attend: Callable[..., jax.Array] = attention.plain) -> tuple[jax.Array, dict]:
+  """Loss of the batch [B, T + 1] of ids and its gradient, as the mean over `accumulation` parts of equal size."""
   gradient_of = jax.value_and_grad(lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
   if accumulation == 1:
     return gradient_of(params, tokens_BT)

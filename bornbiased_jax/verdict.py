@@ -18,10 +18,14 @@ VERDICTS = ('related', 'unrelated', 'inconclusive', 'not comparable')
 
 ALPHA = 1e-4
 UNRELATED_ABOVE = 0.01
-# What a comparison must have before it may say 'unrelated': sequences, and a mean correlation that it would see.
+# What a comparison must have before it may say 'unrelated': sequences, and a mean correlation that it would see, of at
+# most half as much again as the pairs of the training study let see.
 LEAST_SEQUENCES = 1000
 DETECTABLE = 0.144
 MOST_DEGENERATE = 0.1
+# Cosine of what two networks read from which on it is projected out: that of an embedding before and after rounding to
+# 8 bits or a little training. With less, an embedding that was taken over and trained on counts as descent.
+SHARED_ABOVE = 0.99
 
 # Cosine of embeddings in another basis from which on 'related' is said: above what training on similar text makes.
 LEAST_FIT = 0.7
@@ -56,12 +60,16 @@ def compare(base: Fingerprint, suspect: Fingerprint, alpha: float = ALPHA) -> tu
   report = _report(n, D, base.metadata['probe'], base.metadata['about'], suspect.metadata['about'])
   if D != suspect.hidden_ND.shape[1]:
     return report | _of_widths(D, suspect.hidden_ND.shape[1]), None
+  if 'logit_ids' in base.metadata['probe']:
+    return report | _ruled('inconclusive', (
+        'These are logits of chosen ids, which mean the same in all networks: those trained on similar text answer '
+        'alike, related or not.')), None
   shared = input_is_shared(base, suspect)
   report['input_shared'] = shared
   channels = base.input_ND.shape[1]
   if shared and n <= 2 * channels:
     return report | _ruled('inconclusive', (
-        'Both networks read the same vectors, which must be projected out first; '
+        'Both networks read the same vectors, or almost the same, which must be projected out first; '
         f'{n} sequences are too few for {channels} channels: use more than {2 * channels}.')), None
   result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
   report |= _judged(result, alpha, n, D, BLIND_TO_BASES)
@@ -121,7 +129,7 @@ def _of_widths(base, suspect):
 
 
 def _judged(result, alpha, n, D, blind_spot):
-  null_mean = result.statistic - result.z * result.null_std
+  null_mean = result.statistic - result.z * result.null_std  # The leak of a shared input included.
   detectable = null_mean + (stats.norm.isf(alpha) + stats.norm.isf(0.05)) * result.null_std
   return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
           'permutation_p_value': result.p_value, 'detectable': detectable} | _ruled(
@@ -129,11 +137,14 @@ def _judged(result, alpha, n, D, blind_spot):
 
 
 def input_is_shared(base: Fingerprint, suspect: Fingerprint) -> bool:
-  """Whether both networks read the same vectors: of a Gaussian probe, or of one embedding; but for rounding."""
+  """Whether both networks read the same vectors, of a Gaussian probe or one embedding, or vectors made from these.
+
+  A cosine above SHARED_ABOVE. What positions add is the same for every sequence and does not count.
+  """
   if base.input_ND.shape != suspect.input_ND.shape:
     return False
-  difference = np.abs(base.input_ND - suspect.input_ND).max()
-  return bool(difference <= 1e-4 * base.input_ND.std())
+  a_ND, b_ND = (each.input_ND - each.input_ND.mean(axis=0) for each in (base, suspect))
+  return bool(np.vdot(a_ND, b_ND) > SHARED_ABOVE * np.linalg.norm(a_ND) * np.linalg.norm(b_ND))
 
 
 def _decide(result, detectable, alpha, n, D, blind_spot):

@@ -33,11 +33,14 @@ SCALES = {
 
 def main(settings, output_dir):
   results = Results(output_dir, 'ablation', settings)
-  measure_cells([transformer_cell(name, length, settings, contraction.statistic, contraction.row, readout,
-                                  sublayers=sublayers)
-                 for name in settings.config for length in settings.lengths for sublayers in configs.SUBLAYERS],
-                settings, results)
+  measure_cells(cells(settings), settings, results)
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+
+
+def cells(settings):
+  return [transformer_cell(name, length, settings, contraction.statistic, contraction.row, readout,
+                           sublayers=sublayers)
+          for name in settings.config for length in settings.lengths for sublayers in configs.SUBLAYERS]
 
 
 def summarize(rows, settings):

@@ -24,10 +24,10 @@ from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.simplified import StackConfig
 from bornbiased_jax.transformer import activate
 from experiments import settings as command_line
+from experiments.amplification import COMMON, layers_row
 from experiments.cells import measure_cells, stack_cell
 from experiments.results import Results, grouped, mean_and_theory
 
-COMMON = dict(probe_seed='0', batch_size='auto', chunk_size='auto')
 SCALES = {
     'smoke': COMMON | dict(seeds='0-2', width='256', depth='3', num_sequences='60'),
     'laptop': COMMON | dict(seeds='0-9', width='2048', depth='6', num_sequences='200'),
@@ -70,10 +70,6 @@ def gelu_cells(settings):
     config = StackConfig(('norm',) * norm + ('mlp',), GELU_WIDTH, 4 * GELU_WIDTH, 'gelu_tanh')
     yield stack_cell({'block': 'MLP0 after LayerNorm' if norm else 'MLP0', 'activation': 'gelu_tanh'}, config, 1,
                      settings, statistic, histogram_row)
-
-
-def layers_row(measured):
-  return {'layer_cosine': measured['cosine'], 'layer_cosine_std': measured['cosine_std']}
 
 
 def histogram_row(measured):

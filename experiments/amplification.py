@@ -36,12 +36,12 @@ def main(settings, output_dir):
   for first, second, length in stacks:
     config = StackConfig((first, second), settings.width, settings.width)
     cells.append(stack_cell({'layers': f'{first}, {second}', 'length': length}, config, length, settings,
-                            statistic, row))
+                            statistic, layers_row))
   measure_cells(cells, settings, results)
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
 
 
-def row(measured):
+def layers_row(measured):
   return {'layer_cosine': measured['cosine'], 'layer_cosine_std': measured['cosine_std']}
 
 

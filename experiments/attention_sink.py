@@ -33,18 +33,16 @@ it was.
 """
 
 import dataclasses
-import math
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import attention_sink, checkpoint, configs, corpus, sources, tokenizers
 from bornbiased_jax.errors import InputError
-from experiments import pretrain, sink_figure
+from experiments import pretrain, sink_report
 from experiments import settings as command_line
-from experiments.results import Results, ci95, grouped, mean_ci95, plus_minus
-from experiments.settings import automatic, choice, listed, optional, whole
+from experiments.results import Results, ci95
+from experiments.settings import automatic, choice, flagged, listed, optional, positive, whole
 
 # 'rmsnorm' has parameters that only training finds.
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
@@ -54,14 +52,16 @@ SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'bat
           'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps', 'save_every')
 SINK_KINDS = pretrain.TRAINING_KINDS | {
     'data': (optional(str), pretrain.TRAINING_KINDS['data'][1]),
-    'texts': (automatic(listed(str)), 'what to evaluate on; the first also for sink rates'),
-    'interventions': (listed(choice(*configs.INTERVENTIONS)), f'trained with, of {", ".join(configs.INTERVENTIONS)}'),
+    'texts': (automatic(listed(str)),
+              "text files to evaluate on, the first also for sink rates; 'auto': the last twentieth of --data"),
+    'interventions': (listed(choice(*configs.INTERVENTIONS)),
+                      f'what networks are trained with, of {", ".join(configs.INTERVENTIONS)}'),
     'afterwards': (optional(listed(choice(*_AFTERWARDS))),
-                   f'done to networks trained without, of {", ".join(_AFTERWARDS)}'),
+                   f'what is done to networks trained without, of {", ".join(_AFTERWARDS)}'),
     'position': (lambda text: whole(text, 0), "where 'mask', 'variance' and 'norm' make another sink, from 0"),
-    'strength': (command_line.number, "factor of 'variance' and 'norm'"),
+    'strength': (positive, "factor of 'variance' and 'norm'"),
     'lengths': (lambda text: sorted(command_line.KINDS['lengths'][0](text)), 'sequence lengths of the sink rates'),
-    'num_sequences': (command_line.KINDS['num_sequences'][0], 'sequences of the sink rates'),
+    'num_sequences': (command_line.KINDS['num_sequences'][0], 'sequences over which sink rates are averaged'),
     'loss_sequences': (whole, 'windows of --length tokens whose loss is measured in each text, at most'),
 }
 
@@ -99,8 +99,8 @@ def main(settings, output_dir):
         del row['positional_std_LT']  # A curve a layer is much to keep of every step.
       results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step} | row
                   | {'loss': losses(config, params, texts, settings) if last else None})
-  summary = summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, display, sink_figure.draw(results.rows, settings))
+  summary = sink_report.summarize([row for row in results.rows if row['loss']])
+  results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
 
 
 def check(settings):
@@ -109,11 +109,10 @@ def check(settings):
   if longest > settings.length:
     raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that networks read')
   if settings.position >= settings.lengths[0]:
-    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0')
+    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0, of the '
+                     'shortest of --lengths')
   if not settings.data and not (settings.networks and settings.texts):
     raise InputError('--data: is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
-  configs.get(settings.config, length=settings.length, intervention_position=settings.position,
-              intervention_strength=settings.strength)
   if not settings.networks and 'none' not in settings.interventions:
     raise InputError("--interventions: 'none' must be among them, which the others are compared with")
 
@@ -122,16 +121,20 @@ def load_texts(settings) -> dict[str, corpus.Corpus]:
   """What to evaluate on, by its name."""
   tokenizer = tokenizers.load(settings.tokenizer)
   if settings.texts:
-    texts = {text: corpus.load(text, tokenizer) for text in settings.texts}
+    texts = {text: flagged('texts', corpus.load, text, tokenizer) for text in settings.texts}
   else:
-    held_out = corpus.hold_out(corpus.load(settings.data, tokenizer), pretrain.HELD_OUT)[1]
+    held_out = corpus.hold_out(flagged('data', corpus.load, settings.data, tokenizer), pretrain.HELD_OUT)[1]
     texts = {held_out.name: held_out}
   for name, text in texts.items():
-    text.check(tokenizer.vocab_size)
-    if text.tokens.size <= settings.length:
-      raise InputError(f'--texts: {name} has {text.tokens.size} tokens, fewer than one sequence of {settings.length} '
-                       'and the token after it')
+    flagged('texts' if settings.texts else 'data', check_text, name, text, tokenizer.vocab_size, settings.length)
   return texts
+
+
+def check_text(name, text, vocab_size, length):
+  text.check(vocab_size)
+  if text.tokens.size <= length:
+    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} and the token after '
+                     'it')
 
 
 def named(settings, texts):
@@ -219,37 +222,6 @@ def losses(config, params, texts, settings) -> dict[str, float]:
   most = settings.loss_sequences * settings.length + 1
   return {name: attention_sink.strided_loss(params, config, text.tokens[:most], settings.length)
           for name, text in texts.items()}
-
-
-def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step; losses also as differences from 'none' (networks: the first), paired by seed."""
-  base = {row['seed']: row for row in sink_figure.base_of(rows)}
-  summary = []
-  for fields, group in grouped(rows, 'intervention', 'afterwards'):
-    each = [{'first_rate': row['first_rate'][-1], 'position_rate': row['position_rate'][-1],
-             'first_weight': row['first_weight'][-1], 'position_weight': row['position_weight'][-1],
-             'disparity': max(row['disparity_L'])} for row in group]
-    row = fields | {'networks': len(group), 'loss': {}}
-    for name in each[0]:
-      row |= mean_ci95(each, name)
-    for text in group[0]['loss']:
-      difference = [row_['loss'][text] - base[row_['seed']]['loss'][text] for row_ in group]
-      row['loss'][text] = {'mean': float(np.mean([row_['loss'][text] for row_ in group])),
-                           'difference': float(np.mean(difference)), 'difference_ci95': ci95(difference)}
-    summary.append(row)
-  return summary
-
-
-def display(row):
-  cells = {'network': sink_figure.label_of(row)}
-  for text, loss in row['loss'].items():
-    name = Path(text).name[-24:]
-    cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',
-              f'nats more, {name}': plus_minus(loss, 'difference', '+.4f')}
-  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
-                  'at --position': plus_minus(row, 'position_rate', '.3f'),
-                  'its weight': f'{row["position_weight"]:.3f}',
-                  'disparity': f'{row["disparity"]:.1f}'}
 
 
 if __name__ == '__main__':

@@ -12,7 +12,8 @@ A pair is judged twice: as published (the same above .8, or p < .01), and by the
 method's own p-value of at most .01 or, where it has none, by the rank of its
 score among those of the base with --references fresh networks. That rank is no
 level for trained networks, which are more alike than random ones; 4d shows by
-how much, and experiments.robustness compares methods at one rate.
+how much, and experiments.robustness compares methods at one rate. What each method
+compares stands in experiments/README.md.
 
 Writes results.json (a row a method and pair) and figure.png (scores by table).
 """
@@ -26,16 +27,16 @@ from tqdm import tqdm
 from bornbiased_jax import checkpoint, methods, plotting, sources
 from bornbiased_jax.initialization import init_params
 from bornbiased_jax.methods import METHODS, Subject
-from experiments import persistence, robustness
 from experiments import settings as command_line
+from experiments import study
 from experiments.results import Results, grouped
-from experiments.settings import required, whole
+from experiments.settings import whole
 
 LEVEL = 0.01
 
-BASELINES_KINDS = robustness.ROBUSTNESS_KINDS | {
-    'study': (required('a folder of experiments.training_study'), 'folder of experiments.training_study'),
-    'references': (whole, 'fresh networks for methods without a p-value; level .01 needs 99'),
+BASELINES_KINDS = study.STUDY_KINDS | {
+    'references': (whole, 'fresh random networks, among which methods without a p-value rank a score; a p-value of '
+                          '.01 needs 99'),
 }
 _LAPTOP = dict(study='none', seeds='42-51', num_sequences='1000', length='32', probe_seed='0',
                methods=','.join(name for name in METHODS if name != 'SeedPrint logits'), references='99')
@@ -44,15 +45,17 @@ SCALES = {'smoke': _LAPTOP | dict(seeds='42,43', num_sequences='300', length='4'
 
 
 def main(settings, output_dir):
+  todo = pairs(settings)
+  study.check_num_sequences(settings, sources.load_config(todo[0][2]))
   results = Results(output_dir, 'baselines', settings)
   done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
-  take = functools.cache(lambda name: robustness.subject(*sources.load(name)[:2], settings))
+  take = functools.cache(lambda name: study.subject(*sources.load(name)[:2], settings))
   fresh = functools.cache(lambda config: fresh_networks(config, settings))
   null = functools.cache(lambda method, base: methods.reference_scores(method, take(base), fresh(take(base).config)))
-  for table, related, base, suspect in tqdm(pairs(settings), desc='pairs', unit='pair'):
+  for table, related, base, suspect in tqdm(todo, desc='pairs', unit='pair'):
     for method in settings.methods:
       if (table, method, base, suspect) not in done:
-        score = robustness.compare(method, take(base), take(suspect))
+        score = study.compare(method, take(base), take(suspect))
         results.add({'table': table, 'related': related, 'method': method, 'base': base, 'suspect': suspect}
                     | judge(method, score, functools.partial(null, method, base)))
   summary = [summarize(fields, rows) for fields, rows in grouped(results.rows, 'table', 'related', 'method')]
@@ -61,9 +64,9 @@ def main(settings, output_dir):
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
   """(table, whether related, base, suspect)."""
-  runs = {seed: persistence.run_of(settings, 'english', seed) for seed in settings.seeds}
+  runs = {seed: study.run_of(settings, 'english', seed) for seed in settings.seeds}
   middle = {seed: halfway(checkpoint.steps(run)) for seed, run in runs.items()}
-  python = {seed: persistence.run_of(settings, 'python', seed) for seed in settings.seeds}
+  python = {seed: study.run_of(settings, 'python', seed) for seed in settings.seeds}
   found = [('8', True, f'{run}@0', str(run)) for run in runs.values()]
   found += [('5', True, str(runs[seed]), str(run)) for seed, run in python.items() if checkpoint.steps(run)]
   found += [('6', True, f'{run}@{middle[seed]}', str(run)) for seed, run in runs.items()]
@@ -77,7 +80,7 @@ def halfway(steps: list[int]) -> int:
 
 
 def fresh_networks(config, settings) -> list[Subject]:
-  return [robustness.subject(config, init_params(config, methods.FIRST_REFERENCE + i), settings)
+  return [study.subject(config, init_params(config, methods.FIRST_REFERENCE + i), settings)
           for i in range(settings.references)]
 
 

@@ -31,13 +31,13 @@ from experiments.results import make_directory, write_json
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics', 'comparison')
 
 
-def main(arguments):
-  for name in arguments:
+def main(*names):
+  for name in names:
     if name not in BENCHMARKS:
       raise InputError(f'{name!r} is no benchmark; there are {", ".join(BENCHMARKS)}')
   directory = Path(flags.FLAGS.output_dir)
   make_directory(directory)
-  for name in arguments or BENCHMARKS:
+  for name in names or BENCHMARKS:
     rows = importlib.import_module(f'experiments.benchmarks.{name}').run()
     path = directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'rows': rows})
@@ -51,4 +51,4 @@ def main(arguments):
 
 if __name__ == '__main__':
   flags.DEFINE_string('output_dir', 'results/benchmark', 'folder of the results')
-  command_line.launch(main, __doc__, ('output_dir',))
+  command_line.launch(main, __doc__, ('output_dir',), takes_words=True)

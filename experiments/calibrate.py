@@ -37,6 +37,7 @@ from bornbiased_jax.initialization import init_params
 from bornbiased_jax.probes import Probe
 from bornbiased_jax.verdict import input_is_shared
 from experiments import settings as command_line
+from experiments import study
 from experiments.results import Results
 from experiments.settings import KINDS, choice, listed, optional, whole
 
@@ -49,12 +50,15 @@ LEVELS = np.logspace(-4, 0, 81)
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 CALIBRATE_KINDS = KINDS | {
-    'probes': (listed(choice(*PROBES)), f'what the networks read, of {", ".join(PROBES)}'),
-    'init_schemes': (listed(choice(*configs.INIT_SCHEMES)), f'initializations, of {", ".join(configs.INIT_SCHEMES)}'),
-    'k': (optional(whole), "identity dimensions of the published test, or 'auto'"),
+    'probes': (listed(choice(*PROBES)), f'what the networks read, as above, of {", ".join(PROBES)}'),
+    'init_schemes': (listed(choice(*configs.INIT_SCHEMES)),
+                     'initializations, of gpt2, which divides the std of the matrices that write to the residual '
+                     'stream by sqrt(2 layers), and plain, which does not'),
+    'k': (optional(whole), "the k most extreme channels that the published test compares; 'auto': about half, and a "
+                         'tenth above width 768'),
     'runs': (optional(str), 'folder of training runs seed_*, unrelated to each other'),
-    'published_seeds': (lambda text: whole(text, 3), 'networks of a cell for the published tests, at most'),
-    'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell of the aligned test, at most'),
+    'published_seeds': (lambda text: whole(text, 3), 'networks of a cell that the published tests compare, at most'),
+    'aligned_seeds': (lambda text: whole(text, 3), 'networks of a cell that the aligned test compares, at most'),
 }
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
                k='auto', runs='none', published_seeds='45', aligned_seeds='12')
@@ -68,9 +72,10 @@ SCALES = {
 def main(settings, output_dir):
   if len(settings.seeds) < 3:
     raise InputError('--seeds: at least three networks are needed')
+  todo = cells(settings)
   results = Results(output_dir, 'calibrate', settings)
   done = {row['cell'] for row in results.rows}
-  for name, make in cells(settings).items():
+  for name, make in todo.items():
     if name not in done:
       results.add({'cell': name} | make())
   results.finish([{name: value for name, value in row.items() if 'level' not in name} for row in results.rows],
@@ -83,6 +88,7 @@ def cells(settings):
   for name in settings.config:
     for scheme in settings.init_schemes:
       config, cell = configs.get(name, init_scheme=scheme), f'{name}, {scheme} init'
+      study.check_num_sequences(settings, config)
       for kind in settings.probes:
         found[f'{cell}, {kind}'] = lambda config=config, kind=kind: measure(random_networks(config, kind, settings),
                                                                             settings)
@@ -93,7 +99,9 @@ def cells(settings):
     for kind in (kind for kind in settings.probes if kind != 'shared_tokens'):
       found[f'trained, {kind}'] = lambda kind=kind: measure(trained_networks(kind, settings), settings)
     runs = runs_of(settings)[:settings.aligned_seeds]
-    if alignable(load_config(runs[0])):
+    config = load_config(runs[0])
+    study.check_num_sequences(settings, config)
+    if alignable(config):
       found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs], settings)
   return found
 
@@ -129,7 +137,7 @@ def measure(networks, settings) -> dict:
   """Every test over all pairs i < j of networks: moments of z, rates at each level with 95 % intervals."""
   hidden_SND = jnp.stack([network.hidden_ND for network in networks])
   shared = all(input_is_shared(network, networks[0]) for network in networks)
-  z_P = pairwise_z(project(hidden_SND, networks[0].input_ND) if shared else hidden_SND)
+  z_P = pairwise_z(*project(hidden_SND, networks[0].input_ND)) if shared else pairwise_z(hidden_SND)
   unprojected_P = pairwise_z(hidden_SND) if shared else z_P
   p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}
   p_values |= published_p_values(hidden_SND[:settings.published_seeds], settings.k)
@@ -158,25 +166,25 @@ def rates(z_P, p_values, num_networks) -> dict:
 
 
 def project(hidden_SND, input_ND):
-  if len(input_ND) <= 2 * input_ND.shape[1]:
-    raise InputError(f'--num_sequences={len(input_ND)} are too few to project out {input_ND.shape[1]} channels; '
-                     f'more than {2 * input_ND.shape[1]} are needed')
-  return jax.lax.map(lambda hidden_ND: seedprint.residuals(hidden_ND, input_ND), hidden_SND)
+  """`seedprint.residuals` and `seedprint.norm_trace` of all networks."""
+  left_SND = jax.lax.map(lambda hidden_ND: seedprint.residuals(hidden_ND, input_ND), hidden_SND)
+  return left_SND, jax.lax.map(lambda both: seedprint.norm_trace(*both, input_ND), (hidden_SND, left_SND))
 
 
-def pairwise_z(hidden_SND) -> np.ndarray:
+def pairwise_z(hidden_SND, trace_S=None) -> np.ndarray:
   """z of `seedprint.calibrated_test` for all pairs i < j, the ranks made once a network."""
   ranks_SND = jax.lax.map(seedprint.unit_ranks, hidden_SND)
+  trace_S = jnp.zeros(len(hidden_SND)) if trace_S is None else trace_S
 
   @jax.jit
-  def against_all(rank_ND):
-    def z_of(other_ND):
+  def against_all(rank_ND, trace):
+    def z_of(other):
       with jax.default_matmul_precision('highest'):
-        statistic, mean, std = seedprint.diagonal_moments(rank_ND.T @ other_ND)
-      return (statistic - mean) / std
-    return jax.lax.map(z_of, ranks_SND)
+        statistic, mean, std = seedprint.diagonal_moments(rank_ND.T @ other[0])
+      return (statistic - trace * other[1] - mean) / std
+    return jax.lax.map(z_of, (ranks_SND, trace_S))
 
-  z_SS = np.stack([against_all(rank_ND) for rank_ND in ranks_SND])
+  z_SS = np.stack([against_all(*each) for each in zip(ranks_SND, trace_S, strict=True)])
   return z_SS[np.triu_indices(len(z_SS), 1)]
 
 

@@ -23,18 +23,17 @@ from bornbiased_jax import configs, plotting, positions, similarity, statistics,
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.simplified import StackConfig
 from experiments import settings as command_line
+from experiments.ablation import GAUSSIAN
 from experiments.cells import measure_cells, stack_cell, transformer_cell
 from experiments.results import Results, grouped
 
-COMMON = dict(probe='gaussian', probe_seed='0', embedding_seed='none', dtype='float32', batch_size='auto',
-              chunk_size='auto')
 SCALES = {
-    'smoke': COMMON | dict(config='tiny_gpt2', seeds='0-2', width='128', depth='3', lengths='16,32',
-                           num_sequences='20'),
-    'laptop': COMMON | dict(config='tiny_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256',
-                            num_sequences='100'),
-    'paper': COMMON | dict(config='nano_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256,1024',
-                           num_sequences='200'),
+    'smoke': GAUSSIAN | dict(config='tiny_gpt2', seeds='0-2', width='128', depth='3', lengths='16,32',
+                             num_sequences='20'),
+    'laptop': GAUSSIAN | dict(config='tiny_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256',
+                              num_sequences='100'),
+    'paper': GAUSSIAN | dict(config='nano_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256,1024',
+                             num_sequences='200'),
 }
 
 

@@ -13,24 +13,21 @@ Writes results.json (a row a checkpoint) and figure.png. The Gaussian probe's
 vector, which all networks carry along, is projected out first.
 """
 
-from pathlib import Path
-
 import numpy as np
 
 from bornbiased_jax import checkpoint, plotting, published, similarity
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.kendall import kendall_tau
-from bornbiased_jax.seedprint import residuals
+from bornbiased_jax.seedprint import without_shared_input
 from bornbiased_jax.verdict import input_is_shared
-from experiments import seedprint
+from experiments import seedprint, study
 from experiments import settings as command_line
 from experiments.results import Results
-from experiments.settings import optional, required, whole
+from experiments.settings import optional, whole
 
 PHASES = ('english', 'python')
-PERSISTENCE_KINDS = command_line.KINDS | seedprint.PROBE_SETTINGS | {
-    'study': (required('a folder of experiments.training_study'), 'folder of experiments.training_study'),
-    'top_k': (optional(whole), "dimensions of the contraction direction, or 'auto': as the published test's k"),
+PERSISTENCE_KINDS = study.STUDY_KINDS | seedprint.PROBE_SETTINGS | {
+    'top_k': (optional(whole), "dimensions to which networks contract most, or 'auto': the published test's k, about "
+                               'half of the width'),
 }
 _LAPTOP = seedprint.PROBE | dict(study='none', seeds='42,43', top_k='auto')
 SCALES = {'smoke': _LAPTOP | dict(num_sequences='300', length='4'), 'laptop': _LAPTOP,
@@ -38,15 +35,15 @@ SCALES = {'smoke': _LAPTOP | dict(num_sequences='300', length='4'), 'laptop': _L
 
 
 def main(settings, output_dir):
-  if len(settings.seeds) < 2:
-    raise InputError('--seeds: at least two, since each is the control of another')
+  pairs = study.with_others(settings.seeds)
+  runs = {seed: {phase: study.run_of(settings, phase, seed) for phase in PHASES} for seed in settings.seeds}
+  study.check_num_sequences(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
   results = Results(output_dir, 'persistence', settings)
   take = lambda name: seedprint.take(name, seedprint.probe_of(settings), output_dir / 'fingerprints')
   done = {(row['seed'], row['phase'], row['step']) for row in results.rows}
-  for seed, control in zip(settings.seeds, [*settings.seeds[1:], settings.seeds[0]], strict=True):
-    own, other = (take(f'{run_of(settings, "english", each)}@0') for each in (seed, control))
-    for phase in PHASES:
-      run = run_of(settings, phase, seed)
+  for seed, control in pairs:
+    own, other = (take(f'{runs[each]["english"]}@0') for each in (seed, control))
+    for phase, run in runs[seed].items():
       for step in checkpoint.steps(run):
         if (seed, phase, step) not in done:
           network = take(f'{run}@{step}')
@@ -55,13 +52,6 @@ def main(settings, output_dir):
                        **agreement('control', other, network, settings.top_k)})
   results.finish([{name: value for name, value in row.items() if name != 'largest_count'} for row in results.rows],
                  display, draw(results.rows, settings))
-
-
-def run_of(settings, phase, seed) -> Path:
-  run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
-  if phase == 'english' and 0 not in checkpoint.steps(run):
-    raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of experiments.training_study')
-  return run
 
 
 def largest(hidden_ND) -> dict:
@@ -75,9 +65,9 @@ def agreement(name, initial, network, top_k) -> dict:
   """tau of each of the initialization's top dimensions with the same of the checkpoint: mean and std over them."""
   direction_D = np.asarray(similarity.normalize(initial.hidden_ND)).mean(axis=0)
   chosen_K = np.argsort(-direction_D)[:top_k or published.default_k(len(direction_D))]
-  answers = [initial.hidden_ND, network.hidden_ND]
+  answers = initial.hidden_ND, network.hidden_ND
   if input_is_shared(initial, network):
-    answers = [np.asarray(residuals(hidden_ND, initial.input_ND)) for hidden_ND in answers]
+    answers = without_shared_input(*answers, initial.input_ND)
   tau_K = np.asarray(kendall_tau(*(hidden_ND[:, chosen_K] for hidden_ND in answers)))
   return {f'{name}_tau': float(np.nanmean(tau_K)), f'{name}_tau_std': float(np.nanstd(tau_K))}
 
@@ -101,7 +91,8 @@ def draw(rows, settings):
       x = [place[row['phase'], row['step']] + 0.06 * (i - len(settings.seeds) / 2) for row in own]
       for name, style, label in (('own', 'o-', f'seed {seed}, own init'), ('control', 'x:', 'other init')):
         curve.errorbar(x, [row[f'{name}_tau'] for row in own], [row[f'{name}_tau_std'] for row in own], fmt=style,
-                       markersize=3, linewidth=1, elinewidth=0.6, color=plotting.COLORS[i], label=label)
+                       markersize=3, linewidth=1, elinewidth=0.6, color=plotting.COLORS[i % len(plotting.COLORS)],
+                       label=label)
     curve.axhline(0, color='black', linewidth=0.8)
     curve.set(ylim=(-0.05, 1.3), ylabel="Kendall's tau with an initialization", title='mean and std over dimensions')
     curve.set_yscale('symlog', linthresh=0.05)

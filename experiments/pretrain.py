@@ -39,9 +39,11 @@ from experiments.settings import (
   KINDS,
   automatic,
   choice,
+  flagged,
   listed,
   number,
   optional,
+  positive,
   preset_name,
   required,
   switch,
@@ -55,28 +57,30 @@ HELD_OUT = 0.05
 
 A_TEXT = required('text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
 TRAINING_KINDS = KINDS | {
-    'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}; --init_from and --resume bring their own'),
+    'config': (preset_name, f'model, one of {", ".join(configs.PRESETS)}'),
     'vocab_size': (optional(whole), "token ids of the model; 'auto': those of the tokenizer"),
     'max_length': (optional(whole),
-                   "positions of the model, T of 'attenuate' and 'gain'; 'auto': the preset's, or --length if longer"),
+                   "longest sequence that the model can read, which the interventions 'attenuate' and 'gain' refer to; "
+                   "'auto': the preset's, or --length if longer"),
     'intervention': (automatic(choice(*configs.INTERVENTIONS)),
-                     f"what is done to each position's mean of values, of {', '.join(configs.INTERVENTIONS)}; "
-                     "'auto': none, or what the parent has"),
-    'intervention_position': (optional(lambda text: whole(text, 0)), "where 'mask', 'variance' and 'norm' do it"),
-    'intervention_strength': (optional(number), "by what factor 'variance' and 'norm' do it"),
-    'data': (A_TEXT, 'what to train on'),
-    'valid': (optional(str), 'what to evaluate on'),
+                     f"what is done to each position's weighted mean of values, of {', '.join(configs.INTERVENTIONS)} "
+                     "(attention_sink --help describes them); 'auto': none, or what the parent has"),
+    'intervention_position': (optional(lambda text: whole(text, 0)),
+                              "position, from 0, at which 'mask', 'variance' and 'norm' act"),
+    'intervention_strength': (optional(positive), "factor of 'variance' and 'norm'"),
+    'data': (A_TEXT, 'what to train on: text files, folders of them, tfds:NAME, a folder of experiments.tokenize_text, '
+                     "or 'tinyshakespeare'"),
+    'valid': (optional(str), "what to evaluate on, likewise; 'none': the last twentieth of --data"),
     'tokenizer': (str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's files"),
-    'data_seed': (lambda text: whole(text, 0), 'order of the data'),
+    'data_seed': (lambda text: whole(text, 0), 'order of the data, the same for all --seeds'),
     'num_steps': (whole, 'optimizer steps'),
     'batch_size': (whole, 'sequences a step, over all devices'),
-    'accumulation': (whole, 'parts into which a batch is split, to save memory'),
+    'accumulation': (whole, 'parts of a batch, computed one after another to save memory'),
     'peak_lr': (number, 'learning rate after warmup'),
     'min_lr': (number, 'learning rate at the last step'),
     'warmup_steps': (lambda text: whole(text, 0), 'steps of linear warmup'),
-    'weight_decay': (number, 'decay of matrices and embeddings'),
-    'clip': (number, 'largest norm of the gradient'),
-    'remat': (choice(*configs.REMATS), 'what the backward pass computes again, to save memory'),
+    'weight_decay': (number, "AdamW's decay of matrices and embeddings"),
+    'clip': (number, 'norm of the gradient above which it is scaled down to that'),
     'keep_steps': (optional(listed(lambda text: whole(text, 0))),
                    'steps whose checkpoints stay, as the first and the last do'),
     'save_every': (whole, 'steps between checkpoints, of which the latest two stay'),
@@ -86,11 +90,12 @@ TRAINING_KINDS = KINDS | {
     'data_axis': (lambda text: whole(text, 0), 'devices that share a batch; 0: all that the other two leave'),
     'fsdp_axis': (whole, 'devices that share batch, parameters and optimizer'),
     'tensor_axis': (whole, 'devices that share each matrix product'),
-    'resume': (optional(str), 'a run, or folder of runs, to go on from, optimizer included'),
-    'init_from': (optional(str), 'a run, folder of runs, or transformers directory whose parameters to begin with'),
+    'resume': (optional(str), 'a run, or folder of runs, to go on from, optimizer included; instead of --config'),
+    'init_from': (optional(str), 'a run, folder of runs, or transformers directory whose parameters to begin with; '
+                                 'instead of --config'),
     'distributed': (switch, 'one of several hosts'),
     'coordinator': (optional(str), 'HOST:PORT of the first process, where it cannot be found out'),
-    'num_processes': (optional(whole), 'processes in all, likewise'),
+    'num_processes': (optional(whole), 'how many processes there are, likewise'),
     'process_id': (optional(lambda text: whole(text, 0)), 'number of this process, likewise'),
 }
 
@@ -161,9 +166,9 @@ def runs(settings: SimpleNamespace, output_dir: Path) -> list[loop.Run]:
 def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
   """What to train on, and what to evaluate on."""
   tokenizer = tokenizers.load(settings.tokenizer)
-  train = _flagged('data', corpus.load, settings.data, tokenizer)
+  train = flagged('data', corpus.load, settings.data, tokenizer)
   if settings.valid:
-    return train, _flagged('valid', corpus.load, settings.valid, tokenizer)
+    return train, flagged('valid', corpus.load, settings.valid, tokenizer)
   return corpus.hold_out(train, HELD_OUT)
 
 
@@ -176,7 +181,8 @@ def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfi
   if source:
     if settings.vocab_size or settings.max_length:
       raise InputError(f'--{"vocab_size" if settings.vocab_size else "max_length"}: the parent brings its own')
-    config = _flagged('resume' if settings.resume else 'init_from', parent_config, source)
+    config = flagged('resume' if settings.resume else 'init_from', parent_config, source)
+    flagged('seeds', check_parents, source, settings.seeds)
     return dataclasses.replace(config, **own)
   vocab_size = settings.vocab_size or train.vocab_size
   length = settings.max_length or max(settings.length, configs.get(settings.config).length)
@@ -185,18 +191,23 @@ def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfi
 
 def parent_config(source: str) -> configs.ModelConfig:
   """Of a run, a folder of runs (its first), or a transformers directory."""
-  path = Path(source).expanduser()
-  if not path.is_dir():
+  if not Path(source).expanduser().is_dir():
     raise InputError(f'{source} is not a directory: neither a run, nor a folder of runs, nor a transformers model')
-  runs = [run for run in sorted(path.glob('seed_*')) if checkpoint.steps(run)]
-  return sources.load_config(str(path if checkpoint.steps(path) or not runs else runs[0]))
+  return sources.load_config(str(next(iter(runs_in(source)), source)))
 
 
-def _flagged(flag, load, *arguments):
-  try:
-    return load(*arguments)
-  except InputError as error:
-    raise InputError(f'--{flag}: {error}') from None
+def check_parents(source: str, seeds: list[int]) -> None:
+  """Raises InputError, before the first of them is trained, for a seed that a folder of runs has not."""
+  there = [run.name for run in runs_in(source)]
+  missing = [seed for seed in seeds if f'seed_{seed}' not in there]
+  if there and missing:
+    raise InputError(f'{source} has no seed_{missing[0]}; it has {", ".join(there)}')
+
+
+def runs_in(source: str) -> list[Path]:
+  """The runs of a folder of runs, in the order of their seeds; none of what is a run or a model itself."""
+  runs = [run for run in Path(source).expanduser().glob('seed_*') if checkpoint.steps(run)]
+  return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def report(settings: SimpleNamespace, output_dir: Path, rates: list[dict]) -> None:

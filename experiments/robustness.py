@@ -11,7 +11,8 @@ compared that have p-values and that have none. S networks make S (S - 1) / 2
 pairs an alteration, which share networks: a rate of 1 % is a rough one. With
 --study also each initialization with what was trained from it, and each trained
 network with its continuation on other text. Alterations that the architecture
-does not allow are left out.
+does not allow are left out. What each method compares and each alteration does
+stands in experiments/README.md.
 
 Writes results.json (a row an alteration: all scores, the change of the logits)
 and figure.png (share of altered networks found, and of unrelated ones accused at
@@ -25,10 +26,9 @@ from tqdm import tqdm
 from bornbiased_jax import alterations, checkpoint, configs, plotting, sources
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
-from bornbiased_jax.methods import METHODS, Score, Subject
-from bornbiased_jax.probes import Probe
-from experiments import persistence
+from bornbiased_jax.methods import METHODS, Subject
 from experiments import settings as command_line
+from experiments import study
 from experiments.results import Results
 from experiments.settings import KINDS, choice, listed, number, optional
 
@@ -42,11 +42,11 @@ def rate(text: str) -> float:
 
 
 ALTERATIONS = (*alterations.PRESERVING, *alterations.DAMAGING)
-ROBUSTNESS_KINDS = KINDS | {
+ROBUSTNESS_KINDS = study.STUDY_KINDS | {
     'study': (optional(str), 'folder of experiments.training_study, whose trained networks are altered'),
+    'config': (KINDS['config'][0], 'model of the random networks; not read with --study'),
     'alterations': (listed(choice(*ALTERATIONS)), f'what is done to networks, of {", ".join(ALTERATIONS)}'),
-    'methods': (listed(choice(*METHODS)), f'fingerprints, of {", ".join(METHODS)}'),
-    'false_positive_rate': (rate, 'share of unrelated pairs that a threshold accuses'),
+    'false_positive_rate': (rate, "share of unrelated pairs that a method's threshold accuses"),
 }
 _LAPTOP = dict(study='none', config='tiny_llama2', seeds='42-46', num_sequences='1000', length='16', probe_seed='0',
                alterations=','.join(ALTERATIONS), methods=','.join(METHODS), false_positive_rate='0.01')
@@ -63,9 +63,10 @@ def main(settings, output_dir):
     raise InputError('--seeds: at least three networks are needed')
   if len(settings.config) > 1:
     raise InputError('--config: one architecture at a time')
+  originals = load(settings, '') if settings.study else random_networks(settings)
+  study.check_num_sequences(settings, originals[settings.seeds[0]].config)
   results = Results(output_dir, 'robustness', settings)
   done = {(row['alteration'], row['strength']) for row in results.rows}
-  originals = load(settings, '') if settings.study else random_networks(settings)
   todo = [suspects for suspects in alterations_of(settings, originals) if suspects[:2] not in done]
   for name, strength, make in tqdm(todo, desc='alterations', unit='alteration'):
     results.add({'alteration': name, 'strength': strength} | measure(*make(), settings.methods))
@@ -75,25 +76,21 @@ def main(settings, output_dir):
 
 def random_networks(settings) -> dict[int, Subject]:
   config = configs.get(settings.config[0])
-  return {seed: subject(config, init_params(config, seed), settings) for seed in settings.seeds}
+  return {seed: study.subject(config, init_params(config, seed), settings) for seed in settings.seeds}
 
 
 def load(settings, step, phase='english') -> dict[int, Subject]:
   """Networks of the study by seed, as they are at a step ('@0') or, '', at the last; those that are there."""
-  runs = {seed: persistence.run_of(settings, phase, seed) for seed in settings.seeds}
-  return {seed: subject(*sources.load(f'{run}{step}')[:2], settings) for seed, run in runs.items()
+  runs = {seed: study.run_of(settings, phase, seed) for seed in settings.seeds}
+  return {seed: study.subject(*sources.load(f'{run}{step}')[:2], settings) for seed, run in runs.items()
           if checkpoint.steps(run)}
-
-
-def subject(config, params, settings) -> Subject:
-  return Subject(config, params, Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed))
 
 
 def alterations_of(settings, originals):
   """(name, strength, function that makes originals and suspects by seed) of each row."""
   def altered(change, *strength):
-    return lambda: (originals, {seed: subject(*change(*network.pair, jax.random.key(seed), *strength), settings)
-                                for seed, network in originals.items()})
+    return lambda: (originals, {seed: study.subject(*change(*network.pair, jax.random.key(seed), *strength),
+                                                    settings) for seed, network in originals.items()})
 
   def allowed(change):
     try:
@@ -124,18 +121,10 @@ def measure(originals, suspects, methods) -> dict:
   row = {'logit_change': float(np.mean([logit_change(*pair) for pair in related]))}
   for method in methods:
     for kind, pairs in (('related', related), ('unrelated', unrelated)):
-      scores = [compare(method, *pair) for pair in tqdm(pairs, desc=method, unit='pair', leave=False)]
+      scores = [study.compare(method, *pair) for pair in tqdm(pairs, desc=method, unit='pair', leave=False)]
       row[f'{method}, {kind}'] = [score.score for score in scores]
       row[f'{method}, {kind} log10 p'] = [score.log10_p for score in scores]
   return row
-
-
-def compare(method, base, suspect) -> Score:
-  """Score and log10 p; None of networks that the method cannot compare."""
-  try:
-    return METHODS[method](base, suspect)
-  except InputError:
-    return Score(None)
 
 
 def logit_change(base, suspect) -> float:

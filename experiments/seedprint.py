@@ -32,7 +32,7 @@ from bornbiased_jax.probes import KINDS as PROBE_KINDS
 from bornbiased_jax.probes import Probe
 from experiments import settings as command_line
 from experiments.results import make_directory, write_json
-from experiments.settings import KINDS, choice, optional, required, switch, whole
+from experiments.settings import KINDS, choice, flagged, optional, required, switch, whole
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 
@@ -45,7 +45,8 @@ SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {
     'base': (required(sources.FORMS), f'a network: {sources.FORMS}'),
     'suspect': (required(sources.FORMS), 'another, likewise'),
     'align': (switch, 'undo a rotation or permutation of the residual channels first, found from the embeddings'),
-    'references': (lambda text: whole(text, 0, 10**4), 'fresh networks of the base\'s architecture to compare it with'),
+    'references': (lambda text: whole(text, 0, 10**4),
+                   "fresh random networks of the base's architecture to compare it with"),
 }
 PROBE = dict(probe='tokens', num_sequences='2000', length='64', probe_seed='0', num_ids='auto')
 _LAPTOP = PROBE | dict(base='none', suspect='none', references='0', align='false')
@@ -57,6 +58,7 @@ SCALES = {
 
 
 def main(settings, output_dir):
+  check(settings)
   make_directory(output_dir)
   report, result, reference = (aligned if settings.align else plain)(settings, output_dir)
   write_json(output_dir / 'results.json', {'experiment': 'seedprint', 'settings': vars(settings),
@@ -66,6 +68,21 @@ def main(settings, output_dir):
     plotting.save(draw(result, report, reference), output_dir / 'figure.png')
   print(f'wrote {output_dir}/results.json' + (' and figure.png' if result else ''))
   sys.exit(EXIT_CODES[report['verdict']])
+
+
+def check(settings):
+  """Raises InputError for networks that are not there, and flags that do not go with --align."""
+  for flag in ('base', 'suspect'):
+    flagged(flag, look_up, getattr(settings, flag))
+  if settings.align and settings.references:
+    raise InputError('--references: only without --align')
+  if settings.align and any(name.endswith('.npz') for name in (settings.base, settings.suspect)):
+    raise InputError('--align: needs the networks themselves; a fingerprint cannot be turned')
+
+
+def look_up(name):
+  """Raises InputError where there is no network of that name."""
+  (fingerprints.load if name.endswith('.npz') else sources.load_config)(name)
 
 
 def plain(settings, output_dir):
@@ -87,10 +104,6 @@ def plain(settings, output_dir):
 
 def aligned(settings, output_dir):
   """The same of both networks, the suspect in a basis that is found from the embeddings."""
-  if settings.references:
-    raise InputError('--references: only without --align')
-  if any(name.endswith('.npz') for name in (settings.base, settings.suspect)):
-    raise InputError('--align: needs the networks themselves; a fingerprint cannot be turned')
   probe = dataclasses.replace(probe_of(settings), kind='gaussian', num_ids=None)
   *networks, about = zip(*(sources.load(name) for name in (settings.base, settings.suspect)), strict=True)
   return *verdict.compare_aligned(*zip(*networks, strict=True), probe, about), None

@@ -14,17 +14,20 @@ misjudged where a related one has p > 1e-4 or an unrelated one p <= 1e-4
 (calibrated), or p > .01 and p <= .01 (published).
 """
 
+import functools
+
 import numpy as np
+from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import checkpoint, fingerprints, plotting, published, seedprint, verdict
+from bornbiased_jax import checkpoint, fingerprints, plotting, published, seedprint, sources, verdict
 from bornbiased_jax.statistics import p_value_text
-from experiments import persistence
 from experiments import seedprint as program
 from experiments import settings as command_line
+from experiments import study
 from experiments.results import Results, grouped
 
-TABLES_KINDS = persistence.PERSISTENCE_KINDS
+TABLES_KINDS = study.STUDY_KINDS | program.PROBE_SETTINGS
 _LAPTOP = program.PROBE | dict(study='none', seeds='42-51')
 SCALES = {'smoke': _LAPTOP | dict(seeds='42,43', num_sequences='300', length='4'), 'laptop': _LAPTOP,
           'paper': _LAPTOP | dict(seeds='42,123,1000,2000', num_sequences='10000', length='1024', probe='gaussian')}
@@ -35,17 +38,14 @@ PUBLISHED = {(False, 'a'): '.357–.678', (False, 'b'): '4.0e-10–5.6e-4', (Fal
 
 
 def main(settings, output_dir):
+  todo = pairs(settings)
+  config = sources.load_config(todo[0][2])
+  study.check_num_sequences(settings, config)
   results = Results(output_dir, 'seedprint_tables', settings)
   done = {(row['base'], row['suspect']) for row in results.rows}
-  prints = {}
-
-  def take(name):
-    if name not in prints:
-      prints[name] = program.take(name, program.probe_of(settings), output_dir / 'fingerprints')
-    return prints[name]
-
-  null = published.null_taus(*take(pairs(settings)[0][2]).hidden_ND.shape)
-  for group, related, base, suspect in tqdm(pairs(settings), unit='pair', desc='pairs'):
+  take = functools.cache(lambda name: program.take(name, program.probe_of(settings), output_dir / 'fingerprints'))
+  null = published.null_taus(settings.num_sequences, config.width)
+  for group, related, base, suspect in tqdm(todo, unit='pair', desc='pairs'):
     if (base, suspect) not in done:
       results.add({'group': group, 'related': related, 'base': base, 'suspect': suspect,
                    'qkv_bias': fingerprints.config_of(take(base)).qkv_bias,
@@ -56,11 +56,11 @@ def main(settings, output_dir):
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
   """(table, whether related, base, suspect)."""
-  runs = {seed: persistence.run_of(settings, 'english', seed) for seed in settings.seeds}
+  others = study.with_others(settings.seeds)
+  runs = {seed: study.run_of(settings, 'english', seed) for seed in settings.seeds}
   initial, trained = {seed: f'{run}@0' for seed, run in runs.items()}, {seed: str(run) for seed, run in runs.items()}
   continued = {seed: str(run) for seed in settings.seeds
-               if checkpoint.steps(run := persistence.run_of(settings, 'python', seed))}
-  others = list(zip(settings.seeds, [*settings.seeds[1:], settings.seeds[0]], strict=True))
+               if checkpoint.steps(run := study.run_of(settings, 'python', seed))}
   found = [('a', False, initial[a], initial[b]) for a, b in others]
   found += [('b', True, initial[a], f'{runs[a]}@{step}') for a in settings.seeds
             for step in checkpoint.steps(runs[a])[1:]]
@@ -82,7 +82,7 @@ def subsets(base, suspect) -> dict[str, float]:
   """The ablation: z of the calibrated test on k of the base's dimensions, chosen in three ways."""
   answers = base.hidden_ND, suspect.hidden_ND
   if verdict.input_is_shared(base, suspect):
-    answers = [seedprint.residuals(hidden_ND, base.input_ND) for hidden_ND in answers]
+    answers = seedprint.without_shared_input(*answers, base.input_ND)
   matrix_DD = np.asarray(seedprint.correlations(*answers))
   order_D, k = np.argsort(base.hidden_ND.mean(axis=0)), published.default_k(len(matrix_DD))
   chosen = {'lowest': order_D[:k], 'highest': order_D[-k:], 'random': np.random.default_rng(0).permutation(order_D)[:k]}
@@ -125,8 +125,9 @@ def draw(rows):
       left.plot(x, [row['z'] for row in own], 'o', markersize=4, alpha=0.7, color=color)
       p_value = [1 if row['published_t'] is None else max(row['published_t'], 1e-12) for row in own]
       right.plot(x, p_value, 'o', markersize=4, alpha=0.7, color=color)
-    left.axhline(3.72, color='black', linestyle='--', linewidth=1)
-    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated', title='calibrated test (dashed: p = 1e-4)')
+    left.axhline(stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
+    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated',
+             title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
     right.axhline(0.01, color='black', linestyle='--', linewidth=1)
     right.set(yscale='log', ylabel='p-value of the t-test', title='published test (dashed: p = .01)')
     for ax in (left, right):

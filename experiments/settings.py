@@ -39,6 +39,12 @@ def number(text: str) -> float:
   return value
 
 
+def positive(text: str) -> float:
+  if not (value := number(text)):
+    raise InputError(f'{text!r} is not a number above 0')
+  return value
+
+
 def listed(parse: Callable[[str], list | str | int]):
   """Comma-separated values, each of them once."""
 
@@ -93,7 +99,7 @@ def required(hint: str):
 
 
 def automatic(parse):
-  """'auto' alone leaves the value to the program."""
+  """'auto' leaves the value to the program, and 'none' is one."""
   return lambda text: None if text == 'auto' else parse(text)
 
 
@@ -105,19 +111,21 @@ def optional(parse):
 # Every setting that an experiment can have: its parser and its help.
 KINDS = {
     'config': (listed(preset_name), f'models, comma-separated, of {", ".join(configs.PRESETS)}'),
-    'seeds': (listed(seed_range), 'random networks, as 0-99 or 42,43'),
+    'seeds': (listed(seed_range), 'seeds, each of them a network, as 0-99 or 42,43'),
     'num_sequences': (lambda text: whole(text, 2, 2**31 - 1), 'random sequences that each network reads, n'),
     'lengths': (listed(lambda text: whole(text, 1, 2**20)),
                 'sequence lengths T in tokens, comma-separated'),
     'length': (lambda text: whole(text, 1, 2**20), 'tokens a sequence'),
-    'width': (whole, 'channels of the simplified layers'),
-    'depth': (lambda text: whole(text, 1, 64), 'layers of the simplified stacks'),
+    'width': (whole, 'channels of the simplified layers MLP0 and Attn0'),
+    'depth': (lambda text: whole(text, 1, 64), 'simplified layers, one after another'),
     'probe': (choice(*probes.KINDS), "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),
     'probe_seed': (lambda text: whole(text, 0), 'seed of the random sequences'),
     'embedding_seed': (optional(lambda text: whole(text, 0)),
                        "take the embedding and head of every network from this seed, so that token ids mean the same "
                        "in all; 'none': each from its own"),
     'dtype': (choice(*configs.DTYPES), f'what a forward pass computes in, {" or ".join(configs.DTYPES)}'),
+    'remat': (choice(*configs.REMATS), 'what the backward pass computes again of a block, to save memory: none, dots '
+                                       '(all but products with weights) or full (all)'),
     'batch_size': (optional(whole), "sequences a forward pass, or 'auto'"),
     'chunk_size': (optional(whole), "networks at once, or 'auto': by memory"),
 }
@@ -133,18 +141,27 @@ def resolve(scales: Scales, scale: str = 'laptop', kinds: dict[str, tuple] = KIN
   Raises:
     InputError: names the flag and what would be right.
   """
-  values = {'scale': _parse('scale', choice(*scales), scale)}
+  values = {'scale': flagged('scale', choice(*scales), scale)}
   for name, default in scales[scale].items():
     text = overrides.get(name)
-    values[name] = _parse(name, kinds[name][0], default if text is None else text)
+    values[name] = flagged(name, kinds[name][0], default if text is None else text)
   return SimpleNamespace(**values)
 
 
-def _parse(name, parse, text):
+def flagged(flag: str, call: Callable, *arguments):
+  """`call(*arguments)`, which blames a flag for what it refuses."""
   try:
-    return parse(text)
+    return call(*arguments)
   except InputError as error:
-    raise InputError(f'--{name}: {error}') from None
+    raise InputError(f'--{flag}: {error}') from None
+
+
+def default_text(scales: Scales, setting: str) -> str:
+  """The default of a setting, or that of each scale which has it."""
+  defaults = {scale: values[setting] for scale, values in scales.items() if setting in values}
+  if len(defaults) == len(scales) and len(set(defaults.values())) == 1:
+    return f'default: {next(iter(defaults.values()))}'
+  return ', '.join(f'{scale}: {text}' for scale, text in defaults.items())
 
 
 def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
@@ -157,28 +174,22 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
   flags.DEFINE_string('output_dir', None, f'folder of the results (default: results/{name}_SCALE)')
   for setting in names:
-    defaults = {scale: values[setting] for scale, values in scales.items()}
-    shown = ', '.join(f'{scale}: {text}' for scale, text in defaults.items())
-    if len(set(defaults.values())) == 1:
-      shown = f'default: {defaults["laptop"]}'
     parse, description = kinds[setting]
     define = flags.DEFINE_boolean if parse is switch else flags.DEFINE_string
-    define(setting, None, f'{description} ({shown})')
+    define(setting, None, f'{description} ({default_text(scales, setting)})')
 
-  def resolved(arguments):
-    if arguments and not positional:
-      raise InputError(f'{arguments[0]!r} is not a flag; see --help')
+  def resolved(*words):
     given = {setting: FLAGS[setting].value for setting in names if FLAGS[setting].value is not None}
     settings = resolve(scales, FLAGS.scale, kinds, **{setting: str(value) for setting, value in given.items()})
     if positional:
-      setattr(settings, positional, arguments)
+      setattr(settings, positional, list(words))
     main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
 
-  launch(resolved, doc, ('scale', 'output_dir', *names))
+  launch(resolved, doc, ('scale', 'output_dir', *names), takes_words=bool(positional))
 
 
-def launch(main: Callable[[list[str]], None], doc: str, names: tuple[str, ...]) -> None:
-  """Parses the flags `names` and runs `main(other arguments)`.
+def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool = False) -> None:
+  """Parses the flags `names` and runs `main(*words)`; without `takes_words` a word that is no flag is a mistake.
 
   A mistake in the input is one line on stderr and exit code 2.
   """
@@ -194,8 +205,11 @@ def launch(main: Callable[[list[str]], None], doc: str, names: tuple[str, ...]) 
 
   def guarded(argv):
     logging.set_verbosity(logging.WARNING)
+    words = argv[1:]
     try:
-      main(argv[1:])
+      if words and not takes_words:
+        raise InputError(f'{words[0]!r} is not a flag; see --help')
+      main(*words)
     except InputError as error:
       fail(str(error))
     except jax.errors.JaxRuntimeError as error:

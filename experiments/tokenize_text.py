@@ -21,9 +21,7 @@ from experiments import settings as command_line
 NAMES = ('input', 'tokenizer', 'output_dir')
 
 
-def main(arguments):
-  if arguments:
-    raise InputError(f'{arguments[0]!r} is not a flag; see --help')
+def main():
   inputs, tokenizer, output_dir = (flags.FLAGS[name].value for name in NAMES)
   for name, value in (('input', inputs), ('output_dir', output_dir)):
     if not value:

@@ -6,27 +6,28 @@
 What the fingerprint study (persistence, seedprint, lineage) reads:
 OUTPUT_DIR/english/seed_SEED and OUTPUT_DIR/python/seed_SEED, each with the
 checkpoints of chosen steps, step 0 included. Texts are tokenized once to
-OUTPUT_DIR/corpora. Two CPU cores take about 35 min at --scale=laptop; started
-again, the command goes on where it was.
+OUTPUT_DIR/corpora. Two CPU cores take about an hour and a half at
+--scale=laptop; started again, the command goes on where it was.
 """
 
 from pathlib import Path
 from types import SimpleNamespace
 
 from bornbiased_jax import corpus, monitor, plotting, tokenizers
+from bornbiased_jax.errors import InputError
 from experiments import pretrain
 from experiments import settings as command_line
 from experiments.results import make_directory
 
-TEXTS = ('english', 'english_valid', 'python', 'python_valid')
+TEXTS = {'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
+         'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on'}
 SHARED = ('config', 'tokenizer', 'data_seed', 'batch_size', 'length', 'accumulation', 'dtype', 'remat')
 
 STUDY_KINDS = pretrain.TRAINING_KINDS | {
-    **{name: (pretrain.A_TEXT, f'text: {name.replace("_", ", to ")}ate on' if 'valid' in name else f'text: {name}')
-       for name in TEXTS},
-    'continued': (command_line.listed(command_line.seed_range), 'seeds that are trained on Python afterwards'),
+    **{name: (pretrain.A_TEXT, what) for name, what in TEXTS.items()},
+    'continued': (command_line.listed(command_line.seed_range), 'those of --seeds that go on with Python'),
     'python_steps': (command_line.whole, 'optimizer steps on Python'),
-    'python_keep_steps': pretrain.TRAINING_KINDS['keep_steps'],
+    'python_keep_steps': (pretrain.TRAINING_KINDS['keep_steps'][0], 'as --keep_steps, of those on Python'),
 }
 
 _LAPTOP = dict(config='tiny_llama2', tokenizer='bytes', seeds='42-51', continued='42,43', data_seed='42',
@@ -45,6 +46,9 @@ SCALES = {
 
 
 def main(settings: SimpleNamespace, output_dir: Path) -> None:
+  for seed in settings.continued:
+    if seed not in settings.seeds:
+      raise InputError(f'--continued: {seed} is not one of --seeds={",".join(map(str, settings.seeds))}')
   make_directory(output_dir)
   corpora = {name: tokenize(settings, name, output_dir / 'corpora' / name) for name in TEXTS}
   train(settings, output_dir / 'english', corpora['english'], corpora['english_valid'], settings.seeds,

@@ -1,7 +1,12 @@
-"""Four fake CPU devices for every test, and no program compiled twice; said before jax is imported."""
+"""Four fake CPU devices for every test, and programs compiled fast and once; said before jax is imported.
+
+Most tests run a program once, and compiling it is most of their time.
+"""
 
 import os
 import tempfile
+
+import pytest
 
 COUNT = '--xla_force_host_platform_device_count'
 
@@ -13,3 +18,15 @@ _compiled = tempfile.TemporaryDirectory(prefix='compiled_')
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _compiled.name)
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
+os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+
+
+@pytest.fixture(scope='module')
+def optimized():
+  """For modules that compute more than they compile, in this process and in those it starts."""
+  import jax
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
+    jax.config.update('jax_disable_most_optimizations', False)
+    yield
+  jax.config.update('jax_disable_most_optimizations', os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0')

@@ -1,6 +1,7 @@
 """Alterations that keep a network's function keep its logits; damage does what it says; and what finds them out."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -36,10 +37,15 @@ def trained(config, seed=1):
   return jax.tree_util.tree_map_with_path(shift, params)
 
 
-def logits(config, params):
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(config, params):
   tokens = jax.random.randint(jax.random.key(5), (4, 20), 0, config.vocab_size)
   with jax.default_matmul_precision('highest'):
-    return np.asarray(Transformer(config).apply({'params': params}, tokens))
+    return Transformer(config).apply({'params': params}, tokens)
+
+
+def logits(config, params):
+  return np.asarray(logits_of(config, params))
 
 
 @pytest.mark.parametrize('name', CONFIGS)

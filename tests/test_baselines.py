@@ -1,13 +1,16 @@
 """The baselines against plain transcriptions of their definitions, and their nulls in closed form."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import alterations, baselines, configs, theory
+from bornbiased_jax import alterations, baselines, configs, methods, theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
+from bornbiased_jax.probes import Probe
 
 LLAMA = configs.get('tiny_llama2', num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 GROUPED = configs.get('tiny_llama2', num_layers=3, width=32, mlp_width=48, num_heads=4, num_kv_heads=2, vocab_size=70)
@@ -142,3 +145,11 @@ def test_what_is_constant_has_no_similarity():
   same = params | {'blocks': jax.tree.map(lambda leaf: np.broadcast_to(leaf[:1], leaf.shape), params['blocks'])}
   with pytest.raises(InputError, match='constant'):
     baselines.intrinsic(same, params)
+
+
+@pytest.mark.parametrize('method', ['SeedPrint', 'SeedPrint logits', 'SeedPrint published', 'REEF', 'REEF unbiased'])
+def test_methods_refuse_networks_that_read_different_tokens(method):
+  larger = dataclasses.replace(LLAMA, vocab_size=90)
+  subjects = [methods.Subject(config, init_params(config, 1), Probe('tokens', 20, 4)) for config in (LLAMA, larger)]
+  with pytest.raises(InputError, match='did not read the same: give both the same num_ids'):
+    methods.METHODS[method](*subjects)

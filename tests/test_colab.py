@@ -8,6 +8,8 @@ import pytest
 COLAB = Path(__file__).parents[1] / 'colab'
 NOTEBOOKS = sorted(path.name for path in COLAB.glob('*.ipynb'))
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 
 @pytest.fixture(params=NOTEBOOKS)
 def notebook(request):
@@ -32,6 +34,7 @@ def test_kept_without_outputs(notebook):
 def test_runs_from_top_to_bottom(notebook, monkeypatch):
   nbclient = pytest.importorskip('nbclient')
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  monkeypatch.setenv('XLA_FLAGS', '')  # One device, as where most people try it.
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', DeprecationWarning)  # Of the kernel's own libraries.
     nbclient.NotebookClient(notebook, timeout=1200, resources={'metadata': {'path': str(COLAB)}}).execute()

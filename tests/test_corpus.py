@@ -349,6 +349,7 @@ def test_a_foreign_folder_is_refused(paths, tmp_path):
 @pytest.mark.parametrize('name, change, message', [
     ('tokens.bin', lambda content: content[:-2], r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize'),
     ('tokens.bin', lambda content: content + b'xx', r'tokens.bin has \d+ bytes, not the \d+ of tokens.json'),
+    ('tokens.json', lambda content: content.replace(b'"tokenizer"', b'"made_by"'), 'tokens.json is damaged'),
     ('tokens.bin', lambda content: content[:-2] + b'xx', 'tokens.bin is damaged: not the ids that tokens.json'),
     ('tokens.bin', None, 'lacks tokens.bin, or its tokens.json is damaged; tokenize again'),
     ('tokens.json', lambda content: content[:-20], 'lacks tokens.bin, or its tokens.json is damaged'),

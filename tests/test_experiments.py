@@ -3,12 +3,16 @@
 import importlib
 import json
 
+from flax.traverse_util import flatten_dict
+import jax
 import numpy as np
 import pytest
 
-from experiments import settings
+from experiments import ablation, settings
 
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence')
+
+pytestmark = pytest.mark.usefixtures('optimized')
 
 
 @pytest.fixture(scope='module')
@@ -50,8 +54,8 @@ def test_summary_stands_beside_its_theory(name, smoke):
   compared = [row for row in smoke(name)[1]['summary'] if row['theory'] is not None]
   assert compared
   for row in compared:
-    # Three networks: the 99.9 % quantile of Student's t with two degrees of freedom; and finite width (256).
-    assert abs(row['measured'] - row['theory']) < 22.3 * row['standard_error'] + 1 / 256
+    # Networks of width 256 scatter by .02; what the rows expect is .09 apart.
+    assert abs(row['measured'] - row['theory']) < 0.03
 
 
 def test_gpt2_contracts_by_its_mlp_and_a_gated_mlp_does_not(smoke):
@@ -60,7 +64,21 @@ def test_gpt2_contracts_by_its_mlp_and_a_gated_mlp_does_not(smoke):
   assert abs(cosine['tiny_gpt2', 'attention_only']) < 0.05 and abs(cosine['tiny_llama2', 'mlp_only']) < 0.05
 
 
-def test_ablation_variants_read_the_same_probe_and_share_their_weights(smoke):
+@pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_llama2'])
+def test_ablation_variants_read_the_same_probe_and_share_their_weights(name):
+  variants = ablation.cells(settings.resolve(ablation.SCALES, 'smoke', config=name))
+  weights = {cell.fields['sublayers']: flatten_dict(jax.jit(cell.network.draw)(1)) for cell in variants}
+  inputs_BTD = [cell.probe.inputs(cell.network.config, np.arange(3)) for cell in variants]
+  for other_BTD in inputs_BTD[1:]:
+    np.testing.assert_array_equal(other_BTD, inputs_BTD[0])
+  full, parts = weights.pop('full'), list(weights.values())
+  assert len(parts) == 2 and full.keys() == set().union(*parts)
+  for part in parts:
+    for leaf in part:
+      np.testing.assert_array_equal(part[leaf], full[leaf])
+
+
+def test_every_network_and_variant_of_the_ablation_has_a_row(smoke):
   rows = smoke('ablation')[1]['rows']
   assert {row['seed'] for row in rows} == {0, 1, 2}
   assert len(rows) == 2 * 3 * 3

@@ -97,6 +97,14 @@ def test_a_shared_embedding_is_a_shared_input():
   assert np.abs(a.hidden_ND - b.hidden_ND).max() > 0.1
 
 
+def test_neither_positions_nor_a_little_training_hide_a_shared_input():
+  a, b = fingerprints.of_seeds(dataclasses.replace(CONFIG, positions='learned'), [1, 2], GAUSSIAN)
+  assert np.abs(a.input_ND - b.input_ND).max() > 0.01 and verdict.input_is_shared(a, b)
+  a, b = fingerprints.of_seeds(CONFIG, [1, 2], TOKENS, embedding_seed=9)
+  moved = lambda share: dataclasses.replace(b, input_ND=b.input_ND + share * b.input_ND.std() * noise(3, 40))
+  assert verdict.input_is_shared(a, moved(0.1)) and not verdict.input_is_shared(a, moved(0.3))
+
+
 def test_networks_of_different_vocabularies_can_read_the_same():
   probe = Probe('tokens', 40, 6, num_ids=30)
   larger = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=60)
@@ -171,6 +179,7 @@ CHANGES = {
     'no probe': (edit_metadata(probe=None), 'not a fingerprint'),
     'metadata that is no JSON': (replace_array('metadata', lambda x: x[:-3]), 'not a fingerprint'),
     'deeply nested metadata': (replace_array('metadata', lambda x: np.frombuffer(b'[' * 10**5, np.uint8)), 'a.npz'),
+    'ids that are no number': (edit_metadata(probe={'hash': 'x', 'num_ids': 'x'}), 'do not fit'),
     'endless metadata': (replace_array('metadata', lambda x: np.zeros(2**21, np.uint8)), 'too long'),
 }
 
@@ -275,6 +284,12 @@ def test_what_both_read_is_taken_out_before_the_verdict():
   assert report['input_shared'] and report['verdict'] == 'unrelated'
 
 
+def test_logits_accuse_nobody(params):
+  both = [fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(7, 3, 49))] * 2
+  report, result = verdict.compare(*both)
+  assert report['verdict'] == 'inconclusive' and 'related or not' in report['reasons'][0] and result is None
+
+
 def test_fingerprints_of_different_probes_are_refused(params):
   a, b = (fingerprints.fingerprint(params, CONFIG, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
   with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
@@ -301,6 +316,10 @@ def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
   with pytest.raises(SystemExit) as stop:
     seedprint.main(settings, tmp_path)
   assert stop.value.code == 0 and json.loads((tmp_path / 'results.json').read_text())['probe']['kind'] == 'gaussian'
+  settings.suspect = 'tiny_gpt2:x'
+  with pytest.raises(InputError, match="--suspect: tiny_gpt2:x: 'x' is not a seed"):
+    seedprint.main(settings, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
   with pytest.raises(InputError, match='--base: is missing'):
     resolve(seedprint.SCALES, 'laptop', seedprint.SEEDPRINT_KINDS)
 
@@ -323,3 +342,7 @@ def test_the_zoo_is_compared_pair_by_pair(tmp_path, capsys):
   settings.networks = ['tiny_gpt2:1']
   with pytest.raises(InputError, match='at least two networks'):
     lineage.main(settings, tmp_path / 'out')
+  settings.networks = ['tiny_gpt2:1', 'nowhere']
+  with pytest.raises(InputError, match='nowhere: no such network'):
+    lineage.main(settings, tmp_path / 'none')
+  assert not (tmp_path / 'none').exists()

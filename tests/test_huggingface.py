@@ -388,6 +388,8 @@ BROKEN = {
     'field_float': (_config(num_hidden_layers=2.0), 'config.json', 'num_hidden_layers=2.0 must be'),
     'field_zero': (_config(num_attention_heads=0), 'config.json', 'num_attention_heads=0 must be'),
     'field_huge': (_config(head_dim=10**3000), 'config.json', 'must be a whole number from 1 to 2147483647'),
+    'product_huge': (_config(num_attention_heads=2**31 - 2, head_dim=2**31 - 2, hidden_size=2**31 - 2), '',
+                     'is larger than any'),
     'layers_huge': (_config(num_hidden_layers=2**31 - 1), '', 'no safetensors file has tensor model.layers.2.'),
     'width_huge': (_config(hidden_size=2**31 - 1), 'model.safetensors', 'config.json needs [96, 2147483647]'),
     'flag': (_config(tie_word_embeddings='no'), 'config.json', "tie_word_embeddings='no' must be true or false"),

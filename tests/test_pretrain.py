@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import checkpoint, configs, huggingface, seedprint, sharding
+from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop, seedprint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import of_seeds
 from bornbiased_jax.methods import METHODS
@@ -15,12 +15,9 @@ from bornbiased_jax.probes import Probe
 from bornbiased_jax.transformer import Transformer
 from experiments import baselines, calibrate, persistence, pretrain, robustness, seedprint_tables, training_study
 from experiments.settings import resolve
-from tiny_runs import mesh
+import tiny_runs
 
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-  monkeypatch.setattr(sharding, 'make_mesh', lambda *shape: mesh())
+one_device = tiny_runs.one_device
 
 
 def settings(**overrides):
@@ -31,12 +28,24 @@ def settings(**overrides):
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
   directory = tmp_path_factory.mktemp('study')
-  patch = pytest.MonkeyPatch()
-  patch.setattr(sharding, 'make_mesh', lambda *shape: mesh())
   training_study.main(resolve(training_study.SCALES, 'smoke', training_study.STUDY_KINDS, batch_size='2', length='16'),
                       directory)
-  patch.undo()
   return directory
+
+
+def test_seeds_that_are_continued_must_be_trained(tmp_path):
+  with pytest.raises(InputError, match='--continued: 7 is not one of --seeds=42,43'):
+    training_study.main(resolve(training_study.SCALES, 'smoke', training_study.STUDY_KINDS, continued='42,7'),
+                        tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('flag', ['init_from', 'resume'])
+def test_seeds_that_a_folder_of_runs_has_not_are_named_before_training(study, tmp_path, monkeypatch, flag):
+  monkeypatch.setattr(loop, 'train', lambda run: pytest.fail('trained'))
+  with pytest.raises(InputError, match='--seeds: .*english has no seed_44; it has seed_42, seed_43$'):
+    pretrain.main(settings(seeds='42,44', together='1', **{flag: str(study / 'english')}), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
 
 
 def test_the_study_leaves_checkpoints_of_known_lineage(study):
@@ -88,6 +97,33 @@ def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
 
 
+READERS = [(persistence, persistence.PERSISTENCE_KINDS), (seedprint_tables, seedprint_tables.TABLES_KINDS),
+           (baselines, baselines.BASELINES_KINDS), (robustness, robustness.ROBUSTNESS_KINDS)]
+
+
+@pytest.mark.parametrize('experiment, kinds', READERS)
+@pytest.mark.parametrize('wrong, message', [
+    (dict(study='nowhere'), '--study: nowhere/english/seed_42 has no checkpoint of step 0'),
+    (dict(seeds='42,43,44'), '--study: .*seed_44 has no checkpoint of step 0'),
+    (dict(num_sequences='256'), '--num_sequences: .* more than 256 are needed'),
+])
+def test_what_a_study_has_not_is_named_and_nothing_written(study, tmp_path, monkeypatch, experiment, kinds, wrong,
+                                                           message):
+  made = resolve(experiment.SCALES, 'smoke', kinds, **dict(study=str(study), seeds='42,43') | wrong)
+  if experiment is robustness and len(made.seeds) < 3:
+    made.seeds.append(42)  # A third, which the study has.
+  with pytest.raises(InputError, match=message):
+    experiment.main(made, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('experiment, kinds', READERS[:2])
+def test_a_network_is_no_stranger_to_itself(study, tmp_path, experiment, kinds):
+  with pytest.raises(InputError, match='--seeds: at least two'):
+    experiment.main(resolve(experiment.SCALES, 'smoke', kinds, study=str(study), seeds='42'), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
 def test_robustness_of_random_networks(tmp_path):
   settings = resolve(robustness.SCALES, 'smoke', robustness.ROBUSTNESS_KINDS)
   robustness.main(settings, tmp_path)
@@ -122,13 +158,17 @@ def test_unrelated_networks_are_calibrated(tmp_path, study):
   with pytest.raises(InputError, match='has 2 folders seed_'):
     calibrate.main(resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, probes='gaussian',
                            runs=str(study / 'english')), tmp_path / 'trained')
+  with pytest.raises(InputError, match='--num_sequences: .* more than 256 are needed'):
+    calibrate.main(resolve(calibrate.SCALES, 'smoke', calibrate.CALIBRATE_KINDS, num_sequences='256'),
+                   tmp_path / 'trained')
+  assert not (tmp_path / 'trained').exists()
 
 
 def test_calibrate_and_the_test_agree(tmp_path):
   """The z of many pairs at once is that of one pair."""
   networks = of_seeds(configs.get('tiny_llama2'), range(3), Probe('gaussian', 300, 4))
   hidden_SND = np.stack([network.hidden_ND for network in networks])
-  z_P = calibrate.pairwise_z(calibrate.project(hidden_SND, networks[0].input_ND))
+  z_P = calibrate.pairwise_z(*calibrate.project(hidden_SND, networks[0].input_ND))
   for z, (i, j) in zip(z_P, ((0, 1), (0, 2), (1, 2)), strict=True):
     alone = seedprint.calibrated_test(hidden_SND[i], hidden_SND[j], networks[0].input_ND, num_permutations=9)
     assert z == pytest.approx(alone.z, abs=1e-3)
@@ -151,9 +191,9 @@ def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
 def test_the_held_out_text_is_not_trained_on(tmp_path):
   run, = pretrain.runs(settings(), tmp_path)
   assert run.together and run.seeds == (42, 43)
-  assert run.data.tokens.size + run.validation.tokens.size == 1115395
-  assert run.validation.tokens.size == pytest.approx(0.05 * 1115395, abs=1)
-  assert run.data.tokens.size + run.validation.tokens.size > run.recipe.batch_size
+  whole = corpus.load('tinyshakespeare').tokens
+  assert run.validation.tokens.size == pytest.approx(0.05 * whole.size, abs=1)
+  np.testing.assert_array_equal(np.concatenate((run.data.tokens, run.validation.tokens)), whole)
 
 
 def test_large_models_train_one_after_another(tmp_path):

@@ -85,6 +85,11 @@ def test_traffic_counts_loops_as_often_as_they_run():
       'all-gather': 5 * 2 * row, 'collective-permute': 5 * 2 * row})
 
 
+def test_an_array_of_unknown_size_is_not_guessed():
+  with pytest.raises(ValueError, match='f8e4m3fn'):
+    scale.traffic(PROGRAM.replace('bf16', 'f8e4m3fn'))
+
+
 def test_a_loop_of_unknown_rounds_is_not_guessed():
   with pytest.raises(ValueError, match='rounds'):
     scale.traffic(PROGRAM.replace('direction=LT', 'direction=NE'))

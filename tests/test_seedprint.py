@@ -74,6 +74,28 @@ def test_a_shared_input_is_no_evidence():
   np.testing.assert_allclose(left, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize('embedding_std', [0.3, 1.0])
+def test_what_passes_through_a_norm_accuses_nobody(embedding_std):
+  """Where an answer is mostly what was read, the norm hides some of it from least squares."""
+  config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
+  prints = fingerprints.of_seeds(config, range(5), Probe('gaussian', 2000, 8))
+  x = prints[0].input_ND
+  results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x, num_permutations=99)
+             for a, b in itertools.combinations(prints, 2)]
+  assert np.mean([result.z + result.leak / result.null_std for result in results]) > 1
+  assert max(result.z for result in results) < 3
+  assert seedprint.calibrated_test(prints[0].hidden_ND, prints[0].hidden_ND, x, num_permutations=99).z > 10
+
+
+def test_constant_dimensions_stay_so_without_the_input():
+  """What a projection leaves of them is rounding, the same of all."""
+  x, a, b = noise(31, 500, 20), noise(32, 500, 20), noise(33, 500, 20)
+  a[:, 2:9], b[:, 4:11] = 3, 7
+  a[:, 12] = 5 * x[:, 1]
+  result = seedprint.calibrated_test(a, b, x)
+  assert result.num_degenerate == 10 and abs(result.z) < 3.5
+
+
 def test_constant_dimensions_correlate_with_nothing():
   a, b = noise(13, 50, 8), noise(14, 50, 8)
   a[:, 2] = b[:, 5] = 1
@@ -89,6 +111,7 @@ def test_constant_dimensions_correlate_with_nothing():
     (noise(19, 2, 8), noise(20, 2, 8), None, 'too few'),
     (noise(21, 50, 8), np.full((50, 8), np.nan), None, 'not finite'),
     (noise(22, 16, 8), noise(23, 16, 8), noise(24, 16, 8), 'n=16 .* more than 16'),
+    (noise(22, 20, 8), noise(23, 20, 8), noise(24, 30, 8), '20 sequences and a shared input of 30'),
 ])
 def test_what_cannot_be_compared_is_refused(a, b, shared, message):
   with pytest.raises(InputError, match=message):
@@ -127,7 +150,7 @@ def test_the_published_test_is_its_transcription(side, subset, softmax):
   result = seedprint.published_test(a, b, k=12, side=side, subset=subset, softmax=softmax, seed=3)
   np.testing.assert_allclose(result[:5], transcribed(a, b, 12, side, subset, softmax, published.noise(40, 24, 3)),
                              atol=1e-6)
-  null = seedprint.null_taus(40, 24, k=12, side=side, subset=subset, softmax=softmax, seed=3)
+  null = published.null_taus(40, 24, k=12, side=side, subset=subset, softmax=softmax, seed=3)
   again = seedprint.published_test(a, b, k=12, side=side, subset=subset, softmax=softmax, null=null)
   assert again.p_value == result.p_value
 

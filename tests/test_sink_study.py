@@ -7,19 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop, sharding
+from bornbiased_jax import checkpoint, configs, corpus, huggingface, loop
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import init_params
-from experiments import attention_sink, pretrain
+from experiments import attention_sink, pretrain, sink_report
 from experiments.settings import resolve
-from tiny_runs import mesh
+import tiny_runs
 
-
-@pytest.fixture(autouse=True, scope='module')
-def one_device():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(sharding, 'make_mesh', lambda *shape: mesh())
-    yield
+one_device = tiny_runs.one_device
 
 
 def settings(networks=(), **overrides):
@@ -84,7 +79,7 @@ def test_losses_are_paired_by_seed(study):
 
 def test_the_base_is_none_wherever_it_stands(study):
   rows = [row for row in results(study)['rows'] if row['loss']]
-  one, other = attention_sink.summarize(rows), attention_sink.summarize(rows[::-1])
+  one, other = sink_report.summarize(rows), sink_report.summarize(rows[::-1])
   difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss'] for row in summary}
   for case, losses in difference(one).items():
     for text, loss in losses.items():
@@ -126,14 +121,15 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(lengths='8,32'), '--lengths: 32 exceeds --length=16'),
-    (dict(position='8'), '--position: 8 is not one of 8 positions'),
+    (dict(position='8'), '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
     (dict(data='none'), '--data: is missing'),
-    (dict(strength='0'), 'intervention_strength=0.0 must be a positive number'),
+    (dict(strength='0'), "--strength: '0' is not a number above 0"),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
     (dict(networks=['tiny_nothing:1']), 'tiny_nothing:1: no such network'),
     (dict(networks=['tiny_llama2:1']), '--tokenizer: bytes has 257 token ids, tiny_llama2:1 2048'),
-    (dict(texts='long.txt,large.uint16'), 'outside the vocabulary of 257 ids'),
+    (dict(texts='long.txt,large.uint16'), '--texts: .*outside the vocabulary of 257 ids'),
+    (dict(data='long.txt', length='64'), '--data: long.txt, last 5% has 25 tokens, fewer than one sequence of 64'),
     (dict(networks=['tiny_llama2:1'], data='none'), '--data: is missing'),
 ])
 def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, monkeypatch):

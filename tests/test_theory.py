@@ -114,7 +114,7 @@ def test_rotary_coherence_equals_its_sum():
 
 @pytest.mark.parametrize('closed_form', [
     lambda: theory.relu_similarity(jnp.float32(0.3)), lambda: theory.amplified_similarity(0.3, 10),
-    lambda: theory.position_similarity(3), lambda: theory.intra_sequence_similarity(2, 64),
+    lambda: theory.position_similarity(3),
     lambda: theory.positional_std(4, 0.3, 768, theory.rotary_coherence(4, 1e4, 64)),
     lambda: theory.activation_similarity(jnp.tanh, jnp.float32(0.2)),
 ])

@@ -52,8 +52,8 @@ def test_chunked_loss_equals_optax_on_all_logits(name, length):
   plain = lambda params: optax.softmax_cross_entropy_with_integer_labels(
       Transformer(config).apply({'params': params}, ids[:, :-1]), ids[:, 1:]).mean()
   chunked = functools.partial(next_token_loss, config, tokens_BT=ids)
-  loss, gradient = jax.value_and_grad(plain)(params)
-  assert_close(jax.value_and_grad(chunked)(params), (loss, gradient), rtol=1e-4, atol=1e-6)
+  evaluated = lambda loss: jax.jit(jax.value_and_grad(loss))(params)
+  assert_close(evaluated(chunked), evaluated(plain), rtol=1e-4, atol=1e-6)
 
 
 def test_logits_of_the_whole_batch_never_exist():
@@ -68,7 +68,7 @@ def test_logits_of_the_whole_batch_never_exist():
 def test_two_steps_equal_pytorch(name, tmp_path):
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
-  state = start(name)
+  state, train = start(name), step(name)
   huggingface.save(tmp_path / 'model', CONFIGS[name], state.params)
   peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'model')
   peer.train()
@@ -92,7 +92,7 @@ def test_two_steps_equal_pytorch(name, tmp_path):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(peer.parameters(), RECIPE.clip)
     adam.step()
-    state, metrics = step(name)(state, ids)
+    state, metrics = train(state, ids)
     np.testing.assert_allclose(metrics['loss'], loss.item(), atol=1e-5)
   peer.save_pretrained(tmp_path / 'trained')
   trained = huggingface.load(tmp_path / 'trained')[1]
@@ -105,9 +105,8 @@ def test_two_steps_equal_pytorch(name, tmp_path):
 
 @pytest.mark.parametrize('name', ['llama2'])
 def test_accumulation_equals_the_whole_batch(name):
-  whole, _ = step(name)(*[step(name)(start(name), tokens())[0], tokens(1)])
-  recipe = training.Recipe(**{**RECIPE.__dict__, 'accumulation': 4})
-  parts, _ = step(name, recipe)(*[step(name, recipe)(start(name), tokens())[0], tokens(1)])
+  in_parts = training.Recipe(**{**RECIPE.__dict__, 'accumulation': 4})
+  whole, parts = (train(train(start(name), tokens())[0], tokens(1))[0] for train in (step(name), step(name, in_parts)))
   assert_same_training(parts, whole)
 
 
@@ -116,14 +115,15 @@ def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
   """Also as accelerators compute it."""
   monkeypatch.setattr(training.jax, 'default_backend', lambda: backend)
   seeds = jnp.arange(3)
-  states = jax.vmap(functools.partial(training.init_state, CONFIGS['llama2'], RECIPE))(seeds)
+  states = jax.jit(jax.vmap(functools.partial(training.init_state, CONFIGS['llama2'], RECIPE)))(seeds)
+  alone = step('llama2')
   together = jax.jit(functools.partial(training.ensemble_step, CONFIGS['llama2'], RECIPE))
   for i in range(3):
     states, _ = together(states, tokens(i))
   for seed in range(3):
     state = start('llama2', seed)
     for i in range(3):
-      state, _ = step('llama2')(state, tokens(i))
+      state, _ = alone(state, tokens(i))
     assert_same_training(jax.tree.map(lambda leaf, seed=seed: leaf[seed], states), state)
 
 
@@ -137,10 +137,10 @@ def test_a_step_on_four_devices_equals_one_device(name, shape):
   state = jax.jit(init, out_shardings=placed)(3)
   jax.tree.map(np.testing.assert_array_equal, state.params, start(name).params)
   spread_step = jax.jit(functools.partial(training.train_step, CONFIGS[name], RECIPE), out_shardings=(placed, None))
-  alone = start(name)
+  alone, train = start(name), step(name)
   for i in range(2):
     state, _ = spread_step(state, jax.device_put(tokens(i), NamedSharding(mesh, sharding.BATCH)))
-    alone, _ = step(name)(alone, tokens(i))
+    alone, _ = train(alone, tokens(i))
   assert_same_training(state, alone)
 
 
@@ -156,7 +156,8 @@ def test_matrices_and_their_moments_are_sharded():
 
 
 @pytest.mark.parametrize('wrong, message', [
-    (dict(accumulation=3), 'accumulation=3'), (dict(warmup_steps=100), 'warmup'),
+    (dict(accumulation=3), 'accumulation=3'), (dict(accumulation=0), 'accumulation=0'),
+    (dict(warmup_steps=100), 'warmup'),
 ])
 def test_impossible_recipes_are_refused(wrong, message):
   with pytest.raises(InputError, match=message):

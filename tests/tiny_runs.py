@@ -4,12 +4,13 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 from bornbiased_jax import configs, loop, sharding, training
 from bornbiased_jax.corpus import Corpus
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
-MAKE_MESH = sharding.make_mesh  # Which tests replace, to be alone with one device of several.
+MAKE_MESH = sharding.make_mesh  # Which `one_device` replaces.
 RECIPE = dict(num_steps=6, batch_size=8, length=16, peak_lr=1e-2, min_lr=1e-3, warmup_steps=2)
 
 
@@ -21,6 +22,14 @@ def tokens(seed=0, count=2000):
 def mesh(*shape):
   shape = shape or (1, 1, 1)
   return MAKE_MESH(*shape, devices=jax.devices()[:int(np.prod(shape))])
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_device():
+  """Leaves the programs of a test module, which take all devices, alone with one of several."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, 'make_mesh', lambda *shape: mesh())
+    yield
 
 
 def run(directory, seeds=(3,), shape=(), recipe=(), **settings):

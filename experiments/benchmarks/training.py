@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import pathlib
 import tempfile
 
@@ -73,19 +74,22 @@ def step_row(name, batch_size, length, dtype, rounds):
   }
 
 
-def torch_stepper(config, recipe):
-  """The same step of transformers' model under torch.compile, with torch.optim.AdamW; None where not installed."""
-  try:
-    import torch
-    import transformers
-  except ImportError:
-    return None
-  on_gpu = jax.default_backend() == 'gpu'
-  device = 'cuda' if on_gpu else 'cpu'
+def torch_network(config):
+  """transformers' model of the same parameters, in float32 and ready to train."""
+  import transformers
   with tempfile.TemporaryDirectory() as directory:
     path = pathlib.Path(directory) / 'model'
     huggingface.save(path, dataclasses.replace(config, dtype='float32'), init_params(config, 42))
-    network = transformers.AutoModelForCausalLM.from_pretrained(path).to(device).train()
+    return transformers.AutoModelForCausalLM.from_pretrained(path).train()
+
+
+def torch_stepper(config, recipe):
+  """The same step of transformers' model under torch.compile, with torch.optim.AdamW; None where not installed."""
+  if not all(map(importlib.util.find_spec, ('torch', 'transformers'))):
+    return None
+  import torch
+  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+  network = torch_network(config).to(device)
   adam = torch.optim.AdamW(network.parameters(), lr=1e-4, betas=(recipe.beta1, recipe.beta2),
                            weight_decay=recipe.weight_decay, fused=True)
   ids = torch.randint(config.vocab_size, (recipe.batch_size, recipe.length + 1), device=device)
@@ -101,7 +105,7 @@ def torch_stepper(config, recipe):
     torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
     adam.step()
     adam.zero_grad()
-    if on_gpu:
+    if device == 'cuda':
       torch.cuda.synchronize()
     return 0
 

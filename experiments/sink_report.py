@@ -1,5 +1,6 @@
-"""The figure of experiments.attention_sink."""
+"""The table and the figure of experiments.attention_sink."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,49 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
-from experiments.results import grouped
+from experiments.results import ci95, grouped, mean_ci95, plus_minus
+
+
+def summarize(rows) -> list[dict]:
+  """Means over seeds at the last step; losses also as differences from 'none' (networks: the first), paired by seed."""
+  base = {row['seed']: row for row in base_of(rows)}
+  summary = []
+  for fields, group in grouped(rows, 'intervention', 'afterwards'):
+    each = [{'first_rate': row['first_rate'][-1], 'position_rate': row['position_rate'][-1],
+             'first_weight': row['first_weight'][-1], 'position_weight': row['position_weight'][-1],
+             'disparity': max(row['disparity_L'])} for row in group]
+    row = fields | {'networks': len(group), 'loss': {}}
+    for name in each[0]:
+      row |= mean_ci95(each, name)
+    for text in group[0]['loss']:
+      difference = [row_['loss'][text] - base[row_['seed']]['loss'][text] for row_ in group]
+      row['loss'][text] = {'mean': float(np.mean([row_['loss'][text] for row_ in group])),
+                           'difference': float(np.mean(difference)), 'difference_ci95': ci95(difference)}
+    summary.append(row)
+  return summary
+
+
+def display(row):
+  cells = {'network': label_of(row)}
+  for text, loss in row['loss'].items():
+    name = Path(text).name[-24:]
+    cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',
+              f'nats more, {name}': plus_minus(loss, 'difference', '+.4f')}
+  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
+                  'at --position': plus_minus(row, 'position_rate', '.3f'),
+                  'its weight': f'{row["position_weight"]:.3f}',
+                  'disparity': f'{row["disparity"]:.1f}'}
+
+
+def label_of(row):
+  return f'{row["intervention"]}, then {row["afterwards"]}' if row['afterwards'] else row['intervention']
+
+
+def base_of(rows):
+  """Those that others are compared with: trained without intervention, or else the first."""
+  names = [row['intervention'] for row in rows]
+  base = 'none' if 'none' in names else names[0]
+  return [row for row in rows if row['intervention'] == base and not row['afterwards']]
 
 
 def draw(rows, settings):
@@ -71,17 +114,6 @@ def draw_heads(figure, ax, row):
   ax.set_yticklabels(range(1, 1 + len(weight_LH)))
   ax.grid(visible=False)
   figure.colorbar(image, ax=ax)
-
-
-def label_of(row):
-  return f'{row["intervention"]}, then {row["afterwards"]}' if row['afterwards'] else row['intervention']
-
-
-def base_of(rows):
-  """Those that others are compared with: trained without intervention, or else the first."""
-  names = [row['intervention'] for row in rows]
-  base = 'none' if 'none' in names else names[0]
-  return [row for row in rows if row['intervention'] == base and not row['afterwards']]
 
 
 def draw_position(ax, rows, settings):
