@@ -1,6 +1,8 @@
 """Where a run begins, in this order: its own folder, `resume`, `init_from`, scratch."""
 
+from collections.abc import Iterable
 import functools
+import os
 from pathlib import Path
 
 import jax
@@ -31,10 +33,10 @@ def begin(run) -> tuple[TrainState, list[dict | None]]:
     states, stories = _own(run, there)
     return _stack(run, states), [story.get('parent') for story in stories]
   if run.resume:
-    states, parents = zip(*(_resume(run, *source) for source in _sources(run, run.resume)), strict=True)
+    states, parents = zip(*(_resume(run, *source) for source in parents_of(run.resume, run.seeds)), strict=True)
     return _stack(run, states), list(parents)
   if run.init_from:
-    states, parents = zip(*(_init_from(run, *source) for source in _sources(run, run.init_from)), strict=True)
+    states, parents = zip(*(_init_from(run, *source) for source in parents_of(run.init_from, run.seeds)), strict=True)
     return _stack(run, states), list(parents)
   init = functools.partial(training.init_state, run.config, run.recipe)
   if run.together:
@@ -89,15 +91,23 @@ def _pairs(part, earlier, now):
   return [(name, (earlier or {}).get(name), now.get(name)) for name in {**(earlier or {}), **now}]
 
 
-def _sources(run, path):
-  """Each seed and what it begins with: its own folder of a folder of runs, or one that is given."""
-  path = Path(path).expanduser()
-  there = [child.name for child in sorted(path.glob('seed_*')) if checkpoint.steps(child)]
-  missing = [directory.name for directory in run.directories if directory.name not in there]
-  if there and missing:
-    raise InputError(f'{path} has no {missing[0]}; it has {", ".join(there)}')
-  return [(seed, path / directory.name if there else path)
-          for seed, directory in zip(run.seeds, run.directories, strict=True)]
+def runs_in(path: str | os.PathLike) -> list[Path]:
+  """The runs seed_SEED of a folder of runs, in the order of their seeds; none of what is a run or a model itself."""
+  runs = [run for run in Path(path).expanduser().glob('seed_*') if checkpoint.steps(run)]
+  return sorted(runs, key=lambda run: (len(run.name), run.name))
+
+
+def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int, Path]]:
+  """Each seed and what it begins with: its own run of a folder of runs, or the one run or model that `path` is.
+
+  Raises:
+    InputError: the folder has no run of a seed.
+  """
+  runs = {run.name: run for run in runs_in(path)}
+  for seed in seeds:
+    if runs and f'seed_{seed}' not in runs:
+      raise InputError(f'{path} has no seed_{seed}; it has {", ".join(runs)}')
+  return [(seed, runs.get(f'seed_{seed}', Path(path).expanduser())) for seed in seeds]
 
 
 def _resume(run, seed, directory):

@@ -63,7 +63,8 @@ CALIBRATE_KINDS = KINDS | {
 _COMMON = dict(config='tiny_llama2,tiny_gpt2', init_schemes='gpt2,plain', probes=','.join(PROBES), probe_seed='0',
                k='auto', runs='none', published_seeds='45', aligned_seeds='12')
 SCALES = {
-    'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4'),
+    'smoke': _COMMON | dict(config='tiny_llama2', init_schemes='gpt2', seeds='0-4', num_sequences='300', length='4',
+                            k='16'),
     'laptop': _COMMON | dict(seeds='0-99', num_sequences='2000', length='32'),
     'paper': _COMMON | dict(config='nano_llama2,nano_gpt2', seeds='0-99', num_sequences='2000', length='1024'),
 }

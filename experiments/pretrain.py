@@ -29,7 +29,7 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from bornbiased_jax import checkpoint, configs, corpus, loop, monitor, plotting, sharding, sources, tokenizers
+from bornbiased_jax import configs, corpus, loop, monitor, plotting, sharding, sources, start, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
@@ -182,7 +182,7 @@ def model(settings: SimpleNamespace, train: corpus.Corpus) -> configs.ModelConfi
     if settings.vocab_size or settings.max_length:
       raise InputError(f'--{"vocab_size" if settings.vocab_size else "max_length"}: the parent brings its own')
     config = flagged('resume' if settings.resume else 'init_from', parent_config, source)
-    flagged('seeds', check_parents, source, settings.seeds)
+    flagged('seeds', start.parents_of, source, settings.seeds)
     return dataclasses.replace(config, **own)
   vocab_size = settings.vocab_size or train.vocab_size
   length = settings.max_length or max(settings.length, configs.get(settings.config).length)
@@ -193,21 +193,7 @@ def parent_config(source: str) -> configs.ModelConfig:
   """Of a run, a folder of runs (its first), or a transformers directory."""
   if not Path(source).expanduser().is_dir():
     raise InputError(f'{source} is not a directory: neither a run, nor a folder of runs, nor a transformers model')
-  return sources.load_config(str(next(iter(runs_in(source)), source)))
-
-
-def check_parents(source: str, seeds: list[int]) -> None:
-  """Raises InputError, before the first of them is trained, for a seed that a folder of runs has not."""
-  there = [run.name for run in runs_in(source)]
-  missing = [seed for seed in seeds if f'seed_{seed}' not in there]
-  if there and missing:
-    raise InputError(f'{source} has no seed_{missing[0]}; it has {", ".join(there)}')
-
-
-def runs_in(source: str) -> list[Path]:
-  """The runs of a folder of runs, in the order of their seeds; none of what is a run or a model itself."""
-  runs = [run for run in Path(source).expanduser().glob('seed_*') if checkpoint.steps(run)]
-  return sorted(runs, key=lambda run: (len(run.name), run.name))
+  return sources.load_config(str(next(iter(start.runs_in(source)), source)))
 
 
 def report(settings: SimpleNamespace, output_dir: Path, rates: list[dict]) -> None:

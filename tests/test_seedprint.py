@@ -78,7 +78,7 @@ def test_a_shared_input_is_no_evidence():
 def test_what_passes_through_a_norm_accuses_nobody(embedding_std):
   """Where an answer is mostly what was read, the norm hides some of it from least squares."""
   config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
-  prints = fingerprints.of_seeds(config, range(5), Probe('gaussian', 2000, 8))
+  prints = fingerprints.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
   x = prints[0].input_ND
   results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x, num_permutations=99)
              for a, b in itertools.combinations(prints, 2)]
