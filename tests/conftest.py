@@ -21,10 +21,16 @@ os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 
 
+def pytest_xdist_auto_num_workers(config):
+  """One more than cores, as some tests wait for programs that they start."""
+  return 1 + (os.cpu_count() or 1)
+
+
 @pytest.fixture(scope='module')
 def optimized():
-  """For modules that compute more than they compile, in this process and in those it starts."""
+  """For modules that compute more than they compile, or ask for bits, in this process and in those it starts."""
   import jax
+  jax.clear_caches()
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
     jax.config.update('jax_disable_most_optimizations', False)

@@ -24,6 +24,8 @@ FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_
 SEEDS = np.arange(40, 46, dtype=np.uint32)
 EMBEDDING_SEED = 7
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 
 def leaves(params):
   """Arrays by name: 'blocks/query/kernel'."""

@@ -1,79 +1,33 @@
-"""The forward pass against its textbook definition, and at what cost its reads come."""
+"""The forward pass against its textbook definition."""
 
-import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special
 
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.initialization import draw_params
 from bornbiased_jax.transformer import READS, Transformer
-
-# Epsilon and theta are far from their defaults, so that a test sees them.
-BASE = dict(num_layers=3, num_heads=4, width=16, mlp_width=24, vocab_size=31, length=8,
-            norm_epsilon=0.1, rope_theta=30.0)
-GPT2 = ModelConfig(**BASE, positions='learned')
-ROPE = ModelConfig(**BASE)
-LLAMA = ModelConfig(**BASE, norm='rmsnorm', activation='silu', gated_mlp=True, num_kv_heads=2, qkv_bias=False,
-                    output_bias=False, mlp_bias=False, tied_head=False)
-with_fields = dataclasses.replace
-CASES = {
-    'gpt2': GPT2,
-    'gpt2_rope': ROPE,
-    'one_layer_silu': with_fields(ROPE, num_layers=1, activation='silu'),
-    'llama': LLAMA,
-    'qwen2_gelu': with_fields(LLAMA, num_kv_heads=1, qkv_bias=True, activation='gelu'),
-    'qwen3': with_fields(LLAMA, qk_norm=True, head_size=6),
-    'attention_only': with_fields(GPT2, sublayers='attention_only'),
-    'mlp_only_relu': with_fields(ROPE, sublayers='mlp_only', activation='relu'),
-    'mlp_only_tanh': with_fields(LLAMA, sublayers='mlp_only', positions='learned', mlp_bias=True,
-                                  activation='tanh'),
-}
-LAST = ('logits_last', 'hidden_last', 'residual_last')
-B, T = 2, 7
+from textbook import (
+  CASES,
+  GPT2,
+  LAST,
+  LLAMA,
+  ROPE,
+  B,
+  T,
+  cases,
+  random_params,
+  random_tokens,
+  read,
+  structures,
+  textbook,
+  with_fields,
+)
 
 every_case = pytest.mark.parametrize('config', CASES.values(), ids=CASES.keys())
-
-
-def cases(*names):
-  return pytest.mark.parametrize('config', [CASES[name] for name in names], ids=names)
-
-
-# Whatever changes which operations a block makes, or where.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
-
-
-@functools.cache
-def random_params(config):
-  """Every leaf random, biases and gains too, at a scale that keeps activations near 1."""
-  generator = np.random.default_rng(7)
-
-  def draw(path, leaf):
-    name, noise = path[-1].key, generator.standard_normal(leaf.shape)
-    if name == 'kernel':
-      noise /= math.sqrt(leaf.shape[-2])
-    elif name == 'head':
-      noise /= math.sqrt(config.width)
-    elif name != 'embedding':
-      noise *= 0.3
-    return (noise + (name == 'scale')).astype(np.float32)
-
-  return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(functools.partial(draw_params, config), 0))
-
-
-def random_tokens(config):
-  return np.random.default_rng(8).integers(config.vocab_size, size=(B, T)).astype(np.int32)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def read(config, params, inputs, names):
-  return Transformer(config).apply({'params': params}, inputs, names, method='read')
 
 
 def every_read(config):
@@ -82,102 +36,11 @@ def every_read(config):
   return tuple(name for name in READS if name not in missing)
 
 
-# The textbook, in float64: one sequence, one head, one query at a time.
-
-
-def textbook(config, params, inputs):
-  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-  sequences = [textbook_sequence(config, params, x) for x in inputs]
-  reads = {name: np.stack([out[name] for out in sequences], axis=READS[name].startswith('[L'))
-           for name in sequences[0]}
-  return reads | {f'{name}_last': reads[name][..., -1, :] for name in ('logits', 'hidden', 'residual')}
-
-
-def textbook_sequence(config, params, inputs_T):
-  x_TD = params['embedding'][inputs_T] if inputs_T.ndim == 1 else np.asarray(inputs_T, np.float64)
-  if config.positions == 'learned':
-    x_TD = x_TD + params['position_embedding'][:len(x_TD)]
-  input_D, layers = x_TD[-1], []
-  for layer in range(config.num_layers):
-    block, out = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params['blocks']), {}
-    if config.sublayers in ('full', 'attention_only'):
-      attend(config, block, norm(config, block['attention_norm'], x_TD), out)
-      x_TD = x_TD + linear(block['output'], out['value_aggregate'])
-    if config.sublayers in ('full', 'mlp_only'):
-      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], x_TD), out)
-    layers.append(out | {'residual': x_TD})
-  hidden_TD = norm(config, params['final_norm'], x_TD)
-  head_VD = params['embedding'] if config.tied_head else params['head']
-  stacked = {name: np.stack([out[name] for out in layers]) for name in layers[0]}
-  return stacked | {'hidden': hidden_TD, 'logits': hidden_TD @ head_VD.T, 'input_last': input_D}
-
-
-def linear(weights, x):
-  return x @ weights['kernel'] + weights.get('bias', 0.0)
-
-
-def norm(config, weights, x):
-  if config.norm == 'layernorm':
-    return rms_norm(config, weights, x - x.mean(-1, keepdims=True)) + weights['bias']
-  return rms_norm(config, weights, x)
-
-
-def rms_norm(config, weights, x):
-  return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + config.norm_epsilon) * weights['scale']
-
-
-def attend(config, block, x_TD, out):
-  K, weights, values = config.head_size, [], []
-  for head in range(config.num_heads):
-    own = slice(head * K, (head + 1) * K)
-    group = head // (config.num_heads // config.num_kv_heads)
-    shared = slice(group * K, (group + 1) * K)
-    query, key = linear(block['query'], x_TD)[:, own], linear(block['key'], x_TD)[:, shared]
-    if config.qk_norm:
-      query, key = rms_norm(config, block['query_norm'], query), rms_norm(config, block['key_norm'], key)
-    if config.positions == 'rope':
-      query, key = rope(query, config.rope_theta), rope(key, config.rope_theta)
-    weights.append(np.zeros((len(x_TD), len(x_TD))))
-    for t in range(len(x_TD)):
-      weights[-1][t, :t + 1] = special.softmax([query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)])
-    values.append(weights[-1] @ linear(block['value'], x_TD)[:, shared])
-  received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
-  out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1),
-             attention_received=np.array(received))
-
-
-def rope(x_TK, theta):
-  """Channel j and channel j + K/2 are a complex number, turned by position / theta^(2j/K)."""
-  K = x_TK.shape[-1]
-  turns = np.array([[np.exp(1j * t / theta ** (2 * j / K)) for j in range(K // 2)] for t in range(len(x_TK))])
-  z = (x_TK[:, :K // 2] + 1j * x_TK[:, K // 2:]) * turns
-  return np.concatenate((z.real, z.imag), axis=-1)
-
-
-ACTIVATIONS = {
-    'gelu_tanh': lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
-    'gelu': lambda x: 0.5 * x * (1 + special.erf(x / math.sqrt(2))),
-    'silu': lambda x: x / (1 + np.exp(-x)),
-    'relu': lambda x: np.maximum(x, 0),
-    'tanh': np.tanh,
-}
-
-
-def mlp(config, block, x_TD, out):
-  activation, up = ACTIVATIONS[config.activation], linear(block['up'], x_TD)
-  hidden = activation(linear(block['gate'], x_TD)) * up if config.gated_mlp else activation(up)
-  out['mlp_hidden'] = hidden
-  return linear(block['down'], hidden)
-
-
 def assert_close(actual, expected, name):
   """To float32 rounding, of which these networks gather some ten units (1e-6)."""
   assert actual.shape == expected.shape, name
   scale = np.sqrt(np.mean(np.square(expected)))
   np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6 * scale, err_msg=name)
-
-
-# What it computes.
 
 
 @every_case
@@ -352,111 +215,3 @@ def test_qk_norm_is_rms_norm_beside_layernorm():
   config = with_fields(ROPE, qk_norm=True)
   blocks = jax.eval_shape(functools.partial(draw_params, config), 0)['blocks']
   assert set(blocks['query_norm']) == {'scale'}
-
-
-# Precision.
-
-
-@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
-def test_bfloat16(config, names):
-  params, tokens = random_params(config), random_tokens(config)
-  half = with_fields(config, dtype='bfloat16')
-  exact, rounded = (read(c, params, tokens, names)[names[0]] for c in (config, half))
-  assert rounded.dtype == jnp.float32
-  error = np.sqrt(np.mean(np.square(exact - rounded)) / np.mean(np.square(exact)))
-  # A rounding errs by at most 2^-8, in the root mean square by half of it; these networks make some 30 in a row.
-  assert 2 ** -10 < error < 2 ** -6
-  jaxpr = jax.make_jaxpr(functools.partial(read, half, names=names))(params, tokens)
-  for equation, _ in matmuls(jaxpr):
-    assert {operand.aval.dtype for operand in equation.invars} == {jnp.dtype('bfloat16')}
-
-
-# What it costs.
-
-
-def equations(jaxpr, repeats=1):
-  """Every primitive operation, and how often it runs."""
-  for equation in getattr(jaxpr, 'jaxpr', jaxpr).eqns:
-    yield equation, repeats
-    inner = repeats * (equation.params['length'] if equation.primitive.name == 'scan' else 1)
-    for value in equation.params.values():
-      if hasattr(getattr(value, 'jaxpr', value), 'eqns'):
-        yield from equations(value, inner)
-
-
-def matmuls(jaxpr):
-  return [pair for pair in equations(jaxpr) if pair[0].primitive.name == 'dot_general']
-
-
-def multiplications(jaxpr):
-  total = 0
-  for equation, repeats in matmuls(jaxpr):
-    contracted = equation.params['dimension_numbers'][0][0]
-    shape = equation.invars[0].aval.shape
-    total += repeats * equation.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
-  return total
-
-
-def traced(config, names):
-  return jax.make_jaxpr(functools.partial(read, config, names=names))(random_params(config), random_tokens(config))
-
-
-def block_multiplications(config, queries, positions):
-  """Of one sequence whose block is computed at `queries` of its positions."""
-  D, HK, GK = config.width, config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-  attention = 2 * queries * D * HK + 2 * positions * D * GK + 2 * queries * positions * HK
-  mlp = queries * D * config.mlp_width * (3 if config.gated_mlp else 2)
-  return attention * (config.sublayers != 'mlp_only') + mlp * (config.sublayers != 'attention_only')
-
-
-@structures
-def test_multiplications(config):
-  L, head = config.num_layers, config.width * config.vocab_size
-  block = functools.partial(block_multiplications, config)
-  assert multiplications(traced(config, ('logits',))) == B * (L * block(T, T) + T * head)
-  assert multiplications(traced(config, ('residual', 'hidden'))) == B * L * block(T, T)
-  assert multiplications(traced(config, ('residual', 'logits_last'))) == B * (L * block(T, T) + head)
-  earlier = block(1, 1) if config.sublayers == 'mlp_only' else block(T, T)
-  last = B * ((L - 1) * earlier + block(1, T))
-  assert multiplications(traced(config, LAST)) == last + B * head
-  assert multiplications(traced(config, ('residual_last', 'hidden_last'))) == last
-
-
-@pytest.mark.parametrize('names', [('logits',), ('hidden',), LAST, ('residual', 'value_aggregate')])
-def test_only_what_is_read_leaves_the_layers(names):
-  scans = [equation for equation, _ in equations(traced(LLAMA, names)) if equation.primitive.name == 'scan']
-  stacked = [whole.aval.shape for scan in scans
-             for whole, part in zip(scan.outvars, scan.params['jaxpr'].jaxpr.outvars, strict=True)
-             if whole.aval.shape != part.aval.shape]
-  full, last = (LLAMA.num_layers, B, T, LLAMA.width), (LLAMA.num_layers - 1, B, LLAMA.width)
-  assert stacked == {('logits',): [], ('hidden',): [], LAST: [last]}.get(names, [full, full])
-
-
-@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
-def test_program_does_not_grow_with_depth(config, names):
-  def lines(num_layers):
-    deep = with_fields(config, num_layers=num_layers)
-    params = jax.eval_shape(functools.partial(draw_params, deep), 0)
-    return len(read.lower(deep, params, random_tokens(deep), names).as_text().splitlines())
-
-  assert lines(2) == lines(8)
-
-
-def test_remat():
-  params, tokens = random_params(LLAMA), random_tokens(LLAMA)
-
-  def loss(params, remat):
-    return jnp.mean(jnp.square(Transformer(with_fields(LLAMA, remat=remat)).apply({'params': params}, tokens)))
-
-  step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-  for remat in ('dots', 'full'):
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-                 step(params, 'none'), step(params, remat))
-
-  def kept(remat):
-    backward = jax.eval_shape(lambda params: jax.vjp(lambda p: loss(p, remat), params)[1], params)
-    return sum(leaf.size for leaf in jax.tree.leaves(backward))
-
-  # Of a gated MLP, 'dots' keeps both products and not what is made of them; 'full' keeps neither, nor any other.
-  hidden = LLAMA.num_layers * B * T * LLAMA.mlp_width
-  assert kept('none') - kept('dots') > hidden and kept('dots') - kept('full') > 2 * hidden

@@ -1,0 +1,50 @@
+"""Directories of `transformers`: the same network in two, the same logits, and one changed by hand."""
+
+import json
+
+import jax
+from make_goldens import GOLDENS
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax import huggingface
+from bornbiased_jax.transformer import Transformer
+
+TOLERANCE = 1e-4
+
+
+def quiet_transformers():
+  """The library; where it is missing, the test is skipped."""
+  pytest.importorskip('torch')
+  library = pytest.importorskip('transformers')
+  library.logging.set_verbosity_error()
+  library.logging.disable_progress_bar()
+  return library
+
+
+def logits(config, params, tokens):
+  return np.asarray(jax.jit(Transformer(config).apply)({'params': params}, tokens))
+
+
+def assert_close(given, wanted):
+  assert 1 < wanted.std() < 10, 'logits too small or large for the tolerance to mean something'
+  np.testing.assert_allclose(given, wanted, rtol=0, atol=TOLERANCE)
+
+
+def assert_same(path, golden):
+  (config, params), (wanted_config, wanted) = huggingface.load(path), huggingface.load(GOLDENS / golden)
+  assert config == wanted_config
+  jax.tree.map(np.testing.assert_array_equal, params, wanted)
+
+
+def edit_config(path, **changes):
+  stored = json.loads((path / 'config.json').read_text())
+  stored = {name: value for name, value in (stored | changes).items() if value is not ...}
+  (path / 'config.json').write_text(json.dumps(stored))
+
+
+def edit_tensors(path, change):
+  tensors = load_file(path / 'model.safetensors')
+  change(tensors)
+  save_file(tensors, path / 'model.safetensors')

@@ -1,0 +1,160 @@
+"""The forward pass as textbooks define it, and the small networks that it is asked about."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import special
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.initialization import draw_params
+from bornbiased_jax.transformer import READS, Transformer
+
+# Epsilon and theta are far from their defaults, so that a test sees them.
+BASE = dict(num_layers=3, num_heads=4, width=16, mlp_width=24, vocab_size=31, length=8,
+            norm_epsilon=0.1, rope_theta=30.0)
+GPT2 = ModelConfig(**BASE, positions='learned')
+ROPE = ModelConfig(**BASE)
+LLAMA = ModelConfig(**BASE, norm='rmsnorm', activation='silu', gated_mlp=True, num_kv_heads=2, qkv_bias=False,
+                    output_bias=False, mlp_bias=False, tied_head=False)
+with_fields = dataclasses.replace
+CASES = {
+    'gpt2': GPT2,
+    'gpt2_rope': ROPE,
+    'one_layer_silu': with_fields(ROPE, num_layers=1, activation='silu'),
+    'llama': LLAMA,
+    'qwen2_gelu': with_fields(LLAMA, num_kv_heads=1, qkv_bias=True, activation='gelu'),
+    'qwen3': with_fields(LLAMA, qk_norm=True, head_size=6),
+    'attention_only': with_fields(GPT2, sublayers='attention_only'),
+    'mlp_only_relu': with_fields(ROPE, sublayers='mlp_only', activation='relu'),
+    'mlp_only_tanh': with_fields(LLAMA, sublayers='mlp_only', positions='learned', mlp_bias=True,
+                                  activation='tanh'),
+}
+LAST = ('logits_last', 'hidden_last', 'residual_last')
+B, T = 2, 7
+
+
+def cases(*names):
+  return pytest.mark.parametrize('config', [CASES[name] for name in names], ids=names)
+
+
+# Whatever changes which operations a block makes, or where.
+structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
+
+
+@functools.cache
+def random_params(config):
+  """Every leaf random, biases and gains too, at a scale that keeps activations near 1."""
+  generator = np.random.default_rng(7)
+
+  def draw(path, leaf):
+    name, noise = path[-1].key, generator.standard_normal(leaf.shape)
+    if name == 'kernel':
+      noise /= math.sqrt(leaf.shape[-2])
+    elif name == 'head':
+      noise /= math.sqrt(config.width)
+    elif name != 'embedding':
+      noise *= 0.3
+    return (noise + (name == 'scale')).astype(np.float32)
+
+  return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(functools.partial(draw_params, config), 0))
+
+
+def random_tokens(config):
+  return np.random.default_rng(8).integers(config.vocab_size, size=(B, T)).astype(np.int32)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def read(config, params, inputs, names):
+  return Transformer(config).apply({'params': params}, inputs, names, method='read')
+
+
+# The textbook, in float64: one sequence, one head, one query at a time.
+
+
+def textbook(config, params, inputs):
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  sequences = [textbook_sequence(config, params, x) for x in inputs]
+  reads = {name: np.stack([out[name] for out in sequences], axis=READS[name].startswith('[L'))
+           for name in sequences[0]}
+  return reads | {f'{name}_last': reads[name][..., -1, :] for name in ('logits', 'hidden', 'residual')}
+
+
+def textbook_sequence(config, params, inputs_T):
+  x_TD = params['embedding'][inputs_T] if inputs_T.ndim == 1 else np.asarray(inputs_T, np.float64)
+  if config.positions == 'learned':
+    x_TD = x_TD + params['position_embedding'][:len(x_TD)]
+  input_D, layers = x_TD[-1], []
+  for layer in range(config.num_layers):
+    block, out = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params['blocks']), {}
+    if config.sublayers in ('full', 'attention_only'):
+      attend(config, block, norm(config, block['attention_norm'], x_TD), out)
+      x_TD = x_TD + linear(block['output'], out['value_aggregate'])
+    if config.sublayers in ('full', 'mlp_only'):
+      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], x_TD), out)
+    layers.append(out | {'residual': x_TD})
+  hidden_TD = norm(config, params['final_norm'], x_TD)
+  head_VD = params['embedding'] if config.tied_head else params['head']
+  stacked = {name: np.stack([out[name] for out in layers]) for name in layers[0]}
+  return stacked | {'hidden': hidden_TD, 'logits': hidden_TD @ head_VD.T, 'input_last': input_D}
+
+
+def linear(weights, x):
+  return x @ weights['kernel'] + weights.get('bias', 0.0)
+
+
+def norm(config, weights, x):
+  if config.norm == 'layernorm':
+    return rms_norm(config, weights, x - x.mean(-1, keepdims=True)) + weights['bias']
+  return rms_norm(config, weights, x)
+
+
+def rms_norm(config, weights, x):
+  return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + config.norm_epsilon) * weights['scale']
+
+
+def attend(config, block, x_TD, out):
+  K, weights, values = config.head_size, [], []
+  for head in range(config.num_heads):
+    own = slice(head * K, (head + 1) * K)
+    group = head // (config.num_heads // config.num_kv_heads)
+    shared = slice(group * K, (group + 1) * K)
+    query, key = linear(block['query'], x_TD)[:, own], linear(block['key'], x_TD)[:, shared]
+    if config.qk_norm:
+      query, key = rms_norm(config, block['query_norm'], query), rms_norm(config, block['key_norm'], key)
+    if config.positions == 'rope':
+      query, key = rope(query, config.rope_theta), rope(key, config.rope_theta)
+    weights.append(np.zeros((len(x_TD), len(x_TD))))
+    for t in range(len(x_TD)):
+      weights[-1][t, :t + 1] = special.softmax([query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)])
+    values.append(weights[-1] @ linear(block['value'], x_TD)[:, shared])
+  received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
+  out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1),
+             attention_received=np.array(received))
+
+
+def rope(x_TK, theta):
+  """Channel j and channel j + K/2 are a complex number, turned by position / theta^(2j/K)."""
+  K = x_TK.shape[-1]
+  turns = np.array([[np.exp(1j * t / theta ** (2 * j / K)) for j in range(K // 2)] for t in range(len(x_TK))])
+  z = (x_TK[:, :K // 2] + 1j * x_TK[:, K // 2:]) * turns
+  return np.concatenate((z.real, z.imag), axis=-1)
+
+
+ACTIVATIONS = {
+    'gelu_tanh': lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
+    'gelu': lambda x: 0.5 * x * (1 + special.erf(x / math.sqrt(2))),
+    'silu': lambda x: x / (1 + np.exp(-x)),
+    'relu': lambda x: np.maximum(x, 0),
+    'tanh': np.tanh,
+}
+
+
+def mlp(config, block, x_TD, out):
+  activation, up = ACTIVATIONS[config.activation], linear(block['up'], x_TD)
+  hidden = activation(linear(block['gate'], x_TD)) * up if config.gated_mlp else activation(up)
+  out['mlp_hidden'] = hidden
+  return linear(block['down'], hidden)
