@@ -11,6 +11,7 @@ behind has another one.
 import contextlib
 import dataclasses
 import gc
+import itertools
 import logging as pylogging
 import os
 from pathlib import Path
@@ -140,9 +141,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
   def abstract(story):
     return {'params': sharding.abstract(mesh, jax.eval_shape(lambda: draw_params(config_of(story), 0)))}
 
-  there = steps(directory)
-  if not there:
-    raise InputError(f'{directory}: {_why_none(Path(directory).expanduser())}')
+  there = _some_steps(directory)
   if step is not None and step not in there:
     raise InputError(f'{directory} has no step {step}; it has {", ".join(map(str, there))}')
   story, items = restore(directory, abstract, there if step is None else [step])
@@ -150,8 +149,15 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
 
 
 def load_config(directory: str | os.PathLike) -> ModelConfig:
-  """The configuration alone, of the latest step whose story can be read; raises as `restore`."""
-  return config_of(restore(directory, lambda story: {}, steps(directory))[0])
+  """The configuration alone, of the latest step whose story can be read; raises as `load_params`."""
+  return config_of(restore(directory, lambda story: {}, _some_steps(directory))[0])
+
+
+def _some_steps(directory):
+  there = steps(directory)
+  if not there:
+    raise InputError(f'{directory}: {_why_none(Path(directory).expanduser())}')
+  return there
 
 
 def restore(directory: str | os.PathLike, abstract, candidates: list[int]) -> tuple[dict, dict]:
@@ -167,7 +173,7 @@ def restore(directory: str | os.PathLike, abstract, candidates: list[int]) -> tu
     InputError: none of them is whole.
   """
   wanted = sorted(candidates, reverse=True)
-  for step, previous in zip(wanted, [*wanted[1:], None], strict=True):
+  for step, previous in itertools.zip_longest(wanted, wanted[1:]):
     try:
       return _restore_step(Path(directory).expanduser().absolute(), step, abstract)
     except _Damaged as damage:

@@ -91,7 +91,7 @@ def label_axes(layers, ranked, name, settings):
   baseline = preference.uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)
   plotting.theory(ranked, np.arange(1, baseline.size + 1), 100 * baseline / settings.num_sequences, 'drawn uniformly')
   layers.set(xlabel='layer', ylabel='cosine of two sequences',
-             title=f'{name}: similarity of last tokens ({len(settings.seeds)} networks, band 10–90 %)')
+             title=f'{name}: {len(settings.seeds)} networks, band 10–90 %')
   ranked.set(yscale='log', xlabel='predicted token, by rank', ylabel='share of sequences (%)',
              title=f'{name}: predictions')
   plotting.plain_log_ticks(ranked.yaxis)

@@ -119,7 +119,7 @@ def check(settings):
 
 def load_texts(settings) -> dict[str, corpus.Corpus]:
   """What to evaluate on, by its name."""
-  tokenizer = tokenizers.load(settings.tokenizer)
+  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
   if settings.texts:
     texts = {text: flagged('texts', corpus.load, text, tokenizer) for text in settings.texts}
   else:

@@ -20,7 +20,7 @@ from experiments.results import Results, grouped, mean_ci95, plus_minus
 from experiments.seed_sweep import COMMON, direction_agreement, readout
 
 SCALES = {
-    'smoke': COMMON | dict(config='tiny_gpt2,tiny_llama2', seeds='0-3', num_sequences='60', lengths='4,8'),
+    'smoke': COMMON | dict(config='tiny_gpt2,tiny_llama2', seeds='0-3', num_sequences='60', lengths='8'),
     'laptop': COMMON | dict(config='tiny_gpt2,tiny_llama2', seeds='0-99', num_sequences='1000', lengths='64'),
     'paper': COMMON | dict(config='nano_gpt2,nano_llama2', seeds='0-99', num_sequences='2000', lengths='64,1024',
                            dtype='bfloat16'),

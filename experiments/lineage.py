@@ -43,11 +43,11 @@ LINEAGE_KINDS = command_line.KINDS | seedprint.PROBE_SETTINGS
 
 def main(settings, output_dir):
   names = [name for given in settings.networks for name in expand(given, output_dir)]
-  if len(set(names)) < 2:
-    raise InputError('name at least two networks, or a folder of them; see --help')
-  names = list(dict.fromkeys(names))
-  for name in names:
-    seedprint.look_up(name)
+  models = {name: seedprint.look_up(name) for name in names}
+  if len(models) < 2:
+    raise InputError('name at least two different networks, or a folder of them; see --help')
+  names = list(models)
+  seedprint.check_vocabularies(models, settings)
   make_directory(output_dir)
   probe = seedprint.probe_of(settings)
   bar = tqdm(names, unit='network', desc='fingerprints', delay=1, leave=False)

@@ -16,6 +16,7 @@ vector, which all networks carry along, is projected out first.
 import numpy as np
 
 from bornbiased_jax import checkpoint, plotting, published, similarity
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.kendall import kendall_tau
 from bornbiased_jax.seedprint import without_shared_input
 from bornbiased_jax.verdict import input_is_shared
@@ -37,7 +38,10 @@ SCALES = {'smoke': _LAPTOP | dict(num_sequences='300', length='4'), 'laptop': _L
 def main(settings, output_dir):
   pairs = study.with_others(settings.seeds)
   runs = {seed: {phase: study.run_of(settings, phase, seed) for phase in PHASES} for seed in settings.seeds}
-  study.check_num_sequences(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
+  config = checkpoint.load_config(runs[settings.seeds[0]]['english'])
+  study.check_num_sequences(settings, config)
+  if (settings.top_k or 0) > config.width:
+    raise InputError(f'--top_k: {settings.top_k} exceeds the {config.width} channels of the networks')
   results = Results(output_dir, 'persistence', settings)
   take = lambda name: seedprint.take(name, seedprint.probe_of(settings), output_dir / 'fingerprints')
   done = {(row['seed'], row['phase'], row['step']) for row in results.rows}

@@ -80,7 +80,7 @@ TRAINING_KINDS = KINDS | {
     'min_lr': (number, 'learning rate at the last step'),
     'warmup_steps': (lambda text: whole(text, 0), 'steps of linear warmup'),
     'weight_decay': (number, "AdamW's decay of matrices and embeddings"),
-    'clip': (number, 'norm of the gradient above which it is scaled down to that'),
+    'clip': (positive, 'norm of the gradient above which it is scaled down to that'),
     'keep_steps': (optional(listed(lambda text: whole(text, 0))),
                    'steps whose checkpoints stay, as the first and the last do'),
     'save_every': (whole, 'steps between checkpoints, of which the latest two stay'),
@@ -135,6 +135,21 @@ def run_study(settings: SimpleNamespace, names: tuple[str, ...], base: str, outp
        output_dir)
 
 
+def check(settings: SimpleNamespace) -> None:
+  """Raises InputError for settings that would have no effect."""
+  for flag in ('coordinator', 'num_processes', 'process_id'):
+    if getattr(settings, flag) is not None and not settings.distributed:
+      raise InputError(f'--{flag}: only with --distributed')
+  if settings.resume and settings.init_from:
+    raise InputError('--init_from: only without --resume, which brings parameters too')
+  beyond = [step for step in settings.keep_steps or () if step > settings.num_steps]
+  if beyond:
+    raise InputError(f'--keep_steps: {beyond[0]} exceeds --num_steps={settings.num_steps}')
+  if (settings.intervention_position or 0) >= settings.length:
+    raise InputError(f'--intervention_position: {settings.intervention_position} is not one of --length='
+                     f'{settings.length} positions, from 0')
+
+
 def connect(settings: SimpleNamespace) -> None:
   """Joins the other hosts; before anything asks for a device."""
   if not settings.distributed:
@@ -147,6 +162,7 @@ def connect(settings: SimpleNamespace) -> None:
 
 def runs(settings: SimpleNamespace, output_dir: Path) -> list[loop.Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
+  check(settings)
   train, valid = texts(settings)
   config = model(settings, train)
   if settings.resume or settings.init_from:
@@ -165,7 +181,7 @@ def runs(settings: SimpleNamespace, output_dir: Path) -> list[loop.Run]:
 
 def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
   """What to train on, and what to evaluate on."""
-  tokenizer = tokenizers.load(settings.tokenizer)
+  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
   train = flagged('data', corpus.load, settings.data, tokenizer)
   if settings.valid:
     return train, flagged('valid', corpus.load, settings.valid, tokenizer)

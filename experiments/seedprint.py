@@ -19,12 +19,14 @@ Exit code: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong inp
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
 from bornbiased_jax import fingerprints, methods, plotting, published, sources, verdict
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.kendall import MAX_ROWS
@@ -72,17 +74,33 @@ def main(settings, output_dir):
 
 def check(settings):
   """Raises InputError for networks that are not there, and flags that do not go with --align."""
-  for flag in ('base', 'suspect'):
-    flagged(flag, look_up, getattr(settings, flag))
+  models = {getattr(settings, flag): flagged(flag, look_up, getattr(settings, flag)) for flag in ('base', 'suspect')}
+  if not settings.align:
+    check_vocabularies(models, settings)
   if settings.align and settings.references:
     raise InputError('--references: only without --align')
   if settings.align and any(name.endswith('.npz') for name in (settings.base, settings.suspect)):
     raise InputError('--align: needs the networks themselves; a fingerprint cannot be turned')
 
 
-def look_up(name):
-  """Raises InputError where there is no network of that name."""
-  (fingerprints.load if name.endswith('.npz') else sources.load_config)(name)
+def look_up(name: str) -> ModelConfig | None:
+  """The model of a network, None of a fingerprint; raises InputError where there is none of that name."""
+  if not name.endswith('.npz'):
+    return sources.load_config(name)
+  fingerprints.load(name)
+  return None
+
+
+def check_vocabularies(models: dict[str, ModelConfig | None], settings: SimpleNamespace) -> None:
+  """Raises InputError for networks of one width, by name, that would draw different tokens from the probe."""
+  if settings.probe != 'tokens' or settings.num_ids:
+    return
+  first = {}
+  for name, model in models.items():
+    other, size = first.setdefault(model.width, (name, model.vocab_size)) if model else (None, None)
+    if model and model.vocab_size != size:
+      raise InputError(f'--num_ids: {other} knows {size} token ids and {name} {model.vocab_size}; give '
+                       f'--num_ids={min(size, model.vocab_size)} or less, so that all read the same')
 
 
 def plain(settings, output_dir):

@@ -105,7 +105,13 @@ def automatic(parse):
 
 def optional(parse):
   """'auto' and 'none' leave the value to the program."""
-  return lambda text: None if text in ('auto', 'none') else parse(text)
+  def parsed(text):
+    try:
+      return None if text in ('auto', 'none') else parse(text)
+    except InputError as error:
+      raise InputError(f"{error}, nor 'auto' or 'none'") from None
+
+  return parsed
 
 
 # Every setting that an experiment can have: its parser and its help.

@@ -21,7 +21,8 @@ def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
   """The run of a seed on 'english', which must be there, or on 'python', which need not."""
   run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
   if phase == 'english' and 0 not in checkpoint.steps(run):
-    raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of experiments.training_study')
+    raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of experiments.training_study, '
+                     'or other --seeds')
   return run
 
 

@@ -13,11 +13,12 @@ OUTPUT_DIR/corpora. Two CPU cores take about an hour and a half at
 from pathlib import Path
 from types import SimpleNamespace
 
-from bornbiased_jax import corpus, monitor, plotting, tokenizers
+from bornbiased_jax import corpus, monitor, plotting, text, tokenizers
 from bornbiased_jax.errors import InputError
 from experiments import pretrain
 from experiments import settings as command_line
 from experiments.results import make_directory
+from experiments.settings import flagged
 
 TEXTS = {'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
          'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on'}
@@ -35,7 +36,7 @@ _LAPTOP = dict(config='tiny_llama2', tokenizer='bytes', seeds='42-51', continued
                keep_steps='10,30,100,300', python_steps='500', python_keep_steps='100',
                english='none', english_valid='none', python='none', python_valid='none')
 SCALES = {
-    'smoke': _LAPTOP | dict(seeds='42,43', continued='42', batch_size='4', length='32', num_steps='6', keep_steps='3',
+    'smoke': _LAPTOP | dict(seeds='42-44', continued='42', batch_size='4', length='32', num_steps='6', keep_steps='3',
                             python_steps='4', python_keep_steps='2', **dict.fromkeys(TEXTS, 'tinyshakespeare')),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(config='nano_llama2', seeds='42,123,1000,2000', continued='42,123,1000,2000',
@@ -49,6 +50,9 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   for seed in settings.continued:
     if seed not in settings.seeds:
       raise InputError(f'--continued: {seed} is not one of --seeds={",".join(map(str, settings.seeds))}')
+  flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  for name in TEXTS:
+    flagged(name, text.sources, [getattr(settings, name)])
   make_directory(output_dir)
   corpora = {name: tokenize(settings, name, output_dir / 'corpora' / name) for name in TEXTS}
   train(settings, output_dir / 'english', corpora['english'], corpora['english_valid'], settings.seeds,

@@ -167,6 +167,9 @@ def test_a_story_of_another_version_is_refused(copied, change, message):
 def test_what_is_not_there_is_named(copied, directory, step, message):
   with pytest.raises(InputError, match=message):
     checkpoint.load_params(copied / directory, step)
+  if step is None:
+    with pytest.raises(InputError, match=message):
+      checkpoint.load_config(copied / directory)
 
 
 def test_the_checksum_sees_every_bit_and_no_mesh():

@@ -12,8 +12,6 @@ from experiments import ablation, settings
 
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence')
 
-pytestmark = pytest.mark.usefixtures('optimized')
-
 
 @pytest.fixture(scope='module')
 def smoke(tmp_path_factory):

@@ -203,7 +203,7 @@ def wait_for(condition, process):
     time.sleep(0.002)
 
 
-@pytest.mark.parametrize('kills', [int(os.environ.get('KILLS', 2))])
+@pytest.mark.parametrize('kills', [int(os.environ.get('KILLS', 1))])
 def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   """Saves are made at every step, so that most kills come in the middle of one."""
   directory, run, num_steps = tmp_path / 'run', tmp_path / 'run' / 'seed_3', 30 * kills

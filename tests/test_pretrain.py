@@ -28,13 +28,13 @@ def settings(**overrides):
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
   directory = tmp_path_factory.mktemp('study')
-  training_study.main(resolve(training_study.SCALES, 'smoke', training_study.STUDY_KINDS, batch_size='2', length='16'),
-                      directory)
+  training_study.main(resolve(training_study.SCALES, 'smoke', training_study.STUDY_KINDS, seeds='42,43', batch_size='2',
+                              length='16'), directory)
   return directory
 
 
 def test_seeds_that_are_continued_must_be_trained(tmp_path):
-  with pytest.raises(InputError, match='--continued: 7 is not one of --seeds=42,43'):
+  with pytest.raises(InputError, match='--continued: 7 is not one of --seeds=42,43,44'):
     training_study.main(resolve(training_study.SCALES, 'smoke', training_study.STUDY_KINDS, continued='42,7'),
                         tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
@@ -207,7 +207,12 @@ def test_large_models_train_one_after_another(tmp_path):
     (dict(valid='nowhere.txt'), '--valid: .*nowhere.txt'),
     (dict(init_from='nowhere'), '--init_from: nowhere is not a directory'),
     (dict(resume='nowhere'), '--resume: nowhere is not a directory'),
-    (dict(tokenizer='nowhere.model'), 'nowhere.model'),
+    (dict(tokenizer='nowhere.model'), '--tokenizer: .*nowhere.model'),
+    (dict(init_from='a', resume='b'), '--init_from: only without --resume'),
+    (dict(coordinator='host:1'), '--coordinator: only with --distributed'),
+    (dict(keep_steps='3,99'), '--keep_steps: 99 exceeds --num_steps=6'),
+    (dict(intervention='mask', intervention_position='16'), '--intervention_position: 16 is not one of --length=16'),
+    (dict(min_lr='1'), 'min_lr=1.0 exceeds peak_lr'),
     (dict(batch_size='3', accumulation='2'), 'accumulation=2 does not divide batch_size=3'),
     (dict(warmup_steps='6'), 'warmup_steps=6 must be fewer than num_steps=6'),
 ])

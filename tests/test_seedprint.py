@@ -175,7 +175,7 @@ def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
   """The published pipeline's two defects are at work here: gpt2 init, an input that both share."""
   config = configs.get('tiny_llama2', vocab_size=64)
   probe = Probe(kind, 600, 4)
-  prints = fingerprints.of_seeds(config, range(8), probe)
+  prints = fingerprints.of_seeds(config, range(6), probe)
   shared = prints[0].input_ND if kind == 'gaussian' else None
   z = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, shared, num_permutations=99).z
        for a, b in itertools.combinations(prints, 2)]

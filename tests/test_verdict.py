@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import checkpoint, configs, fingerprints, verdict
+from bornbiased_jax import checkpoint, configs, fingerprints, huggingface, verdict
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.initialization import init_params
@@ -123,9 +123,14 @@ def test_the_zoo_is_compared_pair_by_pair(tmp_path, capsys):
   assert table.shape == (5, 5) and table[1, 2] == table[2, 1] and float(table[1, 2]) > 10
   assert (tmp_path / 'out' / 'figure.png').exists()
   settings.networks = ['tiny_gpt2:1']
-  with pytest.raises(InputError, match='at least two networks'):
+  with pytest.raises(InputError, match='at least two different networks'):
     lineage.main(settings, tmp_path / 'out')
   settings.networks = ['tiny_gpt2:1', 'nowhere']
   with pytest.raises(InputError, match='nowhere: no such network'):
+    lineage.main(settings, tmp_path / 'none')
+  settings.networks = ['tiny_gpt2:1', 'tiny_gpt2:2', str(tmp_path / 'bytes')]
+  huggingface.save(tmp_path / 'bytes', configs.get('tiny_llama2', vocab_size=257), init_params(
+      configs.get('tiny_llama2', vocab_size=257), 1))
+  with pytest.raises(InputError, match='--num_ids: tiny_gpt2:1 knows 2048 .*bytes 257; give --num_ids=257'):
     lineage.main(settings, tmp_path / 'none')
   assert not (tmp_path / 'none').exists()
