@@ -15,7 +15,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size, in_batches
+from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import exact
 from bornbiased_jax.probes import Probe
@@ -102,8 +102,7 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   check_projectable(probe.num_sequences, config_a.width)
   change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
   read = lambda config, params, change_DD: in_batches(
-      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences,
-      default_batch_size(probe.num_sequences, probe.length))
+      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences, probe.length)
   hidden_a, input_a = read(config_a, params_a, jnp.eye(config_a.width))
   hidden_b, _ = read(config_b, params_b, change_DD)
   with jax.default_matmul_precision('highest'):

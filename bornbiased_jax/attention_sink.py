@@ -12,7 +12,7 @@ import numpy as np
 
 from bornbiased_jax import attention
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size, in_batches
+from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.loss import token_losses
 from bornbiased_jax.transformer import Transformer
@@ -145,8 +145,7 @@ def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int
 
 def _in_batches(measure, params, config, tokens_NT):
   with jax.default_matmul_precision('highest'):
-    return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), len(tokens_NT),
-                      default_batch_size(*tokens_NT.shape))
+    return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), *tokens_NT.shape)
 
 
 def _read(config, params, tokens_BT, *names):

@@ -57,11 +57,12 @@ def default_batch_size(num_sequences: int, length: int, backend: str | None = No
   return -(-num_sequences // num_batches)
 
 
-def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, size: int) -> Any:
-  """`measure(index_B)` of sequences 0 to n - 1, `size` at a time, as numpy arrays [n, …].
+def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int, size: int | None = None) -> Any:
+  """`measure(index_B)` of sequences 0 to n - 1 in batches (None: of `default_batch_size`), as numpy arrays [n, …].
 
   The last batch wraps around: as large as the others, it needs no other program.
   """
+  size = size or default_batch_size(num_sequences, length)
   parts = [jax.device_get(measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)

@@ -92,7 +92,7 @@ def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: t
     on_batch(min(batch_size, n - int(index_B[0])))
     return kept
 
-  answers = in_batches(answers_to, n, batch_size)
+  answers = in_batches(answers_to, n, probe.length, batch_size)
   hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
   return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
 

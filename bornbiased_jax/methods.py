@@ -11,7 +11,7 @@ import numpy as np
 
 from bornbiased_jax import alignment, baselines, fingerprints, published, verdict
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.ensemble import default_batch_size, in_batches
+from bornbiased_jax.ensemble import in_batches
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fingerprints import Fingerprint
 from bornbiased_jax.probes import Probe
@@ -64,7 +64,7 @@ class Subject:
     """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
     layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
     read = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
-    return in_batches(read, NUM_STATEMENTS, default_batch_size(NUM_STATEMENTS, self.probe.length))
+    return in_batches(read, NUM_STATEMENTS, self.probe.length)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:

@@ -50,11 +50,11 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   for seed in settings.continued:
     if seed not in settings.seeds:
       raise InputError(f'--continued: {seed} is not one of --seeds={",".join(map(str, settings.seeds))}')
-  flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
   for name in TEXTS:
     flagged(name, text.sources, [getattr(settings, name)])
   make_directory(output_dir)
-  corpora = {name: tokenize(settings, name, output_dir / 'corpora' / name) for name in TEXTS}
+  corpora = {name: tokenize(getattr(settings, name), tokenizer, output_dir / 'corpora' / name) for name in TEXTS}
   train(settings, output_dir / 'english', corpora['english'], corpora['english_valid'], settings.seeds,
         settings.num_steps, settings.keep_steps, base=settings.scale)
   train(settings, output_dir / 'python', corpora['python'], corpora['python_valid'], settings.continued,
@@ -62,8 +62,8 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   report(settings, output_dir)
 
 
-def tokenize(settings: SimpleNamespace, name: str, directory: Path) -> Path:
-  corpus.write([getattr(settings, name)], tokenizers.load(settings.tokenizer), directory)
+def tokenize(source: str, tokenizer: tokenizers.Tokenizer, directory: Path) -> Path:
+  corpus.write([source], tokenizer, directory)
   return directory
 
 
