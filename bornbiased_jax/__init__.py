@@ -1,23 +1,14 @@
 """Random transformers in JAX: their born bias, its cause, and what becomes of it.
 
-Modules, each importing only from those above it:
+Rooms, each importing only from those above it; lineage and training do not know each other:
 
-  errors, files, environment, plotting   shared by all
-  configs                                a model as a frozen dataclass; presets
-  attention, interventions, transformer  the one Linen module; its kernels, and what is done to its positions
-  flops, scale                           what a forward pass costs; what a compiled program moves
-  initialization, probes                 a seed is a network; random inputs
-  statistics                             sums over outputs, and of these:
-  preference, similarity, positions      the statistics of the paper
-  ensemble                               many networks at once
-  simplified, theory                     the paper's simplified layers; closed forms
-  sharding, checkpoint                   parameters on any mesh and on disk
-  huggingface_families, huggingface      networks of others, in and out
-  tokenizers, text, memory_map, corpus   text as batches of tokens
-  loss, training, monitor, start, loop   a step, and a run from the first to the last
-  fingerprints, sources                  what a network answers; networks by name
-  kendall, published, seedprint          tau; the published test and the calibrated one
-  alignment, verdict                     networks in another basis; what may be said of two
-  alterations, baselines, methods        attacks; other fingerprints; all of them behind one interface
-  attention_sink                         sinks, what goes with them, and losses of texts
+  configs    a model as a frozen dataclass, and the presets of the paper
+  models     the transformer, its initialization, loss and sharding
+  analysis   probes, statistics, ensembles of seeds, theory, attention sinks
+  data       text as batches of token ids
+  storage    checkpoints, and directories of `transformers`
+  training   a step, and a run from the first to the last
+  lineage    fingerprints, SeedPrint and its peers, verdicts
+
+Beside them errors, files, environment and plotting, which all share.
 """

@@ -15,10 +15,10 @@ output folder. Started again, it goes on where it was.
 
 import numpy as np
 
-from bornbiased_jax import configs, plotting, preference, similarity
-from bornbiased_jax.statistics import p_value_text
-from experiments import contraction
-from experiments import settings as command_line
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import preference, similarity
+from bornbiased_jax.analysis.statistics import p_value_text
+from experiments import command_line, contraction
 from experiments.cells import measure_cells, transformer_cell
 from experiments.results import Results, grouped, mean_ci95, plus_minus
 from experiments.seed_sweep import COMMON, readout

@@ -19,11 +19,12 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import ensemble, plotting, similarity, statistics, theory
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis import ensemble, similarity, statistics, theory
+from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.configs import BASE_STD, ModelConfig
-from bornbiased_jax.simplified import StackConfig
-from bornbiased_jax.transformer import activate
-from experiments import settings as command_line
+from bornbiased_jax.models.transformer import activate
+from experiments import command_line
 from experiments.amplification import COMMON, layers_row
 from experiments.cells import measure_cells, stack_cell
 from experiments.results import Results, grouped, mean_and_theory

@@ -14,9 +14,10 @@ again, it goes on where it was.
 
 import numpy as np
 
-from bornbiased_jax import plotting, similarity, theory
-from bornbiased_jax.simplified import StackConfig
-from experiments import settings as command_line
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis import similarity, theory
+from bornbiased_jax.analysis.simplified import StackConfig
+from experiments import command_line
 from experiments.cells import measure_cells, stack_cell
 from experiments.results import Results, grouped, mean_and_theory
 

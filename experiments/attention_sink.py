@@ -37,12 +37,15 @@ import dataclasses
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import attention_sink, checkpoint, configs, corpus, sources, tokenizers
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import attention_sink
+from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.errors import InputError
-from experiments import pretrain, sink_report
-from experiments import settings as command_line
+from bornbiased_jax.lineage import networks
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, pretrain, sink_report
+from experiments.command_line import automatic, choice, flagged, listed, optional, positive, whole
 from experiments.results import Results, ci95
-from experiments.settings import automatic, choice, flagged, listed, optional, positive, whole
 
 # 'rmsnorm' has parameters that only training finds.
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
@@ -142,7 +145,7 @@ def named(settings, texts):
   vocab_size = next(iter(texts.values())).vocab_size
   cases = []
   for name in settings.networks:
-    config = sources.load_config(name)
+    config = networks.load_config(name)
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
       raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} {config.vocab_size}; '
                        "give the network's own")
@@ -151,7 +154,7 @@ def named(settings, texts):
     for afterwards in (None, *(settings.afterwards or ())):
       if not afterwards or config.intervention == 'none':
         cases.append((name, afterwards, None, None, lambda name=name, afterwards=afterwards: changed(
-            settings, *sources.load(name)[:2], afterwards)))
+            settings, *networks.load(name)[:2], afterwards)))
   return cases
 
 

@@ -24,13 +24,14 @@ import itertools
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import checkpoint, methods, plotting, sources
-from bornbiased_jax.initialization import init_params
-from bornbiased_jax.methods import METHODS, Subject
-from experiments import settings as command_line
-from experiments import study
+from bornbiased_jax import plotting
+from bornbiased_jax.lineage import methods, networks
+from bornbiased_jax.lineage.methods import METHODS, Subject
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, study
+from experiments.command_line import whole
 from experiments.results import Results, grouped
-from experiments.settings import whole
 
 LEVEL = 0.01
 
@@ -46,10 +47,10 @@ SCALES = {'smoke': _LAPTOP | dict(seeds='42,43', num_sequences='300', length='4'
 
 def main(settings, output_dir):
   todo = pairs(settings)
-  study.check_num_sequences(settings, sources.load_config(todo[0][2]))
+  study.check_num_sequences(settings, networks.load_config(todo[0][2]))
   results = Results(output_dir, 'baselines', settings)
   done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
-  take = functools.cache(lambda name: study.subject(*sources.load(name)[:2], settings))
+  take = functools.cache(lambda name: study.subject(*networks.load(name)[:2], settings))
   fresh = functools.cache(lambda config: fresh_networks(config, settings))
   null = functools.cache(lambda method, base: methods.reference_scores(method, take(base), fresh(take(base).config)))
   for table, related, base, suspect in tqdm(todo, desc='pairs', unit='pair'):

@@ -24,7 +24,7 @@ from absl import flags
 from bornbiased_jax import plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments import settings as command_line
+from experiments import command_line
 from experiments.benchmarks import chart
 from experiments.results import make_directory, write_json
 

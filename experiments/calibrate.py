@@ -30,16 +30,16 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import alignment, configs, fingerprints, plotting, published, seedprint, sources
-from bornbiased_jax.checkpoint import load_config
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.initialization import init_params
-from bornbiased_jax.probes import Probe
-from bornbiased_jax.verdict import input_is_shared
-from experiments import settings as command_line
-from experiments import study
+from bornbiased_jax.lineage import alignment, fingerprints, networks, published, seedprint
+from bornbiased_jax.lineage.verdict import input_is_shared
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage.checkpoint import load_config
+from experiments import command_line, study
+from experiments.command_line import KINDS, choice, listed, optional, whole
 from experiments.results import Results
-from experiments.settings import KINDS, choice, listed, optional, whole
 
 ALPHAS = (0.05, 0.01, 0.001)
 PROBES = ('gaussian', 'tokens', 'shared_tokens')
@@ -103,7 +103,7 @@ def cells(settings):
     config = load_config(runs[0])
     study.check_num_sequences(settings, config)
     if alignable(config):
-      found['trained, aligned'] = lambda: measure_aligned([sources.load(run)[:2] for run in runs], settings)
+      found['trained, aligned'] = lambda: measure_aligned([networks.load(run)[:2] for run in runs], settings)
   return found
 
 
@@ -119,7 +119,7 @@ def random_networks(config, kind, settings):
 
 def trained_networks(kind, settings):
   bar = tqdm(runs_of(settings), desc=f'fingerprints, {kind}', unit='network', leave=False)
-  return [sources.fingerprint(run, probe_of(kind, settings)) for run in bar]
+  return [networks.fingerprint(run, probe_of(kind, settings)) for run in bar]
 
 
 def runs_of(settings) -> list[str]:

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from bornbiased_jax import configs, ensemble, flops
-from bornbiased_jax.probes import Probe
-from bornbiased_jax.simplified import StackConfig, stack
-from bornbiased_jax.statistics import Statistic
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.simplified import StackConfig, stack
+from bornbiased_jax.analysis.statistics import Statistic
+from bornbiased_jax.models import flops
 from experiments.results import Results
 
 

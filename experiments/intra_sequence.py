@@ -19,10 +19,11 @@ import itertools
 
 import numpy as np
 
-from bornbiased_jax import configs, plotting, positions, similarity, statistics, theory
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import positions, similarity, statistics, theory
+from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.simplified import StackConfig
-from experiments import settings as command_line
+from experiments import command_line
 from experiments.ablation import GAUSSIAN
 from experiments.cells import measure_cells, stack_cell, transformer_cell
 from experiments.results import Results, grouped

@@ -25,13 +25,14 @@ from scipy import stats
 from scipy.cluster import hierarchy
 from tqdm import tqdm
 
-from bornbiased_jax import checkpoint, plotting, verdict
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.statistics import p_value_text
-from experiments import seedprint
-from experiments import settings as command_line
+from bornbiased_jax.lineage import verdict
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, seedprint
 from experiments.results import make_directory, table, write_json
 
 MOST_SHOWN = 40

@@ -15,15 +15,17 @@ vector, which all networks carry along, is projected out first.
 
 import numpy as np
 
-from bornbiased_jax import checkpoint, plotting, published, similarity
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis import similarity
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.kendall import kendall_tau
-from bornbiased_jax.seedprint import without_shared_input
-from bornbiased_jax.verdict import input_is_shared
-from experiments import seedprint, study
-from experiments import settings as command_line
+from bornbiased_jax.lineage import published
+from bornbiased_jax.lineage.kendall import kendall_tau
+from bornbiased_jax.lineage.seedprint import without_shared_input
+from bornbiased_jax.lineage.verdict import input_is_shared
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, seedprint, study
+from experiments.command_line import optional, whole
 from experiments.results import Results
-from experiments.settings import optional, whole
 
 PHASES = ('english', 'python')
 PERSISTENCE_KINDS = study.STUDY_KINDS | seedprint.PROBE_SETTINGS | {

@@ -29,13 +29,16 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from bornbiased_jax import configs, corpus, loop, monitor, plotting, sharding, sources, start, tokenizers
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training import Recipe
-from experiments import settings as command_line
-from experiments.results import make_directory, table, write_json
-from experiments.settings import (
+from bornbiased_jax.lineage import networks
+from bornbiased_jax.models import sharding
+from bornbiased_jax.training import loop, monitor, start
+from bornbiased_jax.training.step import Recipe
+from experiments import command_line
+from experiments.command_line import (
   KINDS,
   automatic,
   choice,
@@ -49,6 +52,7 @@ from experiments.settings import (
   switch,
   whole,
 )
+from experiments.results import make_directory, table, write_json
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took .64 to 1.1 times
 # as long as one after another (`benchmark training`).
@@ -209,7 +213,7 @@ def parent_config(source: str) -> configs.ModelConfig:
   """Of a run, a folder of runs (its first), or a transformers directory."""
   if not Path(source).expanduser().is_dir():
     raise InputError(f'{source} is not a directory: neither a run, nor a folder of runs, nor a transformers model')
-  return sources.load_config(str(next(iter(start.runs_in(source)), source)))
+  return networks.load_config(str(next(iter(start.runs_in(source)), source)))
 
 
 def report(settings: SimpleNamespace, output_dir: Path, rates: list[dict]) -> None:

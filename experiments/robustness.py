@@ -23,14 +23,15 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import alterations, checkpoint, configs, plotting, sources
+from bornbiased_jax import configs, plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.initialization import init_params
-from bornbiased_jax.methods import METHODS, Subject
-from experiments import settings as command_line
-from experiments import study
+from bornbiased_jax.lineage import alterations, networks
+from bornbiased_jax.lineage.methods import METHODS, Subject
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, study
+from experiments.command_line import KINDS, choice, listed, number, optional
 from experiments.results import Results
-from experiments.settings import KINDS, choice, listed, number, optional
 
 P_LEVEL = 0.01
 
@@ -82,7 +83,7 @@ def random_networks(settings) -> dict[int, Subject]:
 def load(settings, step, phase='english') -> dict[int, Subject]:
   """Networks of the study by seed, as they are at a step ('@0') or, '', at the last; those that are there."""
   runs = {seed: study.run_of(settings, phase, seed) for seed in settings.seeds}
-  return {seed: study.subject(*sources.load(f'{run}{step}')[:2], settings) for seed, run in runs.items()
+  return {seed: study.subject(*networks.load(f'{run}{step}')[:2], settings) for seed, run in runs.items()
           if checkpoint.steps(run)}
 
 

@@ -36,11 +36,10 @@ import jax
 from bornbiased_jax import configs
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments import scale_programs
-from experiments import settings as command_line
+from experiments import command_line, scale_programs
+from experiments.command_line import KINDS, optional, preset_name, whole
 from experiments.results import make_directory, table, write_json
 from experiments.scale_programs import CHIPS, GIB
-from experiments.settings import KINDS, optional, preset_name, whole
 
 
 def topology_name(text):

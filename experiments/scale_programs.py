@@ -18,11 +18,15 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from bornbiased_jax import attention, configs, ensemble, fingerprints, flops, initialization, sharding, training
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.probes import Probe
-from bornbiased_jax.scale import Traffic, traffic
+from bornbiased_jax.lineage import fingerprints
+from bornbiased_jax.models import attention, flops, initialization, sharding
+from bornbiased_jax.training.step import Recipe, init_state, train_step
 from experiments import seed_sweep
+from experiments.hlo_traffic import Traffic, traffic
 
 GIB = 2**30
 
@@ -91,15 +95,15 @@ def slice_of(topology: str) -> tuple[Chip, list]:
 
 
 def train(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
-  """An optimizer step (training.train_step), its state in float32."""
+  """An optimizer step (train_step), its state in float32."""
   if settings.batch_size is None:
     raise InputError("--batch_size: 'auto' is not for --program=train; give the sequences of a step")
   config = configs.get(settings.config, dtype=settings.dtype, remat=settings.remat)
   settings = _with_length(settings, config)
   # The number of steps only shapes the learning rate.
-  recipe = training.Recipe(num_steps=200_000, batch_size=settings.batch_size, length=settings.length,
+  recipe = Recipe(num_steps=200_000, batch_size=settings.batch_size, length=settings.length,
                            accumulation=settings.accumulation)
-  state = jax.eval_shape(functools.partial(training.init_state, config, recipe), 0)
+  state = jax.eval_shape(functools.partial(init_state, config, recipe), 0)
   mesh = _mesh(devices, mesh_shape(len(devices), _bytes(state) + _bytes(state.params), chip.hbm,
                                    settings.data, settings.fsdp, settings.tensor))
   _check_batch(settings, mesh, settings.accumulation)
@@ -107,7 +111,7 @@ def train(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
   def lower():
     placed = sharding.shardings(mesh, state)
     attend = attention.choose(config, recipe.length, mesh, backend='tpu')
-    step = jax.jit(functools.partial(training.train_step, config, recipe, attend=attend), donate_argnums=0,
+    step = jax.jit(functools.partial(train_step, config, recipe, attend=attend), donate_argnums=0,
                    in_shardings=(placed, NamedSharding(mesh, sharding.BATCH)), out_shardings=(placed, None))
     return step.lower(state, jax.ShapeDtypeStruct((recipe.batch_size, recipe.length + 1), 'int32'))
 

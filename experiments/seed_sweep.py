@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import configs, plotting, preference, similarity, statistics
-from bornbiased_jax.transformer import Transformer
-from experiments import settings as command_line
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import preference, similarity, statistics
+from bornbiased_jax.models.transformer import Transformer
+from experiments import command_line
 from experiments.cells import measure_cells, transformer_cell
 from experiments.results import Results, grouped, mean_ci95, plus_minus
 

@@ -25,16 +25,17 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import fingerprints, methods, plotting, published, sources, verdict
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis.probes import KINDS as PROBE_KINDS
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.kendall import MAX_ROWS
-from bornbiased_jax.probes import KINDS as PROBE_KINDS
-from bornbiased_jax.probes import Probe
-from experiments import settings as command_line
+from bornbiased_jax.lineage import fingerprints, methods, networks, published, verdict
+from bornbiased_jax.lineage.kendall import MAX_ROWS
+from experiments import command_line
+from experiments.command_line import KINDS, choice, flagged, optional, required, switch, whole
 from experiments.results import make_directory, write_json
-from experiments.settings import KINDS, choice, flagged, optional, required, switch, whole
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 
@@ -44,8 +45,8 @@ PROBE_SETTINGS = {
     'num_ids': (optional(whole), "random ids are below it, for networks of different vocabularies; 'auto': all"),
 }
 SEEDPRINT_KINDS = KINDS | PROBE_SETTINGS | {
-    'base': (required(sources.FORMS), f'a network: {sources.FORMS}'),
-    'suspect': (required(sources.FORMS), 'another, likewise'),
+    'base': (required(networks.FORMS), f'a network: {networks.FORMS}'),
+    'suspect': (required(networks.FORMS), 'another, likewise'),
     'align': (switch, 'undo a rotation or permutation of the residual channels first, found from the embeddings'),
     'references': (lambda text: whole(text, 0, 10**4),
                    "fresh random networks of the base's architecture to compare it with"),
@@ -86,7 +87,7 @@ def check(settings):
 def look_up(name: str) -> ModelConfig | None:
   """The model of a network, None of a fingerprint; raises InputError where there is none of that name."""
   if not name.endswith('.npz'):
-    return sources.load_config(name)
+    return networks.load_config(name)
   fingerprints.load(name)
   return None
 
@@ -123,7 +124,7 @@ def plain(settings, output_dir):
 def aligned(settings, output_dir):
   """The same of both networks, the suspect in a basis that is found from the embeddings."""
   probe = dataclasses.replace(probe_of(settings), kind='gaussian', num_ids=None)
-  *networks, about = zip(*(sources.load(name) for name in (settings.base, settings.suspect)), strict=True)
+  *networks, about = zip(*(networks.load(name) for name in (settings.base, settings.suspect)), strict=True)
   return *verdict.compare_aligned(*zip(*networks, strict=True), probe, about), None
 
 
@@ -133,7 +134,7 @@ def probe_of(settings) -> Probe:
 
 def take(name, probe, cache):
   with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
-    return sources.fingerprint(name, probe, cache, on_batch=bar.update)
+    return networks.fingerprint(name, probe, cache, on_batch=bar.update)
 
 
 def refer(base, report, probe, settings) -> dict:

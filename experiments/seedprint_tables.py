@@ -20,11 +20,12 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bornbiased_jax import checkpoint, fingerprints, plotting, published, seedprint, sources, verdict
-from bornbiased_jax.statistics import p_value_text
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.lineage import fingerprints, networks, published, seedprint, verdict
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line, study
 from experiments import seedprint as program
-from experiments import settings as command_line
-from experiments import study
 from experiments.results import Results, grouped
 
 TABLES_KINDS = study.STUDY_KINDS | program.PROBE_SETTINGS
@@ -39,7 +40,7 @@ PUBLISHED = {(False, 'a'): '.357–.678', (False, 'b'): '4.0e-10–5.6e-4', (Fal
 
 def main(settings, output_dir):
   todo = pairs(settings)
-  config = sources.load_config(todo[0][2])
+  config = networks.load_config(todo[0][2])
   study.check_num_sequences(settings, config)
   results = Results(output_dir, 'seedprint_tables', settings)
   done = {(row['base'], row['suspect']) for row in results.rows}

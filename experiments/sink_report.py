@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import plotting
-from bornbiased_jax.attention_sink import THRESHOLD, uniform_weight
+from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 from experiments.results import ci95, grouped, mean_ci95, plus_minus
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from bornbiased_jax import checkpoint, seedprint
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.methods import METHODS, Score, Subject
-from bornbiased_jax.probes import Probe
-from experiments.settings import KINDS, choice, flagged, listed, required
+from bornbiased_jax.lineage import seedprint
+from bornbiased_jax.lineage.methods import METHODS, Score, Subject
+from bornbiased_jax.storage import checkpoint
+from experiments.command_line import KINDS, choice, flagged, listed, required
 
 STUDY_KINDS = KINDS | {
     'study': (required('a folder of experiments.training_study'),

@@ -14,9 +14,9 @@ Started again, it goes on where it was.
 
 from absl import flags
 
-from bornbiased_jax import corpus, tokenizers
+from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.errors import InputError
-from experiments import settings as command_line
+from experiments import command_line
 
 NAMES = ('input', 'tokenizer', 'output_dir')
 

@@ -13,12 +13,13 @@ OUTPUT_DIR/corpora. Two CPU cores take about an hour and a half at
 from pathlib import Path
 from types import SimpleNamespace
 
-from bornbiased_jax import corpus, monitor, plotting, text, tokenizers
+from bornbiased_jax import plotting
+from bornbiased_jax.data import corpus, text, tokenizers
 from bornbiased_jax.errors import InputError
-from experiments import pretrain
-from experiments import settings as command_line
+from bornbiased_jax.training import monitor
+from experiments import command_line, pretrain
+from experiments.command_line import flagged
 from experiments.results import make_directory
-from experiments.settings import flagged
 
 TEXTS = {'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
          'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on'}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax import huggingface
-from bornbiased_jax.transformer import Transformer
+from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.storage import huggingface
 
 TOLERANCE = 1e-4
 

@@ -10,8 +10,8 @@ import pytest
 from scipy import special
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.initialization import draw_params
-from bornbiased_jax.transformer import READS, Transformer
+from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.transformer import READS, Transformer
 
 # Epsilon and theta are far from their defaults, so that a test sees them.
 BASE = dict(num_layers=3, num_heads=4, width=16, mlp_width=24, vocab_size=31, length=8,

@@ -3,7 +3,7 @@
 import json
 import lzma
 
-from bornbiased_jax import text, tokenizers
+from bornbiased_jax.data import text, tokenizers
 
 BYTES = tokenizers.load('bytes')
 STORIES = '\nOne.\nTwo.\n<|endoftext|>\nThree\r\n\n<|endoftext|><|endoftext|>Föur 四 \n'

@@ -6,8 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs, loop, sharding, training
-from bornbiased_jax.corpus import Corpus
+from bornbiased_jax import configs
+from bornbiased_jax.data.corpus import Corpus
+from bornbiased_jax.models import sharding
+from bornbiased_jax.training import loop
+from bornbiased_jax.training.step import Recipe
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 MAKE_MESH = sharding.make_mesh  # Which `one_device` replaces.
@@ -35,7 +38,7 @@ def one_device():
 def run(directory, seeds=(3,), shape=(), recipe=(), **settings):
   settings = dict(data=tokens(), validation=tokens(1), data_seed=5, save_every=2, evaluate_every=3,
                   validation_sequences=8, config=CONFIG) | settings
-  return loop.Run(recipe=training.Recipe(**RECIPE | dict(recipe)), seeds=seeds, directory=directory,
+  return loop.Run(recipe=Recipe(**RECIPE | dict(recipe)), seeds=seeds, directory=directory,
                   mesh=mesh(*shape), **settings)
 
 

@@ -5,11 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax import configs, fingerprints, verdict
-from bornbiased_jax.ensemble import default_batch_size
-from bornbiased_jax.initialization import init_params
-from bornbiased_jax.probes import Probe
-from bornbiased_jax.transformer import Transformer
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.ensemble import default_batch_size
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage import fingerprints, verdict
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import Transformer
 from experiments.benchmarks import timing
 
 

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import attention, configs, sharding
+from bornbiased_jax import configs
+from bornbiased_jax.models import attention, sharding
 from experiments.benchmarks import timing
 from experiments.benchmarks.training import recipe_of, stepper
 

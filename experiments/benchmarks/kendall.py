@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import kendall
+from bornbiased_jax.lineage import kendall
 from experiments.benchmarks import timing
 
 

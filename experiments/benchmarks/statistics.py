@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import published, seedprint
+from bornbiased_jax.lineage import published, seedprint
 from experiments.benchmarks import timing
 from experiments.benchmarks.kendall import columns
 

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import configs, ensemble, flops, probes
-from bornbiased_jax.initialization import init_params
-from bornbiased_jax.transformer import Transformer
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble, probes
+from bornbiased_jax.models import flops
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import Transformer
 from experiments import seed_sweep
 from experiments.benchmarks import timing
 
@@ -97,7 +99,8 @@ def seeds_row(few=4, many=64, rounds=5):
 def memory_row(experiment):
   """Peak memory of whole runs of few and many networks, few and many sequences."""
   program = '''
-from bornbiased_jax import configs, ensemble, probes
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble, probes
 from experiments.{experiment} import statistic
 config = configs.get('tiny_gpt2')
 probe = probes.Probe('tokens', {n}, 32)

@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import attention, configs, flops, huggingface, sharding, training
-from bornbiased_jax.initialization import init_params
+from bornbiased_jax import configs
+from bornbiased_jax.models import attention, flops, sharding
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
 from experiments.benchmarks import timing
 
 # On a CPU: seconds a step; on an accelerator: the recipe of Table 13, as much of its batch as one part has.
@@ -29,7 +32,7 @@ def run() -> list[dict]:
 
 
 def recipe_of(batch_size, length):
-  return training.Recipe(num_steps=10**6, batch_size=batch_size, length=length, warmup_steps=1)
+  return Recipe(num_steps=10**6, batch_size=batch_size, length=length, warmup_steps=1)
 
 
 def stepper(config, recipe, seeds, attend=None):
@@ -48,8 +51,8 @@ def stepper(config, recipe, seeds, attend=None):
 @functools.lru_cache
 def programs(config, recipe, attend):
   """Initialization and step, compiled once; of several networks without `attend`."""
-  init = functools.partial(training.init_state, config, recipe)
-  step = functools.partial(training.train_step, attend=attend) if attend else training.ensemble_step
+  init = functools.partial(init_state, config, recipe)
+  step = functools.partial(train_step, attend=attend) if attend else ensemble_step
   return (jax.jit(init if attend else jax.vmap(init)),
           jax.jit(functools.partial(step, config, recipe), donate_argnums=0))
 

@@ -1,0 +1,258 @@
+"""Documents of local text files and of prepared tensorflow-datasets, streamed.
+
+A document longer than a fragment comes in several, so that memory does not grow
+with it. How text is cut depends on the text alone.
+"""
+
+import codecs
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import hashlib
+import json
+import lzma
+import os
+from pathlib import Path
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+EMBEDDED = 'tinyshakespeare'
+SUFFIXES = ('.txt', '.txt.xz', '.jsonl', '.jsonl.xz')
+SEPARATOR = re.compile(r'\n?<\|endoftext\|>\n?')
+MARGIN = len('\n<|endoftext|>\n')
+# Before a lone space or line end no tokenizer has merged anything.
+CUT = re.compile(r'(?<=\S)[ \n](?=\S)')
+SHORTEST_CUT, LONGEST = 2**14, 2**15
+BLOCK = 2**16
+TFDS = re.compile(r'tfds:(.*?)(?::([A-Za-z_]\w*(?:\[.*\])?))?', re.DOTALL)
+DIGEST_BLOCKS = 1024
+
+
+class Fragment(NamedTuple):
+  """A part of a document.
+
+  Attributes:
+    text: never empty, except where a document ends just after a cut.
+    begins: it is the first of its document.
+    ends: it is the last of its document.
+    position: bytes of the source that were read so far.
+  """
+
+  text: str
+  begins: bool
+  ends: bool
+  position: int
+
+
+class Source(NamedTuple):
+  """Where documents come from.
+
+  Attributes:
+    name: of the file, or of the data set and its split.
+    size: bytes as stored, compressed or not.
+    digest: of the content, or of evenly spaced parts of a large one; of a tfds data set, of its name and size.
+    fragments: all its documents, from the beginning.
+  """
+
+  name: str
+  size: int
+  digest: str
+  fragments: Callable[[], Iterator[Fragment]]
+
+
+def sources(specs: Iterable[str | os.PathLike]) -> list[Source]:
+  """What text is meant.
+
+  Args:
+    specs: each a file `.txt` (one document, or several, each followed by
+      <|endoftext|>) or `.jsonl` (a document a line, under "text"), also `.xz`; a
+      folder of such files, taken in the order of their names;
+      'tfds:NAME_OR_FOLDER[:split]', a prepared tensorflow-datasets data set; or
+      'tinyshakespeare', which is part of the package.
+
+  Raises:
+    InputError: names what is missing or cannot be read. Mistakes inside a text
+      come up where it is read.
+  """
+  found = []
+  for spec in map(str, specs):
+    found += [_tfds_source(spec)] if spec.startswith('tfds:') else map(_file_source, _text_files(spec))
+  return found
+
+
+def fragments(sources: Iterable[Source]) -> Iterator[Fragment]:
+  """All documents of all sources in turn; `position` counts the bytes of all."""
+  before = 0
+  for source in sources:
+    for fragment in source.fragments():
+      yield fragment._replace(position=before + fragment.position)
+    before += source.size
+
+
+def digest(array: np.ndarray) -> str:
+  """16 hex digits for the bytes of an array: of all up to 64 MiB, of 1024 evenly spaced blocks beyond."""
+  content = array.view(np.uint8)
+  sha256 = hashlib.sha256(str(content.size).encode())
+  starts = range(0, content.size, BLOCK)
+  if len(starts) > DIGEST_BLOCKS:
+    starts = [i * (content.size - BLOCK) // (DIGEST_BLOCKS - 1) for i in range(DIGEST_BLOCKS)]
+  for start in starts:
+    sha256.update(content[start:start + BLOCK])
+  return sha256.hexdigest()[:16]
+
+
+def _text_files(spec):
+  if spec == EMBEDDED:
+    return [Path(__file__).parent / f'{EMBEDDED}.txt.xz']
+  path = Path(spec).expanduser()
+  if path.is_dir():
+    files = sorted(file for file in path.rglob('*') if file.name.endswith(SUFFIXES) and file.is_file()
+                   and not any(part.startswith('.') for part in file.relative_to(path).parts))
+    if not files:
+      raise InputError(f'{path} has no files {", ".join(SUFFIXES)}')
+    return files
+  if not path.exists() or not path.name.endswith(SUFFIXES):
+    raise InputError(f'no text {spec!r}: give a file {", ".join(SUFFIXES)}, a folder of them, tfds:NAME or {EMBEDDED}')
+  return [path]
+
+
+def _file_source(path):
+  with _reading(path):
+    content = np.memmap(path, np.uint8, 'r') if path.stat().st_size else np.zeros(0, np.uint8)
+    return Source(path.name, content.size, digest(content), lambda: _file_fragments(path))
+
+
+@contextlib.contextmanager
+def _reading(path):
+  try:
+    yield
+  except EOFError:
+    raise InputError(f'{path} is cut short; copy it again') from None
+  except lzma.LZMAError:
+    raise InputError(f'{path} is not an .xz file, or damaged; copy it again') from None
+  except OSError as error:
+    raise InputError(f'cannot read {path}: {error.strerror}') from None
+
+
+def _file_fragments(path):
+  with _reading(path), open(path, 'rb') as stored:
+    with lzma.open(stored) if path.suffix == '.xz' else stored as file:
+      if path.name.removesuffix('.xz').endswith('.jsonl'):
+        parts = (part for text in _json_texts(path, file) for part in _cut(_blocks(text)))
+      else:
+        parts = _cut(_decoded(path, file), SEPARATOR)
+      for part in parts:
+        yield Fragment(*part, stored.tell())
+
+
+def _decoded(path, file):
+  decoder, offset = codecs.getincrementaldecoder('utf-8-sig')(), 0
+  while True:
+    block = file.read(BLOCK)
+    pending = len(decoder.getstate()[0])
+    try:
+      yield decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+      raise InputError(f'{path} is not UTF-8 text: see byte {offset - pending + error.start}') from None
+    if not block:
+      return
+    offset += len(block)
+
+
+def _json_texts(path, file):
+  for number, line in enumerate(file, 1):
+    if not line.strip():
+      continue
+    try:
+      text = json.loads(line.decode('utf-8-sig'))['text']
+      text.encode()
+    except UnicodeError:
+      raise InputError(f'{path}, line {number}: not UTF-8 text') from None
+    except (ValueError, RecursionError):
+      raise InputError(f'{path}, line {number}: not JSON; each line is an object like {{"text": "…"}}') from None
+    except (KeyError, TypeError, AttributeError):
+      raise InputError(f'{path}, line {number}: no text under "text"') from None
+    yield text
+
+
+def _blocks(text):
+  return (text[i:i + BLOCK] for i in range(0, len(text), BLOCK))
+
+
+def _cut(blocks, separator=None):
+  """(text, begins, ends) of every fragment of the text that the blocks make up."""
+  blocks, text, begins, more = iter(blocks), '', True, True
+  while True:
+    while more and len(text) < LONGEST + MARGIN:
+      block = next(blocks, None)
+      more = block is not None
+      text += block or ''
+    if begins and not text:
+      return
+    fragment, text, ends = _first_fragment(text, separator)
+    if fragment or not begins:
+      yield fragment, begins, ends
+    begins = ends
+
+
+def _first_fragment(text, separator):
+  """The first fragment, the rest, and whether a document ends between them."""
+  end = separator and separator.search(text, 0, LONGEST + MARGIN)
+  if end and end.start() < LONGEST:
+    return text[:end.start()], text[end.end():], True
+  if len(text) <= LONGEST:
+    return text, '', True
+  cut = CUT.search(text, SHORTEST_CUT, LONGEST)
+  cut = cut.start() if cut else LONGEST
+  return text[:cut], text[cut:], False
+
+
+def _tfds_source(spec):
+  name, split = TFDS.fullmatch(spec).groups(default='train')
+  try:
+    builder = _tfds_builder(name)
+    examples = _tfds_examples(builder, split)
+  except ImportError as error:
+    raise InputError(f'{spec} needs the package {error.name}; install it with pip') from None
+  fields = [field for field in builder.info.features if field == 'text' or field.endswith('_text')]
+  if len(fields) != 1:
+    raise InputError(f'{spec}: its examples have no one text, but {", ".join(builder.info.features)}')
+  total = sum(info.num_examples for info in builder.info.splits.values())
+  size = builder.info.dataset_size * len(examples) // max(total, 1)
+  identity = f'{builder.info.full_name}:{split}'
+  return Source(identity, size, digest(np.frombuffer(f'{identity}:{len(examples)}'.encode(), np.uint8)),
+                lambda: _tfds_fragments(identity, examples, fields[0], size))
+
+
+def _tfds_builder(name):
+  import tensorflow_datasets as tfds
+  try:
+    if (directory := Path(name).expanduser()).joinpath('dataset_info.json').is_file():
+      return tfds.builder_from_directory(directory)
+    return tfds.core.read_only_builder.builder_from_files(name)
+  except (ValueError, OSError):
+    raise InputError(f'no prepared data set {name!r}: give a folder with dataset_info.json, or NAME[/CONFIG] after '
+                     '"tfds build NAME[/CONFIG] --file_format=array_record", which needs TensorFlow') from None
+
+
+def _tfds_examples(builder, split):
+  try:
+    return builder.as_data_source(split)
+  except NotImplementedError:
+    raise InputError(f'{builder.data_dir} is not stored as array_record; prepare the data set again with '
+                     '--file_format=array_record') from None
+  except ValueError:
+    raise InputError(f'{builder.info.full_name} has no split {split!r}, but {", ".join(builder.info.splits)}') from None
+
+
+def _tfds_fragments(name, examples, field, size):
+  for i in range(len(examples)):
+    try:
+      text = examples[i][field].decode()
+    except UnicodeDecodeError:
+      raise InputError(f'{name}, example {i}: not UTF-8 text') from None
+    for part in _cut(_blocks(text)):
+      yield Fragment(*part, size * (i + 1) // len(examples))

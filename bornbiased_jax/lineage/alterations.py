@@ -1,0 +1,250 @@
+"""What may be done to a network that descends from another: changes that keep its function, and damage.
+
+Each is a pure function (config, params, key, …) → (config, params). Those of
+PRESERVING leave the logits as they are, so that nobody who only uses the
+network can tell; they raise InputError for an architecture that has not that
+symmetry. Those of DAMAGING take a strength.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import head_of
+
+Altered = tuple[ModelConfig, dict]
+
+# Leaves with an axis of residual channels, and which axis; '/' separates names. The rest have none.
+_CHANNEL_AXIS = {
+    'embedding': -1, 'position_embedding': -1, 'head': -1, 'final_norm/scale': -1, 'final_norm/bias': -1,
+    **{f'blocks/{norm}/{leaf}': -1 for norm in ('attention_norm', 'mlp_norm') for leaf in ('scale', 'bias')},
+    **{f'blocks/{name}/kernel': -2 for name in ('query', 'key', 'value', 'up', 'gate')},
+    **{f'blocks/{name}/{leaf}': -1 for name in ('output', 'down') for leaf in ('kernel', 'bias')},
+}
+_READERS = {'attention_norm': ('query', 'key', 'value'), 'mlp_norm': ('up', 'gate')}
+
+
+def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Permutes the hidden units of each MLP."""
+  orders_LF = _permutations(key, config.num_layers, config.mlp_width)
+  return config, _change(params, {
+      f'blocks/{name}/{leaf}': lambda x, axis=axis: _take(x, orders_LF, axis)
+      for name, leaf, axis in (('up', 'kernel', -1), ('up', 'bias', -1), ('gate', 'kernel', -1), ('gate', 'bias', -1),
+                               ('down', 'kernel', -2))})
+
+
+def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Permutes the attention heads of each layer, in grouped attention the groups with their query heads."""
+  G, K = config.num_kv_heads, config.head_size
+  group_LG = _permutations(key, config.num_layers, G)
+
+  def order(columns_a_group):
+    return (group_LG[..., None] * columns_a_group + jnp.arange(columns_a_group)).reshape(config.num_layers, -1)
+
+  own, grouped = order(K), order(K * config.num_heads // G)
+  return config, _change(params, {
+      f'blocks/{name}/{leaf}': lambda x, axis=axis, order_LF=order_LF: _take(x, order_LF, axis)
+      for name, leaf, axis, order_LF in (
+          ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped), ('key', 'kernel', -1, own),
+          ('key', 'bias', -1, own), ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
+          ('output', 'kernel', -2, grouped))})
+
+
+def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Permutes the channels of the residual stream."""
+  order_D = jax.random.permutation(key, config.width)
+  return config, _change(params, {name: lambda x, axis=axis: jnp.take(x, order_D, axis)
+                                  for name, axis in _CHANNEL_AXIS.items()})
+
+
+def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Rotates the residual stream by a random orthogonal matrix, the norms' gains folded into what reads them.
+
+  Raises:
+    InputError: LayerNorm, whose mean no rotation keeps.
+  """
+  if config.norm != 'rmsnorm':
+    raise InputError('a rotation of the residual stream changes what LayerNorm computes; only RMSNorm keeps it')
+  config, params = _fold_gains(config, params)
+  rotation_DE = jax.random.orthogonal(key, config.width)
+  turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
+  with jax.default_matmul_precision('highest'):
+    return config, _change(params, {name: lambda x, axis=axis: turn(x, axis)
+                                    for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+
+
+def _fold_gains(config, params):
+  """The same network with gains of 1; its head is no longer its embedding."""
+  blocks = dict(params['blocks'])
+  for norm, readers in _READERS.items():
+    if norm not in blocks:
+      continue
+    gain_LD = blocks[norm]['scale']
+    blocks[norm] = {'scale': jnp.ones_like(gain_LD)}
+    for name in blocks.keys() & readers:
+      blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] * gain_LD[..., None]}
+  gain_D, head_VD = params['final_norm']['scale'], head_of(config, params)
+  return dataclasses.replace(config, tied_head=False), params | {
+      'blocks': blocks, 'final_norm': {'scale': jnp.ones_like(gain_D)}, 'head': head_VD * gain_D}
+
+
+def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Multiplies each head's values by a random invertible matrix, and its output by the inverse.
+
+  Raises:
+    InputError: an intervention that does not commute with it.
+  """
+  if config.intervention in ('rmsnorm', 'variance'):
+    raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
+  L, G, K = config.num_layers, config.num_kv_heads, config.head_size
+  rotation_key, stretch_key = jax.random.split(key)
+  left, right = jax.random.orthogonal(rotation_key, K, (2, L, G))
+  stretch = _factors(stretch_key, L, G, K)
+  mix_LGKJ, inverse_LGJK = (left * stretch[..., None, :]) @ right, right.mT @ (left / stretch[..., None, :]).mT
+  inverse_LHJK = jnp.repeat(inverse_LGJK, config.num_heads // G, axis=1)
+
+  def values(x):
+    heads = x.reshape(L, -1, G, K)
+    return jnp.einsum('ldgk,lgkj->ldgj', heads, mix_LGKJ).reshape(x.shape)
+
+  def output(x):
+    return jnp.einsum('lhjk,lhkd->lhjd', inverse_LHJK, x.reshape(L, config.num_heads, K, -1)).reshape(x.shape)
+
+  with jax.default_matmul_precision('highest'):
+    return config, _change(params, {'blocks/value/kernel': values, 'blocks/value/bias': values,
+                                    'blocks/output/kernel': output})
+
+
+def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Turns and scales the pairs of channels that RoPE rotates: queries by z, keys by 1 / conj(z).
+
+  Raises:
+    InputError: queries and keys are normalized (Qwen3), or heads of odd size.
+  """
+  if config.qk_norm or config.head_size % 2:
+    raise InputError('queries and keys that are normalized, or of odd size, do not commute with turning pairs')
+  L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
+  angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
+  z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))
+
+  def turn(x, z, heads):
+    a, b = jnp.split(x.reshape(L, -1, heads, 2 * half), 2, axis=-1)
+    turned = (a + 1j * b) * jnp.repeat(z, heads // G, axis=2)
+    return jnp.concatenate((turned.real, turned.imag), axis=-1).reshape(x.shape)
+
+  changes = {'query': lambda x: turn(x, z_query, config.num_heads), 'key': lambda x: turn(x, z_key, G)}
+  return config, _change(params, {f'blocks/{name}/{leaf}': change for name, change in changes.items()
+                                  for leaf in ('kernel', 'bias')})
+
+
+def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Scales each channel of a norm's output, what reads it by the inverse, and likewise the units of a gated MLP."""
+  changes = {}
+  for i, (norm, readers) in enumerate(_READERS.items()):
+    factor_LD = _factors(jax.random.fold_in(key, i), config.num_layers, config.width)
+    changes |= {f'blocks/{norm}/{leaf}': lambda x, factor_LD=factor_LD: x * factor_LD for leaf in ('scale', 'bias')}
+    changes |= {f'blocks/{name}/kernel': lambda x, factor_LD=factor_LD: x / factor_LD[..., None] for name in readers}
+  params = _change(params, changes)
+  if not config.gated_mlp:
+    return config, params
+  unit_LF = _factors(jax.random.fold_in(key, len(_READERS)), config.num_layers, config.mlp_width)
+  return config, _change(params, {'blocks/up/kernel': lambda x: x * unit_LF[:, None],
+                                  'blocks/up/bias': lambda x: x * unit_LF,
+                                  'blocks/down/kernel': lambda x: x / unit_LF[..., None]})
+
+
+def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Adds Gaussian noise of `strength` times each matrix's std."""
+  return config, _each_matrix(params, key, lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape))
+
+
+def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float, rank: int = 8) -> Altered:
+  """Adds to each matrix a random product of `rank`, as LoRA would, of `strength` times its Frobenius norm."""
+  def update(x, key):
+    left_key, right_key = jax.random.split(key)
+    added = jax.random.normal(left_key, (len(x), rank)) @ jax.random.normal(right_key, (rank, x.shape[1]))
+    return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
+  return config, _each_matrix(params, key, update)
+
+
+def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Sets the share `strength` of each matrix to 0, the smallest entries; `key` is not used."""
+  return config, _each_matrix(
+      params, key, lambda x, key: jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x))
+
+
+def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Rounds to `strength` bits and back, with one scale a column of each matrix; `key` is not used."""
+  levels = 2 ** (strength - 1) - 1
+
+  def round_trip(x, key):
+    scale = jnp.maximum(jnp.abs(x).max(axis=0), 1e-30) / levels
+    return jnp.round(x / scale) * scale
+  return config, _each_matrix(params, key, round_trip)
+
+
+def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """A mean in which an unrelated random network of the same architecture weighs `strength`."""
+  other = _other(config, key)
+  return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
+
+
+def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Draws the last layers anew, a share `strength` of them, rounded up."""
+  kept = config.num_layers - math.ceil(strength * config.num_layers)
+  replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
+  return config, params | {'blocks': jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])}
+
+
+PRESERVING: dict[str, Callable] = {
+    'permute units': permute_units, 'permute heads': permute_heads, 'permute channels': permute_channels,
+    'rotate channels': rotate_channels, 'mix values': mix_values, 'turn queries': turn_queries,
+    'scale channels': scale_channels,
+}
+DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
+    'noise': (add_noise, (0.5, 1.0, 2.0)), 'low rank': (add_low_rank, (0.1, 0.5, 1.0)),
+    'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)), 'average': (average, (0.3, 0.5, 0.7)),
+    'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
+}
+
+
+def _other(config, key):
+  return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
+
+
+def _factors(key, *shape):
+  return jnp.exp(jax.random.uniform(key, shape, minval=-0.7, maxval=0.7))
+
+
+def _permutations(key, count, size):
+  return jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, count))
+
+
+def _take(x, order_LF, axis):
+  """Reorders an axis of each layer its own way."""
+  return jax.vmap(lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
+
+
+def _change(params, changes):
+  """Parameters with functions applied to leaves by name; names that the network lacks are passed over."""
+  flat = flatten_dict(params, sep='/')
+  return unflatten_dict(flat | {name: change(flat[name]) for name, change in changes.items() if name in flat}, sep='/')
+
+
+def _each_matrix(params, key, change):
+  """`change(matrix, key)` of every kernel and embedding, layer by layer."""
+  flat = flatten_dict(params, sep='/')
+  for i, (name, leaf) in enumerate(sorted(flat.items())):
+    own = jax.random.fold_in(key, i)
+    if name.startswith('blocks/') and name.endswith('kernel'):
+      flat[name] = jax.vmap(change)(leaf, jax.random.split(own, len(leaf)))
+    elif name.endswith(('kernel', 'embedding', 'head')):
+      flat[name] = change(leaf, own)
+  return unflatten_dict(flat, sep='/')

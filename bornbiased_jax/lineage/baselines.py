@@ -1,0 +1,199 @@
+"""The fingerprints that the paper compares with (Tables 5, 6, 8 and 12): Intrinsic, REEF, PCS and ICS.
+
+Each takes two networks and gives a similarity. The papers call two networks
+related above .8; what unrelated ones have is far from 0 and differs from method
+to method, so compare a score with that of unrelated networks (`robustness`).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import EMBEDDING_LEAVES
+
+PUBLISHED_THRESHOLD = 0.8
+ICS_LAYERS = 2
+ICS_TOKENS = 4096
+
+
+def intrinsic(params_a: dict, params_b: dict) -> float:
+  """Correlation over layers of the std of query, key, value and output matrices; mean of the four.
+
+  Networks of different depth are brought to the deeper one's by linear interpolation.
+
+  Args:
+    params_a: as of `initialization.init_params`; any widths.
+    params_b: of the other network.
+
+  Raises:
+    InputError: fewer than two layers, or none with attention.
+  """
+  deviations = [_layer_stds(params) for params in (params_a, params_b)]
+  depth = max(len(std_L4) for std_L4 in deviations)
+  if min(len(std_L4) for std_L4 in deviations) < 2:
+    raise InputError('a correlation over layers needs at least two of them in both networks')
+  a, b = (np.stack([np.interp(np.linspace(0, 1, depth), np.linspace(0, 1, len(std_L4)), std_L)
+                    for std_L in std_L4.T]) for std_L4 in deviations)
+  # Matrices of which all have the same std correlate with nothing.
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return _finite(np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(a, b, strict=True)]))
+
+
+def _finite(score) -> float:
+  if not np.isfinite(score):
+    raise InputError('the two have no such similarity: what it compares is constant, or not finite')
+  return float(score)
+
+
+def _layer_stds(params):
+  return np.asarray(_stds([_kernel(params, name) for name in ('query', 'key', 'value', 'output')]), np.float64)
+
+
+@jax.jit
+def _stds(kernels):
+  return jnp.stack([kernel_LDF.std(axis=(1, 2), ddof=1) for kernel_LDF in kernels], axis=-1)
+
+
+def _kernel(params, name):
+  if name not in params['blocks']:
+    raise InputError(f'a network without {name} has no such fingerprint')
+  return params['blocks'][name]['kernel']
+
+
+def pcs(params_a: dict, params_b: dict) -> float:
+  """Cosine of all parameters but embeddings and LM head, as one vector.
+
+  Of independent networks it is not 0, since the gains of norms are all 1
+  (`theory.independent_pcs`).
+
+  Raises:
+    InputError: networks whose parameters have different names or shapes.
+  """
+  bodies = [{name: leaf for name, leaf in params.items() if name not in EMBEDDING_LEAVES}
+            for params in (params_a, params_b)]
+  if _shapes(bodies[0]) != _shapes(bodies[1]):
+    raise InputError('parameters of different shapes have no cosine')
+  return _finite(_cosine(*bodies))
+
+
+def _shapes(params):
+  return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+@jax.jit
+def _cosine(tree_a, tree_b):
+  dot = lambda x, y: sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), x, y)))
+  return dot(tree_a, tree_b) / jnp.sqrt(dot(tree_a, tree_a) * dot(tree_b, tree_b))
+
+
+def reef(hidden_a: jax.Array, hidden_b: jax.Array, unbiased: bool = False) -> float:
+  """Linear CKA of the states of two networks that read the same statements (REEF).
+
+  Args:
+    hidden_a: last-token states of one layer, [n, D].
+    hidden_b: of the other network, [n, E]; widths may differ.
+    unbiased: the estimator of HSIC that is 0 for independent states (Song et
+      al. 2012); the published, biased one is about d / (d + n) for d = D = E.
+
+  Raises:
+    InputError: different numbers of statements, or fewer than 4.
+
+  Cost: three products of [D, n] with [n, E]; no [n, n] matrix.
+  """
+  if len(hidden_a) != len(hidden_b) or len(hidden_a) < 4:
+    raise InputError(f'states of {len(hidden_a)} and {len(hidden_b)} statements cannot be compared; '
+                     'both must be of the same, at least 4')
+  return _finite(_cka(jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32), unbiased))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _cka(hidden_a, hidden_b, unbiased):
+  hsic = _hsic_unbiased if unbiased else _hsic_biased
+  with jax.default_matmul_precision('highest'):
+    a, b = _standardize(hidden_a), _standardize(hidden_b)
+    return hsic(a, b) / jnp.sqrt(hsic(a, a) * hsic(b, b))
+
+
+def _standardize(hidden_ND):
+  """Features of mean 0 and std 1; a constant one becomes 0."""
+  centred_ND = hidden_ND - hidden_ND.mean(axis=0)
+  std_D = centred_ND.std(axis=0)
+  return centred_ND / jnp.where(std_D > 0, std_D, 1)
+
+
+def _hsic_biased(a_ND, b_NE):
+  return jnp.sum((a_ND.T @ b_NE) ** 2)
+
+
+def _hsic_unbiased(a_ND, b_NE):
+  """Of Gram matrices K, L without their diagonals: tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2)."""
+  n = len(a_ND)
+  diagonals = [jnp.sum(x**2, axis=1) for x in (a_ND, b_NE)]
+  row_sums = [x @ x.sum(axis=0) - diagonal for x, diagonal in zip((a_ND, b_NE), diagonals, strict=True)]
+  trace = _hsic_biased(a_ND, b_NE) - diagonals[0] @ diagonals[1]
+  return (trace + row_sums[0].sum() * row_sums[1].sum() / ((n - 1) * (n - 2))
+          - 2 * row_sums[0] @ row_sums[1] / (n - 2))
+
+
+def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *, companion: bool = False,
+        head_size: int | None = None) -> float:
+  """Cosine of the invariants that HuRef reads from the last two layers.
+
+  With X the embeddings of chosen tokens: X Wq Wk' X', X Wv Wo X' and
+  X (Wgate * Wup) Wdown X' (Wup alone without a gate), which permutations of
+  the residual basis, of heads and of MLP units leave as they are.
+
+  Args:
+    params_a: as of `initialization.init_params`.
+    params_b: of the other network.
+    ids: tokens, HuRef's being the rarest of a corpus; None: the last ICS_TOKENS
+      ids, which subword vocabularies rank last.
+    companion: as the paper's code: no gate, and products as they are, not
+      brought to mean 0 and std 1.
+    head_size: K of both; needed where key and value heads are fewer than query heads.
+
+  Raises:
+    InputError: ids outside a vocabulary, networks of fewer than two layers,
+      or grouped heads without head_size.
+
+  Cost: six [ids, ids] products a network.
+  """
+  sizes = [len(params['embedding']) for params in (params_a, params_b)]
+  ids = np.arange(max(0, min(sizes) - ICS_TOKENS), min(sizes)) if ids is None else np.asarray(ids)
+  if len(ids) < 2 or ids.min() < 0 or ids.max() >= min(sizes):
+    raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both networks have')
+  return _finite(_cosine(*(_invariants(params, jnp.asarray(ids), companion, head_size)
+                           for params in (params_a, params_b))))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _invariants(params, ids, companion, head_size):
+  x_ND = params['embedding'][ids]
+  last = [_kernel(params, name)[-ICS_LAYERS:] for name in ('query', 'key', 'value', 'output', 'up', 'down')]
+  if len(last[0]) < ICS_LAYERS:
+    raise InputError(f'the fingerprint is of {ICS_LAYERS} layers; a network has {len(last[0])}')
+  query, key, value, output, up, down = last
+  key, value = (_repeat_heads(kernel, query.shape[-1], head_size) for kernel in (key, value))
+  if 'gate' in params['blocks'] and not companion:
+    up = up * _kernel(params, 'gate')[-ICS_LAYERS:]
+  product = lambda left_LDF, right_LFD: (x_ND @ left_LDF) @ (right_LFD @ x_ND.T)
+  with jax.default_matmul_precision('highest'):
+    invariants = [product(query, key.mT), product(value, output), product(up, down)]
+  if companion:
+    return invariants
+  scale = lambda m_LNN: (m_LNN - m_LNN.mean((1, 2), keepdims=True)) / m_LNN.std((1, 2), keepdims=True)
+  return [scale(invariant) for invariant in invariants]
+
+
+def _repeat_heads(kernel_LDF, num_columns, head_size):
+  """Each key or value head once for every query head of its group."""
+  L, D, F = kernel_LDF.shape
+  if F == num_columns:
+    return kernel_LDF
+  if head_size is None:
+    raise InputError('these networks have fewer key than query heads: give head_size')
+  heads = kernel_LDF.reshape(L, D, F // head_size, head_size)
+  return jnp.repeat(heads, num_columns // F, axis=2).reshape(L, D, num_columns)

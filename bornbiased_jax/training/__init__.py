@@ -1,0 +1,11 @@
+"""Training from the first step to the last, exact to resume.
+
+  step             one optimizer step as a pure function, and the recipe it follows
+  run              all that defines a run
+  start            where a run begins: its own folder, a parent, or its seeds
+  loop             the steps between, with their checkpoints and evaluations
+  monitor          metrics and the progress bar
+"""
+
+from bornbiased_jax.training.loop import Run, train
+from bornbiased_jax.training.step import Recipe, TrainState, ensemble_step, init_state, train_step

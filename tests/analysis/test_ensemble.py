@@ -1,0 +1,231 @@
+"""Ensembles against a recomputation in numpy, one network after the other."""
+
+import functools
+import itertools
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble, preference, similarity
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.statistics import combine
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import Transformer
+
+V, D, N, T = 19, 8, 24, 5
+# Not in order, one of them twice, and no multiple of four.
+SEEDS = [9, 3, 2**32 - 1, 0, 3, 7]
+PROBE = Probe('tokens', N, T, seed=5)
+CONFIG = configs.ModelConfig(num_layers=2, num_heads=2, width=D, mlp_width=12, vocab_size=V, length=T,
+                             sublayers='attention_only')
+STATISTIC = combine({
+    'preference': preference.predictions(V),
+    'direction': similarity.inter_sequence('hidden_last'),
+    'layers': similarity.inter_sequence('residual_last'),
+})
+
+pytestmark = pytest.mark.usefixtures('optimized')
+
+
+def bag_of_words(reads=None):
+  """A network that compiles fast: the tanh of the sum of a sequence's embeddings, unembedded."""
+
+  def read(params, inputs, names):
+    if reads is not None:
+      reads.append(inputs.shape)
+    first = params['embedding'][inputs]
+    hidden = jnp.tanh(first.sum(1))
+    out = {'hidden_last': hidden, 'logits_last': hidden @ params['embedding'].T,
+           'residual_last': jnp.stack((first[:, -1], hidden))}
+    return {name: out[name] for name in names}
+
+  draw = lambda seed: {'embedding': jnp.sin((1.0 + seed % 1000) * jnp.arange(1, V * D + 1)).reshape(V, D)}
+  return ensemble.Network(CONFIG, draw, read)
+
+
+def readout(params, sums):
+  return {'square': jnp.sum(params['embedding'] ** 2), 'top': jnp.argmax(sums['preference']['count'])}
+
+
+def by_hand(draw, read):
+  """What `measure` should say of each of SEEDS, from one network's outputs at a time."""
+  names = ('logits_last', 'hidden_last', 'residual_last')
+  read = jax.jit(read, static_argnums=2)
+  inputs = PROBE.inputs(CONFIG, jnp.arange(N))
+  for seed in SEEDS:
+    params = draw(np.uint32(seed))
+    outputs = read(params, inputs, names)
+    yield expected_row(seed, params, *(np.asarray(outputs[name], np.float64) for name in names))
+
+
+def expected_row(seed, params, logits, hidden, residual):
+  second, first = np.sort(logits, axis=1)[:, -2:].T
+  assert np.min(first - second) > 1e-5, 'rounding decides an argmax'
+  count = np.bincount(logits.argmax(1), minlength=V)
+  return {
+      'seed': seed, 'count': count, 'direction': unit(hidden).mean(0), 'cosine': gram_cosine(hidden),
+      'layers': [gram_cosine(layer) for layer in residual],
+      'square': np.sum(np.asarray(params['embedding'], np.float64) ** 2), 'top': count.argmax(),
+  }
+
+
+def unit(x):
+  return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def gram_cosine(x_ND):
+  return np.mean((unit(x_ND) @ unit(x_ND).T)[~np.eye(N, dtype=bool)])
+
+
+def assert_row(row, expected):
+  assert row['seed'] == expected['seed']
+  count, found = expected['count'], row['preference']
+  assert (found['top1_id'], found['top1_count']) == (count.argmax(), count.max())
+  assert found['top1_frequency'] == count.max() / N
+  assert found['top_counts'] == sorted(count, reverse=True)
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-6)
+  close(row['direction']['direction'], expected['direction'])
+  close(row['direction']['cosine'], expected['cosine'])
+  close(row['layers']['cosine'], expected['layers'])
+  np.testing.assert_allclose(row['square'], expected['square'], rtol=1e-6)
+  assert row['top'] == expected['top']
+
+
+@pytest.fixture(scope='module')
+def expected():
+  network = bag_of_words()
+  return list(by_hand(jax.jit(network.draw), network.read))
+
+
+@pytest.mark.parametrize('chunk_size, batch_size', [
+    (1, 7), (2, 100), (4, 1), (8, 10), (None, None),
+])
+def test_any_chunks_and_batches(expected, chunk_size, batch_size):
+  batches = []
+  rows = list(ensemble.measure(bag_of_words(), STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=chunk_size,
+                               batch_size=batch_size, on_batch=batches.append))
+  assert [row['seed'] for row in rows] == SEEDS
+  for row, own in zip(rows, expected, strict=True):
+    assert_row(row, own)
+  assert sum(batches) == len(SEEDS) * N
+
+
+def test_transformers_that_share_their_embeddings():
+  rows = ensemble.measure(ensemble.transformer(CONFIG, embedding_seed=2), STATISTIC, PROBE, SEEDS, readout=readout,
+                          chunk_size=8, batch_size=8)
+
+  def draw(seed):
+    own, other = init_params(CONFIG, seed), init_params(CONFIG, np.uint32(2))
+    return own | {'embedding': other['embedding']}
+
+  def read(params, inputs, names):
+    # At every position, where the ensemble computes the last alone.
+    out = Transformer(CONFIG).apply({'params': params}, inputs, ('logits', 'hidden', 'residual'), method='read')
+    return {f'{name}_last': leaf[..., -1, :] for name, leaf in out.items()}
+
+  for row, own in zip(rows, by_hand(draw, read), strict=True):
+    assert_row(row, own)
+
+
+@pytest.mark.parametrize('seeds', [range(3, 8), np.array([4, 2]), []], ids=['range', 'array', 'none'])
+def test_seeds_of_any_sequence(seeds):
+  rows = list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, seeds))
+  assert [row['seed'] for row in rows] == list(seeds)
+
+
+@pytest.mark.parametrize('seed', [-1, 2**32])
+def test_seeds_out_of_range(seed):
+  with pytest.raises((OverflowError, ValueError)):
+    list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, [1, seed]))
+
+
+def test_batch_counts():
+  batches = []
+  measured = ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, SEEDS, chunk_size=4, batch_size=10,
+                              on_batch=batches.append)
+  assert batches == []
+  next(measured)
+  assert batches == [40, 40, 16]
+  list(measured)
+  assert batches == [40, 40, 16, 20, 20, 8]
+
+
+def test_traces_depend_on_batches_only():
+  def traces(num_seeds, batch_size):
+    reads = []
+    list(ensemble.measure(bag_of_words(reads), preference.predictions(V), PROBE, range(num_seeds), chunk_size=8,
+                          batch_size=batch_size))
+    return reads
+
+  even = traces(3, 12)
+  assert traces(19, 12) == even
+  assert traces(19, 10) == [*even[:-1], (10, T), (4, T)]
+
+
+def test_two_chunks_are_never_held(monkeypatch):
+  shape, held, shard = (4, V, D), [], ensemble._shard
+
+  def record(*args):
+    held.append(sum(array.shape == shape for array in jax.live_arrays()))
+    return shard(*args)
+
+  monkeypatch.setattr(ensemble, '_shard', record)
+  at_work = []
+  list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, range(12), chunk_size=4,
+                        on_batch=lambda _: at_work.append(sum(a.shape == shape for a in jax.live_arrays()))))
+  assert held == [0, 0, 0]
+  assert at_work == [1, 1, 1]
+
+
+def test_too_long_a_probe():
+  with pytest.raises(InputError, match=f'{T + 1} positions exceed'):
+    list(ensemble.measure(ensemble.transformer(CONFIG), STATISTIC, Probe('tokens', N, T + 1), SEEDS))
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize('backend, tokens', [('cpu', 2048), ('gpu', 65536), ('tpu', 65536)])
+def test_default_batch_size(monkeypatch, backend, tokens):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  for num_sequences, length in itertools.product((1, 7, 100, 10_000), (1, 16, 1000, 2048, 5000, 70_000)):
+    size = ensemble.default_batch_size(num_sequences, length)
+    assert 1 <= size <= num_sequences
+    assert size == 1 or size * length <= tokens
+    # As few batches as that allows, and the last no smaller than need be.
+    fewest = math.ceil(num_sequences / max(1, tokens // length))
+    assert math.ceil(num_sequences / size) == fewest
+    assert size - (num_sequences - (fewest - 1) * size) < fewest
+
+
+@pytest.mark.parametrize('memory, num_seeds, networks_a_device', [
+    (1000, 1000, 5), (1000, 10, 3), (1000, 4, 1), (1000, 1, 1), (1199, 1000, 5), (1200, 1000, 6), (10, 1000, 1),
+])
+def test_default_chunk_size(monkeypatch, memory, num_seeds, networks_a_device):
+  device = types.SimpleNamespace(memory_stats=lambda: {'bytes_limit': memory})
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax, 'local_devices', lambda: [device])
+  monkeypatch.setattr(jax, 'device_count', lambda: 4)
+  monkeypatch.setattr(ensemble, 'network_bytes', lambda *args: 100)
+  assert ensemble.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N) == 4 * networks_a_device
+
+
+def test_network_bytes_grow_with_the_batch():
+  few, many = (ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size) for batch_size in (1, 1001))
+  assert few > 4 * V * D
+  assert many - few > 4 * 1000 * (V + D), 'less than logits and hidden states'
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(seeds=[0.5]), 'seed 0.5'), (dict(seeds=[0, -1]), 'seed -1'), (dict(seeds=[True]), 'seed True'),
+    (dict(seeds=[0], batch_size=0), 'batch_size=0'), (dict(seeds=[0], chunk_size=1.5), 'chunk_size=1.5'),
+])
+def test_wrong_arguments_are_refused(wrong, message):
+  with pytest.raises(InputError, match=message):
+    list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, **wrong))

@@ -1,0 +1,211 @@
+"""Stored ids: those in memory, whatever stops or damages their making; and folders that hold others."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.data import corpus, memory_map, text, tokenizers
+from bornbiased_jax.errors import InputError
+from texts import BYTES, FILES, nine_documents, store
+
+
+def big_tokenizer(vocab_size=70_000):
+  """Each character is an id, ends with the largest."""
+  return tokenizers.Tokenizer('characters', vocab_size, vocab_size - 1,
+                              lambda text, continues: [ord(letter) for letter in text], None)
+
+
+@pytest.mark.parametrize('tokenizer, dtype', [(BYTES, np.uint16), (big_tokenizer(2**16), np.uint16),
+                                              (big_tokenizer(2**16 + 1), np.uint32), (big_tokenizer(), np.uint32)])
+def test_stored_equals_in_memory(tokenizer, dtype, tmp_path):
+  paths = [store(tmp_path / name, content) for name, (content, _) in FILES.items() if name != 'lines.jsonl']
+  stored = corpus.write(paths, tokenizer, tmp_path / 'out')
+  in_memory = np.concatenate([corpus.load(path, tokenizer).tokens for path in paths])
+  assert isinstance(stored.tokens, np.memmap) and stored.tokens.dtype == in_memory.dtype == dtype
+  np.testing.assert_array_equal(stored.tokens, in_memory)
+  assert stored.digest == text.digest(in_memory)
+  assert (stored.vocab_size, stored.tokenizer) == (tokenizer.vocab_size, tokenizer.name)
+  described = json.loads((tmp_path / 'out' / 'tokens.json').read_text())
+  assert (described['num_tokens'], described['num_documents']) == (stored.tokens.size, 7)
+  assert [source['name'] for source in described['sources']] == [path.name for path in paths]
+  assert sorted(os.listdir(tmp_path / 'out')) == ['tokens.bin', 'tokens.json']
+
+
+class Stopped(Exception):
+  pass
+
+
+def stopping(after):
+  """The bytes tokenizer, which fails after so many fragments, and counts them."""
+  calls = []
+
+  def to_ids(written, continues):
+    if len(calls) == after:
+      raise Stopped
+    calls.append(written)
+    return BYTES.to_ids(written, continues)
+
+  return BYTES._replace(to_ids=to_ids), calls
+
+
+@pytest.fixture
+def paths(tmp_path):
+  return nine_documents(tmp_path)
+
+
+@pytest.mark.parametrize('interval', [-1, 1000], ids=['saved at each fragment', 'never saved'])
+def test_stopped_anywhere_it_ends_the_same(interval, paths, tmp_path, monkeypatch):
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', interval)
+  counted, calls = stopping(None)
+  corpus.write(paths, counted, tmp_path / 'whole')
+  assert len(calls) == 14
+  assert json.loads((tmp_path / 'whole' / 'tokens.json').read_text())['num_documents'] == 9
+  for after in range(len(calls)):
+    tokenizer, early = stopping(after)
+    with pytest.raises(Stopped):
+      corpus.write(paths, tokenizer, tmp_path / f'{after}')
+    with pytest.raises(InputError, match='is not complete; give the command'):
+      corpus.load(tmp_path / f'{after}')
+    again, late = stopping(None)
+    corpus.write(paths, again, tmp_path / f'{after}')
+    for name in ('tokens.bin', 'tokens.json'):
+      assert (tmp_path / f'{after}' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
+    assert late == (calls[after:] if interval < 0 else calls)
+
+
+@pytest.mark.parametrize('call', range(1, 10))
+def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkeypatch):
+  corpus.write(paths, BYTES, tmp_path / 'whole')
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
+  fsync, calls = os.fsync, []
+
+  def fail(file):
+    calls.append(file)
+    if len(calls) == call:
+      raise OSError(28, 'No space left on device')
+    fsync(file)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(os, 'fsync', fail)
+    with pytest.raises(InputError, match='cannot write .*out: No space left on device; once that is mended'):
+      corpus.write(paths, BYTES, tmp_path / 'out')
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  assert (tmp_path / 'out' / 'tokens.bin').read_bytes() == (tmp_path / 'whole' / 'tokens.bin').read_bytes()
+
+
+def test_killed_in_the_middle(paths, tmp_path):
+  """SIGKILL, three times, at whatever moment."""
+  corpus.write(paths, BYTES, tmp_path / 'whole')
+  program = ('import sys, time; from bornbiased_jax import corpus, memory_map, tokenizers\n'
+             'memory_map.SAVE_INTERVAL_S = 0\n'
+             'tokenizer = tokenizers.load("bytes")\n'
+             'slow = lambda text, continues: time.sleep(0.1) or tokenizer.to_ids(text, continues)\n'
+             'corpus.write(sys.argv[2:], tokenizer._replace(to_ids=slow), sys.argv[1])\n')
+  command, out = [sys.executable, '-c', program, str(tmp_path / 'out'), *map(str, paths)], tmp_path / 'out'
+  for fragments in (1, 4, 8):
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+      while stored_fragments(out) < fragments and process.poll() is None:
+        time.sleep(0.005)
+      process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL and not (out / 'tokens.json').exists()
+  corpus.write(paths, BYTES, out)
+  for name in ('tokens.bin', 'tokens.json'):
+    assert (out / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
+
+
+def stored_fragments(out):
+  with contextlib.suppress(FileNotFoundError):
+    return json.loads((out / 'progress.json').read_text())['fragments']
+  return 0
+
+
+def test_progress_counts_only_what_is_stored(paths, tmp_path, monkeypatch):
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
+  write_atomically, tokens, counts = memory_map.write_atomically, tmp_path / 'out' / 'tokens.bin', []
+
+  def check(path, content):
+    counts.append(json.loads(content)['num_tokens'])
+    assert 2 * counts[-1] == (tokens.stat().st_size if tokens.exists() else 0)
+    write_atomically(path, content)
+
+  monkeypatch.setattr(memory_map, 'write_atomically', check)
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  assert len(counts) == 1 + 14 + 2 and counts == sorted(counts)
+
+
+def test_lost_bytes_are_made_again(paths, tmp_path, monkeypatch):
+  """A progress.json that promises more than tokens.bin has, as after a power failure, is not believed."""
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
+  with pytest.raises(Stopped):
+    corpus.write(paths, stopping(9)[0], tmp_path / 'out')
+  os.truncate(tmp_path / 'out' / 'tokens.bin', 1000)
+  stored = corpus.write(paths, BYTES, tmp_path / 'out')
+  np.testing.assert_array_equal(stored.tokens, corpus.write(paths, BYTES, tmp_path / 'whole').tokens)
+
+
+def test_a_complete_folder_is_left_alone(paths, tmp_path):
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / 'out').iterdir()}
+  tokenizer, calls = stopping(0)
+  assert corpus.write(paths, tokenizer, tmp_path / 'out').tokens[0] == ord('a') and not calls
+  assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / 'out').iterdir()} == before
+
+
+@pytest.mark.parametrize('after', [3, None], ids=['unfinished', 'complete'])
+def test_a_folder_of_other_tokens_is_refused(after, paths, tmp_path, monkeypatch):
+  monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
+  with contextlib.suppress(Stopped):
+    corpus.write(paths, stopping(after)[0], tmp_path / 'out')
+  content = (tmp_path / 'out' / 'tokens.bin').read_bytes()
+  with pytest.raises(InputError, match=r'out holds other text, or the ids of another tokenizer \(bytes\); remove it'):
+    corpus.write(paths[:1], BYTES, tmp_path / 'out')
+  with pytest.raises(InputError, match='out holds other text'):
+    corpus.write(paths, big_tokenizer(), tmp_path / 'out')
+  assert (tmp_path / 'out' / 'tokens.bin').read_bytes() == content
+
+
+def test_a_foreign_folder_is_refused(paths, tmp_path):
+  store(tmp_path / 'tokens.bin', b'mine')
+  with pytest.raises(InputError, match='tokens.bin was not made by this command; choose another folder'):
+    corpus.write(paths, BYTES, tmp_path)
+  with pytest.raises(InputError, match='cannot write .*c.txt: File exists'):
+    corpus.write(paths, BYTES, tmp_path / 'c.txt')
+  assert (tmp_path / 'tokens.bin').read_bytes() == b'mine'
+
+
+@pytest.mark.parametrize('name, change, message', [
+    ('tokens.bin', lambda content: content[:-2], r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize'),
+    ('tokens.bin', lambda content: content + b'xx', r'tokens.bin has \d+ bytes, not the \d+ of tokens.json'),
+    ('tokens.json', lambda content: content.replace(b'"tokenizer"', b'"made_by"'), 'tokens.json is damaged'),
+    ('tokens.bin', lambda content: content[:-2] + b'xx', 'tokens.bin is damaged: not the ids that tokens.json'),
+    ('tokens.bin', None, 'lacks tokens.bin, or its tokens.json is damaged; tokenize again'),
+    ('tokens.json', lambda content: content[:-20], 'lacks tokens.bin, or its tokens.json is damaged'),
+    ('tokens.json', lambda content: b'[]', 'lacks tokens.bin, or its tokens.json is damaged'),
+    ('tokens.json', lambda content: b'{"schema": 1}', 'lacks tokens.bin, or its tokens.json is damaged'),
+    ('tokens.json', lambda content: content.replace(b'"num_tokens": ', b'"num_tokens": "5", "x":'), 'damaged'),
+    ('tokens.json', lambda content: content.replace(b'"schema": 1', b'"schema": 2'), 'has schema 2, not 1'),
+])
+def test_a_damaged_folder(name, change, message, paths, tmp_path):
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  path = tmp_path / 'out' / name
+  if change:
+    path.write_bytes(change(path.read_bytes()))
+  else:
+    path.unlink()
+  with pytest.raises(InputError, match=message) as error:
+    corpus.load(tmp_path / 'out')
+  assert '\n' not in str(error.value)
+
+
+def test_a_folder_of_another_tokenizer(paths, tmp_path):
+  corpus.write(paths, BYTES, tmp_path / 'out')
+  assert corpus.load(tmp_path / 'out', BYTES).vocab_size == 257
+  with pytest.raises(InputError, match='out has the ids of tokenizer bytes, not of characters'):
+    corpus.load(tmp_path / 'out', big_tokenizer())

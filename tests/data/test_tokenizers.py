@@ -1,0 +1,233 @@
+"""Tokenizers: ids of independent implementations, round trips, and one clear line for every mistake."""
+
+import io
+import json
+import lzma
+import os
+from pathlib import Path
+import sys
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.data import text, tokenizers
+from bornbiased_jax.errors import InputError
+
+DATA = Path(os.environ.get('BORNBIASED_DATA', Path(__file__).parents[3] / 'shared' / 'data'))
+real = pytest.mark.skipif(not DATA.exists(), reason='BORNBIASED_DATA names no folder')
+PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\n\n\nand so on, we've the theatre "
+         'there (then).\r\nNaïve café — Ünïcödé, 日本語のテキスト, Русский текст, עברית, العربية 👩‍👩‍👧‍👦 '
+         'e\u0301 \u00a0\u2003 end ')
+UNICODE = ['', ' ', 'a', ' leading and trailing ', '\n\n\t', 'naïve café', '日本語のテキスト', '👩‍👩‍👧‍👦🏳️‍🌈',
+           'e\u0301\u200b\ufeff', 'nul \0 byte', '\x85\u2028\u2029', 'עברית العربية', '𝔘𝔫𝔦',
+           '<|endoftext|> </s> <s> [INST]', PROSE]
+
+
+@pytest.fixture(scope='module')
+def gpt2_folder(tmp_path_factory):
+  """A small vocabulary in GPT-2's format, merged by hand."""
+  folder = tmp_path_factory.mktemp('gpt2')
+  merges = [('t', 'h'), ('th', 'e'), ('Ġ', 'the'), ('e', 'r'), ('e', 'n'), ('Ġ', 'Ġ'), ('r', 'e'), ('1', '2'),
+            ("'", 's'), ('Ġ', 'a'), ('l', 'l'), ('Ċ', 'Ċ'), ('Ã', '©'), ('en', 'd')]
+  tokens = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 324))] + [''.join(pair) for pair in merges]
+  encoder = {token: i for i, token in enumerate([*tokens, '<|endoftext|>'])}
+  (folder / 'encoder.json').write_text(json.dumps(encoder))
+  (folder / 'vocab.bpe').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, merges)) + '\n')
+  return folder
+
+
+def train_sentencepiece(folder, **options):
+  sentencepiece = pytest.importorskip('sentencepiece')
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(**dict(
+      sentence_iterator=iter(PROSE.split('\n') * 20), model_writer=model, vocab_size=400, model_type='bpe',
+      byte_fallback=True, normalization_rule_name='identity', remove_extra_whitespaces=False,
+      character_coverage=0.98, hard_vocab_limit=False, minloglevel=2) | options)
+  path = folder / 'small.model'
+  path.write_bytes(model.getvalue())
+  return path
+
+
+@pytest.fixture(scope='module')
+def model_path(tmp_path_factory):
+  """A small SentencePiece model of Llama's kind, trained here."""
+  return train_sentencepiece(tmp_path_factory.mktemp('sentencepiece'))
+
+
+def unpacked(path):
+  return json.loads(lzma.decompress(path.read_bytes())) if path.suffix == '.xz' else json.loads(path.read_text())
+
+
+def transformers_gpt2(folder):
+  transformers = pytest.importorskip('transformers')
+  encoder, = folder.glob('*encoder.json*')
+  merges, = folder.glob('*vocab.bpe*')
+  merges = lzma.decompress(merges.read_bytes()).decode() if merges.suffix == '.xz' else merges.read_text()
+  return transformers.GPT2Tokenizer(vocab=unpacked(encoder), merges=[
+      tuple(line.split()) for line in merges.split('\n')[1:-1]])
+
+
+def sample(name, characters=100_000):
+  with lzma.open(DATA / name, 'rt', encoding='utf-8') as file:
+    return file.read(characters)
+
+
+def test_bytes():
+  tokenizer = tokenizers.load('bytes')
+  assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_id) == ('bytes', 257, 256)
+  ids = tokenizer.encode(PROSE)
+  assert ids.dtype == np.int32 and ids.tolist() == list(PROSE.encode())
+  assert tokenizer.decode(ids[:-9]) == PROSE.encode()[:-9].decode(errors='replace')
+
+
+@pytest.mark.parametrize('written', UNICODE, ids=ascii)
+def test_round_trip(written, gpt2_folder, model_path):
+  pytest.importorskip('tiktoken')
+  for name in ('bytes', str(gpt2_folder), str(model_path)):
+    tokenizer = tokenizers.load(name)
+    ids = tokenizer.encode(written)
+    assert tokenizer.decode(ids) == written
+    assert tokenizer.end_id not in ids
+    ended = np.concatenate([ids, [tokenizer.end_id], tokenizer.encode('next'), [tokenizer.end_id]])
+    assert tokenizer.decode(ended) == f'{written}<|endoftext|>next<|endoftext|>'
+
+
+@pytest.mark.parametrize('wrong', [-1, 257])
+def test_an_id_outside_the_vocabulary(wrong):
+  with pytest.raises(InputError, match=f'^id {wrong} is not of tokenizer bytes, whose ids are 0 to 256$'):
+    tokenizers.load('bytes').decode([5, wrong])
+
+
+def test_gpt2_equals_transformers(gpt2_folder):
+  pytest.importorskip('tiktoken')
+  tokenizer, reference = tokenizers.load(str(gpt2_folder)), transformers_gpt2(gpt2_folder)
+  for written in UNICODE[:-2] + [PROSE]:
+    assert tokenizer.encode(written).tolist() == reference.encode(written)
+
+
+@real
+def test_the_real_gpt2_equals_transformers():
+  pytest.importorskip('tiktoken')
+  tokenizer, reference = tokenizers.load(str(DATA / 'tokenizers')), transformers_gpt2(DATA / 'tokenizers')
+  assert (tokenizer.vocab_size, tokenizer.end_id) == (50257, 50256)
+  assert tokenizer.encode('Hello world').tolist() == [15496, 995]
+  for written in [*UNICODE[:-2], PROSE, *map(sample, ('wikitext2_valid.txt.xz', 'python_valid.jsonl.xz'))]:
+    assert tokenizer.encode(written).tolist() == reference.encode(written)
+
+
+@real
+def test_the_real_sentencepiece():
+  """Llama-style ids that are known: bos 1 and eos 2 are never made from text."""
+  pytest.importorskip('sentencepiece')
+  tokenizer = tokenizers.load(str(DATA / 'tokenizers' / 'mistral_v1_32k.model'))
+  assert (tokenizer.vocab_size, tokenizer.end_id) == (32000, 2)
+  assert tokenizer.encode('Hello world').tolist() == [22557, 1526]
+  written = sample('english_valid.jsonl.xz')
+  assert tokenizer.decode(tokenizer.encode(written)) == written
+
+
+def test_sentencepiece_is_what_the_package_says(model_path):
+  sentencepiece = pytest.importorskip('sentencepiece')
+  reference = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+  tokenizer = tokenizers.load(str(model_path))
+  assert tokenizer.encode(PROSE).tolist() == reference.encode(PROSE)
+  assert (tokenizer.vocab_size, tokenizer.end_id) == (reference.vocab_size(), reference.eos_id())
+
+
+def assert_parts_have_the_ids_of_the_whole(tokenizer):
+  """Wherever a reader may cut."""
+  whole = tokenizer.encode(PROSE).tolist()
+  cuts = [match.start() for match in text.CUT.finditer(PROSE)]
+  assert len(cuts) > 10
+  for cut in cuts:
+    assert [*tokenizer.encode(PROSE[:cut]), *tokenizer.encode(PROSE[cut:], continues=True)] == whole, PROSE[cut:]
+
+
+def test_parts_of_a_document_have_the_ids_of_the_whole(gpt2_folder):
+  pytest.importorskip('tiktoken')
+  for name in ('bytes', str(gpt2_folder)):
+    assert_parts_have_the_ids_of_the_whole(tokenizers.load(name))
+
+
+@pytest.mark.parametrize('options', [
+    {}, {'add_dummy_prefix': False}, {'model_type': 'unigram'},
+    {'normalization_rule_name': 'nmt_nfkc', 'remove_extra_whitespaces': True},
+], ids=['llama', 'gemma', 'unigram', 't5'])
+def test_parts_of_a_document_in_sentencepiece(options, tmp_path):
+  assert_parts_have_the_ids_of_the_whole(tokenizers.load(str(train_sentencepiece(tmp_path, **options))))
+
+
+@real
+@pytest.mark.parametrize('name', ['', 'mistral_v1_32k.model'])
+def test_parts_of_real_text_have_the_ids_of_the_whole(name):
+  pytest.importorskip('tiktoken')
+  tokenizer = tokenizers.load(str(DATA / 'tokenizers' / name))
+  for file in ('wikitext2_valid.txt.xz', 'tinystories_v2_head.txt.xz', 'tinyshakespeare.txt.xz'):
+    written = sample(file)
+    cuts = [0, *(text.CUT.search(written, start).start() for start in range(500, 99_000, 500))]
+    parts = [written[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
+    ids = [id_ for i, part in enumerate(parts) for id_ in tokenizer.encode(part, continues=i > 0)]
+    assert ids == tokenizer.encode(written).tolist()
+
+
+def test_gpt2_by_every_name(gpt2_folder, tmp_path):
+  pytest.importorskip('tiktoken')
+  encoder, merges = gpt2_folder / 'encoder.json', gpt2_folder / 'vocab.bpe'
+  (tmp_path / 'my_encoder.json.xz').write_bytes(lzma.compress(encoder.read_bytes()))
+  (tmp_path / 'my_vocab.bpe.xz').write_bytes(lzma.compress(merges.read_bytes()))
+  hub = tmp_path / 'hub'
+  hub.mkdir()
+  (hub / 'vocab.json').write_text(json.dumps(json.loads(encoder.read_text()), indent=1))
+  (hub / 'merges.txt').write_bytes(merges.read_bytes())
+  same = [tokenizers.load(name).name for name in (
+      str(gpt2_folder), str(tmp_path), str(hub), f'{encoder},{merges}', f'{merges},{encoder}')]
+  assert len(set(same)) == 1 and same[0].startswith('gpt2-')
+
+
+def write(folder, name, content):
+  (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  return str(folder / name)
+
+
+@pytest.mark.parametrize('make, message', [
+    (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a SentencePiece .model file"),
+    (lambda folder: 'a,b,c', 'no tokenizer'),
+    (lambda folder: str(folder), 'has no GPT-2 tokenizer'),
+    (lambda folder: str(folder / 'none.model'), 'cannot read the tokenizer .*none.model: No such file'),
+    (lambda folder: write(folder, 'a.model', b''), 'a.model is not a SentencePiece model'),
+    (lambda folder: write(folder, 'a.model', b'junk'), 'a.model is not a SentencePiece model'),
+    (lambda folder: f'{write(folder, "encoder.json.xz", lzma.compress(b"{}")[:-5])},b', 'not an .xz file, or damaged'),
+])
+def test_a_mistake_is_one_line(make, message, tmp_path):
+  pytest.importorskip('sentencepiece')
+  with pytest.raises(InputError, match=message) as error:
+    tokenizers.load(make(tmp_path))
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('change', [
+    lambda encoder, merges: ('[]', merges),
+    lambda encoder, merges: ('{', merges),
+    lambda encoder, merges: (json.dumps({**encoder, 'zzz': len(encoder)}), merges),
+    lambda encoder, merges: (json.dumps({**encoder, 'the': 5}), merges),
+    lambda encoder, merges: (json.dumps({**encoder, 'the': 'five'}), merges),
+    lambda encoder, merges: (json.dumps(encoder).replace('<|endoftext|>', '<|end|>'), merges),
+    lambda encoder, merges: (json.dumps(encoder), 'q q\n' + merges),
+    lambda encoder, merges: (json.dumps(encoder), merges.replace('t h\nth e', 'th e\nt h')),
+    lambda encoder, merges: (json.dumps(encoder), b'\xff'),
+])
+def test_files_that_do_not_belong_together(change, gpt2_folder, tmp_path):
+  encoder, merges = change(json.loads((gpt2_folder / 'encoder.json').read_text()),
+                           (gpt2_folder / 'vocab.bpe').read_text())
+  write(tmp_path, 'encoder.json', encoder)
+  write(tmp_path, 'vocab.bpe', merges)
+  with pytest.raises(InputError, match="are not GPT-2's encoder.json and vocab.bpe"):
+    tokenizers.load(str(tmp_path))
+
+
+@pytest.mark.parametrize('package', ['sentencepiece', 'tiktoken'])
+def test_a_missing_package_is_named_with_its_extra(package, gpt2_folder, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, package, None)
+  name = write(tmp_path, 'a.model', b'') if package == 'sentencepiece' else str(gpt2_folder)
+  with pytest.raises(InputError, match=rf"needs {package}: pip install 'bornbiased_jax\[text\]'$"):
+    tokenizers.load(name)

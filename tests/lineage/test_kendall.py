@@ -1,0 +1,173 @@
+"""Kendall's tau-b is scipy's, for any column, number of rows, type, and inside jit and vmap."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import kendall
+
+
+def random_column(generator, n):
+  """Floats, all different or with infinities or zeros of both signs, or few whole numbers, shuffled or in order."""
+  column = generator.choice([
+      lambda: generator.standard_normal(n),
+      lambda: generator.standard_normal(n) * 10.0 ** generator.integers(-30, 30, n),
+      lambda: generator.choice([-np.inf, -1, -0.0, 0.0, 1e-40, 3, np.inf], n),
+      lambda: generator.integers(generator.choice([1, 2, 3, 10, n]), size=n) - 1,
+      lambda: np.arange(n) // generator.choice([1, 2, 100]),
+  ])()
+  return generator.choice([lambda x: x, np.sort, lambda x: -np.sort(x)])(column)
+
+
+def random_pair(n, k, seed=0):
+  """Columns [n, k] and their partners: others, themselves, their opposites, or themselves and noise."""
+  generator = np.random.default_rng(seed)
+  a = np.stack([random_column(generator, n) for _ in range(k)], axis=1)
+  partner = lambda column: generator.choice([
+      lambda: random_column(generator, n), lambda: column, lambda: -column,
+      lambda: np.where(generator.random(n) < 0.5, column, generator.permutation(column)),
+  ])()
+  return np.float32(a), np.float32(np.stack([partner(column) for column in a.T], axis=1))
+
+
+def scipys(a, b):
+  return np.array([stats.kendalltau(*columns).statistic for columns in zip(a.T, b.T, strict=True)])
+
+
+def scipys_matrix(a, b):
+  return np.array([[stats.kendalltau(one, other).statistic for other in b.T] for one in a.T])
+
+
+def assert_same(actual, expected):
+  assert actual.dtype == jnp.float32
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+
+
+# As many columns as are computed at once, or fewer, compile one program.
+@pytest.mark.parametrize('n, k', [
+    (2, 256), (3, 512), (17, 1024), (128, 256), (129, 512), (1000, 128), (5000, 32), (20_000, 12)])
+def test_equals_scipy(n, k):
+  a, b = random_pair(n, k, seed=n)
+  expected = scipys(a, b)
+  assert_same(kendall.kendall_tau(a, b), expected)
+  assert k < 100 or {-1, 1} <= set(expected[~np.isnan(expected)].round(6)) and np.isnan(expected).any()
+
+
+def test_the_most_rows_that_counts_hold():
+  n = kendall.MAX_ROWS
+  up, (noisy, _) = np.arange(n, dtype=np.float32), random_pair(n, 1)
+  pairs = [(up, up), (up, -up), (up, np.ones(n)), (up // 2, -(up // 2)), (up, up // (n // 2)), (noisy[:, 0], up)]
+  a, b = (np.stack(columns, axis=1).astype(np.float32) for columns in zip(*pairs, strict=True))
+  tau = kendall.kendall_tau(a, b)
+  assert_same(tau, scipys(a, b))
+  np.testing.assert_array_equal(tau[:4], [1, -1, np.nan, -1])
+
+
+def test_one_column():
+  a, b = random_pair(17, 8)
+  taus = [kendall.kendall_tau(x, y) for x, y in zip(a.T, b.T, strict=True)]
+  assert {tau.shape for tau in taus} == {()}
+  assert_same(jnp.stack(taus), scipys(a, b))
+
+
+@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (33, 6, 7), (129, 1, 40), (1501, 16, 13)])
+def test_matrix_equals_scipy(n, D, E):
+  assert D * E >= n / 8
+  (a, _), (_, b) = random_pair(n, D, seed=1), random_pair(n, E, seed=2)
+  b[:, 0] = a[:, 0]
+  assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
+
+
+def test_matrix_of_few_columns_equals_scipy():
+  (a, _), (_, b) = random_pair(300, 6, seed=3), random_pair(300, 6, seed=4)
+  assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
+
+
+def test_products_of_signs_equal_counts_of_bits(monkeypatch):
+  n = 300
+  a, b = (kendall._key(jnp.asarray(x).at[:, 0].set(jnp.arange(n))) for x in random_pair(n, 7))
+  score = lambda score_of_tile, height: kendall._sum_of_tiles(score_of_tile, height, a, b[:, :5])
+  products = score(kendall._score_by_products, kendall.BLOCK)
+  for scores_at_once in (kendall.SCORES_AT_ONCE, 20):
+    monkeypatch.setattr(kendall, 'SCORES_AT_ONCE', scores_at_once)
+    np.testing.assert_array_equal(products, score(kendall._score_by_bits, kendall.WORD))
+  assert products[0, 0] == n * (n - 1) // 2
+
+
+@pytest.mark.parametrize('platform, operation', [('cpu', 'popcnt'), ('cuda', 'dot_general'), ('tpu', 'dot_general')])
+def test_what_each_platform_runs(platform, operation):
+  x = jax.ShapeDtypeStruct((300, 40), jnp.float32)
+  text = jax.jit(kendall.kendall_matrix).trace(x, x).lower(lowering_platforms=(platform,)).as_text()
+  assert [name for name in ('popcnt', 'dot_general') if f'.{name}' in text] == [operation]
+
+
+@pytest.mark.parametrize('dtype', ['bool', 'uint8', 'int32', 'uint32', 'bfloat16'])
+def test_types(dtype):
+  generator = np.random.default_rng(0)
+  x = generator.standard_normal((40, 6)) if 'float' in dtype else generator.integers(-2**39, 2**39, (40, 6))
+  a = jnp.asarray(x.astype(jnp.dtype(dtype)))
+  b = generator.permuted(a, axis=0)
+  assert_same(kendall.kendall_matrix(a, b), scipys_matrix(np.float64(a), np.float64(b)))
+
+
+@pytest.mark.parametrize('x', [
+    2**53 + np.arange(40) % 7, 2**31 + np.arange(40), np.uint64(2**63) + np.arange(40, dtype=np.uint64) % 7,
+    1 + 1e-12 * (np.arange(40) % 11), np.arange(40) * 1e300, np.arange(40), np.arange(40) / 8,
+], ids=lambda x: f'{x.dtype} from {x[0]}')
+def test_64_bits_are_compared_as_they_are(x):
+  shuffle = np.random.default_rng(0).permutation(40)
+  a, b = np.stack([x, x[shuffle]], axis=1), np.stack([x[::-1], np.roll(x, 3)], axis=1)
+  order = lambda x: np.unique(x, return_inverse=True)[1]
+  expected = [stats.kendalltau(order(one), order(other)).statistic for one, other in zip(a.T, b.T, strict=True)]
+  assert_same(kendall.kendall_tau(a, b), np.array(expected))
+
+
+def test_arrays_of_64_bits():
+  with jax.enable_x64(True):
+    x = 1 + 1e-12 * jnp.asarray(np.random.default_rng(0).integers(-9, 9, (40, 12)), jnp.float64)
+    a, b = x[:, :6], x[:, 6:]
+    assert_same(kendall.kendall_tau(a, b), scipys(np.asarray(a), np.asarray(b)))
+    assert_same(kendall.kendall_matrix(a, b), scipys_matrix(np.asarray(a), np.asarray(b)))
+
+
+@pytest.mark.parametrize('function', [kendall.kendall_tau, kendall.kendall_matrix])
+def test_inside_jit_and_vmap(function):
+  a, b = (np.stack([random_pair(40, 6, seed)[side] for seed in range(3)]) for side in (0, 1))
+  one_by_one = jnp.stack([function(x, y) for x, y in zip(a, b, strict=True)])
+  np.testing.assert_array_equal(jax.jit(jax.vmap(function))(a, b), one_by_one)
+
+
+def test_nan_in_traced_code_makes_its_columns_nan():
+  a, b = np.random.default_rng(0).standard_normal((2, 40, 6)).astype(np.float32)
+  a[3, 2] = b[5, 4] = np.nan
+  tau, matrix = jax.jit(kendall.kendall_tau)(a, b), jax.jit(kendall.kendall_matrix)(a, b)
+  bad_a, bad_b = np.isnan(a).any(0), np.isnan(b).any(0)
+  np.testing.assert_array_equal(np.isnan(tau), bad_a | bad_b)
+  np.testing.assert_array_equal(np.isnan(matrix), bad_a[:, None] | bad_b)
+
+
+GOOD = np.zeros((4, 3), np.float32)
+
+
+@pytest.mark.parametrize('bad, message', [
+    (np.zeros((5, 3)), 'but are'), (np.zeros((4, 3, 2)), 'but are'), (np.zeros(4), 'but are'),
+    (1.0, '2 to 65,536 rows'), (np.zeros((1, 3)), '2 to 65,536 rows'), (np.zeros((0, 3)), '2 to 65,536 rows'),
+    (np.zeros((65_537, 3), bool), '2 to 65,536 rows'), (np.zeros((4, 0)), 'and a column'),
+    (np.zeros((4, 3), complex), 'complex128'),
+    (np.full((4, 3), 'x'), 'real numbers'), (np.full((4, 3), None), 'real numbers'),
+    (np.full((4, 3), np.nan), 'b contains NaN'), (jnp.full((4, 3), jnp.nan), 'b contains NaN'),
+], ids=lambda x: x if isinstance(x, str) else f'{type(x).__name__}{list(np.shape(x))}')
+@pytest.mark.parametrize('function', [kendall.kendall_tau, kendall.kendall_matrix])
+def test_refusals(function, bad, message):
+  with pytest.raises(InputError, match=message):
+    function(GOOD, bad)
+
+
+def test_shapes_are_refused_in_traced_code():
+  with pytest.raises(InputError, match='rows'):
+    jax.jit(kendall.kendall_tau)(GOOD[:1], GOOD[:1])
+  with pytest.raises(InputError, match='but are'):
+    jax.vmap(kendall.kendall_matrix)(GOOD, GOOD)

@@ -1,0 +1,191 @@
+"""The calibrated test against brute force and scipy, and the published one against a plain transcription."""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import fingerprints, published, seedprint
+from bornbiased_jax.models.initialization import init_params
+
+
+def noise(seed, *shape):
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def ties(x):
+  return np.round(2 * x) / 2
+
+
+@pytest.mark.parametrize('kind', ['continuous', 'ties'])
+def test_correlations_are_scipys(kind):
+  a, b = noise(1, 50, 4), noise(2, 50, 5)
+  a, b = (ties(a), ties(b)) if kind == 'ties' else (a, b)
+  expected = [[stats.spearmanr(a[:, i], b[:, j]).statistic for j in range(5)] for i in range(4)]
+  np.testing.assert_allclose(seedprint.correlations(a, b), expected, atol=1e-6)
+
+
+def test_moments_are_those_over_all_permutations():
+  matrix = noise(3, 6, 6).astype(float)
+  means = [matrix[np.arange(6), list(order)].mean() for order in itertools.permutations(range(6))]
+  np.testing.assert_allclose(seedprint.diagonal_moments(matrix),
+                             (matrix.diagonal().mean(), np.mean(means), np.std(means)))
+
+
+def test_monte_carlo_and_normal_p_values_agree():
+  a = noise(4, 500, 40)
+  b = noise(5, 500, 40) + 0.025 * a
+  result = seedprint.calibrated_test(a, b)
+  assert 1.5 < result.z < 4.5
+  assert 10**result.log10_p == pytest.approx(result.p_value, rel=0.5)
+  np.testing.assert_allclose(result.statistic, result.dimension_D.mean())
+  assert seedprint.calibrated_test(a, b).p_value == result.p_value
+
+
+def test_a_related_pair_is_found_wherever_its_common_part_lies():
+  a = noise(6, 400, 30)
+  for scale in (1.0, -1.0):
+    result = seedprint.calibrated_test(a, scale * a + noise(7, 400, 30))
+    assert scale * result.z > 10
+  assert result.p_value == 1.0  # One-sided: descendants keep the sign.
+
+
+def test_kendall_instead_of_spearman():
+  a, b = noise(8, 60, 5), noise(9, 60, 5)
+  result = seedprint.calibrated_test(a, b, kendall=True)
+  expected = [stats.kendalltau(*pair).statistic for pair in zip(a.T, b.T, strict=True)]
+  np.testing.assert_allclose(result.dimension_D, expected, atol=1e-6)
+
+
+def test_a_shared_input_is_no_evidence():
+  x = noise(10, 500, 20)
+  a, b = noise(11, 500, 20) + 0.5 * x, noise(12, 500, 20) + 0.5 * x + 3
+  assert seedprint.calibrated_test(a, b).z > 8
+  assert abs(seedprint.calibrated_test(a, b, x).z) < 3.5
+  # What least squares leaves has nothing of the input, nor a mean.
+  left = np.asarray(seedprint.residuals(jnp.asarray(a), jnp.asarray(x)))
+  np.testing.assert_allclose(left.T @ np.c_[np.ones(500), x], 0, atol=1e-3)
+  expected = a - np.c_[np.ones(500), x] @ np.linalg.lstsq(np.c_[np.ones(500), x], a, rcond=None)[0]
+  np.testing.assert_allclose(left, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize('embedding_std', [0.3, 1.0])
+def test_what_passes_through_a_norm_accuses_nobody(embedding_std):
+  """Where an answer is mostly what was read, the norm hides some of it from least squares."""
+  config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
+  prints = fingerprints.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
+  x = prints[0].input_ND
+  results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x, num_permutations=99)
+             for a, b in itertools.combinations(prints, 2)]
+  assert np.mean([result.z + result.leak / result.null_std for result in results]) > 1
+  assert max(result.z for result in results) < 3
+  assert seedprint.calibrated_test(prints[0].hidden_ND, prints[0].hidden_ND, x, num_permutations=99).z > 10
+
+
+def test_constant_dimensions_stay_so_without_the_input():
+  """What a projection leaves of them is rounding, the same of all."""
+  x, a, b = noise(31, 500, 20), noise(32, 500, 20), noise(33, 500, 20)
+  a[:, 2:9], b[:, 4:11] = 3, 7
+  a[:, 12] = 5 * x[:, 1]
+  result = seedprint.calibrated_test(a, b, x)
+  assert result.num_degenerate == 10 and abs(result.z) < 3.5
+
+
+def test_constant_dimensions_correlate_with_nothing():
+  a, b = noise(13, 50, 8), noise(14, 50, 8)
+  a[:, 2] = b[:, 5] = 1
+  result = seedprint.calibrated_test(a, b)
+  assert result.num_degenerate == 2 and np.isfinite(result.z)
+  assert result.dimension_D[2] == result.dimension_D[5] == 0
+  assert seedprint.calibrated_test(np.ones((50, 8)), b).z == 0
+
+
+@pytest.mark.parametrize('a, b, shared, message', [
+    (noise(15, 50, 8), noise(16, 50, 9), None, r'\[50, 8\] and \[50, 9\]'),
+    (noise(17, 50, 8), noise(18, 40, 8), None, r'\[50, 8\] and \[40, 8\]'),
+    (noise(19, 2, 8), noise(20, 2, 8), None, 'too few'),
+    (noise(21, 50, 8), np.full((50, 8), np.nan), None, 'not finite'),
+    (noise(22, 16, 8), noise(23, 16, 8), noise(24, 16, 8), 'n=16 .* more than 16'),
+    (noise(22, 20, 8), noise(23, 20, 8), noise(24, 30, 8), '20 sequences and a shared input of 30'),
+])
+def test_what_cannot_be_compared_is_refused(a, b, shared, message):
+  with pytest.raises(InputError, match=message):
+    seedprint.calibrated_test(a, b, shared)
+
+
+def transcribed(a, b, k, side, subset, softmax, null):
+  """SPEC §7, the published test, in numpy and scipy, a loop a line."""
+  def taus(a, b):
+    mean_a, mean_b = a.mean(axis=0), b.mean(axis=0)
+    own = np.argsort(mean_a if side == 'low' else -mean_a)[:k]
+    other = np.argsort(mean_b if side == 'low' else -mean_b)[:k]
+    chosen = [j for j in own if j in other] if subset == 'coset' else list(own)
+    a, b = a[:, chosen], b[:, chosen]
+    if softmax == 'softmax':
+      a, b = special.softmax(a / 10, axis=1), special.softmax(b / 10, axis=1)
+    return np.array([stats.kendalltau(a[:, j], b[:, j]).statistic for j in range(len(chosen))])
+
+  own, p_t, p_u = taus(a, b), [], []
+  for trials in null:
+    pooled = np.concatenate([taus(np.asarray(x), np.asarray(y)) for x, y in trials])
+    p_t.append(stats.ttest_ind(own, pooled, alternative='greater').pvalue)
+    p_u.append(stats.mannwhitneyu(own, pooled, alternative='greater').pvalue)
+  n = len(a)
+  z = own.mean() / (math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1))) / math.sqrt(len(own)))
+  return np.mean(p_t), np.mean(p_u), z, min(1, 2 * stats.norm.sf(z)), own.mean()
+
+
+@pytest.mark.parametrize('side, subset, softmax', [
+    ('low', 'coset', 'softmax'), ('high', 'coset', 'softmax'), ('low', 'base', 'softmax'), ('high', 'base', 'none'),
+    ('low', 'coset', 'none'),
+])
+def test_the_published_test_is_its_transcription(side, subset, softmax):
+  a = noise(25, 40, 24)
+  b = noise(26, 40, 24) + 0.3 * a
+  result = seedprint.published_test(a, b, k=12, side=side, subset=subset, softmax=softmax, seed=3)
+  np.testing.assert_allclose(result[:5], transcribed(a, b, 12, side, subset, softmax, published.noise(40, 24, 3)),
+                             atol=1e-6)
+  null = published.null_taus(40, 24, k=12, side=side, subset=subset, softmax=softmax, seed=3)
+  again = seedprint.published_test(a, b, k=12, side=side, subset=subset, softmax=softmax, null=null)
+  assert again.p_value == result.p_value
+
+
+def test_nothing_in_common_is_no_answer():
+  a = np.arange(8) + noise(28, 30, 8) / 100
+  result = seedprint.published_test(a, -a, k=3)
+  assert math.isnan(result.p_value) and len(result.tau_S) == 0
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(k=0), 'k=0'), (dict(k=9), 'k=9'), (dict(side='left'), "side='left'"), (dict(subset='all'), "subset='all'"),
+    (dict(softmax='hard'), "softmax='hard'"),
+])
+def test_unknown_options_of_the_published_test(options, message):
+  with pytest.raises(InputError, match=message):
+    seedprint.published_test(noise(29, 10, 8), noise(30, 10, 8), **options)
+
+
+@pytest.mark.parametrize('kind', ['gaussian', 'tokens'])
+def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
+  """The published pipeline's two defects are at work here: gpt2 init, an input that both share."""
+  config = configs.get('tiny_llama2', vocab_size=64)
+  probe = Probe(kind, 600, 4)
+  prints = fingerprints.of_seeds(config, range(6), probe)
+  shared = prints[0].input_ND if kind == 'gaussian' else None
+  z = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, shared, num_permutations=99).z
+       for a, b in itertools.combinations(prints, 2)]
+  assert abs(np.mean(z)) < 0.8 and 0.6 < np.std(z) < 1.5 and max(z) < 4
+  if kind == 'gaussian':
+    leaky = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, num_permutations=99).z
+             for a, b in itertools.combinations(prints, 2)]
+    assert np.mean(leaky) > np.mean(z) + 1
+  params = init_params(config, 3)
+  alone = seedprint.fingerprint(params, config, probe, batch_size=150)
+  np.testing.assert_allclose(alone.hidden_ND, prints[3].hidden_ND, atol=1e-4)
+  assert seedprint.calibrated_test(alone.hidden_ND, prints[3].hidden_ND, shared).z > 20

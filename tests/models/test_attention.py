@@ -1,0 +1,153 @@
+"""Every kernel against attention by its definition, and that definition against PyTorch's."""
+
+import functools
+import types
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.training.step import Recipe, start_from, train_step
+
+CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64, vocab_size=50)
+# B, T, H, G, K: one block; grouped queries; two blocks, of which one is padded, and nothing that two devices divide.
+SHAPES = [(2, 128, 4, 4, 64), (2, 256, 4, 2, 128), (1, 600, 3, 1, 64)]
+TOLERANCE = {'float32': 1e-5, 'bfloat16': 2e-2}
+
+has_gpu = any(device.platform == 'gpu' for device in jax.devices())
+every_shape = pytest.mark.parametrize('shape', SHAPES, ids=str)
+
+# With a GPU, of which there may be one: JAX_PLATFORMS=cuda pytest tests/test_attention.py -k cudnn
+mesh_shape = (2, 1, 2) if jax.device_count() == 4 else (jax.device_count(), 1, 1)
+MESH = sharding.make_mesh(*mesh_shape)
+ONE_DEVICE = types.SimpleNamespace(size=1, devices=np.array(jax.devices()[:1]))
+splash = functools.partial(attention.splash, interpret=True)
+spread_splash = attention.Spread(splash, MESH)
+
+KERNELS = {
+    'splash': (splash, 'float32'),
+    'splash_bfloat16': (splash, 'bfloat16'),
+    'splash_spread': (spread_splash, 'float32'),
+    'cudnn': (attention.cudnn, 'bfloat16'),
+    'cudnn_spread': (attention.Spread(attention.cudnn, MESH), 'bfloat16'),
+}
+every_kernel = pytest.mark.parametrize('kernel', [
+    pytest.param(name, marks=pytest.mark.skipif(name.startswith('cudnn') and not has_gpu, reason='needs a GPU'))
+    for name in KERNELS])
+
+
+def random_inputs(shape, dtype='float32'):
+  """Query, key, value and a cotangent; scores of std 2, so that their scale and the mask matter."""
+  B, T, H, G, K = shape
+  generator = np.random.default_rng(sum(shape))
+  draw = lambda *shape: jnp.asarray(generator.standard_normal(shape), dtype)
+  return (2 * draw(B, T, H, K), draw(B, T, G, K), draw(B, T, G, K)), draw(B, T, H * K)
+
+
+def with_gradient(attend, inputs, cotangent):
+  """The aggregate, and the gradients of query, key and value."""
+  def run(inputs, cotangent):
+    out, backward = jax.vjp(attend, *inputs)
+    return out, *backward(cotangent)
+  return [np.asarray(x, np.float32) for x in jax.jit(run)(inputs, cotangent)]
+
+
+def assert_close(a, b, tolerance):
+  """To a share of the largest entry of each array."""
+  for x, y in zip(a, b, strict=True):
+    np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max())
+
+
+@every_kernel
+@every_shape
+def test_kernels_agree_with_the_definition(kernel, shape):
+  attend, dtype = KERNELS[kernel]
+  inputs, cotangent = random_inputs(shape, dtype)
+  exact = with_gradient(attention.plain, *jax.tree.map(jnp.float32, (inputs, cotangent)))
+  assert_close(with_gradient(attend, inputs, cotangent), exact, TOLERANCE[dtype])
+
+
+@every_shape
+def test_the_definition_agrees_with_pytorch(shape):
+  torch = pytest.importorskip('torch')
+  inputs, cotangent = random_inputs(shape)
+  theirs = [torch.tensor(np.asarray(x).swapaxes(1, 2), requires_grad=True) for x in inputs]
+  out = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=True, enable_gqa=True)
+  out = out.transpose(1, 2).reshape(cotangent.shape)
+  out.backward(torch.tensor(np.asarray(cotangent)))
+  expected = [out.detach().numpy(), *(x.grad.transpose(1, 2).numpy() for x in theirs)]
+  assert_close(with_gradient(attention.plain, inputs, cotangent), expected, TOLERANCE['float32'])
+
+
+@pytest.mark.parametrize('kernel', ['splash', 'cudnn'])
+def test_the_last_query_alone(kernel):
+  attend, (query, key, value) = KERNELS[kernel][0], random_inputs(SHAPES[0])[0]
+  whole = attention.plain(query, key, value)
+  np.testing.assert_allclose(attend(query[:, -1:], key, value), whole[:, -1:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('length, block, padded', [
+    (1, 128, 128), (128, 128, 128), (129, 256, 256), (512, 512, 512), (513, 384, 768), (640, 384, 768),
+    (2000, 512, 2048), (2048, 512, 2048),
+])
+def test_blocks_of_whole_tiles(length, block, padded):
+  assert attention.splash_block(length) == block and length + -length % block == padded
+
+
+def test_equal_attention_makes_equal_models():
+  models = {Transformer(CONFIG, attention.Spread(attention.splash, sharding.make_mesh(*mesh_shape))) for _ in range(2)}
+  assert len(models) == 1 and models != {Transformer(CONFIG)}
+
+
+def test_weights_are_computed_only_to_be_read():
+  tokens = np.arange(12)[None]
+  params = init_params(CONFIG, 0)
+  model = functools.partial(Transformer, CONFIG)
+  read = jax.jit(lambda attend, names: model(attend).apply({'params': params}, tokens, names, method='read'),
+                 static_argnums=(0, 1))
+  nothing = lambda query_BTHK, key_BSGK, value_BSGK: jnp.zeros((*query_BTHK.shape[:2], CONFIG.width))
+  assert not np.any(read(nothing, ('value_aggregate',))['value_aggregate'])
+  names = ('value_aggregate', 'attention_weights')
+  jax.tree.map(np.testing.assert_array_equal, read(nothing, names), read(attention.plain, names))
+
+
+def test_training_steps_agree():
+  recipe = Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
+  tokens = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, CONFIG.vocab_size)
+  state = start_from(recipe, init_params(CONFIG, 0))
+  step = lambda attend: jax.jit(functools.partial(train_step, CONFIG, recipe, attend=attend))(state, tokens)
+  attend = mock.Mock(wraps=spread_splash)
+  (theirs, metrics), (ours, expected) = step(attend), step(attention.plain)
+  assert attend.called
+  np.testing.assert_allclose(metrics['loss'], expected['loss'], rtol=1e-6)
+  assert_close(*(jax.tree.leaves(state.opt_state[1][0].mu) for state in (theirs, ours)), 2e-5)
+
+
+GPUS = {'nothing known': {}, 't4': {'compute_capability': '7.5'}, 'a100': {'compute_capability': '8.0'},
+        'b200': {'compute_capability': '10.0'}, 'mi300': {'compute_capability': 'gfx942'}}
+
+
+@pytest.mark.parametrize('gpu', GPUS)
+@pytest.mark.parametrize('fields, fits', [
+    ({'dtype': 'bfloat16'}, True), ({'dtype': 'float32'}, False),
+    ({'dtype': 'bfloat16', 'head_size': 192}, False), ({'dtype': 'bfloat16', 'head_size': 12}, False),
+])
+def test_the_choice_on_gpus(gpu, fields, fits):
+  mesh = types.SimpleNamespace(size=1, devices=np.array([types.SimpleNamespace(**GPUS[gpu])]))
+  chosen = attention.choose(configs.get('nano_llama2', **fields), 2048, mesh, 'gpu')
+  assert chosen == (attention.Spread(attention.cudnn, mesh) if fits and gpu in ('a100', 'b200') else attention.plain)
+
+
+def test_the_choice_elsewhere():
+  config = configs.get('nano_llama2', dtype='bfloat16')
+  assert attention.choose(config, 2048, ONE_DEVICE, 'cpu') is attention.plain
+  assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.plain, MESH)
+  assert attention.choose(config, 64, MESH, 'tpu') == attention.Spread(attention.plain, MESH)
+  assert attention.choose(config, 2048, MESH, 'tpu') == attention.Spread(attention.splash, MESH)
+  assert attention.choose(config, 2048, MESH) == attention.choose(config, 2048, MESH, jax.default_backend())

@@ -1,0 +1,243 @@
+"""A seed is a network: the law it is drawn from, and that it is the same wherever it is drawn."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import probes
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import initialization
+from bornbiased_jax.models.initialization import draw_params, init_params, stream_key
+
+TINY = configs.get('tiny_gpt2')
+# Every leaf that a network can have.
+EVERY = configs.ModelConfig(num_layers=2, num_heads=4, num_kv_heads=2, width=32, mlp_width=48, vocab_size=64,
+                            length=16, norm='rmsnorm', gated_mlp=True, positions='learned', qk_norm=True,
+                            tied_head=False, init_scheme='plain', linear_std=0.1)
+FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_only')
+SEEDS = np.arange(40, 46, dtype=np.uint32)
+EMBEDDING_SEED = 7
+
+pytestmark = pytest.mark.usefixtures('optimized')
+
+
+def leaves(params):
+  """Arrays by name: 'blocks/query/kernel'."""
+  flat, _ = jax.tree_util.tree_flatten_with_path(params)
+  return {'/'.join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
+
+
+@functools.cache
+def network(config, seed):
+  return leaves(init_params(config, seed))
+
+
+def with_embeddings_of(own, other):
+  return own | {name: other[name] for name in ('embedding', 'position_embedding', 'head') if name in own}
+
+
+def assert_same(actual, expected):
+  assert actual.keys() == expected.keys()
+  for name in expected:
+    np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+
+
+def assert_uncorrelated(a, b):
+  assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
+
+
+def is_random(name):
+  return not name.endswith(('bias', 'scale'))
+
+
+# The law.
+
+
+@pytest.mark.parametrize('config, residual_std', [(TINY, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1)], ids=['gpt2', 'plain'])
+def test_law(config, residual_std):
+  std = {'embedding': 0.02, 'position_embedding': 0.02,
+         'blocks/output/kernel': residual_std, 'blocks/down/kernel': residual_std}
+  for name, leaf in network(config, 42).items():
+    assert leaf.dtype == np.float32
+    if is_random(name):
+      z = leaf.astype(np.float64).ravel() / std.get(name, config.linear_std)
+      # Five standard errors: once in a million draws for each of these.
+      assert abs(z.mean()) < 5 / math.sqrt(z.size), name
+      assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
+      assert stats.kstest(z, 'norm').pvalue > 1e-4, name
+    else:
+      assert np.all(leaf == name.endswith('scale')), name
+
+
+def test_leaves():
+  block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32), 'output/kernel': (32, 32),
+           'up/kernel': (32, 48), 'down/kernel': (48, 32)}
+  biases = {'query/bias': (32,), 'output/bias': (32,), 'up/bias': (48,), 'down/bias': (32,)}
+  outside = {'embedding': (64, 32), 'final_norm/scale': (32,)}
+  gpt2 = outside | {'final_norm/bias': (32,)} | in_blocks(block | biases | {
+      'key/kernel': (32, 32), 'key/bias': (32,), 'value/kernel': (32, 32), 'value/bias': (32,),
+      'attention_norm/bias': (32,), 'mlp_norm/bias': (32,)})
+  every = outside | {'position_embedding': (16, 32), 'head': (64, 32)} | in_blocks(block | biases | {
+      'key/kernel': (32, 16), 'key/bias': (16,), 'value/kernel': (32, 16), 'value/bias': (16,),
+      'gate/kernel': (32, 48), 'gate/bias': (48,), 'query_norm/scale': (8,), 'key_norm/scale': (8,)})
+  shape = dict(num_layers=2, width=32, mlp_width=48, vocab_size=64)
+  assert shapes(configs.get('tiny_gpt2', **shape)) == gpt2
+  assert shapes(EVERY) == every
+  llama = shapes(configs.get('tiny_llama2', **shape))
+  assert not any(name.endswith('bias') for name in llama)
+  assert llama == {name: (2, 32, 32) if name.startswith(('blocks/key/k', 'blocks/value/k')) else shape
+                   for name, shape in every.items()
+                   if not name.endswith(('bias', 'query_norm/scale', 'key_norm/scale', 'position_embedding'))}
+
+
+def in_blocks(shapes):
+  return {f'blocks/{name}': (2, *shape) for name, shape in shapes.items()}
+
+
+def shapes(config):
+  flat, _ = jax.tree_util.tree_flatten_with_path(jax.eval_shape(functools.partial(draw_params, config), 0))
+  return {'/'.join(key.key for key in path): leaf.shape for path, leaf in flat}
+
+
+def test_no_two_leaves_or_layers_are_alike():
+  vectors = []
+  for name, leaf in network(EVERY, 42).items():
+    if is_random(name):
+      vectors += list(leaf.reshape(2, -1)) if name.startswith('blocks') else [leaf.ravel()]
+  for i, a in enumerate(vectors):
+    for b in vectors[:i]:
+      n = min(a.size, b.size)
+      assert_uncorrelated(a[:n], b[:n])
+
+
+# The same network everywhere.
+
+
+def assert_ensemble(stacked, expected):
+  for i, alone in enumerate(expected):
+    assert_same({name: leaf[i] for name, leaf in leaves(stacked).items()}, alone)
+
+
+def mesh(name):
+  return jax.make_mesh((jax.device_count(),), (name,), axis_types=(AxisType.Auto,))
+
+
+def test_under_lax_map():
+  draw = functools.partial(draw_params, FEW)
+  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), [network(FEW, int(s)) for s in SEEDS])
+
+
+def test_under_vmap():
+  draw = functools.partial(draw_params, FEW, embedding_seed=EMBEDDING_SEED)
+  other = network(FEW, EMBEDDING_SEED)
+  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), [with_embeddings_of(network(FEW, int(s)), other) for s in SEEDS])
+
+
+def test_spread_over_devices():
+  assert jax.device_count() > 1
+  spread = PartitionSpec('seed')
+  seeds = np.resize(SEEDS, 2 * jax.device_count())
+  draw = jax.vmap(functools.partial(draw_params, EVERY))
+  draw = jax.jit(jax.shard_map(draw, mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False))
+  assert_ensemble(draw(seeds), [network(EVERY, int(seed)) for seed in seeds])
+
+
+def test_with_its_leaves_split_over_devices():
+  assert jax.device_count() > 1
+
+  def split(leaf):
+    axes = (None,) * (len(leaf.shape) - 1) + ('part',)
+    return NamedSharding(mesh('part'), PartitionSpec(*axes) if leaf.shape[-1] >= 16 else PartitionSpec())
+
+  draw = functools.partial(draw_params, FEW)
+  params = jax.jit(draw, out_shardings=jax.tree.map(split, jax.eval_shape(draw, 0)))(42)
+  assert params['blocks']['up']['kernel'].addressable_shards[0].data.shape == (2, 32, 48 // jax.device_count())
+  assert_same(leaves(params), network(FEW, 42))
+
+
+# Seeds.
+
+
+def test_embedding_seed():
+  mixed = leaves(init_params(EVERY, 42, EMBEDDING_SEED))
+  assert_same(mixed, with_embeddings_of(network(EVERY, 42), network(EVERY, EMBEDDING_SEED)))
+
+
+@pytest.mark.parametrize('sublayers, absent', [
+    ('attention_only', ('mlp_norm', 'up', 'down')),
+    ('mlp_only', ('attention_norm', 'query', 'key', 'value', 'output')),
+])
+def test_sublayers_share_their_weights(sublayers, absent):
+  full, part = network(TINY, 42), network(dataclasses.replace(TINY, sublayers=sublayers), 42)
+  assert_same(part, {name: leaf for name, leaf in full.items()
+                     if not name.startswith(tuple(f'blocks/{module}/' for module in absent))})
+
+
+def test_seeds_differ():
+  seeds = (42, 43, np.uint32(2**31 + 42), np.uint32(2**32 - 1))
+  networks = [network(TINY, seed) for seed in seeds]
+  for i, a in enumerate(networks):
+    for b in networks[:i]:
+      for name in filter(is_random, a):
+        assert_uncorrelated(a[name], b[name])
+
+
+@pytest.mark.parametrize('seed', [2**31, 2**32 - 1])
+def test_large_python_seeds(seed):
+  assert_same(leaves(init_params(TINY, seed)), leaves(init_params(TINY, np.uint32(seed))))
+
+
+@pytest.mark.parametrize('seed', [-1, 2**32, 1.5, True, np.int64(-1)])
+def test_a_seed_outside_its_range_is_refused(seed):
+  for use in (lambda: init_params(TINY, seed), lambda: init_params(TINY, 0, seed),
+              lambda: probes.Probe('tokens', 1, 1, seed)):
+    with pytest.raises(InputError, match='is not a whole number from 0 to 4294967295'):
+      use()
+
+
+def test_networks_and_probes_share_no_key(monkeypatch):
+  asked, same = [], stream_key
+
+  def record(purpose, seed):
+    asked.append((purpose, seed))
+    return same(purpose, seed)
+
+  monkeypatch.setattr(initialization, 'stream_key', record)
+  monkeypatch.setattr(probes, 'stream_key', record)
+  jax.eval_shape(lambda: draw_params(TINY, 42))
+  assert set(asked) == {('network', 42)}
+  asked.clear()
+  jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3)) for kind in probes.KINDS])
+  assert set(asked) == {('probe', 42)}
+
+  seeds = jnp.arange(1000, dtype=jnp.uint32)
+  keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds)) for purpose in ('network', 'probe')]
+  assert len(np.unique(np.concatenate(keys), axis=0)) == 2000
+
+
+# First and last entry of every random leaf of `tiny_gpt2` 42.
+GOLDEN = {
+    'blocks/down/kernel': (-0.0079778042, 0.019507084),
+    'blocks/key/kernel': (-0.061191183, -0.011226912),
+    'blocks/output/kernel': (-0.013960457, -0.0039620874),
+    'blocks/query/kernel': (0.027028006, 0.0035651792),
+    'blocks/up/kernel': (-0.041762717, -0.0099404333),
+    'blocks/value/kernel': (-0.025311042, -0.0093348091),
+    'embedding': (-0.029062008, 0.00045817022),
+}
+
+
+def test_golden():
+  """What a seed is may never change: results are quoted by seed."""
+  params = network(TINY, 42)
+  assert set(GOLDEN) == set(filter(is_random, params))
+  for name, entries in GOLDEN.items():
+    np.testing.assert_allclose(params[name].ravel()[[0, -1]], entries, rtol=1e-6, atol=0, err_msg=name)

@@ -1,0 +1,217 @@
+"""The forward pass against its textbook definition."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.transformer import READS, Transformer
+from textbook import (
+  CASES,
+  GPT2,
+  LAST,
+  LLAMA,
+  ROPE,
+  B,
+  T,
+  cases,
+  random_params,
+  random_tokens,
+  read,
+  structures,
+  textbook,
+  with_fields,
+)
+
+every_case = pytest.mark.parametrize('config', CASES.values(), ids=CASES.keys())
+
+
+def every_read(config):
+  missing = {'mlp_only': ('value_aggregate', 'attention_weights', 'attention_received'),
+             'attention_only': ('mlp_hidden',)}.get(config.sublayers, ())
+  return tuple(name for name in READS if name not in missing)
+
+
+def assert_close(actual, expected, name):
+  """To float32 rounding, of which these networks gather some ten units (1e-6)."""
+  assert actual.shape == expected.shape, name
+  scale = np.sqrt(np.mean(np.square(expected)))
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6 * scale, err_msg=name)
+
+
+@every_case
+def test_equals_the_textbook(config):
+  params, tokens = random_params(config), random_tokens(config)
+  actual, expected = read(config, params, tokens, every_read(config)), textbook(config, params, tokens)
+  assert set(actual) == set(expected)
+  for name in expected:
+    assert_close(actual[name], expected[name], name)
+
+
+def check_last_reads(config, length):
+  params, tokens = random_params(config), random_tokens(config)[:, :length]
+  actual, expected = read(config, params, tokens, LAST), textbook(config, params, tokens)
+  for name in LAST:
+    assert_close(actual[name], expected[name], name)
+
+
+@structures
+def test_last_reads_equal_the_textbook(config):
+  check_last_reads(config, T)
+
+
+def test_last_reads_of_one_position():
+  check_last_reads(LLAMA, 1)
+
+
+@cases('gpt2', 'qwen3', 'mlp_only_relu')
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_shapes_and_types(config, dtype):
+  config = with_fields(config, dtype=dtype)
+  L, D, H, V = config.num_layers, config.width, config.num_heads, config.vocab_size
+  shapes = {
+      'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
+      'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
+      'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
+      'attention_received': (L, B, H, T), 'mlp_hidden': (L, B, T, config.mlp_width),
+  }
+  assert set(shapes) == set(READS)
+  params = jax.eval_shape(functools.partial(draw_params, config), 0)
+  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+  for names in (every_read(config), LAST, LAST[2:]):
+    out = jax.eval_shape(functools.partial(read, config, names=names), params, random_tokens(config))
+    assert {name: leaf.shape for name, leaf in out.items()} == {name: shapes[name] for name in names}
+    for name, leaf in out.items():
+      always_float32 = name.startswith(('logits', 'attention_'))
+      assert leaf.dtype == ('float32' if always_float32 else dtype), name
+
+
+def test_call_is_the_logits():
+  params, tokens = random_params(ROPE), random_tokens(ROPE)
+  logits = jax.jit(Transformer(ROPE).apply)({'params': params}, tokens)
+  assert_close(logits, textbook(ROPE, params, tokens)['logits'], 'logits')
+
+
+def test_unembed():
+  for config, leaf in ((ROPE, 'embedding'), (LLAMA, 'head')):
+    params = random_params(config)
+    hidden = np.random.default_rng(0).standard_normal((2, 3, config.width)).astype(np.float32)
+    logits = Transformer(config).apply({'params': params}, hidden, method='unembed')
+    expected = hidden.astype(np.float64) @ params[leaf].T.astype(np.float64)
+    assert_close(logits, expected, leaf)
+
+
+@cases('gpt2', 'llama', 'qwen3')
+def test_causal(config):
+  changed = 4
+  params, tokens = random_params(config), random_tokens(config)
+  others = tokens.copy()
+  others[:, changed] = (tokens[:, changed] + 1) % config.vocab_size
+  before, after = (read(config, params, x, every_read(config)) for x in (tokens, others))
+  for name in ('logits', 'residual', 'value_aggregate'):
+    np.testing.assert_array_equal(before[name][..., :changed, :], after[name][..., :changed, :])
+    assert np.all(np.any(before[name][..., changed:, :] != after[name][..., changed:, :], axis=-1))
+
+
+def test_sequences_do_not_mix():
+  params, tokens = random_params(LLAMA), random_tokens(LLAMA)
+  both, swapped = (read(LLAMA, params, x, every_read(LLAMA))['logits'] for x in (tokens, tokens[::-1].copy()))
+  np.testing.assert_array_equal(both, swapped[::-1])
+
+
+@cases('gpt2', 'qwen2_gelu', 'attention_only')
+def test_attention_weights_are_causal_distributions(config):
+  weights = read(config, random_params(config), random_tokens(config), every_read(config))['attention_weights']
+  np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+  lower = np.tri(T, dtype=bool)
+  assert np.all(weights[..., ~lower] == 0)
+  assert np.all(weights[..., lower] > 0)
+
+
+@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
+def test_continuous_inputs_take_the_place_of_embeddings(config, names):
+  params, tokens = random_params(config), random_tokens(config)
+  by_token, by_vector = (read(config, params, x, names) for x in (tokens, params['embedding'][tokens]))
+  for name in names:
+    np.testing.assert_array_equal(by_token[name], by_vector[name])
+
+
+def test_continuous_inputs_equal_the_textbook():
+  params = random_params(GPT2)
+  vectors = np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
+  assert_close(read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits'], 'logits')
+
+
+def test_layernorm_of_a_large_mean():
+  params = random_params(GPT2)
+  vectors = 1000 + np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
+  actual, expected = read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits']
+  # Float32 near 1000 resolves 6e-5; mean(x²) - mean(x)² would err by 0.1.
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3 * np.std(expected))
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
+def test_tokens_of_any_integer_type(dtype):
+  params, tokens = random_params(ROPE), random_tokens(ROPE)
+  expected = read(ROPE, params, tokens, ('logits',))['logits']
+  np.testing.assert_array_equal(read(ROPE, params, tokens.astype(dtype), ('logits',))['logits'], expected)
+
+
+def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
+  config = with_fields(ROPE, vocab_size=300)
+  logits = read(config, random_params(config), np.int8([[0, 7, -1], [0, 7, 9]]), ('logits',))['logits']
+  assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
+
+
+@pytest.mark.parametrize('token', [
+    ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1,
+])
+@pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])
+def test_token_outside_the_vocabulary_gives_nan(token, names):
+  params, tokens = random_params(ROPE), random_tokens(ROPE)
+  wrong = tokens.copy()
+  wrong[0, -1] = token
+  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(B, -1, ROPE.vocab_size) for x in (tokens, wrong))
+  assert np.all(np.isnan(logits[0, -1]))
+  np.testing.assert_array_equal(logits[1], expected[1])
+
+
+@pytest.mark.parametrize('inputs', [
+    np.zeros(3, np.int32), np.zeros((1, 3, 16), np.int32), np.zeros((1, 3), np.float32),
+    np.zeros((1, 3, 15), np.float32), np.zeros((3, 16), np.float32), np.zeros((1, 1, 3, 16), np.float32),
+], ids=lambda x: f'{x.dtype}{x.ndim}')
+def test_wrong_rank(inputs):
+  with pytest.raises(InputError, match=r'neither token ids \[batch, length\] nor vectors \[batch, length, 16\]'):
+    jax.eval_shape(functools.partial(read, ROPE, names=('logits',)), random_params(ROPE), inputs)
+
+
+@pytest.mark.parametrize('config', [GPT2, ROPE], ids=['learned', 'rope'])
+@pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])
+def test_too_many_positions(config, names):
+  run = functools.partial(jax.eval_shape, functools.partial(read, config, names=names), random_params(config))
+  run(np.zeros((1, config.length), np.int32))
+  for inputs in (np.zeros((1, config.length + 1), np.int32), np.zeros((1, config.length + 1, 16), np.float32)):
+    with pytest.raises(InputError, match='9 positions exceed.*length=8'):
+      run(inputs)
+
+
+def test_unknown_read():
+  with pytest.raises(InputError, match="'logit'.*logits_last"):
+    read(ROPE, random_params(ROPE), random_tokens(ROPE), ('logits', 'logit'))
+
+
+@pytest.mark.parametrize('name', ['value_aggregate', 'attention_weights'])
+def test_read_that_the_sublayers_lack(name):
+  config = CASES['mlp_only_relu']
+  with pytest.raises(InputError, match=name):
+    read(config, random_params(config), random_tokens(config), (name,))
+
+
+def test_qk_norm_is_rms_norm_beside_layernorm():
+  config = with_fields(ROPE, qk_norm=True)
+  blocks = jax.eval_shape(functools.partial(draw_params, config), 0)['blocks']
+  assert set(blocks['query_norm']) == {'scale'}

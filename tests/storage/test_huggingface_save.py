@@ -1,0 +1,176 @@
+"""`huggingface.save`: what `transformers` computes from it, what comes back, and what is refused."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import jax
+import make_goldens
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import huggingface
+from directories import assert_close, assert_same, logits, quiet_transformers
+
+GOLDENS = make_goldens.GOLDENS
+_TINY = dict(num_layers=2, num_heads=4, width=32, mlp_width=48, vocab_size=96, length=256, norm_epsilon=0.03)
+_LLAMA = dict(_TINY, norm='rmsnorm', activation='silu', gated_mlp=True, output_bias=False, mlp_bias=False)
+
+# What `save` must find a family for: the family, and the configuration.
+SAVED = {
+    'learned_positions': ('gpt2', dict(_TINY, positions='learned', rope_theta=123.0)),
+    'learned_untied_relu': ('gpt2', dict(_TINY, positions='learned', tied_head=False, activation='relu')),
+    'paper_gpt2': ('gpt_neox', _TINY),
+    'untied_no_attention_bias': ('gpt_neox', dict(_TINY, tied_head=False, qkv_bias=False, output_bias=False,
+                                                  activation='gelu', rope_theta=300.0)),
+    'paper_llama2': ('llama', dict(_LLAMA, qkv_bias=False, tied_head=False)),
+    'grouped_biased_wide_heads': ('llama', dict(_LLAMA, num_kv_heads=1, head_size=12, output_bias=True, mlp_bias=True,
+                                                activation='gelu_tanh')),
+    'indivisible_width': ('mistral', dict(_LLAMA, qkv_bias=False, num_heads=3, head_size=10, num_kv_heads=1)),
+    'paper_qwen2': ('qwen2', dict(_LLAMA, num_kv_heads=2, rope_theta=1e6, tied_head=False)),
+    'qwen2_wide_heads': ('qwen2', dict(_LLAMA, num_kv_heads=2, head_size=12)),
+    'qk_norm': ('qwen3', dict(_LLAMA, num_kv_heads=2, head_size=16, qkv_bias=False, qk_norm=True, tied_head=False)),
+}
+
+
+def random_params(config, seed=0):
+  rng = np.random.default_rng(seed)
+  shapes = jax.eval_shape(functools.partial(init_params, config), 0)
+  draw = lambda path, leaf: (path[-1].key == 'scale') + 0.25 * rng.normal(size=leaf.shape).astype(np.float32)
+  return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+@pytest.fixture
+def transformers():
+  return quiet_transformers()
+
+
+@pytest.mark.parametrize('name', SAVED)
+def test_live_to_transformers(name, transformers, tmp_path):
+  family, fields = SAVED[name]
+  config = configs.ModelConfig(**fields)
+  params = random_params(config)
+  huggingface.save(tmp_path / 'saved', config, params)
+  assert json.loads((tmp_path / 'saved/config.json').read_text())['model_type'] == family
+  tokens = np.random.default_rng(0).integers(96, size=(2, make_goldens.LENGTH))
+  assert_close(make_goldens.logits(tmp_path / 'saved', tokens), logits(config, params, tokens))
+
+
+@pytest.mark.parametrize('name', ['paper_gpt2', 'qk_norm'])
+def test_live_long_sequence(name, transformers, tmp_path):
+  config = configs.ModelConfig(**SAVED[name][1])
+  params = random_params(config)
+  huggingface.save(tmp_path / 'saved', config, params)
+  tokens = np.random.default_rng(0).integers(96, size=(1, 250))
+  assert_close(make_goldens.logits(tmp_path / 'saved', tokens), logits(config, params, tokens))
+
+
+@pytest.mark.parametrize('name', SAVED)
+def test_round_trip_is_bitwise(name, tmp_path):
+  config = configs.ModelConfig(**SAVED[name][1])
+  params = random_params(config)
+  huggingface.save(tmp_path / 'new/saved', config, params)
+  back_config, back = huggingface.load(tmp_path / 'new/saved')
+  assert dataclasses.replace(back_config, rope_theta=config.rope_theta) == config
+  assert config.positions == 'learned' or back_config == config
+  jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+@pytest.mark.parametrize('preset', ['tiny_gpt2', 'tiny_llama2'])
+def test_presets_round_trip(preset, tmp_path):
+  config = configs.get(preset, vocab_size=64, num_layers=2)
+  params = init_params(config, 42)
+  huggingface.save(tmp_path, config, params)
+  back_config, back = huggingface.load(tmp_path)
+  assert back_config == config
+  jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_goldens_saved_again_are_the_same(tmp_path):
+  for name in make_goldens.MODELS:
+    config, params = huggingface.load(GOLDENS / name)
+    huggingface.save(tmp_path / name, config, params)
+    assert_same(tmp_path / name, name)
+
+
+@pytest.mark.parametrize('fields, word', [
+    (dict(sublayers='mlp_only'), "sublayers='mlp_only'"),
+    (dict(norm='rmsnorm'), "norm='rmsnorm'"),
+    (dict(gated_mlp=True), 'gated_mlp=True'),
+    (dict(qk_norm=True), 'qk_norm=True'),
+    (dict(mlp_bias=False), 'mlp_bias=False'),
+    (dict(output_bias=False), 'bias'),
+    (dict(num_kv_heads=2), 'num_kv_heads=2'),
+    (dict(head_size=16), 'head_size=16'),
+    (dict(num_heads=5, head_size=6), 'num_heads=5 does not divide width=32'),
+    (dict(_LLAMA, positions='learned', qkv_bias=False), "positions='learned'"),
+    (dict(_LLAMA, gated_mlp=False, qkv_bias=False), 'gated_mlp=False'),
+    (dict(_LLAMA, num_heads=5, head_size=6, mlp_bias=True, output_bias=True), 'num_attention_heads=5 does not divide'),
+    (dict(_LLAMA, mlp_bias=True), 'llama comes near, but for qkv_bias=True'),
+], ids=str)
+def test_save_refuses_what_transformers_lacks(fields, word, tmp_path):
+  config = configs.ModelConfig(**(_TINY | fields))
+  with pytest.raises(InputError, match='transformers has no such model') as error:
+    huggingface.save(tmp_path / 'saved', config, random_params(config))
+  assert word in str(error.value) and '\n' not in str(error.value)
+  assert not list(tmp_path.iterdir())
+
+
+def test_save_refuses_other_params(tmp_path):
+  config = configs.ModelConfig(**_TINY)
+  params = random_params(config)
+  with pytest.raises(InputError, match='head is absent and should be float32'):
+    huggingface.save(tmp_path / 'saved', dataclasses.replace(config, tied_head=False), params)
+  with pytest.raises(InputError, match=r'embedding is float32\[96, 32\] and should be float32\[95, 32\]'):
+    huggingface.save(tmp_path / 'saved', dataclasses.replace(config, vocab_size=95), params)
+  with pytest.raises(InputError, match='is float16'):
+    huggingface.save(tmp_path / 'saved', config, jax.tree.map(lambda leaf: leaf.astype(np.float16), params))
+  assert not list(tmp_path.iterdir())
+
+
+def test_save_never_overwrites(tmp_path):
+  config = configs.ModelConfig(**_TINY)
+  (tmp_path / 'full').mkdir()
+  (tmp_path / 'full/notes').write_text('mine')
+  for taken in (tmp_path / 'full', tmp_path / 'full/notes'):
+    with pytest.raises(InputError, match=f'{taken} exists and is not an empty directory'):
+      huggingface.save(taken, config, random_params(config))
+  with pytest.raises(InputError, match='cannot be written'):
+    huggingface.save(tmp_path / 'full/notes/saved', config, random_params(config))
+  assert [file.name for file in tmp_path.rglob('*')] == ['full', 'notes']
+  assert (tmp_path / 'full/notes').read_text() == 'mine'
+
+
+def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
+  def interrupted(tensors, file, metadata):
+    Path(file).write_bytes(b'half')
+    raise KeyboardInterrupt
+
+  config = configs.ModelConfig(**_TINY)
+  monkeypatch.setattr(huggingface, 'save_file', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    huggingface.save(tmp_path / 'saved', config, random_params(config))
+  assert not list(tmp_path.iterdir())
+
+
+def test_saved_for_versions_4_of_transformers_too(tmp_path):
+  for name in ('paper_gpt2', 'paper_qwen2'):
+    config = configs.ModelConfig(**dict(SAVED[name][1], rope_theta=500.0))
+    huggingface.save(tmp_path / name, config, random_params(config))
+    with safe_open(tmp_path / name / 'model.safetensors', framework='np') as file:
+      assert file.metadata() == {'format': 'pt'}
+  neox, qwen = (json.loads((tmp_path / name / 'config.json').read_text()) for name in ('paper_gpt2', 'paper_qwen2'))
+  assert (neox['rotary_emb_base'], neox['rotary_pct'], qwen['rope_theta']) == (500.0, 1.0, 500.0)
+
+
+def test_saved_files_are_as_readable_as_others(tmp_path):
+  config = configs.ModelConfig(**_TINY)
+  huggingface.save(tmp_path / 'saved', config, random_params(config))
+  (tmp_path / 'other').touch()
+  for file in ('config.json', 'model.safetensors'):
+    assert (tmp_path / 'saved' / file).stat().st_mode == (tmp_path / 'other').stat().st_mode

@@ -1,0 +1,49 @@
+"""The layout that README draws: arrows point downward only, and no experiment imports another."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / 'bornbiased_jax'
+# What each room may import beside itself.
+SHARED = {'errors', 'files'}
+BELOW = {
+    'errors': set(),
+    'files': set(),
+    'environment': set(),
+    'configs': SHARED,
+    'plotting': SHARED,
+    'models': SHARED | {'configs'},
+    'data': SHARED | {'configs'},
+    'analysis': SHARED | {'configs', 'models'},
+    'storage': SHARED | {'configs', 'models', 'environment'},
+    'training': SHARED | {'configs', 'models', 'data', 'storage'},
+    'lineage': SHARED | {'configs', 'models', 'analysis', 'storage'},
+}
+
+
+def imported(path):
+  """Dotted names of the modules and names that a file imports."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def room_of(path):
+  return path.relative_to(LIBRARY).parts[0].removesuffix('.py')
+
+
+@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('*.py')), ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_rooms_import_downward_only(path):
+  names = [name.split('.') for name in imported(path)]
+  rooms = {name[1] for name in names if name[0] == 'bornbiased_jax'}
+  assert rooms <= BELOW.get(room_of(path), set()) | {room_of(path)}
+  assert not [name for name in names if name[0] == 'experiments']
+
+
+def test_a_dozen_names_at_the_top():
+  assert {path.stem for path in LIBRARY.iterdir() if not path.name.startswith('__')} <= set(BELOW) | {'py'}
