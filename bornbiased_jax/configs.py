@@ -6,7 +6,14 @@ import math
 from bornbiased_jax.errors import InputError
 
 NORMS = ('layernorm', 'rmsnorm')
-ACTIVATIONS = ('gelu_tanh', 'gelu', 'silu', 'relu', 'tanh')
+# Each with its name in jax.nn, and the arguments it takes there.
+ACTIVATIONS = {
+    'gelu_tanh': ('gelu', {'approximate': True}),
+    'gelu': ('gelu', {'approximate': False}),
+    'silu': ('silu', {}),
+    'relu': ('relu', {}),
+    'tanh': ('tanh', {}),
+}
 POSITIONS = ('rope', 'learned')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain')

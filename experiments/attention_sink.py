@@ -195,7 +195,7 @@ def changed(settings, config, params, intervention):
 def measure(config, params, texts, settings, lengths) -> dict:
   """Sinks at the first position and at --position, by length; at the longest also by head, and what stands out."""
   tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
-  received = [attention_sink.received(params, config, tokens_NT[:, :length]) for length in lengths]
+  received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
   row = {'lengths': lengths}
   for name, position in (('first', 0), ('position', settings.position)):
     sinks = [attention_sink.rate_of(weight_NLHT, config, position) for weight_NLHT in received]
@@ -204,9 +204,9 @@ def measure(config, params, texts, settings, lengths) -> dict:
             f'{name}_weight': [float(sink.weight_NLH.mean()) for sink in sinks],
             f'{name}_floor': [sink.floor for sink in sinks],
             f'{name}_rate_LH': sinks[-1].rate_LH, f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
-  row |= attention_sink.diagnostics(params, config, tokens_NT)
-  row['effective_rank_L'] = attention_sink.effective_rank(params, config, tokens_NT)
-  neurons = attention_sink.super_neurons(params, config, tokens_NT)
+  row |= attention_sink.diagnostics(config, params, tokens_NT)
+  row['effective_rank_L'] = attention_sink.effective_rank(config, params, tokens_NT)
+  neurons = attention_sink.super_neurons(config, params, tokens_NT)
   top_L = neurons['activation_LF'].argmax(axis=-1)
   at_top = lambda name: np.take_along_axis(neurons[name], top_L[:, None], axis=-1)[:, 0]
   return row | {'super_neuron_L': top_L, 'super_activation_L': at_top('activation_LF'),
@@ -223,7 +223,7 @@ def draw_sequences(tokens, settings) -> np.ndarray:
 def losses(config, params, texts, settings) -> dict[str, float]:
   """Mean loss of each text, in nats a token."""
   most = settings.loss_sequences * settings.length + 1
-  return {name: attention_sink.strided_loss(params, config, text.tokens[:most], settings.length)
+  return {name: attention_sink.strided_loss(config, params, text.tokens[:most], settings.length)
           for name, text in texts.items()}
 
 

@@ -128,13 +128,13 @@ def draw(rows, settings):
                   and row['score'] is not None]
         ax.plot(i + jitter.uniform(-0.2, 0.2, len(scores)), scores, 'o', markersize=3, alpha=0.7,
                 color=plotting.COLORS[1 if related else 0])
-      if limit := methods.published_threshold(method):
+      if limit := METHODS[method].threshold:
         ax.axhline(limit, color='black', linestyle='--', linewidth=1)
       else:
         ax.set_yscale('symlog', linthresh=3)
       ax.set_xticks(range(len(tables)), [f'{name}\n{"related" if related else "unrel."}' for name, related in tables],
                     fontsize='x-small')
-      ax.set(title=method, ylabel=methods.UNITS.get(method, 'similarity'))
+      ax.set(title=method, ylabel=METHODS[method].unit)
   return figure
 
 

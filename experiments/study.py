@@ -47,6 +47,6 @@ def subject(config: ModelConfig, params: dict, settings: SimpleNamespace) -> Sub
 def compare(method: str, base: Subject, suspect: Subject) -> Score:
   """Score and log10 p; None where the architecture of either is not one that the method compares."""
   try:
-    return METHODS[method](base, suspect)
+    return METHODS[method].score(base, suspect)
   except InputError:
     return Score(None)

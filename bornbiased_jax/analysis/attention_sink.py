@@ -15,7 +15,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import read
 
 THRESHOLD = 0.3
 
@@ -38,13 +38,13 @@ class SinkRate(NamedTuple):
   floor: float
 
 
-def sink_rate(params: dict, config: ModelConfig, tokens_NT: np.ndarray, position: int = 0,
+def sink_rate(config: ModelConfig, params: dict, tokens_NT: np.ndarray, position: int = 0,
               threshold: float = THRESHOLD) -> SinkRate:
   """How often a head attends to one position, whatever the text.
 
   Args:
-    params: as of `initialization.init_params`.
     config: the architecture.
+    params: as of `initialization.init_params`.
     tokens_NT: ids of the sequences.
     position: the candidate, from 0.
     threshold: mean weight above which a head is a sink.
@@ -57,7 +57,7 @@ def sink_rate(params: dict, config: ModelConfig, tokens_NT: np.ndarray, position
   tokens_NT = np.asarray(tokens_NT)
   if not 0 <= position < tokens_NT.shape[1]:
     raise InputError(f'position={position} is not one of sequences of length {tokens_NT.shape[1]}')
-  return rate_of(received(params, config, tokens_NT), config, position, threshold)
+  return rate_of(received(config, params, tokens_NT), config, position, threshold)
 
 
 def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int, threshold: float = THRESHOLD) -> SinkRate:
@@ -75,12 +75,12 @@ def uniform_weight(length: int, position: int = 0) -> float:
   return float(np.mean(1 / np.arange(position + 1, length + 1)))
 
 
-def received(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> np.ndarray:
+def received(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
   """Mean attention weight [N, L, H, T] on every position, over the queries from it on; without [T, T] matrices."""
-  return _in_batches(_received, params, config, tokens_NT)
+  return _in_batches(_received, config, params, tokens_NT)
 
 
-def diagnostics(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
+def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
   """What stands out at the first position, and at which layer; means over sequences.
 
   Returns:
@@ -88,19 +88,19 @@ def diagnostics(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dic
     massive_L: largest over median magnitude of them;
     positional_std_LT: std over channels of the value aggregate that W_O reads.
   """
-  measured = _in_batches(_diagnostics, params, config, tokens_NT)
+  measured = _in_batches(_diagnostics, config, params, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
 
 
-def effective_rank(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> np.ndarray:
+def effective_rank(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
   """By layer [L], exp of the entropy of the normalized singular values of a sequence's states [T, D]; their mean.
 
   Cost: a forward pass, and a singular value decomposition of every sequence and layer.
   """
-  return _in_batches(_effective_rank, params, config, tokens_NT).mean(axis=0)
+  return _in_batches(_effective_rank, config, params, tokens_NT).mean(axis=0)
 
 
-def super_neurons(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
+def super_neurons(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
   """Which MLP units make the first token stand out: an outlier activation, written to few channels.
 
   Returns:
@@ -108,13 +108,13 @@ def super_neurons(params: dict, config: ModelConfig, tokens_NT: np.ndarray) -> d
       mean over sequences.
     concentration_LF: share of the largest four in the squared norm of the column that writes it.
   """
-  activation_NLF = _in_batches(_first_activation, params, config, tokens_NT)
+  activation_NLF = _in_batches(_first_activation, config, params, tokens_NT)
   written_LFD = np.partition(np.square(params['blocks']['down']['kernel']), -4, axis=-1)
   return {'activation_LF': activation_NLF.mean(axis=0),
           'concentration_LF': written_LFD[..., -4:].sum(axis=-1) / written_LFD.sum(axis=-1)}
 
 
-def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int, stride: int | None = None) -> float:
+def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int, stride: int | None = None) -> float:
   """Mean loss of a text, in nats a token; exp of it is the perplexity of Table 7.
 
   Windows of `length` + 1 ids, `stride` apart; of each but the first only the
@@ -122,8 +122,8 @@ def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int
   length - stride tokens before it at least. The rest of the text is left out.
 
   Args:
-    params: as of `initialization.init_params`.
     config: the architecture.
+    params: as of `initialization.init_params`.
     ids: the text.
     length: tokens read at once, T.
     stride: None: `length`, windows side by side.
@@ -138,20 +138,20 @@ def strided_loss(params: dict, config: ModelConfig, ids: np.ndarray, length: int
     raise InputError(f'{len(ids)} tokens are no window of length {length} and the token after it')
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
-  losses_NT = _in_batches(_losses, params, config, windows_NT)
+  losses_NT = _in_batches(_losses, config, params, windows_NT)
   return float((losses_NT[0].sum(dtype=np.float64) + losses_NT[1:, length - stride:].sum(dtype=np.float64))
                / (length + (len(starts) - 1) * stride))
 
 
-def _in_batches(measure, params, config, tokens_NT):
+def _in_batches(measure, config, params, tokens_NT):
   with jax.default_matmul_precision('highest'):
     return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), *tokens_NT.shape)
 
 
 def _read(config, params, tokens_BT, *names):
   """Intermediates by layer [B, L, …] in float32."""
-  read = Transformer(config, attention.blocked).apply({'params': params}, tokens_BT, names, method='read')
-  return [jnp.moveaxis(read[name], 1, 0).astype(jnp.float32) for name in names]
+  found = read(config, params, tokens_BT, names, attention.blocked)
+  return [jnp.moveaxis(found[name], 1, 0).astype(jnp.float32) for name in names]
 
 
 @functools.partial(jax.jit, static_argnums=0)

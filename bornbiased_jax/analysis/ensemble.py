@@ -18,7 +18,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.models.initialization import as_seed, draw_params
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import read
 
 # Tokens of one network's batch: on a CPU what stays in cache, else what fills the device.
 _BATCH_TOKENS = {'cpu': 2048}
@@ -42,11 +42,10 @@ class Network(NamedTuple):
 
 def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Network:
   """Transformers of one architecture; for `embedding_seed` see `init_params`."""
-  model = Transformer(config)
   return Network(
       config=config,
       draw=lambda seed: draw_params(config, seed, embedding_seed),
-      read=lambda params, inputs, names: model.apply({'params': params}, inputs, names, method='read'),
+      read=functools.partial(read, config),
   )
 
 

@@ -20,7 +20,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.fingerprints import exact
 from bornbiased_jax.lineage.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test, check_projectable
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import read
 
 # Common tokens a channel: with fewer, a basis change fits unrelated embeddings too.
 LEAST_TOKENS_A_CHANNEL = 2
@@ -101,10 +101,10 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
                      'have no basis in common')
   check_projectable(probe.num_sequences, config_a.width)
   change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
-  read = lambda config, params, change_DD: in_batches(
+  answers_of = lambda config, params, change_DD: in_batches(
       functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences, probe.length)
-  hidden_a, input_a = read(config_a, params_a, jnp.eye(config_a.width))
-  hidden_b, _ = read(config_b, params_b, change_DD)
+  hidden_a, input_a = answers_of(config_a, params_a, jnp.eye(config_a.width))
+  hidden_b, _ = answers_of(config_b, params_b, change_DD)
   with jax.default_matmul_precision('highest'):
     return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a, num_permutations=num_permutations)
 
@@ -137,8 +137,7 @@ def _answers(config, probe, base_config, params, change_DD, index_B):
   """Final norm without gain and bias, which belong to a basis, and the base's vectors, at the last position."""
   with jax.default_matmul_precision('highest'):
     inputs_BTD = probe.inputs(base_config, index_B)
-    x_BD = Transformer(config).apply({'params': params}, inputs_BTD @ change_DD, ('residual_last',),
-                                     method='read')['residual_last'][-1]
+    x_BD = read(config, params, inputs_BTD @ change_DD, ('residual_last',))['residual_last'][-1]
     if config.norm == 'layernorm':
       x_BD = x_BD - x_BD.mean(axis=-1, keepdims=True)
     return x_BD / jnp.sqrt((x_BD**2).mean(axis=-1, keepdims=True) + config.norm_epsilon), inputs_BTD[:, -1]

@@ -25,7 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import as_seed, draw_params
-from bornbiased_jax.models.transformer import Transformer, head_of
+from bornbiased_jax.models.transformer import head_of, read
 
 SCHEMA = 1
 _ARRAYS = ('hidden_ND', 'input_ND')
@@ -55,15 +55,15 @@ class Fingerprint:
     write_atomically(path, content.getvalue())
 
 
-def fingerprint(params: dict, config: ModelConfig, probe: Probe, *, logit_ids: tuple[int, ...] | None = None,
+def fingerprint(config: ModelConfig, params: dict, probe: Probe, *, logit_ids: tuple[int, ...] | None = None,
                 about: dict | None = None, batch_size: int | None = None, parts: str | os.PathLike | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """The network's answers to a probe.
 
   Args:
+    config: the architecture; it computes in float32 at the highest precision.
     params: as of `initialization.init_params`; on a mesh of `sharding.make_mesh`
       they stay where they are, and its devices share each batch.
-    config: the architecture; it computes in float32 at the highest precision.
     probe: the inputs.
     logit_ids: answer with the logits of these ids, [n, their number], instead
       of the final norm. An id means the same in all networks that know it:
@@ -133,11 +133,11 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embeddi
   """
   seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = default_batch_size(probe.num_sequences, probe.length)
-  read = _read_seeds(exact(config), probe, batch_size, embedding_seed)
-  chunk_size, made = networks_at_once(lambda: program_bytes(read.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
+  answers_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
+  chunk_size, made = networks_at_once(lambda: program_bytes(answers_of.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
   for first in range(0, len(seeds), chunk_size):
     chunk = seeds[first:first + chunk_size]
-    answers = jax.device_get(read(jnp.array(chunk, jnp.uint32)))
+    answers = jax.device_get(answers_of(jnp.array(chunk, jnp.uint32)))
     for seed, hidden_ND, input_ND in zip(chunk, *answers, strict=True):
       made.append(_described(hidden_ND, input_ND, config, probe, None, {'seed': int(seed)}))
       on_network()
@@ -172,20 +172,19 @@ def _read_seeds(config, probe, batch_size, embedding_seed):
   """Networks in one go, each in batches, the last one wrapping around to be as large as the others."""
   num_batches = -(-probe.num_sequences // batch_size)
 
-  def read(seed):
+  def answers_of(seed):
     with jax.default_matmul_precision('highest'):
       params = draw_params(config, seed, embedding_seed)
       index_MB = (jnp.arange(num_batches * batch_size) % probe.num_sequences).reshape(num_batches, batch_size)
       answers = jax.lax.map(lambda index_B: _answers(config, probe, params, index_B), index_MB)
     return jax.tree.map(lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences], answers)
 
-  return jax.jit(jax.vmap(read))
+  return jax.jit(jax.vmap(answers_of))
 
 
 def _answers(config, probe, params, index_B):
-  read = Transformer(config).apply({'params': params}, probe.inputs(config, index_B), ('hidden_last', 'input_last'),
-                                   method='read')
-  return read['hidden_last'], read['input_last']
+  found = read(config, params, probe.inputs(config, index_B), ('hidden_last', 'input_last'))
+  return found['hidden_last'], found['input_last']
 
 
 def _described(hidden_ND, input_ND, config, probe, logit_ids, about):

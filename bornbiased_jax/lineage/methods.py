@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import alignment, baselines, fingerprints, published, verdict
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.seedprint import calibrated_test
-from bornbiased_jax.models.transformer import Transformer, head_of
+from bornbiased_jax.models.transformer import head_of, read
 
 NUM_LOGITS = 256
 # REEF as published: 200 statements, layer 18 of 32.
@@ -50,7 +50,7 @@ class Subject:
   @functools.cached_property
   def hidden(self) -> Fingerprint:
     """What the network answers to the probe."""
-    return fingerprints.fingerprint(self.params, self.config, self.probe)
+    return fingerprints.fingerprint(self.config, self.params, self.probe)
 
   @functools.cached_property
   def logits(self) -> Fingerprint:
@@ -63,8 +63,8 @@ class Subject:
   def states(self) -> np.ndarray:
     """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
     layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
-    read = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
-    return in_batches(read, NUM_STATEMENTS, self.probe.length)
+    states_of = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
+    return in_batches(states_of, NUM_STATEMENTS, self.probe.length)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
@@ -75,8 +75,7 @@ class Subject:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _states(config, probe, layer, params, index_B):
   with jax.default_matmul_precision('highest'):
-    return Transformer(config).apply({'params': params}, probe.inputs(config, index_B), ('residual_last',),
-                                     method='read')['residual_last'][layer]
+    return read(config, params, probe.inputs(config, index_B), ('residual_last',))['residual_last'][layer]
 
 
 def _of_same_tokens(score: Callable[[Subject, Subject], Score]) -> Callable[[Subject, Subject], Score]:
@@ -125,36 +124,41 @@ def _ics(base: Subject, suspect: Subject) -> Score:
   return Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size))
 
 
-METHODS: dict[str, Callable[[Subject, Subject], Score]] = {
-    'SeedPrint': _of_same_tokens(lambda base, suspect: _calibrated(base.hidden, suspect.hidden)),
-    'SeedPrint aligned': _aligned,
+class Method(NamedTuple):
+  """A fingerprint of two networks.
+
+  Attributes:
+    score: base and suspect → Score.
+    unit: of the score.
+    threshold: the similarity above which its authors call two networks the same; None of a z or p.
+  """
+
+  score: Callable[[Subject, Subject], Score]
+  unit: str = 'similarity'
+  threshold: float | None = baselines.PUBLISHED_THRESHOLD
+
+
+METHODS: dict[str, Method] = {
+    'SeedPrint': Method(_of_same_tokens(lambda base, suspect: _calibrated(base.hidden, suspect.hidden)), 'z', None),
+    'SeedPrint aligned': Method(_aligned, 'z', None),
     # Ids mean the same in all networks, so that trained ones agree, related or not: z has no law.
-    'SeedPrint logits': _of_same_tokens(lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score)),
-    'SeedPrint published': _of_same_tokens(_published),
-    'MLP units': functools.partial(_units, against_gate=False),
-    'MLP units by gate': functools.partial(_units, against_gate=True),
-    'Intrinsic': lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params)),
-    'REEF': _of_same_tokens(lambda base, suspect: Score(baselines.reef(base.states, suspect.states))),
-    'REEF unbiased': _of_same_tokens(lambda base, suspect: Score(
-        baselines.reef(base.states, suspect.states, unbiased=True))),
-    'PCS': lambda base, suspect: Score(baselines.pcs(base.params, suspect.params)),
-    'ICS': _ics,
+    'SeedPrint logits': Method(_of_same_tokens(
+        lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score)), 'z', None),
+    'SeedPrint published': Method(_of_same_tokens(_published), '-log10 p', None),
+    'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
+    'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),
+    'Intrinsic': Method(lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params))),
+    'REEF': Method(_of_same_tokens(lambda base, suspect: Score(baselines.reef(base.states, suspect.states)))),
+    'REEF unbiased': Method(_of_same_tokens(lambda base, suspect: Score(
+        baselines.reef(base.states, suspect.states, unbiased=True)))),
+    'PCS': Method(lambda base, suspect: Score(baselines.pcs(base.params, suspect.params))),
+    'ICS': Method(_ics),
 }
-
-
-# Of the scores that are no similarities.
-UNITS = {'SeedPrint': 'z', 'SeedPrint aligned': 'z', 'SeedPrint logits': 'z', 'SeedPrint published': '-log10 p',
-         'MLP units': '-log10 p', 'MLP units by gate': '-log10 p'}
-
-
-def published_threshold(method: str) -> float | None:
-  """The similarity above which its authors call two networks the same; None of a method that gives z or p."""
-  return None if method in UNITS else baselines.PUBLISHED_THRESHOLD
 
 
 def published_verdict(method: str, score: Score) -> bool:
   """Whether the method's authors would call it the same network: above .8, or, of a z or p, p below .01."""
-  limit = published_threshold(method)
+  limit = METHODS[method].threshold
   if limit is not None:
     return score.score > limit
   return score.log10_p < -2 if score.log10_p is not None else score.score > 2.326
@@ -166,7 +170,7 @@ def reference_scores(method: str, base: Subject, references: Iterable[Subject]) 
   Raises:
     InputError: as the method, of networks that it cannot compare.
   """
-  return [METHODS[method](base, reference).score for reference in references]
+  return [METHODS[method].score(base, reference).score for reference in references]
 
 
 def rank_p_value(score: float, references: list[float]) -> float:

@@ -103,7 +103,7 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
     return fingerprints.load(name)
   config, params, about = load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
   if cache is None:
-    return fingerprints.fingerprint(params, config, probe, logit_ids=logit_ids, about=about, on_batch=on_batch)
+    return fingerprints.fingerprint(config, params, probe, logit_ids=logit_ids, about=about, on_batch=on_batch)
   settings = fingerprints.probe_settings(probe, config, logit_ids)
   key = hashlib.sha256(json.dumps([about['checksum'], dataclasses.asdict(config), settings]).encode()).hexdigest()[:24]
   path = Path(cache) / f'{key}.npz'
@@ -113,7 +113,7 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
       on_batch(probe.num_sequences)
       return dataclasses.replace(found, metadata=found.metadata | {'about': about})
   parts = path.with_suffix('.parts')
-  made = fingerprints.fingerprint(params, config, probe, logit_ids=logit_ids, about=about, on_batch=on_batch,
+  made = fingerprints.fingerprint(config, params, probe, logit_ids=logit_ids, about=about, on_batch=on_batch,
                                   parts=parts)
   path.parent.mkdir(parents=True, exist_ok=True)
   made.save(path)

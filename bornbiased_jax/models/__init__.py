@@ -13,4 +13,4 @@ from bornbiased_jax.models.flops import forward_flops, matmul_rate
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.loss import next_token_loss, token_losses
 from bornbiased_jax.models.sharding import make_mesh
-from bornbiased_jax.models.transformer import READS, Transformer, head_of
+from bornbiased_jax.models.transformer import READS, Transformer, head_of, read

@@ -21,6 +21,9 @@ from bornbiased_jax.configs import ModelConfig
 TILE = 128
 LARGEST_BLOCK = 512
 
+# What `watched` can tell of the weights (transformer.READS).
+WATCHED = ('attention_weights', 'attention_received')
+
 
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array, first: jax.Array | None = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32; the queries are of positions first, … (None: the last T of S)."""
@@ -70,6 +73,23 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
   total_BHT, aggregate_MBTF = lax.scan(of_block, jnp.zeros((B, H, T)), (starts_M, query_MBTHK))
   aggregate_BTF = jnp.moveaxis(aggregate_MBTF, 0, 1).reshape(B, -1, H * K)[:, :T]
   return aggregate_BTF, total_BHT / (T - jnp.arange(T))
+
+
+def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, names: tuple[str, ...],
+            change: Callable[[jax.Array, int], jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Attention whose weights are read: the value aggregate [B, T, H K], and at least those of WATCHED in `names`.
+
+  All weights are in memory only for a reader of 'attention_weights'; for
+  `change` see `streamed`, which serves the others.
+  """
+  if 'attention_weights' not in names:
+    aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change)
+    return aggregate_BTF, {'attention_received': received_BHT}
+  T, S = query_BTHK.shape[1], key_BSGK.shape[1]
+  weights_BHTS = change(attention_weights(query_BTHK, key_BSGK), S - T)
+  received_BHS = weights_BHTS.sum(axis=2) / (S - jnp.arange(S))
+  return (aggregate_values(weights_BHTS, value_BSGK),
+          {'attention_weights': weights_BHTS, 'attention_received': received_BHS})
 
 
 def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import Transformer, read
 
 CHUNK = 128
 
@@ -33,7 +33,7 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   computes them once more.
   """
   model = Transformer(config, attend)
-  hidden_BTD = model.apply({'params': params}, tokens_BT[:, :-1], ('hidden',), method='read')['hidden']
+  hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
   B, T, D = hidden_BTD.shape
   chunk, rest = min(CHUNK, T), T % min(CHUNK, T)
 

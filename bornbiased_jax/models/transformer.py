@@ -12,7 +12,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.interventions import intervene, intervene_weights
@@ -31,22 +31,38 @@ READS = {
     'attention_weights': '[L, B, H, T, T] float32',
     'attention_received': '[L, B, H, T] float32, mean weight on each position over the queries from it on',
 }
-_OF_ATTENTION = ('value_aggregate', 'attention_weights', 'attention_received')
+_OF_ATTENTION = ('value_aggregate', *attention.WATCHED)
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
-
-_ACTIVATIONS = {
-    'gelu_tanh': nn.gelu,
-    'gelu': lambda x: nn.gelu(x, approximate=False),
-    'silu': nn.silu,
-    'relu': nn.relu,
-    'tanh': jnp.tanh,
-}
 
 # What config.remat keeps of a block for the backward pass, beside its input.
 _KEPT = {
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     'full': jax.checkpoint_policies.nothing_saveable,
 }
+
+
+def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str, ...],
+         attend: Callable[..., jax.Array] = attention.plain) -> dict[str, jax.Array]:
+  """The intermediates in `names` of a network's forward pass, at the cost of what they need.
+
+  Args:
+    config: the architecture.
+    params: as of `initialization.init_params`.
+    inputs: token ids [B, T], or continuous vectors [B, T, D] in place of their embeddings.
+    names: keys of READS, which gives the shape of each.
+    attend: how attention is computed (attention.py).
+
+  Raises:
+    InputError: as `Transformer.read`.
+
+  Example:
+    >>> from bornbiased_jax import configs, models
+    >>> config = configs.get('tiny_gpt2')
+    >>> params = models.init_params(config, seed=42)
+    >>> models.read(config, params, jnp.array([[5, 7, 11]]), ('logits_last',))['logits_last'].shape
+    (1, 2048)
+  """
+  return Transformer(config, attend).apply({'params': params}, inputs, names, method='read')
 
 
 def head_of(config: ModelConfig, params: dict) -> jax.Array:
@@ -56,7 +72,8 @@ def head_of(config: ModelConfig, params: dict) -> jax.Array:
 
 def activate(name: str, x: jax.Array) -> jax.Array:
   """The activation `name` (configs.ACTIVATIONS), elementwise."""
-  return _ACTIVATIONS[name](x)
+  function, arguments = ACTIVATIONS[name]
+  return getattr(jax.nn, function)(x, **arguments)
 
 
 def rotate(x_BTHK: jax.Array, theta: float, first_position: int = 0) -> jax.Array:
@@ -98,47 +115,59 @@ class Block(nn.Module):
     With `last_only` all but keys and values is computed at the last position
     alone, and the result is [B, 1, D].
     """
-    config, out = self.config, {}
+    config, of_attention, of_mlp = self.config, {}, {}
     memory_BSD = x_BTD
     x_BTD = x_BTD[:, -1:] if last_only else x_BTD
     if config.sublayers != 'mlp_only':
-      x_BTD = x_BTD + self._attention(_norm(config, 'attention_norm')(memory_BSD), x_BTD.shape[1], reads, out)
+      memory_BSD = _norm(config, 'attention_norm')(memory_BSD)
+      update_BTD, of_attention = self._attention(memory_BSD, x_BTD.shape[1], reads)
+      x_BTD = x_BTD + update_BTD
     if config.sublayers != 'attention_only':
-      x_BTD = x_BTD + self._mlp(_norm(config, 'mlp_norm')(x_BTD), out)
-    out.update(residual=x_BTD, residual_last=x_BTD[:, -1])
-    return x_BTD, {name: out[name] for name in reads if name in out}
+      update_BTD, of_mlp = self._mlp(_norm(config, 'mlp_norm')(x_BTD))
+      x_BTD = x_BTD + update_BTD
+    found = of_attention | of_mlp | {'residual': x_BTD, 'residual_last': x_BTD[:, -1]}
+    return x_BTD, {name: found[name] for name in reads if name in found}
 
-  def _attention(self, memory_BSD, num_queries, reads, out):
+  def _attention(self, memory_BSD, num_queries, reads):
+    """What attention adds to the residual stream at the last `num_queries` positions, and its intermediates."""
+    config = self.config
+    query_BTHK, key_BSGK, value_BSGK = self._queries_keys_values(memory_BSD, num_queries)
+    if set(reads) & set(attention.WATCHED):
+      change = functools.partial(intervene_weights, config)
+      aggregate_BTF, found = attention.watched(query_BTHK, key_BSGK, value_BSGK, reads, change)
+    else:
+      aggregate_BTF, found = self.attend(query_BTHK, key_BSGK, value_BSGK), {}
+    aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
+    update_BTD = _dense(config, 'output', config.width, config.output_bias, config.residual_std)(aggregate_BTF)
+    return update_BTD, found | {'value_aggregate': aggregate_BTF}
+
+  def _queries_keys_values(self, memory_BSD, num_queries):
     config, first = self.config, memory_BSD.shape[1] - num_queries
     query_BTHK = self._heads('query', memory_BSD[:, first:], config.num_heads)
     key_BSGK = self._heads('key', memory_BSD, config.num_kv_heads)
     value_BSGK = self._heads('value', memory_BSD, config.num_kv_heads)
     if config.qk_norm:
-      query_BTHK, key_BSGK = (_norm(config, name, 'rmsnorm')(x) for name, x in
-                              (('query_norm', query_BTHK), ('key_norm', key_BSGK)))
+      query_BTHK = _norm(config, 'query_norm', 'rmsnorm')(query_BTHK)
+      key_BSGK = _norm(config, 'key_norm', 'rmsnorm')(key_BSGK)
     if config.positions == 'rope':
-      query_BTHK, key_BSGK = rotate(query_BTHK, config.rope_theta, first), rotate(key_BSGK, config.rope_theta)
-    change = functools.partial(intervene_weights, config)
-    if 'attention_received' in reads:
-      aggregate_BTF, out['attention_received'] = attention.streamed(query_BTHK, key_BSGK, value_BSGK, change)
-    if 'attention_weights' in reads:
-      out['attention_weights'] = change(attention.attention_weights(query_BTHK, key_BSGK), first)
-      aggregate_BTF = attention.aggregate_values(out['attention_weights'], value_BSGK)
-    elif 'attention_received' not in reads:
-      aggregate_BTF = self.attend(query_BTHK, key_BSGK, value_BSGK)
-    aggregate_BTHK = aggregate_BTF.reshape(query_BTHK.shape)
-    if config.intervention == 'rmsnorm':
-      aggregate_BTHK = _norm(config, 'value_norm', 'rmsnorm')(aggregate_BTHK)
-    aggregate_BTHK = intervene(config, aggregate_BTHK, value_BSGK[:, first:], first)
-    out['value_aggregate'] = aggregate_BTHK.reshape(aggregate_BTF.shape)
-    return _dense(config, 'output', config.width, config.output_bias, config.residual_std)(out['value_aggregate'])
+      query_BTHK = rotate(query_BTHK, config.rope_theta, first)
+      key_BSGK = rotate(key_BSGK, config.rope_theta)
+    return query_BTHK, key_BSGK, value_BSGK
+
+  def _intervene(self, aggregate_BTHK, value_BSGK):
+    """The value aggregate that W_O reads, heads concatenated (interventions.py)."""
+    first = value_BSGK.shape[1] - aggregate_BTHK.shape[1]
+    if self.config.intervention == 'rmsnorm':
+      aggregate_BTHK = _norm(self.config, 'value_norm', 'rmsnorm')(aggregate_BTHK)
+    aggregate_BTHK = intervene(self.config, aggregate_BTHK, value_BSGK[:, first:], first)
+    return aggregate_BTHK.reshape(*aggregate_BTHK.shape[:2], -1)
 
   def _heads(self, name, x_BTD, heads):
     config = self.config
     x_BTF = _dense(config, name, heads * config.head_size, config.qkv_bias, config.linear_std)(x_BTD)
     return x_BTF.reshape(*x_BTD.shape[:2], heads, config.head_size)
 
-  def _mlp(self, x_BTD, out):
+  def _mlp(self, x_BTD):
     config = self.config
     hidden_BTF = _dense(config, 'up', config.mlp_width, config.mlp_bias, config.linear_std)(x_BTD)
     if config.gated_mlp:
@@ -146,8 +175,8 @@ class Block(nn.Module):
       hidden_BTF = activate(config.activation, gate_BTF) * hidden_BTF
     else:
       hidden_BTF = activate(config.activation, hidden_BTF)
-    out['mlp_hidden'] = hidden_BTF
-    return _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)(hidden_BTF)
+    update_BTD = _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)(hidden_BTF)
+    return update_BTD, {'mlp_hidden': hidden_BTF}
 
 
 class Transformer(nn.Module):

@@ -1,7 +1,5 @@
 """A whole SeedPrint comparison of two networks against their bare forward passes."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -10,7 +8,7 @@ from bornbiased_jax.analysis.ensemble import default_batch_size
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage import fingerprints, verdict
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import read
 from experiments.benchmarks import timing
 
 
@@ -25,7 +23,7 @@ def row(name, n, length, rounds) -> dict:
   inputs = [probe.inputs(config, jnp.arange(first, first + size) % n) for first in range(0, n, size)]
 
   def compare():
-    verdict.compare(*(fingerprints.fingerprint(params, config, probe) for params in networks))
+    verdict.compare(*(fingerprints.fingerprint(config, params, probe) for params in networks))
     return 0
 
   forward = _forward(config)
@@ -37,11 +35,9 @@ def row(name, n, length, rounds) -> dict:
 
 
 def _forward(config):
-  read = functools.partial(Transformer(config).apply, method='read')
-
   @jax.jit
   def forward(params, tokens_BT):
     with jax.default_matmul_precision('highest'):
-      return read({'params': params}, tokens_BT, ('hidden_last',))
+      return read(config, params, tokens_BT, ('hidden_last',))
 
   return forward

@@ -10,7 +10,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, probes
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import read
 from experiments import seed_sweep
 from experiments.benchmarks import timing
 
@@ -36,11 +36,10 @@ def forward(name, length, rounds, statistic):
   params = init_params(config, 42)
   product, product_flops = flops.matmul(dtype)
   tokens_BT = probe.inputs(config, jnp.arange(batch_size))
-  model = Transformer(config)
-  plain = jax.jit(lambda params: model.apply({'params': params}, tokens_BT, ('logits_last',), method='read'))
+  plain = jax.jit(lambda params: read(config, params, tokens_BT, ('logits_last',)))
   measured = statistic(config)
-  step = jax.jit(lambda params: measured.measure(model.apply(
-      {'params': params}, probe.inputs(config, jnp.arange(batch_size)), measured.reads, method='read')))
+  step = jax.jit(lambda params: measured.measure(read(
+      config, params, probe.inputs(config, jnp.arange(batch_size)), measured.reads)))
   alternatives = {'matmul': product, 'forward': lambda: plain(params), 'experiment': lambda: step(params)}
   peer = torch_forward(config, np.asarray(tokens_BT), dtype)
   seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)

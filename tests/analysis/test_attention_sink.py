@@ -51,7 +51,7 @@ def test_the_streamed_rate_is_that_of_full_maps(config, position):
   maps = np.asarray(read(config, params, ids, 'attention_weights')['attention_weights'])
   weight_NLH = np.moveaxis(maps[..., position:, position].mean(axis=-1), 1, 0)
   threshold = float(np.quantile(weight_NLH, 0.7))
-  made = attention_sink.sink_rate(params, config, ids, position, threshold)
+  made = attention_sink.sink_rate(config, params, ids, position, threshold)
   np.testing.assert_allclose(made.weight_NLH, weight_NLH, atol=1e-6)
   assert made.rate == pytest.approx(np.mean(weight_NLH > threshold), abs=1e-6)
   np.testing.assert_allclose(made.rate_LH, (weight_NLH > threshold).mean(axis=0), atol=1e-6)
@@ -67,7 +67,7 @@ def test_the_rate_is_that_of_transformers(config, tmp_path):
   with torch.inference_mode():
     maps = np.stack([layer.numpy() for layer in peer(torch.tensor(ids), output_attentions=True).attentions])
   weight_NLH = np.moveaxis(maps[..., 0].mean(axis=-1), 1, 0)
-  np.testing.assert_allclose(attention_sink.sink_rate(params, config, ids).weight_NLH, weight_NLH, atol=1e-6)
+  np.testing.assert_allclose(attention_sink.sink_rate(config, params, ids).weight_NLH, weight_NLH, atol=1e-6)
 
 
 @pytest.mark.parametrize('length, floor', [(32, 0.127), (64, 0.074), (512, 0.013)])
@@ -78,7 +78,7 @@ def test_the_floor_is_that_of_uniform_attention(length, floor):
 
 
 def positional_std(config, params, ids):
-  return attention_sink.diagnostics(params, config, ids)['positional_std_LT']
+  return attention_sink.diagnostics(config, params, ids)['positional_std_LT']
 
 
 def test_interventions_level_the_positional_variance_at_init():
@@ -127,7 +127,7 @@ def test_a_masked_position_attends_to_itself_alone(config):
   # What fused kernels leave to a replacement of the aggregate is what masked weights give.
   fused = read(changed, params, ids, 'value_aggregate')['value_aggregate']
   np.testing.assert_allclose(fused, made['value_aggregate'], atol=1e-5)
-  weight = attention_sink.received(params, changed, ids)
+  weight = attention_sink.received(changed, params, ids)
   maps = np.moveaxis(np.asarray(made['attention_weights']), 1, 0)
   np.testing.assert_allclose(weight[..., 7], maps[..., 7:, 7].mean(axis=-1), atol=1e-6)
 
@@ -183,7 +183,7 @@ def test_memory_grows_with_length_not_its_square():
 def test_massive_activations():
   params, ids = init_params(LLAMA, 1), tokens()
   first = np.abs(np.asarray(read(LLAMA, params, ids, 'residual')['residual'])[:, :, 0])
-  made = attention_sink.diagnostics(params, LLAMA, ids)
+  made = attention_sink.diagnostics(LLAMA, params, ids)
   np.testing.assert_allclose(made['disparity_L'], (first.max(-1) / first.mean(-1)).mean(-1), rtol=1e-5)
   np.testing.assert_allclose(made['massive_L'], (first.max(-1) / np.median(first, -1)).mean(-1), rtol=1e-5)
 
@@ -193,7 +193,7 @@ def test_effective_rank_is_that_of_the_definition():
   states_LNTD = np.asarray(read(LLAMA, params, ids, 'residual')['residual'], np.float64)
   share = np.linalg.svd(states_LNTD, compute_uv=False)
   share /= share.sum(axis=-1, keepdims=True)
-  made = attention_sink.effective_rank(params, LLAMA, ids)
+  made = attention_sink.effective_rank(LLAMA, params, ids)
   np.testing.assert_allclose(made, np.exp(stats.entropy(share, axis=-1)).mean(axis=1), rtol=1e-4)
 
 
@@ -207,7 +207,7 @@ def test_a_planted_super_neuron_is_found(config):
     params['blocks'][name]['kernel'] = params['blocks'][name]['kernel'].at[1, :, 5].set(20 * normed_D)
   column_D = jnp.zeros(config.width).at[jnp.array([1, 4, 9])].set(3.0)
   params['blocks']['down']['kernel'] = params['blocks']['down']['kernel'].at[1, 5].set(column_D)
-  made = attention_sink.super_neurons(params, config, ids)
+  made = attention_sink.super_neurons(config, params, ids)
   assert made['activation_LF'][1].argmax() == made['concentration_LF'][1].argmax() == 5
   assert made['activation_LF'][1, 5] > 20 and made['concentration_LF'][1, 5] == pytest.approx(1)
   np.testing.assert_allclose(made['activation_LF'].mean(axis=1), 1, rtol=1e-5)
@@ -228,7 +228,7 @@ def test_mlp_hidden_is_what_the_down_projection_reads():
 def test_side_by_side_windows_are_the_training_loss():
   params, ids = init_params(LLAMA, 1), tokens(1, 131)[0]
   windows = np.stack([ids[:65], ids[64:129]])
-  assert attention_sink.strided_loss(params, LLAMA, ids, 64) == pytest.approx(
+  assert attention_sink.strided_loss(LLAMA, params, ids, 64) == pytest.approx(
       float(next_token_loss(LLAMA, params, windows)), abs=1e-5)
 
 
@@ -249,13 +249,13 @@ def test_strided_loss_is_that_of_transformers(stride, tmp_path):
     with torch.inference_mode():
       predicted = int((labels[:, 1:] != -100).sum())
       total, count = total + float(peer(window, labels=labels).loss) * predicted, count + predicted
-  assert attention_sink.strided_loss(params, LLAMA, ids, 64, stride) == pytest.approx(total / count, abs=1e-4)
+  assert attention_sink.strided_loss(LLAMA, params, ids, 64, stride) == pytest.approx(total / count, abs=1e-4)
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda params: attention_sink.sink_rate(params, LLAMA, tokens(), 150), 'position=150'),
-    (lambda params: attention_sink.strided_loss(params, LLAMA, tokens(1, 64)[0], 64), 'no window'),
-    (lambda params: attention_sink.strided_loss(params, LLAMA, tokens(1, 99)[0], 64, 65), 'stride=65'),
+    (lambda params: attention_sink.sink_rate(LLAMA, params, tokens(), 150), 'position=150'),
+    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 64)[0], 64), 'no window'),
+    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, 65), 'stride=65'),
 ])
 def test_what_cannot_be_measured(call, message):
   with pytest.raises(InputError, match=message):

@@ -107,7 +107,7 @@ def test_the_aligned_test_sees_through_a_change_of_basis(config, hidden_by):
   noisy = alterations.add_noise(config, params, jax.random.key(2), 0.3)
   suspect = hidden_by(*noisy, jax.random.key(3))
   assert alignment.aligned_test((config, params), suspect, PROBE).z > 8
-  own = lambda config, params: fingerprint(params, config, Probe('tokens', 1000, 8)).hidden_ND
+  own = lambda config, params: fingerprint(config, params, Probe('tokens', 1000, 8)).hidden_ND
   assert seedprint.calibrated_test(own(config, params), own(*noisy)).z > 8
   assert abs(seedprint.calibrated_test(own(config, params), own(*suspect)).z) < 4
 

@@ -154,4 +154,4 @@ def test_methods_refuse_networks_that_read_different_tokens(method):
   larger = dataclasses.replace(LLAMA, vocab_size=90)
   subjects = [methods.Subject(config, init_params(config, 1), Probe('tokens', 20, 4)) for config in (LLAMA, larger)]
   with pytest.raises(InputError, match='did not read the same: give both the same num_ids'):
-    methods.METHODS[method](*subjects)
+    methods.METHODS[method].score(*subjects)

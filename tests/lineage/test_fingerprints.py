@@ -29,7 +29,7 @@ def params():
 
 @pytest.mark.parametrize('probe', [TOKENS, GAUSSIAN], ids=['tokens', 'gaussian'])
 def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
-  made = fingerprints.fingerprint(params, CONFIG, probe, batch_size=16)
+  made = fingerprints.fingerprint(CONFIG, params, probe, batch_size=16)
   inputs = probe.inputs(CONFIG, jnp.arange(40))
   hidden = Transformer(CONFIG).apply({'params': params}, inputs, ('hidden',), method='read')['hidden'][:, -1]
   np.testing.assert_allclose(made.hidden_ND, hidden, atol=2e-5)
@@ -48,20 +48,20 @@ def test_devices_share_a_fingerprint(params, shape):
   """Also where neither they divide the sequences nor these the batches."""
   mesh = sharding.make_mesh(*shape)
   spread = jax.device_put(params, sharding.shardings(mesh, params))
-  made = fingerprints.fingerprint(spread, CONFIG, Probe('tokens', 38, 6), batch_size=9)
-  alone = fingerprints.fingerprint(params, CONFIG, Probe('tokens', 38, 6))
+  made = fingerprints.fingerprint(CONFIG, spread, Probe('tokens', 38, 6), batch_size=9)
+  alone = fingerprints.fingerprint(CONFIG, params, Probe('tokens', 38, 6))
   np.testing.assert_allclose(made.hidden_ND, alone.hidden_ND, atol=2e-5)
   np.testing.assert_array_equal(made.input_ND, alone.input_ND)
   assert made.metadata == alone.metadata
 
 
 def test_logits_of_chosen_ids(params):
-  made = fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(7, 3, 49))
+  made = fingerprints.fingerprint(CONFIG, params, TOKENS, logit_ids=(7, 3, 49))
   logits = Transformer(CONFIG).apply({'params': params}, TOKENS.inputs(CONFIG, jnp.arange(40)))[:, -1]
   np.testing.assert_allclose(made.hidden_ND, logits[:, jnp.array([7, 3, 49])], atol=2e-5)
   assert made.metadata['probe']['hash'] != fingerprints.probe_settings(TOKENS, CONFIG)['hash']
   with pytest.raises(InputError, match='from 0 to 49'):
-    fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(50,))
+    fingerprints.fingerprint(CONFIG, params, TOKENS, logit_ids=(50,))
 
 
 def test_a_fingerprint_goes_on_where_it_was(params, tmp_path):
@@ -72,13 +72,13 @@ def test_a_fingerprint_goes_on_where_it_was(params, tmp_path):
     raise Stop
 
   with pytest.raises(Stop):
-    fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts', on_batch=stop)
+    fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=tmp_path / 'parts', on_batch=stop)
   # Of the first batch the answers are taken from there, a damaged one is made anew.
   first, = (tmp_path / 'parts').iterdir()
   np.save(first, np.load(first) + 1)
   (tmp_path / 'parts' / '16_16.npy').write_bytes(first.read_bytes()[:-100])
-  made = fingerprints.fingerprint(params, CONFIG, TOKENS, batch_size=16, parts=tmp_path / 'parts')
-  whole = fingerprints.fingerprint(params, CONFIG, TOKENS)
+  made = fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=tmp_path / 'parts')
+  whole = fingerprints.fingerprint(CONFIG, params, TOKENS)
   np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + (np.arange(40) < 16)[:, None], atol=2e-5)
 
 
@@ -109,18 +109,18 @@ def test_networks_of_different_vocabularies_can_read_the_same():
 def test_answers_that_are_not_finite_are_refused(params):
   broken = params | {'embedding': params['embedding'] * np.inf}
   with pytest.raises(InputError, match='not all finite'):
-    fingerprints.fingerprint(broken, CONFIG, TOKENS)
+    fingerprints.fingerprint(CONFIG, broken, TOKENS)
 
 
 @pytest.fixture
 def saved(tmp_path, params):
   path = tmp_path / 'a.npz'
-  fingerprints.fingerprint(params, CONFIG, TOKENS, about={'name': 'a'}).save(path)
+  fingerprints.fingerprint(CONFIG, params, TOKENS, about={'name': 'a'}).save(path)
   return path
 
 
 def test_a_saved_fingerprint_comes_back(saved, params):
-  made = fingerprints.fingerprint(params, CONFIG, TOKENS, about={'name': 'a'})
+  made = fingerprints.fingerprint(CONFIG, params, TOKENS, about={'name': 'a'})
   back = fingerprints.load(saved)
   np.testing.assert_array_equal(back.hidden_ND, made.hidden_ND)
   np.testing.assert_array_equal(back.input_ND, made.input_ND)

@@ -186,6 +186,6 @@ def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
              for a, b in itertools.combinations(prints, 2)]
     assert np.mean(leaky) > np.mean(z) + 1
   params = init_params(config, 3)
-  alone = seedprint.fingerprint(params, config, probe, batch_size=150)
+  alone = seedprint.fingerprint(config, params, probe, batch_size=150)
   np.testing.assert_allclose(alone.hidden_ND, prints[3].hidden_ND, atol=1e-4)
   assert seedprint.calibrated_test(alone.hidden_ND, prints[3].hidden_ND, shared).z > 20

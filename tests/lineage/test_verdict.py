@@ -70,17 +70,17 @@ def test_what_both_read_is_taken_out_before_the_verdict():
 
 
 def test_logits_accuse_nobody(params):
-  both = [fingerprints.fingerprint(params, CONFIG, TOKENS, logit_ids=(7, 3, 49))] * 2
+  both = [fingerprints.fingerprint(CONFIG, params, TOKENS, logit_ids=(7, 3, 49))] * 2
   report, result = verdict.compare(*both)
   assert report['verdict'] == 'inconclusive' and 'related or not' in report['reasons'][0] and result is None
 
 
 def test_fingerprints_of_different_probes_are_refused(params):
-  a, b = (fingerprints.fingerprint(params, CONFIG, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
+  a, b = (fingerprints.fingerprint(CONFIG, params, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
   with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
     verdict.compare(a, b)
   larger = dataclasses.replace(CONFIG, vocab_size=60)
-  other = fingerprints.fingerprint(init_params(larger, 1), larger, Probe('tokens', 40, 6, 1))
+  other = fingerprints.fingerprint(larger, init_params(larger, 1), Probe('tokens', 40, 6, 1))
   with pytest.raises(InputError, match='num_ids=50 lets both read the same'):
     verdict.compare(a, other)
 
