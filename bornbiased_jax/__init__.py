@@ -1,14 +1,32 @@
-"""Random transformers in JAX: their born bias, its cause, and what becomes of it.
+"""Random transformers in JAX: the bias they are born with, its cause, and what becomes of it.
 
-Rooms, each importing only from those above it; lineage and training do not know each other:
+The library is divided into rooms. Each imports only from rooms listed above it,
+and `training` and `lineage` do not import each other:
 
-  configs    a model as a frozen dataclass, and the presets of the paper
-  models     the transformer, its initialization, loss and sharding
-  analysis   probes, statistics, ensembles of seeds, theory, attention sinks
+  configs    a model's architecture as a frozen dataclass, and the paper's models as presets
+  models     the transformer, its initialization, its loss, and its sharding over devices
+  analysis   random inputs, statistics, ensembles of seeds, theory, attention sinks
   data       text as batches of token ids
-  storage    checkpoints, and directories of `transformers`
-  training   a step, and a run from the first to the last
-  lineage    fingerprints, SeedPrint and its peers, verdicts
+  storage    checkpoints, and model directories in the format of `transformers`
+  training   one training step, and a whole run from its first step to its last
+  lineage    fingerprints of networks, SeedPrint and other tests of descent, verdicts
 
-Beside them errors, files, environment and plotting, which all share.
+Four small modules serve all rooms: `errors`, `files`, `environment` and `plotting`.
+
+>>> from bornbiased_jax import configs, models
+>>> config = configs.get('tiny_gpt2')
+>>> models.init_params(config, seed=42)['embedding'].shape
+(2048, 128)
 """
+
+import importlib
+
+__version__ = '0.1.0'
+_MODULES = ('analysis', 'configs', 'data', 'lineage', 'models', 'plotting', 'storage', 'training')
+
+
+def __getattr__(name):
+  # Imported when first asked for: whoever wants a configuration need not wait for orbax.
+  if name in _MODULES:
+    return importlib.import_module(f'{__name__}.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

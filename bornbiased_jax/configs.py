@@ -1,4 +1,4 @@
-"""Model configurations: one frozen dataclass, and the presets of the paper by name."""
+"""Model configurations: one frozen dataclass, and the paper's models as presets with names."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ import math
 from bornbiased_jax.errors import InputError
 
 NORMS = ('layernorm', 'rmsnorm')
-# Each with its name in jax.nn, and the arguments it takes there.
+# The function of jax.nn that computes each activation, and the arguments it is called with.
 ACTIVATIONS = {
     'gelu_tanh': ('gelu', {'approximate': True}),
     'gelu': ('gelu', {'approximate': False}),
@@ -19,54 +19,64 @@ SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
+# The interventions that change one position alone.
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
 INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', *AT_ONE_POSITION)
 
+# GPT-2's std at initialization, and the smallest width at which it is used unchanged.
 BASE_STD = 0.02
 BASE_WIDTH = 768
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A decoder-only, pre-norm, residual, causal transformer.
+  """The architecture of a decoder-only, pre-norm, residual, causal transformer.
+
+  The defaults describe GPT-2 with rotary positions, as in the paper.
 
   Args:
-    num_layers: blocks, L.
-    num_heads: query heads a block.
-    width: channels of the residual stream, d.
-    mlp_width: hidden units of the MLP.
-    vocab_size: token ids, V. Never padded: padding would enter an argmax.
-    length: longest sequence in positions. Longer inputs are refused.
-    num_kv_heads: key/value heads (grouped-query attention); None: num_heads.
-    head_size: channels of one head; None: width / num_heads.
+    num_layers: number of blocks, L.
+    num_heads: number of query heads per block.
+    width: number of channels of the residual stream, d.
+    mlp_width: number of hidden units of the MLP.
+    vocab_size: number of token ids, V. It is never padded to a rounder number,
+      because an argmax could then choose a token that does not exist.
+    length: the most positions that the model reads. Longer inputs are refused.
+    num_kv_heads: number of key/value heads. Fewer than `num_heads` mean
+      grouped-query attention; None means `num_heads`.
+    head_size: number of channels of one head; None means width / num_heads.
     norm: 'layernorm' | 'rmsnorm'.
-    norm_epsilon: added to the variance (the mean square) inside the norm.
+    norm_epsilon: added to the variance (LayerNorm) or the mean square (RMSNorm).
     activation: 'gelu_tanh' (GPT-2's) | 'gelu' (exact) | 'silu' | 'relu' | 'tanh'.
-    gated_mlp: down(activation(gate(x)) * up(x)) instead of down(activation(up(x))).
-    positions: 'rope' | 'learned'.
-    rope_theta: base of the rotary wavelengths, in positions.
+    gated_mlp: the MLP computes down(activation(gate(x)) * up(x)) instead of
+      down(activation(up(x))).
+    positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input).
+    rope_theta: base of the rotary wavelengths: pair j of a head's channels turns
+      once in 2 pi rope_theta^(2 j / head_size) positions.
     qkv_bias: biases on query, key and value.
     output_bias: bias on the attention output.
     mlp_bias: biases in the MLP.
-    qk_norm: RMSNorm on each head's query and key (Qwen3).
+    qk_norm: RMSNorm on the query and key of each head (Qwen3).
     tied_head: the LM head is the embedding.
     sublayers: 'full' | 'attention_only' | 'mlp_only' (the ablation of Table 2).
     init_scheme: 'gpt2' divides the std of the two layers that write to the
       residual stream by sqrt(2 L) (appendix B.1); 'plain' does not.
-    linear_std: std of every linear layer at init; None: 0.02, and below width
-      768 0.02 sqrt(768 / width), which keeps a pre-activation's scale.
-    embedding_std: std of token (and learned position) embeddings at init.
-    dtype: what the forward pass computes in; parameters are float32.
-    remat: what the backward pass recomputes of a block instead of storing it:
-      'none' | 'dots' (all but products with weights) | 'full'.
-    intervention: what is done to the value aggregate before W_O (interventions.py):
-      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' at all positions,
-      'mask' | 'variance' | 'norm' at one.
-    intervention_position: that one, from 0.
-    intervention_strength: factor of 'variance' and 'norm'.
+    linear_std: std of every linear layer at initialization. None means 0.02, and
+      below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
+      pre-activations the same at all small widths.
+    embedding_std: std of token embeddings, and of learned positions, at
+      initialization.
+    dtype: the type in which the forward pass computes; parameters are float32.
+    remat: what the backward pass computes again instead of storing it: 'none' |
+      'dots' (all of a block but its products with weights) | 'full' (all of it).
+    intervention: a change of the value aggregate before W_O (interventions.py).
+      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' act on all positions,
+      'mask' | 'variance' | 'norm' on one.
+    intervention_position: that one position, counted from 0.
+    intervention_strength: the factor of 'variance' and 'norm'.
 
   Raises:
-    InputError (a ValueError): names the field that is impossible, and why.
+    InputError (a ValueError): a field is impossible; the message names it and says why.
   """
 
   num_layers: int
@@ -103,18 +113,9 @@ class ModelConfig:
       check_count(name, getattr(self, name))
     self._fill_defaults()
     self._check_shapes()
-    for name, choices in (('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
-                          ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
-                          ('remat', REMATS), ('intervention', INTERVENTIONS)):
-      if getattr(self, name) not in choices:
-        raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
-    for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std', 'intervention_strength'):
-      value = getattr(self, name)
-      if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise InputError(f'{name}={value!r} must be a positive number')
-    for field in dataclasses.fields(self):
-      if field.type is bool and type(getattr(self, field.name)) is not bool:
-        raise InputError(f'{field.name}={getattr(self, field.name)!r} must be True or False')
+    self._check_choices()
+    self._check_numbers()
+    self._check_flags()
 
   def _fill_defaults(self):
     if self.head_size is None and self.width % self.num_heads:
@@ -124,62 +125,95 @@ class ModelConfig:
     self._fill('num_kv_heads', self.num_heads)
     self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
 
+  def _fill(self, name, default):
+    if getattr(self, name) is None:
+      # A frozen dataclass refuses plain assignment, even in its own __post_init__.
+      object.__setattr__(self, name, default)
+
   def _check_shapes(self):
     check_count('head_size', self.head_size)
     check_count('num_kv_heads', self.num_kv_heads)
     if self.num_heads % self.num_kv_heads:
-      raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}')
+      raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide '
+                       f'num_heads={self.num_heads}')
     if self.positions == 'rope' and self.head_size % 2:
       raise InputError(f'head_size={self.head_size} is odd; RoPE rotates pairs of channels '
                        "(use an even head_size, or positions='learned')")
-    if type(self.intervention_position) is not int or not 0 <= self.intervention_position < self.length:
-      raise InputError(f'intervention_position={self.intervention_position!r} is not a position from 0 to '
+    position = self.intervention_position
+    if type(position) is not int or not 0 <= position < self.length:
+      raise InputError(f'intervention_position={position!r} is not a position from 0 to '
                        f'{self.length - 1}')
 
-  def _fill(self, name, default):
-    if getattr(self, name) is None:
-      object.__setattr__(self, name, default)
+  def _check_choices(self):
+    for name, choices in (
+        ('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
+        ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
+        ('remat', REMATS), ('intervention', INTERVENTIONS)):
+      if getattr(self, name) not in choices:
+        raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
+
+  def _check_numbers(self):
+    for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std',
+                 'intervention_strength'):
+      value = getattr(self, name)
+      # The exact type, because True is an int too. NaN fails the comparison.
+      if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise InputError(f'{name}={value!r} must be a positive number')
+
+  def _check_flags(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is bool and type(value) is not bool:
+        raise InputError(f'{field.name}={value!r} must be True or False')
 
   @property
   def residual_std(self) -> float:
-    """Std at init of the two layers that write to the residual stream."""
-    return self.linear_std / math.sqrt(2 * self.num_layers) if self.init_scheme == 'gpt2' else self.linear_std
+    """Std at initialization of the two layers that write to the residual stream."""
+    shrinks = self.init_scheme == 'gpt2'
+    return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
 
 
 def check_count(name: str, value: int) -> None:
-  """Raises InputError unless it is a whole number of at least 1."""
+  """Raises InputError unless `value` is a whole number of at least 1."""
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
     raise InputError(f'{name}={value!r} must be a whole number of at least 1')
 
 
-_GPT2 = {}
+# Each family as its differences from GPT-2, which the defaults of ModelConfig describe.
 _LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, qkv_bias=False,
                output_bias=False, mlp_bias=False, tied_head=False, length=2048)
+_QWEN2 = dict(_LLAMA2, qkv_bias=True, norm_epsilon=1e-6)
 _NANO = dict(num_layers=12, num_heads=12, width=768)
 _TINY = dict(num_layers=4, num_heads=4, width=128, vocab_size=2048)
 
 PRESETS = {
-    'nano_gpt2': dict(_GPT2, **_NANO, mlp_width=3072, vocab_size=50257),
+    'nano_gpt2': dict(_NANO, mlp_width=3072, vocab_size=50257),
     'nano_llama2': dict(_LLAMA2, **_NANO, mlp_width=2048, vocab_size=32000),
-    'nano_qwen2': dict(_LLAMA2, **_NANO, mlp_width=3072, vocab_size=151936,
-                       norm_epsilon=1e-6) | dict(qkv_bias=True),
-    'gpt2_1b2': dict(_GPT2, num_layers=24, num_heads=32, width=2048, mlp_width=8192, vocab_size=50257),
+    'nano_qwen2': dict(_QWEN2, **_NANO, mlp_width=3072, vocab_size=151936),
+    'gpt2_1b2': dict(num_layers=24, num_heads=32, width=2048, mlp_width=8192, vocab_size=50257),
     'llama2_7b': dict(_LLAMA2, num_layers=32, num_heads=32, width=4096, mlp_width=11008,
-                      vocab_size=32000) | dict(length=4096),
-    'tiny_gpt2': dict(_GPT2, **_TINY, mlp_width=512),
+                      vocab_size=32000, length=4096),
+    'tiny_gpt2': dict(_TINY, mlp_width=512),
     'tiny_llama2': dict(_LLAMA2, **_TINY, mlp_width=344),
-    'tiny_qwen2': dict(_LLAMA2, **_TINY, mlp_width=344, norm_epsilon=1e-6) | dict(qkv_bias=True),
+    'tiny_qwen2': dict(_QWEN2, **_TINY, mlp_width=344),
 }
 
 
 def get(name: str, **overrides) -> ModelConfig:
-  """The preset `name` of the paper's table of models with fields overridden.
+  """The preset `name`, with the given fields replaced.
+
+  The presets are the paper's models and, as `tiny_…`, small ones for a CPU.
+  Defaults such as `linear_std` follow the replaced fields.
 
   Raises:
-    InputError: no such preset, no such field, or an impossible combination.
+    InputError: there is no such preset or field, or the combination is impossible.
 
   Example:
-    configs.get('nano_gpt2', sublayers='mlp_only')
+    >>> from bornbiased_jax import configs
+    >>> configs.get('nano_gpt2', sublayers='mlp_only').num_layers
+    12
+    >>> round(configs.get('tiny_gpt2').linear_std, 3)  # 0.02 sqrt(768 / 128)
+    0.049
   """
   if not isinstance(name, str) or name not in PRESETS:
     raise InputError(f'no preset {name!r}; the presets are {", ".join(PRESETS)}')
@@ -191,12 +225,17 @@ def get(name: str, **overrides) -> ModelConfig:
 
 
 def from_dict(fields: dict, of_what: str) -> ModelConfig:
-  """The configuration of which `dataclasses.asdict` made `fields`, from a file `of_what`.
+  """The configuration that `dataclasses.asdict` turned into `fields`.
+
+  Args:
+    fields: the dict as a file holds it.
+    of_what: the kind of that file, for the message, such as 'a checkpoint'.
 
   Raises:
-    InputError: no dict, or a field that is unknown or impossible.
+    InputError: `fields` is no dict, or one of its fields is unknown, missing or impossible.
   """
   try:
     return ModelConfig(**fields)
   except TypeError as error:
-    raise InputError(f'{of_what} whose configuration is not one of this version: {error}') from None
+    raise InputError(f'{of_what} whose configuration this version does not know: '
+                     f'{error}') from None

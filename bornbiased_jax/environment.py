@@ -1,4 +1,4 @@
-"""What a number may depend on beside its settings."""
+"""The software and hardware on which a measured number may depend."""
 
 import importlib.metadata
 import platform
@@ -9,7 +9,7 @@ PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
 
 
 def environment() -> dict:
-  """Versions, backend and devices, as JSON."""
+  """Versions, backend and devices of this process, as a dict that JSON can hold."""
   device = jax.local_devices()[0]
   memory = device.memory_stats() if device.platform != 'cpu' else None
   return {

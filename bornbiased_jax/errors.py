@@ -1,8 +1,8 @@
-"""The one exception for input that a user can mend."""
+"""The one exception for input that a user can correct."""
 
 
 class InputError(ValueError):
-  """What was given is wrong: one line that names it and says what would be right.
+  """The input is wrong. The message is one line that names it and says what would be right.
 
-  Programs print it and exit with code 2; any other exception is a bug.
+  Programs print the message and exit with code 2. Any other exception is a bug.
   """

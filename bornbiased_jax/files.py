@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writing files so that a reader finds either the whole new content or the old file."""
 
 import os
 from pathlib import Path
@@ -6,13 +6,16 @@ import uuid
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-  """Writes `content` to `path`, replacing what was there, or leaves it as it was.
+  """Writes `content` to `path` as a whole, or leaves what was there untouched.
+
+  The content goes to a temporary file in the same directory, which then takes
+  the place of `path` in one step.
 
   Raises:
     OSError: the directory is missing or not writable, or the disk is full.
   """
   path = Path(path)
-  # Of this writer alone: another may be at the same file.
+  # The random part keeps apart two processes that write the same file at once.
   partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.partial')
   try:
     with open(partial, 'wb') as file:

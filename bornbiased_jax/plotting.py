@@ -1,4 +1,4 @@
-"""The look that all figures share, and how they reach the disk."""
+"""The look that all figures share, and how they are written to disk."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax.files import write_atomically
 
-# Okabe and Ito's colours, told apart by readers with any colour vision.
+# The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 
 _STYLE = {
@@ -33,45 +33,74 @@ _STYLE = {
 
 
 def style() -> contextlib.AbstractContextManager:
-  """`with plotting.style():` draws in the shared look."""
+  """The shared look, for everything that is drawn within `with plotting.style():`."""
   return matplotlib.rc_context(_STYLE)
 
 
 def figure(width: float, height: float) -> Figure:
-  """An empty figure of that many inches, which needs no screen and no clean-up."""
+  """An empty figure.
+
+  It needs no screen, and it does not have to be closed.
+
+  Args:
+    width, height: inches.
+
+  Example:
+    >>> figure(4, 3).get_size_inches().tolist()
+    [4.0, 3.0]
+  """
   return Figure(figsize=(width, height))
 
 
 def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
-  """Mean of `values` [networks, x] as a line, and the 10–90 % range over networks as a band."""
+  """Draws the mean over networks as a line, and their 10–90 % range as a band.
+
+  Args:
+    ax: where to draw.
+    x: positions [points] on the horizontal axis.
+    values: one row per network, [networks, points].
+    **line: properties of the line, as for `Axes.plot`.
+  """
   drawn, = ax.plot(x, np.mean(values, axis=0), **line)
-  ax.fill_between(x, *np.percentile(values, (10, 90), axis=0), color=drawn.get_color(), alpha=0.15, linewidth=0)
+  low, high = np.percentile(values, (10, 90), axis=0)
+  ax.fill_between(x, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
 
 
 def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:
-  """A closed form: a black dashed line."""
+  """Draws a closed form as a black dashed line."""
   ax.plot(x, y, 'k--', linewidth=1, label=label, zorder=3)
 
 
 def loss_curve(ax: Axes, lines: list[dict], **line) -> None:
-  """Training loss of a run's metrics (`monitor.read`), averaged over each hundredth of it; validation as dots."""
-  trained = np.array([(each['step'], each['loss']) for each in lines if each.get('loss') is not None])
-  step, loss = (np.array([part.mean() for part in np.array_split(column, min(100, len(trained)))])
+  """Draws the training loss of a run as a line, and its validation loss as dots.
+
+  The training loss is averaged over each hundredth of the run.
+
+  Args:
+    ax: where to draw.
+    lines: metrics of the run (`monitor.read`).
+    **line: properties of the line, as for `Axes.plot`.
+  """
+  points = lambda name: [(each['step'], each[name]) for each in lines
+                         if each.get(name) is not None]
+  trained, evaluated = np.array(points('loss')), points('validation_loss')
+  num_parts = min(100, len(trained))
+  step, loss = (np.array([part.mean() for part in np.array_split(column, num_parts)])
                 for column in trained.T)
   drawn, = ax.plot(step, loss, **line)
-  evaluated = [(each['step'], each['validation_loss']) for each in lines if each.get('validation_loss') is not None]
-  ax.plot(*zip(*evaluated, strict=True), 'o', color=drawn.get_color(), markersize=4) if evaluated else None
+  if evaluated:
+    ax.plot(*zip(*evaluated, strict=True), 'o', color=drawn.get_color(), markersize=4)
 
 
 def plain_log_ticks(axis: Axis) -> None:
-  """Labels a logarithmic axis 0.5, 1, 2, 5, 10, … instead of powers of ten."""
+  """Labels a logarithmic axis with 0.5, 1, 2, 5, 10, … instead of powers of ten."""
   axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
   axis.set_major_formatter(StrMethodFormatter('{x:g}'))
   axis.set_minor_formatter(NullFormatter())
 
 
 def save(drawn: Figure, path: str | os.PathLike) -> None:
-  """Writes a figure as PNG, whole or not at all."""
+  """Writes a figure as a PNG file, whole or not at all."""
   content = io.BytesIO()
   drawn.savefig(content, format='png')
   write_atomically(path, content.getvalue())

@@ -1,16 +1,17 @@
-"""Contraction comes from an activation that is not odd: ReLU against tanh, and GELU under LayerNorm (Fig 4, 5, 6).
+"""Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Proposition 2).
+
+MLP0(x) = W_2 f(W_1 x) is stacked with the same weights for every activation f.
+With ReLU, independent inputs grow alike from layer to layer as Proposition 2
+says. With tanh, which is odd, they stay orthogonal. GELU is nearly linear near
+zero, and contracts only at the scale that a LayerNorm gives its pre-activations.
 
     python -m experiments.activation                 # about 1 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
 
-MLP0(x) = W_2 f(W_1 x) with the same weights for every f: with ReLU independent
-inputs grow alike from layer to layer as Proposition 2 says, with tanh they stay
-orthogonal. GELU is nearly linear near zero, and contracts only at the scale
-that a LayerNorm gives its pre-activations.
-
-Writes results.json (a row for each network and variant; in the summary the
-measured mean, its standard error and the theory for each layer) and figure.png
-to the output folder. Started again, it goes on where it was.
+Prints a table with one line per variant and layer: the measured mean over
+networks, its standard error and the theory. Writes results.json (one row per
+network and variant, and the table as its summary) and figure.png to the output
+folder. If a run was stopped, the same command continues it.
 """
 
 import functools
@@ -20,57 +21,64 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import plotting
-from bornbiased_jax.analysis import ensemble, similarity, statistics, theory
+from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence, similarity, theory
 from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.models.transformer import activate
 from experiments import command_line
-from experiments.amplification import COMMON, layers_row
-from experiments.cells import measure_cells, stack_cell
+from experiments.cells import STACK, measure_cells, stack_cell
+from experiments.measurements import layers_row
 from experiments.results import Results, grouped, mean_and_theory
 
 SCALES = {
-    'smoke': COMMON | dict(seeds='0-2', width='256', depth='3', num_sequences='60'),
-    'laptop': COMMON | dict(seeds='0-9', width='2048', depth='6', num_sequences='200'),
-    'paper': COMMON | dict(seeds='0-19', width='4096', depth='12', num_sequences='2000'),
+    'smoke': STACK | dict(seeds=list(range(3)), width=256, depth=3, num_sequences=60),
+    'laptop': STACK | dict(seeds=list(range(10)), width=2048, depth=6, num_sequences=200),
+    'paper': STACK | dict(seeds=list(range(20)), width=4096, depth=12, num_sequences=2000),
 }
 EDGES = np.linspace(-4, 4, 161)
 GELU_WIDTH = 768
+BY_LAYER = inter_sequence('residual_last', pair_std=True)
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'activation', settings)
-  measure_cells([*mlp0_cells(settings), *block_cells(settings), *gelu_cells(settings)], settings, results)
+  cells = [*mlp0_cells(settings), *block_cells(settings), *gelu_cells(settings)]
+  measure_cells(cells, settings, results)
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
 
 
 def mlp0_cells(settings):
   """Fig 4: stacks of MLP0."""
   for activation in ('relu', 'tanh'):
-    config = StackConfig(('mlp',) * settings.depth, settings.width, settings.width, activation)
-    yield stack_cell({'block': 'MLP0', 'activation': activation}, config, 1, settings,
-                     similarity.inter_sequence('residual_last', pair_std=True), layers_row)
+    config = StackConfig(
+        ('mlp',) * settings.depth, settings.width, settings.width, activation)
+    yield stack_cell({'block': 'MLP0', 'activation': activation}, config, 1, settings, BY_LAYER,
+                     layers_row)
 
 
 def block_cells(settings):
   """Fig 5: the standard MLP-only block, with residual stream and LayerNorm, of GPT-2's width."""
+  mlp_width = 4 * GELU_WIDTH
   for activation in ('relu', 'tanh', 'gelu_tanh'):
-    config = ModelConfig(num_layers=settings.depth, num_heads=1, width=GELU_WIDTH, mlp_width=4 * GELU_WIDTH,
-                         vocab_size=1, sublayers='mlp_only', activation=activation)
-    cell = stack_cell({'block': 'standard', 'activation': activation},
-                      StackConfig(('mlp',) * settings.depth, GELU_WIDTH, 4 * GELU_WIDTH), 1, settings,
-                      similarity.inter_sequence('residual_last', pair_std=True), layers_row)
+    config = ModelConfig(
+        num_layers=settings.depth, num_heads=1, width=GELU_WIDTH, mlp_width=mlp_width,
+        vocab_size=1, sublayers='mlp_only', activation=activation)
+    # A stack of the same size, whose place the transformer takes.
+    stack = StackConfig(('mlp',) * settings.depth, GELU_WIDTH, mlp_width)
+    cell = stack_cell({'block': 'standard', 'activation': activation}, stack, 1, settings,
+                      BY_LAYER, layers_row)
     yield cell._replace(network=ensemble.transformer(config))
 
 
 def gelu_cells(settings):
   """Fig 6: GELU on inputs of an embedding's scale, as they are and after LayerNorm."""
-  statistic = statistics.combine({'layers': similarity.inter_sequence('residual_last', pair_std=True),
-                                  'histogram': statistics.histogram('preactivation', EDGES)})
+  statistic = combine({'layers': BY_LAYER, 'histogram': histogram('preactivation', EDGES)})
   for norm in (False, True):
-    config = StackConfig(('norm',) * norm + ('mlp',), GELU_WIDTH, 4 * GELU_WIDTH, 'gelu_tanh')
-    yield stack_cell({'block': 'MLP0 after LayerNorm' if norm else 'MLP0', 'activation': 'gelu_tanh'}, config, 1,
-                     settings, statistic, histogram_row)
+    layers = ('norm', 'mlp') if norm else ('mlp',)
+    config = StackConfig(layers, GELU_WIDTH, 4 * GELU_WIDTH, 'gelu_tanh')
+    block = 'MLP0 after LayerNorm' if norm else 'MLP0'
+    yield stack_cell({'block': block, 'activation': 'gelu_tanh'}, config, 1, settings, statistic,
+                     histogram_row)
 
 
 def histogram_row(measured):
@@ -78,27 +86,38 @@ def histogram_row(measured):
 
 
 def closed_form(block, activation, layer, settings):
-  """Similarity after `layer` layers of infinite width, or None where there is no closed form (residual stream)."""
+  """Similarity after `layer` layers of infinite width.
+
+  None where there is no closed form: with a residual stream, except for tanh.
+  """
   if block == 'standard':
     return 0.0 if activation == 'tanh' else None
   if activation == 'gelu_tanh':
     norm = block != 'MLP0'
+    if layer < 1 + norm:
+      return 0.0
     scale = BASE_STD * math.sqrt(GELU_WIDTH) * (1 if norm else BASE_STD)
-    return 0.0 if layer < 1 + norm else float(
-        theory.activation_similarity(functools.partial(activate, activation), 0.0, scale))
-  return float(theory.iterate(theory.relu_similarity, 0.0, layer)[-1]) if activation == 'relu' else 0.0
+    gelu = functools.partial(activate, activation)
+    return float(theory.activation_similarity(gelu, 0.0, scale))
+  if activation == 'relu':
+    return float(theory.iterate(theory.relu_similarity, 0.0, layer)[-1])
+  return 0.0
 
 
 def summarize(rows, settings):
   summary = []
   for fields, group in grouped(rows, 'block', 'activation'):
+    is_wide = fields['block'] == 'MLP0' and fields['activation'] != 'gelu_tanh'
+    width = settings.width if is_wide else GELU_WIDTH
+    probe_error = similarity.isotropic_std(settings.num_sequences, width)
     for layer in range(1, len(group[0]['layer_cosine']) + 1):
       cosine = [row['layer_cosine'][layer - 1] for row in group]
-      width = settings.width if fields['block'] == 'MLP0' and fields['activation'] != 'gelu_tanh' else GELU_WIDTH
-      summary.append({**fields, 'layer': layer, 'networks': len(group),
-                      'pair_std': np.mean([row['layer_cosine_std'][layer - 1] for row in group]),
-                      **mean_and_theory(cosine, similarity.isotropic_std(settings.num_sequences, width),
-                                        closed_form(**fields, layer=layer, settings=settings))})
+      expected = closed_form(**fields, layer=layer, settings=settings)
+      summary.append({
+          **fields, 'layer': layer, 'networks': len(group),
+          'pair_std': np.mean([row['layer_cosine_std'][layer - 1] for row in group]),
+          **mean_and_theory(cosine, probe_error, expected),
+      })
   return summary
 
 
@@ -116,9 +135,10 @@ def draw(rows, settings):
     mlp0, standard, gelu = figure.subplots(1, 3)
     for fields, group in grouped(rows, 'block', 'activation'):
       if fields['block'] == 'standard' or 'density' not in group[0]:
-        draw_layers(standard if fields['block'] == 'standard' else mlp0, fields['activation'], group)
-    depth = np.arange(settings.depth + 1)
-    plotting.theory(mlp0, depth, [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)], 'Proposition 2')
+        ax = standard if fields['block'] == 'standard' else mlp0
+        draw_layers(ax, fields['activation'], group)
+    expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
+    plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
     mlp0.set_title(f'MLP0, width {settings.width}')
     standard.set_title(f'MLP-only blocks, width {GELU_WIDTH}')
     mlp0.legend()
@@ -135,17 +155,20 @@ def draw_layers(ax, activation, rows):
 
 
 def draw_gelu(ax, rows):
-  """Densities scaled to a common height over GELU and its linear part."""
+  """Densities of pre-activations, scaled to a common height, over GELU and its linear part."""
   middle = (EDGES[1:] + EDGES[:-1]) / 2
-  for color, (fields, group) in zip(plotting.COLORS[4:2:-1], reversed(grouped(rows, 'block')), strict=True):
+  groups = reversed(grouped(rows, 'block'))
+  for color, (fields, group) in zip(plotting.COLORS[4:2:-1], groups, strict=True):
     density = np.mean([row['density'] for row in group], axis=0)
     cosine = np.mean([row['layer_cosine'][-1] for row in group])
-    label = ('after LayerNorm' if 'LayerNorm' in fields['block'] else 'as they are') + f' (cosine {cosine:.3f})'
-    ax.fill_between(middle, density / density.max(), color=color, alpha=0.6, linewidth=0, step='mid', label=label)
+    inputs = 'after LayerNorm' if 'LayerNorm' in fields['block'] else 'as they are'
+    ax.fill_between(middle, density / density.max(), color=color, alpha=0.6, linewidth=0,
+                    step='mid', label=f'{inputs} (cosine {cosine:.3f})')
   ax.plot(EDGES, activate('gelu_tanh', jnp.asarray(EDGES)), color='black', label='GELU(u)')
-  ax.plot(EDGES, EDGES / 2, color='black', linestyle=':', linewidth=1, label='its linear part, u/2')
-  ax.set(xlabel='pre-activation u', ylabel='GELU(u); density, peak at 1', xlim=(-3, 3), ylim=(-0.5, 2),
-         title='what GELU sees')
+  ax.plot(EDGES, EDGES / 2, color='black', linestyle=':', linewidth=1,
+          label='its linear part, u/2')
+  ax.set(xlabel='pre-activation u', ylabel='GELU(u); density, peak at 1', xlim=(-3, 3),
+         ylim=(-0.5, 2), title='what GELU sees')
   ax.legend(fontsize='small')
 
 

@@ -1,13 +1,12 @@
-"""Attention sinks: when they arise, what makes them, and what language modelling loses without them (Fig 12, Table 7).
+"""Shows when attention sinks arise, and what a model loses without them (Fig 12, Table 7).
 
     python -m experiments.attention_sink --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
-    python -m experiments.attention_sink my_llama/ --tokenizer=my_llama/tokenizer.model --texts=my_text.txt \\
-        --output_dir=results/sinks_of_my_llama
+    python -m experiments.attention_sink my_llama/ --tokenizer=my_llama/tokenizer.model \\
+        --texts=my_text.txt --output_dir=results/sinks_of_my_llama
 
-Averaging gives the first position a larger variance than later ones, and a head
-that wants to attend to nothing finds it there. Networks of the same seeds are
-trained on the same data in the same order with each of --interventions on o_i,
-the weighted mean of values at position i:
+Averaging gives the first position a larger variance than later ones, and a head that wants to
+attend to nothing finds it there. Networks of the same seeds are trained on the same data in the
+same order, each with one of --interventions on o_i, the weighted mean of values at position i:
 
     none                none
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
@@ -16,74 +15,105 @@ the weighted mean of values at position i:
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without are also measured under each of --afterwards, which
-they have never met. Networks named on the command line are measured as they are
-and under these, and nothing is trained.
+The networks trained without an intervention are also measured under each of --afterwards, which
+they have never met. If networks are named on the command line, they are measured as they are and
+under each of --afterwards, and nothing is trained.
 
-A head is a sink in a sequence if the mean weight on the position, over the
-queries from it on, exceeds .3. Sequences are drawn from the first of --texts
-(default: the last twentieth of --data); losses are of all of them, windows side
-by side, in nats a token of --tokenizer: a byte, unless another is given.
+A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
+exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
+--data). Losses are measured on all of --texts, in windows side by side, in nats per token of
+--tokenizer, which is a byte unless another tokenizer is given.
 
-OUTPUT_DIR/INTERVENTION/seed_SEED has the checkpoints, results.json a row a
-network and step (sink rates by length, layer and head, massive activations,
-effective rank, positional std, losses), figure.png the comparison. The laptop's
-16 networks take about an hour on two CPU cores; the same command goes on where
-it was.
+The 16 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
+same command continues it.
+
+Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
+step: sink rates by length, layer and head, massive activations, effective rank, positional std,
+losses) and figure.png (the comparison).
 """
 
 import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
-import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import configs
-from bornbiased_jax.analysis import attention_sink
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax import configs, lineage
+from bornbiased_jax.data import Corpus, hold_out, tokenizers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import networks
+from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line, pretrain, sink_report
-from experiments.command_line import automatic, choice, flagged, listed, optional, positive, whole
-from experiments.results import Results, ci95
+from experiments import command_line, runs, sink_report, training_settings
+from experiments.command_line import Setting, flagged
+from experiments.networks import check_length
+from experiments.parsing import choice, listed, optional, positive, whole
+from experiments.results import Results
+from experiments.sink_measures import losses, measure
 
 # 'rmsnorm' has parameters that only training finds.
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
-SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length', 'accumulation',
-          'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps', 'save_every')
-SINK_KINDS = pretrain.TRAINING_KINDS | {
-    'data': (optional(str), pretrain.TRAINING_KINDS['data'][1]),
-    'texts': (automatic(listed(str)),
-              "text files to evaluate on, the first also for sink rates; 'auto': the last twentieth of --data"),
-    'interventions': (listed(choice(*configs.INTERVENTIONS)),
-                      f'what networks are trained with, of {", ".join(configs.INTERVENTIONS)}'),
-    'afterwards': (optional(listed(choice(*_AFTERWARDS))),
-                   f'what is done to networks trained without, of {", ".join(_AFTERWARDS)}'),
-    'position': (lambda text: whole(text, 0), "where 'mask', 'variance' and 'norm' make another sink, from 0"),
-    'strength': (positive, "factor of 'variance' and 'norm'"),
-    'lengths': (lambda text: sorted(command_line.KINDS['lengths'][0](text)), 'sequence lengths of the sink rates'),
-    'num_sequences': (command_line.KINDS['num_sequences'][0], 'sequences over which sink rates are averaged'),
-    'loss_sequences': (whole, 'windows of --length tokens whose loss is measured in each text, at most'),
+SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
+          'accumulation', 'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps',
+          'save_every')
+SETTINGS = training_settings.SETTINGS | {
+    'data': Setting(optional(str), training_settings.SETTINGS['data'].help),
+    'texts': Setting(listed(str),
+                     'text files to evaluate on, comma-separated, the first also for sink rates; '
+                     'if not given, the last twentieth of --data'),
+    'interventions': Setting(listed(choice(*configs.INTERVENTIONS)),
+                             'what networks are trained with, of '
+                             f'{", ".join(configs.INTERVENTIONS)}'),
+    'afterwards': Setting(optional(listed(choice(*_AFTERWARDS))),
+                          'what is done to networks trained without an intervention, of '
+                          f'{", ".join(_AFTERWARDS)}'),
+    'position': Setting(lambda text: whole(text, 0),
+                        "position, from 0, at which 'mask', 'variance' and 'norm' make another "
+                        'sink'),
+    'strength': Setting(positive, "factor of 'variance' and 'norm'"),
+    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
+                       'sequence lengths at which sink rates are measured, comma-separated'),
+    'num_sequences': Setting(command_line.SETTINGS['num_sequences'].parse,
+                             'sequences over which sink rates are averaged'),
+    'loss_sequences': Setting(whole, 'windows of --length tokens whose loss is measured in each '
+                                     'text, at most'),
 }
 
-_LAPTOP = dict(data='tinyshakespeare', texts='auto', config='tiny_llama2', tokenizer='bytes', seeds='42,43',
-               interventions=','.join(configs.INTERVENTIONS), afterwards='amplify,attenuate,mask,variance,norm',
-               position='16', strength='4', lengths='32,64,128', num_sequences='100', loss_sequences='256',
-               probe_seed='0', data_seed='42', num_steps='2000', batch_size='16', length='128', accumulation='1',
-               peak_lr='3e-3', min_lr='3e-4', warmup_steps='100', dtype='float32', remat='none',
-               keep_steps='100,300,600,1000,1500', save_every='250')
+_LAPTOP = dict(
+    data='tinyshakespeare', texts=None, config='tiny_llama2', tokenizer='bytes', seeds=[42, 43],
+    interventions=list(configs.INTERVENTIONS),
+    afterwards=['amplify', 'attenuate', 'mask', 'variance', 'norm'], position=16, strength=4.0,
+    lengths=[32, 64, 128], num_sequences=100, loss_sequences=256, probe_seed=0, num_steps=2000,
+    batch_size=16, length=128, accumulation=1, peak_lr=3e-3, min_lr=3e-4, warmup_steps=100,
+    dtype='float32', remat='none', keep_steps=[100, 300, 600, 1000, 1500], save_every=250,
+    data_seed=42)
 SCALES = {
-    'smoke': _LAPTOP | dict(interventions='none,mask', afterwards='amplify', num_steps='6', batch_size='4',
-                            length='32', lengths='8,32', position='4', warmup_steps='2', keep_steps='3',
-                            num_sequences='8', loss_sequences='8'),
+    'smoke': _LAPTOP | dict(
+        interventions=['none', 'mask'], afterwards=['amplify'], position=4, lengths=[8, 32],
+        num_sequences=8, loss_sequences=8, num_steps=6, batch_size=4, length=32, warmup_steps=2,
+        keep_steps=[3]),
     'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(data='none', config='nano_llama2', num_steps='200000', batch_size='128', length='2048',
-                            lengths='32,64,128,256,512', peak_lr='6e-4', min_lr='6e-5', warmup_steps='2000',
-                            dtype='bfloat16', save_every='1000',
-                            keep_steps='300,1000,3000,10000,30000,100000'),
+    'paper': _LAPTOP | dict(
+        data=None, config='nano_llama2', lengths=[32, 64, 128, 256, 512], num_steps=200_000,
+        batch_size=128, length=2048, peak_lr=6e-4, min_lr=6e-5, warmup_steps=2000, dtype='bfloat16',
+        keep_steps=[300, 1000, 3000, 10_000, 30_000, 100_000], save_every=1000),
 }
+
+
+class Case(NamedTuple):
+  """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
+
+  One that is named on the command line has that name as its intervention, and
+  neither seed nor step.
+  """
+
+  intervention: str
+  afterwards: str | None
+  seed: int | None
+  step: int | None
+  source: str
 
 
 def main(settings, output_dir):
@@ -91,141 +121,130 @@ def main(settings, output_dir):
   texts = load_texts(settings)
   cases = named(settings, texts) if settings.networks else None
   results = Results(output_dir, 'attention_sink', settings)
-  done = {(row['intervention'], row['afterwards'], row['seed'], row['step']) for row in results.rows}
-  for *case, load in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network', delay=1):
-    if tuple(case) not in done:
-      intervention, afterwards, seed, step = case
-      config, params = load()
-      last = settings.networks or step == settings.num_steps
-      row = measure(config, params, texts, settings, settings.lengths if last else settings.lengths[-1:])
-      if step and not last:
-        del row['positional_std_LT']  # A curve a layer is much to keep of every step.
-      results.add({'intervention': intervention, 'afterwards': afterwards, 'seed': seed, 'step': step} | row
-                  | {'loss': losses(config, params, texts, settings) if last else None})
+  done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
+  for case in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network',
+                   delay=1):
+    if case[:-1] not in done:
+      results.add(row_of(case, texts, settings))
   summary = sink_report.summarize([row for row in results.rows if row['loss']])
   results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
 
 
-def check(settings):
+def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
+  """What is measured of a network; a checkpoint before the last has no losses."""
+  config, params = load(case, settings)
+  is_last = case.step in (None, settings.num_steps)
+  lengths = settings.lengths if is_last else settings.lengths[-1:]
+  fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
+  del fields['source']
+  if case.step and not is_last:
+    del row['positional_std_LT']  # A curve per layer is much to keep of every step.
+  loss = losses(config, params, texts, settings) if is_last else None
+  return fields | row | {'loss': loss}
+
+
+def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
+  """A network, under the intervention `afterwards` if there is one."""
+  config, params, _ = lineage.load(case.source)
+  if case.afterwards:
+    config = dataclasses.replace(
+        config, intervention=case.afterwards, intervention_position=settings.position,
+        intervention_strength=settings.strength)
+  return config, params
+
+
+def check(settings) -> None:
   """Raises InputError for what would otherwise fail after an hour."""
   longest = settings.lengths[-1]
   if longest > settings.length:
-    raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that networks read')
+    raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that '
+                     'networks read')
   if settings.position >= settings.lengths[0]:
-    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} positions, from 0, of the '
-                     'shortest of --lengths')
+    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
+                     'positions, from 0, of the shortest of --lengths')
   if not settings.data and not (settings.networks and settings.texts):
-    raise InputError('--data: is missing: text, a data set as tfds:NAME, or a folder of experiments.tokenize_text')
-  if not settings.networks and 'none' not in settings.interventions:
-    raise InputError("--interventions: 'none' must be among them, which the others are compared with")
+    raise InputError(f'--data: is missing: {training_settings.A_TEXT}')
+  if settings.networks:
+    return
+  if 'none' not in settings.interventions:
+    raise InputError("--interventions: 'none' must be among them, which the others are compared "
+                     'with')
+  for intervention in settings.interventions:
+    training_settings.check(training_of(settings, intervention))
 
 
-def load_texts(settings) -> dict[str, corpus.Corpus]:
+def load_texts(settings) -> dict[str, Corpus]:
   """What to evaluate on, by its name."""
   tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
   if settings.texts:
-    texts = {text: flagged('texts', corpus.load, text, tokenizer) for text in settings.texts}
+    texts = {text: runs.load_text('texts', text, tokenizer) for text in settings.texts}
   else:
-    held_out = corpus.hold_out(flagged('data', corpus.load, settings.data, tokenizer), pretrain.HELD_OUT)[1]
+    _, held_out = hold_out(runs.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
     texts = {held_out.name: held_out}
+  flag = 'texts' if settings.texts else 'data'
   for name, text in texts.items():
-    flagged('texts' if settings.texts else 'data', check_text, name, text, tokenizer.vocab_size, settings.length)
+    flagged(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
   return texts
 
 
-def check_text(name, text, vocab_size, length):
+def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
   text.check(vocab_size)
   if text.tokens.size <= length:
-    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} and the token after '
-                     'it')
+    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} '
+                     'and the token after it')
 
 
-def named(settings, texts):
-  """A case a network, and one an intervention on it: what it is called, and a function that loads it."""
+def named(settings, texts: dict[str, Corpus]) -> list[Case]:
+  """Each network of the command line, as it is and under each intervention."""
   vocab_size = next(iter(texts.values())).vocab_size
   cases = []
   for name in settings.networks:
-    config = networks.load_config(name)
+    config = load_config(name)
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
-      raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} {config.vocab_size}; '
-                       "give the network's own")
-    if config.length < settings.length:
-      raise InputError(f'--length: {settings.length} exceeds the {config.length} positions of {name}')
-    for afterwards in (None, *(settings.afterwards or ())):
-      if not afterwards or config.intervention == 'none':
-        cases.append((name, afterwards, None, None, lambda name=name, afterwards=afterwards: changed(
-            settings, *networks.load(name)[:2], afterwards)))
+      raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
+                       f"{config.vocab_size}; give the network's own")
+    check_length(settings.length, config, name)
+    afterwards = settings.afterwards if config.intervention == 'none' else None
+    cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
   return cases
 
 
-def trained(settings, output_dir):
-  """Trains what is not trained yet. A case a checkpoint, and one an intervention on the last of those without."""
+def trained(settings, output_dir: Path) -> list[Case]:
+  """Trains what is not trained yet.
+
+  Returns:
+    Each checkpoint, and the last ones of the networks trained without an
+    intervention under each of `afterwards`.
+  """
   for intervention in settings.interventions:
     train(settings, intervention, output_dir / intervention)
+  measured = (0, *(settings.keep_steps or ()), settings.num_steps)
   cases = []
   for intervention in settings.interventions:
     for seed in settings.seeds:
       run = output_dir / intervention / f'seed_{seed}'
-      for step in checkpoint.steps(run):
-        if step in (0, *(settings.keep_steps or ()), settings.num_steps):
-          cases.append((intervention, None, seed, step, lambda run=run, step=step: checkpoint.load_params(run, step)))
+      cases += [Case(intervention, None, seed, step, f'{run}@{step}')
+                for step in checkpoint.steps(run) if step in measured]
   for afterwards in settings.afterwards or ():
     for seed in settings.seeds:
-      cases.append(('none', afterwards, seed, settings.num_steps, lambda seed=seed, name=afterwards: changed(
-          settings, *checkpoint.load_params(output_dir / 'none' / f'seed_{seed}', settings.num_steps), name)))
+      source = f'{output_dir}/none/seed_{seed}@{settings.num_steps}'
+      cases.append(Case('none', afterwards, seed, settings.num_steps, source))
   return cases
 
 
-def train(settings, intervention, directory):
-  """Calls `pretrain` with this study's settings."""
-  at_one = intervention in configs.AT_ONE_POSITION
-  where = dict(intervention_position=settings.position, intervention_strength=settings.strength) if at_one else {}
-  pretrain.run_study(settings, SHARED, settings.scale, directory, intervention=intervention,
-                     valid=settings.texts[0] if settings.texts else None, max_length=settings.length, **where)
+def train(settings, intervention: str, directory: Path) -> None:
+  runs.train(training_of(settings, intervention), directory)
 
 
-def changed(settings, config, params, intervention):
-  """A network under an intervention that it was not trained with; None: as it is."""
-  if not intervention:
-    return config, params
-  return dataclasses.replace(config, intervention=intervention, intervention_position=settings.position,
-                             intervention_strength=settings.strength), params
-
-
-def measure(config, params, texts, settings, lengths) -> dict:
-  """Sinks at the first position and at --position, by length; at the longest also by head, and what stands out."""
-  tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
-  received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
-  row = {'lengths': lengths}
-  for name, position in (('first', 0), ('position', settings.position)):
-    sinks = [attention_sink.rate_of(weight_NLHT, config, position) for weight_NLHT in received]
-    row |= {f'{name}_rate': [sink.rate for sink in sinks],
-            f'{name}_rate_ci95': [ci95(sink.rate_N) for sink in sinks],
-            f'{name}_weight': [float(sink.weight_NLH.mean()) for sink in sinks],
-            f'{name}_floor': [sink.floor for sink in sinks],
-            f'{name}_rate_LH': sinks[-1].rate_LH, f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
-  row |= attention_sink.diagnostics(config, params, tokens_NT)
-  row['effective_rank_L'] = attention_sink.effective_rank(config, params, tokens_NT)
-  neurons = attention_sink.super_neurons(config, params, tokens_NT)
-  top_L = neurons['activation_LF'].argmax(axis=-1)
-  at_top = lambda name: np.take_along_axis(neurons[name], top_L[:, None], axis=-1)[:, 0]
-  return row | {'super_neuron_L': top_L, 'super_activation_L': at_top('activation_LF'),
-                'super_concentration_L': at_top('concentration_LF')}
-
-
-def draw_sequences(tokens, settings) -> np.ndarray:
-  """Ids [num_sequences, longest] from random places of a text."""
-  longest = settings.lengths[-1]
-  start_N = np.random.default_rng(settings.probe_seed).integers(0, len(tokens) - longest, settings.num_sequences)
-  return np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
-
-
-def losses(config, params, texts, settings) -> dict[str, float]:
-  """Mean loss of each text, in nats a token."""
-  most = settings.loss_sequences * settings.length + 1
-  return {name: attention_sink.strided_loss(config, params, text.tokens[:most], settings.length)
-          for name, text in texts.items()}
+def training_of(settings, intervention: str) -> SimpleNamespace:
+  """Settings of the training with an intervention."""
+  where = {}
+  if intervention in configs.AT_ONE_POSITION:
+    where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
+  valid = settings.texts[0] if settings.texts else None
+  return training_settings.of_study(settings, SHARED, settings.scale, intervention=intervention,
+                                    valid=valid, max_length=settings.length, **where)
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'attention_sink', SCALES, __doc__, SINK_KINDS, positional='networks')
+  command_line.run(main, 'attention_sink', SCALES, __doc__, SETTINGS, positional='networks')

@@ -1,6 +1,10 @@
-"""Speed and memory of the hot paths against their peers and their floors.
+"""Speed and memory of the hot paths, beside their peers and a large matrix product.
 
-    python -m experiments.benchmark                # all of these, about 25 min on two CPU cores
+A peer is another implementation of the same computation, such as scipy's or
+PyTorch's. Alternatives run in turn in one process, and their ratios are medians
+over rounds. PyTorch's rows need an extra: pip install -e '.[parity]'.
+
+    python -m experiments.benchmark                # all of them, about 25 min on two CPU cores
     python -m experiments.benchmark sweep          # about 3 min
     python -m experiments.benchmark contraction    # about 2 min
     python -m experiments.benchmark training       # about 3 min
@@ -9,10 +13,8 @@
     python -m experiments.benchmark interventions  # about 2 min
     python -m experiments.benchmark comparison     # about 10 min
 
-PyTorch's rows need the extra: pip install -e '.[parity]'.
-Alternatives run in turn in one process; ratios are medians over rounds.
-Prints what it measured and writes it to OUTPUT_DIR/NAME.json; chart.png there
-has a bar for each that has a peer.
+Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The
+bars of OUTPUT_DIR/chart.png show the measurements that have a peer.
 """
 
 import importlib
@@ -28,7 +30,8 @@ from experiments import command_line
 from experiments.benchmarks import chart
 from experiments.results import make_directory, write_json
 
-BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics', 'comparison')
+BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
+              'comparison')
 
 
 def main(*names):

@@ -1,4 +1,8 @@
-"""The loop that experiments on ensembles share: cells of settings, each measured on every seed."""
+"""The loop that the experiments on ensembles share.
+
+An experiment is a list of cells. Each cell is one combination of settings,
+such as a model and a sequence length, under which every seed is measured.
+"""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,16 +18,24 @@ from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.models import flops
 from experiments.results import Results
 
+# What the scales of all experiments with such cells have in common.
+STACK = dict(probe_seed=0, batch_size=None, chunk_size=None)
+TOKENS = dict(probe='tokens', probe_seed=0, embedding_seed=None, dtype='float32',
+              batch_size=None, chunk_size=None)
+GAUSSIAN = TOKENS | dict(probe='gaussian')
+
 
 class Cell(NamedTuple):
-  """One combination of settings, under which every seed is measured.
+  """One combination of settings.
 
   Attributes:
-    fields: what tells its rows from other cells', such as config and length.
+    fields: the fields of results.json that tell the rows of this cell from
+      those of other cells, such as config and length.
     network, statistic, probe, readout: see `ensemble.measure`.
-    row: what was measured of one network → its other fields in results.json.
-    flops: floating-point operations of one sequence, for the progress bar.
-    seeds: the networks; None: those of the settings.
+    row: function from what was measured of one network to the other fields of
+      its row.
+    flops: floating-point operations per sequence, for the progress bar.
+    seeds: the networks; None for those of the settings.
   """
 
   fields: dict
@@ -36,9 +48,13 @@ class Cell(NamedTuple):
   seeds: list[int] | None = None
 
 
-def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable, row: Callable,
-                     readout: Callable | None = None, **overrides) -> Cell:
-  """The cell of a preset at one length; statistic and readout are functions of the configuration."""
+def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable,
+                     row: Callable, readout: Callable | None = None, **overrides) -> Cell:
+  """The cell of a preset at one length.
+
+  `statistic` and `readout` are functions of the configuration. `overrides`
+  change fields of the configuration, and become fields of the rows.
+  """
   config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
   return Cell(
       fields={'config': name, 'length': length} | overrides,
@@ -51,21 +67,22 @@ def transformer_cell(name: str, length: int, settings: SimpleNamespace, statisti
   )
 
 
-def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleNamespace, statistic: Statistic,
-               row: Callable) -> Cell:
-  """The cell of a stack of simplified layers, reading Gaussian vectors."""
+def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleNamespace,
+               statistic: Statistic, row: Callable) -> Cell:
+  """The cell of a stack of simplified layers, which reads Gaussian vectors."""
+  layer_flops = {'mlp': 4 * config.width * config.mlp_width}
   return Cell(
       fields=fields,
       network=stack(config),
       statistic=statistic,
       probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed),
       row=row,
-      flops=length * config.width * sum(4 * config.mlp_width if layer == 'mlp' else 1 for layer in config.layers),
+      flops=length * sum(layer_flops.get(layer, config.width) for layer in config.layers),
   )
 
 
 def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results) -> None:
-  """Adds to the results the rows of all cells and seeds that are not there yet, with a progress bar."""
+  """Measures every cell and seed whose row the results lack, and shows a progress bar."""
   cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   with tqdm(total=total, unit='FLOP', unit_scale=True) as bar:
@@ -79,14 +96,23 @@ def _measure_cell(cell, settings, results, bar):
   bar.update(cell.flops * cell.probe.num_sequences * len(done))
   if done.issuperset(cell.seeds):
     return
-  batch_size = settings.batch_size or ensemble.default_batch_size(cell.probe.num_sequences, cell.probe.length)
-  chunk_size = settings.chunk_size or ensemble.default_chunk_size(
-      cell.network, cell.statistic, cell.probe, len(cell.seeds), batch_size)
-  # Whole chunks are done again, so that a network's companions are always the same.
+  batch_size, chunk_size = _sizes(cell, settings)
+  # A chunk of which a row is missing is measured again as a whole, so that a
+  # network always has the same companions.
   chunks = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
   seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
-  for measured in ensemble.measure(cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
-                                   batch_size=batch_size, chunk_size=chunk_size,
-                                   on_batch=lambda sequences: bar.update(cell.flops * sequences)):
+  for measured in ensemble.measure(
+      cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
+      batch_size=batch_size, chunk_size=chunk_size,
+      on_batch=lambda sequences: bar.update(cell.flops * sequences)):
     if measured['seed'] not in done:
       results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))
+
+
+def _sizes(cell, settings):
+  """Sequences per batch, and networks per chunk."""
+  probe = cell.probe
+  batch_size = settings.batch_size or ensemble.default_batch_size(probe.num_sequences, probe.length)
+  chunk_size = settings.chunk_size or ensemble.default_chunk_size(
+      cell.network, cell.statistic, probe, len(cell.seeds), batch_size)
+  return batch_size, chunk_size

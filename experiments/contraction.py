@@ -1,72 +1,61 @@
-"""Inputs contract towards one direction, layer by layer, and that direction is the preference (Fig 2).
-
-    python -m experiments.contraction                 # 100 + 100 tiny networks, about 4 min on two CPU cores
-    python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
+"""Inputs contract towards one direction, and that direction is the preference (Fig 2).
 
 The last-token representations of unrelated random sequences become more alike
-with every layer of a random GPT-2 (a LLaMA's gated MLP hardly contracts). Their
-mean direction predicts a token: how often is it the network's preferred one?
+with every layer of a random GPT-2. In a LLaMA they hardly do, because its gated
+MLP contracts little. The mean direction of these representations, passed
+through the LM head, predicts a token. The experiment counts how often that token
+is the one that the network prefers.
 
-Writes results.json (a row for each network and length) and figure.png to the
-output folder. Started again, it goes on where it was.
+    python -m experiments.contraction                 # 200 networks, about 4 min on two CPU cores
+    python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
+
+Prints a table with one line per model and length. Writes results.json (one row
+per network and length) and figure.png to the output folder. If a run was
+stopped, the same command continues it.
 """
 
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import preference, similarity, statistics
-from experiments import command_line
-from experiments.cells import measure_cells, transformer_cell
+from bornbiased_jax.analysis import similarity
+from experiments import command_line, measurements
+from experiments.cells import TOKENS, measure_cells, transformer_cell
 from experiments.results import Results, grouped, mean_ci95, plus_minus
-from experiments.seed_sweep import COMMON, direction_agreement, readout
 
 SCALES = {
-    'smoke': COMMON | dict(config='tiny_gpt2,tiny_llama2', seeds='0-3', num_sequences='60', lengths='8'),
-    'laptop': COMMON | dict(config='tiny_gpt2,tiny_llama2', seeds='0-99', num_sequences='1000', lengths='64'),
-    'paper': COMMON | dict(config='nano_gpt2,nano_llama2', seeds='0-99', num_sequences='2000', lengths='64,1024',
-                           dtype='bfloat16'),
+    'smoke': TOKENS | dict(
+        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(4)), num_sequences=60, lengths=[8]),
+    'laptop': TOKENS | dict(
+        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(100)), num_sequences=1000,
+        lengths=[64]),
+    'paper': TOKENS | dict(
+        config=['nano_gpt2', 'nano_llama2'], seeds=list(range(100)), num_sequences=2000,
+        lengths=[64, 1024], dtype='bfloat16'),
 }
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'contraction', settings)
-  measure_cells([transformer_cell(name, length, settings, statistic, row, readout)
-                 for name in settings.config for length in settings.lengths], settings, results)
+  cells = [transformer_cell(name, length, settings, measurements.contraction,
+                            measurements.contraction_row, measurements.direction_token)
+           for name in settings.config for length in settings.lengths]
+  measure_cells(cells, settings, results)
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
-
-
-def statistic(config):
-  return statistics.combine({
-      'preference': preference.predictions(config.vocab_size),
-      'direction': similarity.inter_sequence('hidden_last'),
-      'layers': similarity.inter_sequence('residual_last', pair_std=True),
-  })
-
-
-def row(measured):
-  layers = measured['layers']
-  return {
-      **measured['preference'],
-      'direction_top1_id': measured['direction_top1_id'],
-      'layer_cosine': layers['cosine'],
-      'layer_cosine_std': layers['cosine_std'],
-      'inter_sequence_cosine': layers['cosine'][-1],
-  }
 
 
 def summarize(rows, settings):
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
     width = configs.get(fields['config']).width
-    log10_p = [similarity.isotropic_log10_p(row['inter_sequence_cosine'], settings.num_sequences, width)
-               for row in group]
+    log10_p = [similarity.isotropic_log10_p(
+        row['inter_sequence_cosine'], settings.num_sequences, width) for row in group]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': np.median(log10_p),
-        **direction_agreement(group),
+        **measurements.direction_agreement(group),
     })
   return summary
 
@@ -83,7 +72,7 @@ def display(row):
 
 
 def draw(rows, settings):
-  """Left: similarity by layer over networks; right: agreement of direction and preference."""
+  """Left: similarity by layer over networks. Right: agreement of direction and preference."""
   with plotting.style():
     figure = plotting.figure(8, 3.2)
     layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -91,7 +80,8 @@ def draw(rows, settings):
       cosine = np.array([row['layer_cosine'] for row in group])
       plotting.band(layers, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3,
                     label=f'{fields["config"]}, T = {fields["length"]}')
-    layers.set(xlabel='layer', ylabel='cosine of two sequences', ylim=(min(0, layers.get_ylim()[0]), None),
+    layers.set(xlabel='layer', ylabel='cosine of two sequences',
+               ylim=(min(0, layers.get_ylim()[0]), None),
                title=f'similarity of last tokens (10–90 % of {len(settings.seeds)} networks)')
     layers.xaxis.get_major_locator().set_params(integer=True)
     layers.legend()
@@ -102,14 +92,15 @@ def draw(rows, settings):
 def draw_agreement(ax, rows):
   labels = []
   for position, (fields, group) in enumerate(grouped(rows, 'config', 'length')):
-    share = direction_agreement(group)
-    low, high = share['direction_agreement_ci95']
-    middle = share['direction_agreement']
-    ax.bar(position, 100 * middle, color=plotting.COLORS[position % len(plotting.COLORS)], alpha=0.7)
-    ax.errorbar(position, 100 * middle, [[100 * (middle - low)], [100 * (high - middle)]], color='black', capsize=3)
+    share = measurements.direction_agreement(group)
+    low, high = (100 * bound for bound in share['direction_agreement_ci95'])
+    middle = 100 * share['direction_agreement']
+    color = plotting.COLORS[position % len(plotting.COLORS)]
+    ax.bar(position, middle, color=color, alpha=0.7)
+    ax.errorbar(position, middle, [[middle - low], [high - middle]], color='black', capsize=3)
     labels.append(f'{fields["config"]}\nT = {fields["length"]}')
-  ax.set(xticks=range(len(labels)), xticklabels=labels, ylim=(0, 100), ylabel='share of networks (%)',
-         title="direction's token is the preferred one")
+  ax.set(xticks=range(len(labels)), xticklabels=labels, ylim=(0, 100),
+         ylabel='share of networks (%)', title="direction's token is the preferred one")
   ax.grid(axis='x', visible=False)
   if len(labels) > 2:
     ax.tick_params(axis='x', labelrotation=30)

@@ -1,17 +1,19 @@
-"""Attention makes the positions of one sequence alike and its first position loud (Fig 8, 9, Prop 5, Eq 2).
+"""Attention makes positions of a sequence alike and the first one loud (Fig 8 and 9, Prop 5, Eq 2).
+
+Averaging over the past makes neighbouring positions share most of their sum. The
+similarity within a sequence therefore grows with depth: as Proposition 5 says
+for uniform attention (Attn0), and more slowly for a random transformer, whose
+residual stream damps it. The average of i independent values has a standard
+deviation of 1/sqrt(i). The first position therefore stands out: this is where the
+attention sink begins.
 
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
-    python -m experiments.intra_sequence --scale=paper   # an accelerator, or an hour on two CPU cores
+    python -m experiments.intra_sequence --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Averaging over the past makes neighbouring positions share most of their sum:
-the similarity within a sequence grows with depth as Proposition 5 says, for
-uniform attention (Attn0) and, damped by the residual stream, for a random
-transformer's. The average of i independent values has a standard deviation of
-1/sqrt(i): the first position stands out, the seed of the attention sink.
-
-Writes results.json (a row for each network and variant, with the measured
-similarity by depth, its standard error over sequences and the theory) and
-figure.png to the output folder. Started again, it goes on where it was.
+Prints a table with one line per kind of block and length. Writes results.json
+(one row per network and variant, with the measured similarity by depth, its
+standard error over sequences and the theory) and figure.png to the output
+folder. If a run was stopped, the same command continues it.
 """
 
 import functools
@@ -20,21 +22,22 @@ import itertools
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import positions, similarity, statistics, theory
-from bornbiased_jax.analysis.simplified import StackConfig
+from bornbiased_jax.analysis import StackConfig, combine, intra_sequence, positional_std, theory
 from bornbiased_jax.errors import InputError
 from experiments import command_line
-from experiments.ablation import GAUSSIAN
-from experiments.cells import measure_cells, stack_cell, transformer_cell
+from experiments.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
 from experiments.results import Results, grouped
 
 SCALES = {
-    'smoke': GAUSSIAN | dict(config='tiny_gpt2', seeds='0-2', width='128', depth='3', lengths='16,32',
-                             num_sequences='20'),
-    'laptop': GAUSSIAN | dict(config='tiny_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256',
-                              num_sequences='100'),
-    'paper': GAUSSIAN | dict(config='nano_gpt2', seeds='0-9', width='768', depth='6', lengths='64,256,1024',
-                             num_sequences='200'),
+    'smoke': GAUSSIAN | dict(
+        config=['tiny_gpt2'], seeds=list(range(3)), width=128, depth=3, lengths=[16, 32],
+        num_sequences=20),
+    'laptop': GAUSSIAN | dict(
+        config=['tiny_gpt2'], seeds=list(range(10)), width=768, depth=6, lengths=[64, 256],
+        num_sequences=100),
+    'paper': GAUSSIAN | dict(
+        config=['nano_gpt2'], seeds=list(range(10)), width=768, depth=6, lengths=[64, 256, 1024],
+        num_sequences=200),
 }
 
 
@@ -42,42 +45,54 @@ def main(settings, output_dir):
   if min(settings.lengths) < 2:
     raise InputError('--lengths: a similarity of positions needs at least two of them')
   results = Results(output_dir, 'intra_sequence', settings)
-  measure_cells([*attn0_cells(settings), *transformer_cells(settings)], settings, results)
+  cells = [*attn0_cells(settings), *transformer_cells(settings)]
+  measure_cells(cells, settings, results)
   results.finish(summarize(results.rows), display, draw(results.rows, settings))
 
 
 def attn0_cells(settings):
-  """Stacks of Attn0, which have no weights: every seed would be the same, and error is over sequences."""
+  """Stacks of Attn0.
+
+  They have no weights, so that every seed would be the same network: there is
+  one seed, and the standard error is over sequences.
+  """
+  statistic = combine({'similarity': intra_sequence('residual'),
+                       'spread': positional_std('residual')})
+  closed_form = [float(theory.position_similarity(depth + 1)) for depth in range(settings.depth)]
+  own_row = functools.partial(row, closed_form, theory.positional_std)
   for length in settings.lengths:
-    config = StackConfig(('attention',) * settings.depth, settings.width, settings.width, embedding_std=1.0)
-    closed_form = [float(theory.position_similarity(depth + 1)) for depth in range(settings.depth)]
-    statistic = statistics.combine({'similarity': similarity.intra_sequence('residual'),
-                                    'spread': positions.positional_std('residual')})
+    config = StackConfig(('attention',) * settings.depth, settings.width, settings.width,
+                         embedding_std=1.0)
     cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings, statistic,
-                      functools.partial(row, closed_form, theory.positional_std))
+                      own_row)
     yield cell._replace(seeds=[0])
 
 
 def transformer_cells(settings):
-  """Attention-only networks with everything a block has: norm, projections, softmax, residual stream."""
-  statistic = lambda config: statistics.combine({'similarity': similarity.intra_sequence('residual'),
-                                                 'spread': positions.positional_std('value_aggregate')})
+  """Attention-only networks with all that a block has: norm, projections, softmax, residual."""
+  statistic = lambda config: combine({'similarity': intra_sequence('residual'),
+                                      'spread': positional_std('value_aggregate')})
   for name in settings.config:
+    own_row = functools.partial(row, None, expected_std(configs.get(name)))
     for length in settings.lengths:
-      cell = transformer_cell(name, length, settings, statistic, sublayers='attention_only',
-                              row=functools.partial(row, None, positional_std(configs.get(name))))
+      cell = transformer_cell(name, length, settings, statistic, own_row,
+                              sublayers='attention_only')
       yield cell._replace(fields={'block': name, 'length': length})
 
 
-def positional_std(config):
-  """What `theory` says of the first attention layer of a random network."""
+def expected_std(config):
+  """The positional std that `theory` expects of the first attention layer of a random network."""
   return lambda position: theory.positional_std(
       position, config.linear_std**2 * config.width, config.width,
       theory.rotary_coherence(position, config.rope_theta, config.head_size))
 
 
 def row(closed_form, std_theory, measured):
-  """Similarity by depth, and the first layer's positional std over the first position's, against both theories."""
+  """Similarity by depth, and the positional std of the first layer.
+
+  The std is relative to that of the first position, and is compared with
+  1/sqrt(i) and with the theory of the block.
+  """
   std_T = measured['spread']['std'][0]
   position_T = np.arange(1, std_T.size + 1)
   return {
@@ -93,10 +108,11 @@ def row(closed_form, std_theory, measured):
 def summarize(rows):
   summary = []
   for fields, group in grouped(rows, 'block', 'length'):
+    squared_error = np.square([row['standard_error'] for row in group])
     summary.append({
         **fields, 'networks': len(group),
         'measured': np.mean([row['measured'] for row in group], axis=0),
-        'standard_error': np.sqrt(np.mean(np.square([row['standard_error'] for row in group]), axis=0)),
+        'standard_error': np.sqrt(np.mean(squared_error, axis=0)),
         'theory': group[0]['theory'],
         **{name: farthest_from_one(np.mean([row[name] for row in group], axis=0))
            for name in ('std_over_uniform', 'std_over_theory')},
@@ -110,52 +126,63 @@ def farthest_from_one(ratio_T):
 
 
 def display(row):
-  by_depth = lambda values: ' '.join(f'{value:.3f}' for value in values) if values is not None else '–'
+  by_depth = lambda values: '–' if values is None else ' '.join(f'{value:.3f}' for value in values)
+  worst = lambda name: f'{row[name]["ratio"]:.3f} at i = {row[name]["position"]}'
   return {'block': row['block'], 'T': str(row['length']), 'networks': str(row['networks']),
-          'similarity of positions, by depth': by_depth(row['measured']), 'Prop 5 (T → ∞)': by_depth(row['theory']),
-          **{f'std / {label}, worst': f'{row[name]["ratio"]:.3f} at i = {row[name]["position"]}'
-             for label, name in (('1/√i', 'std_over_uniform'), ('theory', 'std_over_theory'))}}
+          'similarity of positions, by depth': by_depth(row['measured']),
+          'Prop 5 (T → ∞)': by_depth(row['theory']),
+          'std / 1/√i, worst': worst('std_over_uniform'),
+          'std / theory, worst': worst('std_over_theory')}
 
 
 def draw(rows, settings):
-  """Fig 8, Fig 9, and what of Fig 9 is left after dividing by 1/sqrt(i)."""
+  """Fig 8, Fig 9, and Fig 9 divided by 1/sqrt(i)."""
   with plotting.style():
     figure = plotting.figure(11, 3.2)
     depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
-    for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), grouped(rows, 'block', 'length')):
+    groups = grouped(rows, 'block', 'length')
+    for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
       label = f'{fields["block"]}, T = {fields["length"]}'
       cosine = np.array([row['measured'] for row in group])
-      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3, color=color,
-                    label=label)
+      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3,
+                    color=color, label=label)
       if fields['length'] == max(settings.lengths):
         draw_positions(position_ax, ratio_ax, fields['block'], group, color)
-    depth = np.arange(1, settings.depth + 1)
-    plotting.theory(depth_ax, depth, [theory.position_similarity(int(layers)) for layers in depth],
-                    'Proposition 5 (T → ∞)')
-    position = np.arange(1, max(settings.lengths) + 1)
-    plotting.theory(position_ax, position, theory.positional_std(position), '1/√i')
-    depth_ax.set(xlabel='attention layers', ylabel='mean cosine of two positions', ylim=(0, 1),
-                 title='positions of one sequence grow alike')
-    depth_ax.xaxis.get_major_locator().set_params(integer=True)
-    position_ax.set(xscale='log', yscale='log', xlabel='position i', ylabel='std of the value aggregate / first',
-                    title='the first position is the loudest')
-    ratio_ax.set(xscale='log', xlabel='position i', ylabel='std / first, times √i',
-                 title='beyond 1/√i, with theory (dashed)')
-    for ax in (position_ax, ratio_ax):
-      plotting.plain_log_ticks(ax.xaxis)
-    plotting.plain_log_ticks(position_ax.yaxis)
-    for ax in (depth_ax, position_ax, ratio_ax):
-      ax.legend(fontsize='small')
+    draw_theory(depth_ax, position_ax, settings)
+    label_axes(depth_ax, position_ax, ratio_ax)
   return figure
 
 
 def draw_positions(position_ax, ratio_ax, block, rows, color):
   std = np.array([np.divide(row['std'], row['std'][0]) for row in rows])
   position = np.arange(1, std.shape[1] + 1)
-  expected = theory.positional_std if block == 'Attn0' else positional_std(configs.get(block))
+  expected = theory.positional_std if block == 'Attn0' else expected_std(configs.get(block))
   plotting.band(position_ax, position, std, color=color, label=block)
   plotting.band(ratio_ax, position, std * np.sqrt(position), color=color, label=block)
   plotting.theory(ratio_ax, position, expected(position) * np.sqrt(position))
+
+
+def draw_theory(depth_ax, position_ax, settings):
+  depth = np.arange(1, settings.depth + 1)
+  similarity = [theory.position_similarity(int(layers)) for layers in depth]
+  plotting.theory(depth_ax, depth, similarity, 'Proposition 5 (T → ∞)')
+  position = np.arange(1, max(settings.lengths) + 1)
+  plotting.theory(position_ax, position, theory.positional_std(position), '1/√i')
+
+
+def label_axes(depth_ax, position_ax, ratio_ax):
+  depth_ax.set(xlabel='attention layers', ylabel='mean cosine of two positions', ylim=(0, 1),
+               title='positions of one sequence grow alike')
+  depth_ax.xaxis.get_major_locator().set_params(integer=True)
+  position_ax.set(xscale='log', yscale='log', xlabel='position i',
+                  ylabel='std of the value aggregate / first',
+                  title='the first position is the loudest')
+  ratio_ax.set(xscale='log', xlabel='position i', ylabel='std / first, times √i',
+               title='beyond 1/√i, with theory (dashed)')
+  for axis in (position_ax.xaxis, position_ax.yaxis, ratio_ax.xaxis):
+    plotting.plain_log_ticks(axis)
+  for ax in (depth_ax, position_ax, ratio_ax):
+    ax.legend(fontsize='small')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,8 @@
-"""results.json: settings, environment, rows as they come, summary; and the table of the rows."""
+"""The results of an experiment: results.json, and the table and statistics of its rows.
+
+results.json holds the settings, the environment, one row per measurement and
+the summary of the rows.
+"""
 
 from collections.abc import Callable
 import json
@@ -22,17 +26,25 @@ WRITE_INTERVAL_S = 1.0
 
 
 class Results:
-  """The results.json of one run in a folder of its own.
+  """The results.json of one run, in a folder of its own.
 
-  The file is replaced whole, a second apart at least, as rows are added, so
-  that a run killed at any moment goes on from there. A folder that holds a run
-  with other settings, or from another environment, is refused.
+  While rows are added, the whole file is replaced at most once per second, so
+  that a run that was killed at any moment can continue from it.
+
+  Args:
+    directory: the folder, which is made if it does not exist.
+    experiment: name of the experiment.
+    settings: all its settings, as JSON can hold them.
+
+  Raises:
+    InputError: the folder holds a run with other settings or from another
+      environment, or cannot be written.
   """
 
   def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
     self.path = Path(directory) / 'results.json'
-    self.content = {'experiment': experiment, 'settings': vars(settings), 'environment': environment(),
-                    'complete': False, 'rows': [], 'summary': []}
+    self.content = {'experiment': experiment, 'settings': vars(settings),
+                    'environment': environment(), 'complete': False, 'rows': [], 'summary': []}
     self._written = -math.inf
     if self.path.exists():
       self.content = self._earlier()
@@ -45,12 +57,20 @@ class Results:
     return self.content['rows']
 
   def add(self, row: dict) -> None:
+    """Adds a row, and writes the file if the last writing was more than a second ago."""
     self.rows.append(_plain(row))
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
       self._write()
 
-  def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]], figure: Figure) -> None:
-    """Writes the summary and figure.png, and prints the summary as a table of `display(row)`."""
+  def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
+             figure: Figure) -> None:
+    """Writes the summary and figure.png, and prints the summary as a table.
+
+    Args:
+      summary: rows of their own, which results.json keeps beside the others.
+      display: function from a row of the summary to its texts by column.
+      figure: what figure.png shows.
+    """
     self.content.update(summary=summary, complete=True)
     self._write()
     if jax.process_index() == 0:
@@ -65,29 +85,33 @@ class Results:
       write_json(self.path, self.content)
 
   def _earlier(self):
+    """The content to continue from: that of the file, or this run's own if the file has no rows."""
     try:
       earlier = json.loads(self.path.read_text())
-      differences = [_difference('', {'experiment': earlier['experiment']}, {'experiment': self.content['experiment']}),
-                     _difference('', earlier['settings'], self.content['settings']),
-                     _difference('environment ', earlier['environment'], self.content['environment'])]
-      complete = {name: earlier[name] for name in self.content}
-      empty = not (complete['rows'] or complete['complete'])
+      content = {name: earlier[name] for name in self.content}
+      difference = _difference(content, self.content)
+      empty = not (content['rows'] or content['complete'])
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
       raise InputError(f'--output_dir: {self.path} is not a results file of this package; '
                        'choose another folder') from None
     if empty:
       return self.content
-    for difference in filter(None, differences):
-      raise InputError(f'--output_dir: {self.path} holds a run with {difference}; choose another folder, '
-                       'or remove this one')
-    return complete
+    if difference:
+      raise InputError(f'--output_dir: {self.path} holds a run with {difference}; '
+                       'choose another folder, or remove this one')
+    return content
 
 
-def _difference(part, earlier, now):
-  for name in {**earlier, **now}:
-    if earlier.get(name) != _plain(now.get(name)):
-      was, wanted = (textwrap.shorten(str(values.get(name)), 60) for values in (earlier, now))
-      return f'{part}{name}={was}, not {wanted}'
+def _difference(earlier, now):
+  """The first difference between two runs, in words; None if they agree."""
+  parts = [('', {'experiment': earlier['experiment']}, {'experiment': now['experiment']}),
+           ('', earlier['settings'], now['settings']),
+           ('environment ', earlier['environment'], now['environment'])]
+  for part, before, wanted in parts:
+    for name in {**before, **wanted}:
+      if before.get(name) != _plain(wanted.get(name)):
+        texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
+        return f'{part}{name}={texts[0]}, not {texts[1]}'
   return None
 
 
@@ -99,11 +123,18 @@ def make_directory(directory: Path) -> None:
 
 
 def write_json(path: Path, content: dict) -> None:
-  """Writes JSON, whole or not at all, a line for each row; NaN and infinities become null."""
+  """Writes a JSON file, whole or not at all, with one line per item of a list.
+
+  NaN and infinities become null.
+  """
   encode = lambda value: json.dumps(_plain(value), allow_nan=False)
-  lines = lambda rows: '[' + ','.join(f'\n  {encode(row)}' for row in rows) + '\n ]' if rows else '[]'
-  parts = [f' {encode(name)}: {lines(value) if isinstance(value, list) else encode(value)}'
-           for name, value in content.items()]
+
+  def encode_lines(value):
+    if not isinstance(value, list) or not value:
+      return encode(value)
+    return '[' + ','.join(f'\n  {encode(item)}' for item in value) + '\n ]'
+
+  parts = [f' {encode(name)}: {encode_lines(value)}' for name, value in content.items()]
   try:
     write_atomically(path, ('{\n' + ',\n'.join(parts) + '\n}\n').encode())
   except OSError as error:
@@ -111,7 +142,7 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def _plain(value):
-  """JSON's own types: arrays become lists, and NaN and infinities null."""
+  """The value in JSON's own types: arrays become lists, and NaN and infinities become None."""
   if isinstance(value, dict):
     return {name: _plain(item) for name, item in value.items()}
   if isinstance(value, (list, tuple)):
@@ -124,7 +155,16 @@ def _plain(value):
 
 
 def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
-  """Rows that share their values of the fields `names`, in the order of their first rows."""
+  """Groups of rows that have the same values in the fields `names`.
+
+  Returns:
+    The shared values by name and the rows of each group, in the order in which
+    the groups' first rows come.
+
+  >>> rows = [{'T': 4, 'seed': 0}, {'T': 8, 'seed': 0}, {'T': 4, 'seed': 1}]
+  >>> [(fields, [row['seed'] for row in group]) for fields, group in grouped(rows, 'T')]
+  [({'T': 4}, [0, 1]), ({'T': 8}, [0])]
+  """
   groups = {}
   for row in rows:
     groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -132,33 +172,55 @@ def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
 
 
 def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
-  """Mean of a field over rows, and the half-width of its 95 % interval (Student's t; NaN for one row)."""
-  return {name: float(np.mean([row[name] for row in rows])), f'{name}_ci95': ci95([row[name] for row in rows])}
+  """Mean of a field over rows, and the half-width of its 95 % interval (see `ci95`)."""
+  values = [row[name] for row in rows]
+  return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)}
 
 
 def ci95(values: list[float]) -> float:
-  """Half-width of the 95 % interval of a mean (Student's t; NaN for one value)."""
+  """Half-width of the 95 % interval of a mean by Student's t; NaN for one value."""
+  if len(values) < 2:
+    return math.nan
   with np.errstate(invalid='ignore'):
-    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.nan
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
-def mean_and_theory(values: list[float], probe_error: float, theory: float | None) -> dict[str, float]:
+def mean_and_theory(values: list[float], probe_error: float,
+                    theory: float | None) -> dict[str, float]:
   """Mean over networks with its standard error, beside the closed form.
 
-  Networks share their inputs, whose own sampling error is added in quadrature.
+  Args:
+    values: one per network.
+    probe_error: standard error that the inputs cause. All networks read the
+      same inputs, so that it does not average out; it is added in quadrature.
+    theory: the closed form, or None where there is none.
   """
-  networks = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-  return {'measured': float(np.mean(values)), 'standard_error': math.hypot(networks, probe_error), 'theory': theory}
+  several = len(values) > 1
+  networks = np.std(values, ddof=1) / math.sqrt(len(values)) if several else math.nan
+  return {'measured': float(np.mean(values)),
+          'standard_error': math.hypot(networks, probe_error),
+          'theory': theory}
 
 
 def plus_minus(row: dict, name: str, spec: str) -> str:
-  """A mean and its 95 % half-width (see `mean_ci95`) for eyes; no half-width for one network."""
+  """The text 'mean ± half-width of the 95 % interval' (see `mean_ci95`).
+
+  A half-width that is NaN, as of one network, is written as '–'.
+  """
   half = row[f'{name}_ci95']
   return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec.lstrip("+"))}'
 
 
 def table(rows: list[dict[str, str]]) -> str:
-  """Rows of text by column name, right-aligned under a header."""
+  """A table of texts by column name, right-aligned under a header.
+
+  >>> print(table([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]))
+  model   T
+   tiny   4
+   nano  16
+  """
   lines = [list(rows[0])] + [list(row.values()) for row in rows]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  return '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+  return '\n'.join(
+      '  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+      for line in lines)

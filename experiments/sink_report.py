@@ -10,24 +10,35 @@ from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 from experiments.results import ci95, grouped, mean_ci95, plus_minus
 
+# Measured at several lengths, of which the summary has the longest.
+AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
+
 
 def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step; losses also as differences from 'none' (networks: the first), paired by seed."""
+  """Means over seeds at the last step.
+
+  Losses are also differences, paired by seed, from the networks trained without
+  an intervention, or from the first network that the command line names.
+  """
   base = {row['seed']: row for row in base_of(rows)}
   summary = []
   for fields, group in grouped(rows, 'intervention', 'afterwards'):
-    each = [{'first_rate': row['first_rate'][-1], 'position_rate': row['position_rate'][-1],
-             'first_weight': row['first_weight'][-1], 'position_weight': row['position_weight'][-1],
-             'disparity': max(row['disparity_L'])} for row in group]
-    row = fields | {'networks': len(group), 'loss': {}}
-    for name in each[0]:
-      row |= mean_ci95(each, name)
-    for text in group[0]['loss']:
-      difference = [row_['loss'][text] - base[row_['seed']]['loss'][text] for row_ in group]
-      row['loss'][text] = {'mean': float(np.mean([row_['loss'][text] for row_ in group])),
-                           'difference': float(np.mean(difference)), 'difference_ci95': ci95(difference)}
-    summary.append(row)
+    each = [{'disparity': max(row['disparity_L'])}
+            | {name: row[name][-1] for name in AT_LONGEST} for row in group]
+    means = {}
+    for name in (*AT_LONGEST, 'disparity'):
+      means |= mean_ci95(each, name)
+    loss = {text: compare_losses(text, group, base) for text in group[0]['loss']}
+    summary.append(fields | {'networks': len(group), 'loss': loss} | means)
   return summary
+
+
+def compare_losses(text, group, base) -> dict:
+  """Mean loss on a text, and how much more it is than that of the base of the same seed."""
+  losses = [row['loss'][text] for row in group]
+  difference = [row['loss'][text] - base[row['seed']]['loss'][text] for row in group]
+  return {'mean': float(np.mean(losses)), 'difference': float(np.mean(difference)),
+          'difference_ci95': ci95(difference)}
 
 
 def display(row):
@@ -36,54 +47,71 @@ def display(row):
     name = Path(text).name[-24:]
     cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',
               f'nats more, {name}': plus_minus(loss, 'difference', '+.4f')}
-  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'), 'weight': f'{row["first_weight"]:.3f}',
+  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'),
+                  'weight': f'{row["first_weight"]:.3f}',
                   'at --position': plus_minus(row, 'position_rate', '.3f'),
                   'its weight': f'{row["position_weight"]:.3f}',
                   'disparity': f'{row["disparity"]:.1f}'}
 
 
 def label_of(row):
-  return f'{row["intervention"]}, then {row["afterwards"]}' if row['afterwards'] else row['intervention']
+  return row['intervention'] + (f', then {row["afterwards"]}' if row['afterwards'] else '')
 
 
 def base_of(rows):
-  """Those that others are compared with: trained without intervention, or else the first."""
+  """The networks that others are compared with: trained without intervention, or the first."""
   names = [row['intervention'] for row in rows]
   base = 'none' if 'none' in names else names[0]
   return [row for row in rows if row['intervention'] == base and not row['afterwards']]
 
 
 def draw(rows, settings):
-  """Above: the first position, by length, by training step, by head. Below: the chosen one, and what it costs."""
+  """Above: the first position, by length and training step. Below: by head, --position, losses."""
   last = [row for row in rows if row['loss']]
-  everywhere = [row for row in last if not row['afterwards'] and row['intervention'] not in AT_ONE_POSITION]
-  color = dict(zip(dict.fromkeys(row['intervention'] for row in everywhere), plotting.COLORS * 9, strict=False))
+  as_trained = [row for row in last if not row['afterwards']]
+  everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
+  interventions = dict.fromkeys(row['intervention'] for row in everywhere)
+  color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
   with plotting.style():
     figure = plotting.figure(11, 6.4)
     (rate, weight, steps), (heads, position, loss) = figure.subplots(2, 3)
-    draw_lengths(rate, everywhere, 'first_rate', color)
-    rate.set(ylim=(-0.02, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it', title='Sinks at the first position')
-    rate.legend(fontsize='small', loc='upper right')
-    draw_lengths(weight, everywhere, 'first_weight', color)
-    lengths = everywhere[0]['lengths']
-    plotting.theory(weight, lengths, [uniform_weight(length) for length in lengths], 'uniform attention')
-    weight.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
-    weight.legend(fontsize='small', loc='upper right')
+    draw_rate(rate, everywhere, color)
+    draw_weight(weight, everywhere, color)
     draw_steps(steps, rows, color)
     draw_heads(figure, heads, everywhere[0])
     draw_position(position, last, settings)
-    draw_losses(loss, [row for row in last if not row['afterwards']])
+    draw_losses(loss, as_trained)
   return figure
 
 
+def draw_rate(ax, rows, color):
+  draw_lengths(ax, rows, 'first_rate', color)
+  ax.set(ylim=(-0.02, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
+         title='Sinks at the first position')
+  ax.legend(fontsize='small', loc='upper right')
+
+
+def draw_weight(ax, rows, color):
+  draw_lengths(ax, rows, 'first_weight', color)
+  lengths = rows[0]['lengths']
+  uniform = [uniform_weight(length) for length in lengths]
+  plotting.theory(ax, lengths, uniform, 'uniform attention')
+  ax.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
+  ax.legend(fontsize='small', loc='upper right')
+
+
 def draw_lengths(ax, rows, name, color):
-  """A line an intervention, the mean over seeds; each seed a dot, with its interval over sequences where it has one."""
-  for intervention, group in [(fields['intervention'], group) for fields, group in grouped(rows, 'intervention')]:
-    lengths = group[0]['lengths']
-    ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention], label=intervention[-24:])
+  """A line per intervention, the mean over seeds, and a dot per seed.
+
+  A dot has its interval over sequences if the row has one.
+  """
+  for fields, group in grouped(rows, 'intervention'):
+    intervention, lengths = fields['intervention'], group[0]['lengths']
+    ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention],
+            label=intervention[-24:])
     for row in group:
-      ax.errorbar(lengths, row[name], row.get(f'{name}_ci95'), fmt='o', markersize=3, elinewidth=0.8,
-                  color=color[intervention])
+      ax.errorbar(lengths, row[name], row.get(f'{name}_ci95'), fmt='o', markersize=3,
+                  elinewidth=0.8, color=color[intervention])
   ax.set_xscale('log', base=2)
   ax.set_xticks(lengths, map(str, lengths))
   ax.set_xlabel('sequence length T')
@@ -91,13 +119,14 @@ def draw_lengths(ax, rows, name, color):
 
 def draw_steps(ax, rows, color):
   """Weight on the first position at the longest length, while training."""
-  trained = [row for row in rows if row['step'] is not None and not row['afterwards'] and row['intervention'] in color]
+  trained = [row for row in rows if row['step'] is not None and not row['afterwards']
+             and row['intervention'] in color]
   if not trained:
     ax.set_axis_off()
     return
   for fields, group in grouped(trained, 'intervention', 'seed'):
-    ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-', markersize=3,
-            color=color[fields['intervention']], linewidth=1)
+    ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-',
+            markersize=3, color=color[fields['intervention']], linewidth=1)
   steps = sorted({row['step'] for row in trained})
   ax.set_xscale('function', functions=(np.sqrt, np.square))
   ax.set_xticks(steps, steps, rotation=45)
@@ -108,21 +137,27 @@ def draw_steps(ax, rows, color):
 def draw_heads(figure, ax, row):
   weight_LH = np.array(row['first_weight_LH'])
   image = ax.imshow(weight_LH, cmap='Blues', vmin=0, aspect='auto')
-  named = row['intervention'] if row['seed'] is None else f"'{row['intervention']}', seed {row['seed']}"
-  ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}', xticks=range(weight_LH.shape[1]),
-         yticks=range(len(weight_LH)))
+  named = row['intervention']
+  if row['seed'] is not None:
+    named = f"'{named}', seed {row['seed']}"
+  ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}',
+         xticks=range(weight_LH.shape[1]), yticks=range(len(weight_LH)))
   ax.set_yticklabels(range(1, 1 + len(weight_LH)))
   ax.grid(visible=False)
   figure.colorbar(image, ax=ax)
 
 
 def draw_position(ax, rows, settings):
-  """Weight on the chosen position of all that may change it, over that of uniform attention, a dot a seed."""
+  """Weight on --position over that of uniform attention, a dot per seed.
+
+  Shown are the interventions that act there, in training or afterwards, and none.
+  """
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
   uniform = uniform_weight(rows[0]['lengths'][-1], settings.position)
   # Less what a masked position gives itself, which no head has learned.
-  draw_dots(ax, shown, lambda row: (row['position_weight'][-1] - row['position_floor'][-1]) / uniform + 1)
+  learned = lambda row: row['position_weight'][-1] - row['position_floor'][-1]
+  draw_dots(ax, shown, lambda row: learned(row) / uniform + 1)
   ax.axvline(1, color='black', linestyle='--', linewidth=1, label='uniform attention')
   ax.set(xlabel="mean weight on it over uniform attention's", xlim=(0, None),
          title=f'Attention to position {settings.position}')
@@ -130,12 +165,12 @@ def draw_position(ax, rows, settings):
 
 
 def draw_losses(ax, rows):
-  """Loss on the first text less that of the first row, of the same seed where there are seeds."""
+  """Loss on the first text less that of the base, of the same seed if there are seeds."""
   base = {row['seed']: row for row in base_of(rows)}
   text = next(iter(rows[0]['loss']))
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
   ax.axvline(0, color='black', linewidth=0.8)
-  ax.set(xlabel=f'nats a token, {Path(text).name[-30:]}',
+  ax.set(xlabel=f'nats per token, {Path(text).name[-30:]}',
          title=f'Loss less that of {base_of(rows)[0]["intervention"][-20:]}')
 
 

@@ -1,39 +1,44 @@
-"""Text → a memory map of token ids, which pretraining reads with no memory of its own.
+"""Turns text into a memory map of token ids, which pretraining reads with no memory of its own.
 
-    python -m experiments.tokenize_text --input=english.jsonl.xz --tokenizer=bytes --output_dir=corpora/english
+    python -m experiments.tokenize_text --input=english.jsonl.xz --output_dir=corpora/english
 
---input takes .txt and .jsonl files, also as .xz, folders of them, and prepared
-tensorflow-datasets as tfds:NAME[:split], comma-separated. --tokenizer takes
-'bytes', a SentencePiece .model file, or a folder with GPT-2's encoder.json and
-vocab.bpe; the last two need the extra: pip install -e '.[text]'. One core turns
-about 5 MB a second into ids with SentencePiece, 11 MB with GPT-2's BPE.
+--input takes .txt and .jsonl files, both also as .xz, folders of them, and prepared
+tensorflow-datasets as tfds:NAME[:split], comma-separated. --tokenizer takes 'bytes', a
+SentencePiece .model file, or a folder with GPT-2's encoder.json and vocab.bpe. The last two need
+the extra: pip install -e '.[text]'. One core turns about 5 MB of text per second into ids with
+SentencePiece, and 11 MB with GPT-2's BPE.
 
-Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder.
-Started again, it goes on where it was.
+Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. If a run was stopped,
+the same command continues it.
 """
 
 from absl import flags
 
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import tokenizers, write
 from bornbiased_jax.errors import InputError
 from experiments import command_line
+from experiments.command_line import flagged
 
-NAMES = ('input', 'tokenizer', 'output_dir')
+NAMES = ('input', 'output_dir', 'tokenizer')
 
 
 def main():
-  inputs, tokenizer, output_dir = (flags.FLAGS[name].value for name in NAMES)
+  inputs, output_dir, tokenizer = (flags.FLAGS[name].value for name in NAMES)
   for name, value in (('input', inputs), ('output_dir', output_dir)):
     if not value:
       raise InputError(f'--{name} is missing; see --help')
   if not all(part.strip() for part in inputs.split(',')):
     raise InputError(f'--input: {inputs!r} has an empty item between its commas')
-  made = corpus.write(inputs.split(','), tokenizers.load(tokenizer), output_dir)
-  print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer {made.tokenizer}')
+  made = write(inputs.split(','), flagged('tokenizer', tokenizers.load, tokenizer), output_dir)
+  print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '
+        f'{made.tokenizer}')
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('input', None, 'text files, folders of them or tfds:NAME[:split], comma-separated')
-  flags.DEFINE_string('tokenizer', 'bytes', "'bytes', a SentencePiece .model file, or a folder with GPT-2's files")
+  flags.DEFINE_string('input', None,
+                      'text files, folders of them, or tfds:NAME[:split], comma-separated')
   flags.DEFINE_string('output_dir', None, 'folder of tokens.bin and tokens.json')
+  flags.DEFINE_string('tokenizer', 'bytes',
+                      "'bytes', a SentencePiece .model file, or a folder with GPT-2's encoder.json "
+                      "and vocab.bpe (default: bytes)")
   command_line.launch(main, __doc__, NAMES)

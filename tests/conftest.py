@@ -1,6 +1,10 @@
-"""Four fake CPU devices for every test, and programs compiled fast and once; said before jax is imported.
+"""Settings of the whole test run, made before jax is imported.
 
-Most tests run a program once, and compiling it is most of their time.
+Every test sees four fake CPU devices. Programs are compiled with few optimizations and kept in
+a cache on disk, because most tests run a program once and spend most of their time compiling it.
+An operation that would promote ranks implicitly raises an error.
+
+Processes that tests start inherit all of this through the environment.
 """
 
 import os
@@ -19,20 +23,25 @@ os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _compiled.name)
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')
 
 
 def pytest_xdist_auto_num_workers(config):
-  """One more than cores, as some tests wait for programs that they start."""
+  """One worker more than there are cores, as some tests wait for programs that they start."""
   return 1 + (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope='module')
 def optimized():
-  """For modules that compute more than they compile, or ask for bits, in this process and in those it starts."""
+  """Compiles with all optimizations, in this process and in those that it starts.
+
+  It is for modules that compute longer than they compile, or that compare bits.
+  """
   import jax
   jax.clear_caches()
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
     jax.config.update('jax_disable_most_optimizations', False)
     yield
-  jax.config.update('jax_disable_most_optimizations', os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0')
+  fast = os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0'
+  jax.config.update('jax_disable_most_optimizations', fast)

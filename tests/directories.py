@@ -1,21 +1,22 @@
-"""Directories of `transformers`: the same network in two, the same logits, and one changed by hand."""
+"""Helpers for directories of `transformers`: compare two, compare logits, and change one."""
 
 import json
 
 import jax
-from make_goldens import GOLDENS
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import huggingface
+from make_goldens import GOLDENS
 
 TOLERANCE = 1e-4
 
 
 def quiet_transformers():
-  """The library; where it is missing, the test is skipped."""
+  """The library `transformers`. Where it is missing, the test is skipped."""
   pytest.importorskip('torch')
   library = pytest.importorskip('transformers')
   library.logging.set_verbosity_error()
@@ -33,9 +34,18 @@ def assert_close(given, wanted):
 
 
 def assert_same(path, golden):
-  (config, params), (wanted_config, wanted) = huggingface.load(path), huggingface.load(GOLDENS / golden)
+  config, params = huggingface.load(path)
+  wanted_config, wanted = huggingface.load(GOLDENS / golden)
   assert config == wanted_config
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
+
+
+def assert_refused(path, file, words):
+  with pytest.raises(InputError) as error:
+    huggingface.load(path)
+  message = str(error.value)
+  assert message.startswith(str(path)) and file in message and words in message
+  assert len(message) < 1000 and '\n' not in message
 
 
 def edit_config(path, **changes):

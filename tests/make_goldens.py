@@ -1,10 +1,10 @@
-"""Makes tests/goldens/: tiny checkpoints by `transformers`, with the logits that it computes from them.
+"""Makes tests/goldens/, tiny checkpoints of `transformers` with the logits that it computes.
 
-Run once, with torch and transformers installed (the stored ones: torch 2.13, transformers 5.23; 5 seconds):
+It was run once with torch 2.13 and transformers 5.23 installed, and takes 5 seconds:
 
   python tests/make_goldens.py
 
-Then `git diff --stat tests/goldens` shows whether a new version of them computes something else.
+With newer versions, `git diff --stat tests/goldens` then shows whether they compute something else.
 """
 
 from pathlib import Path
@@ -15,28 +15,35 @@ import numpy as np
 GOLDENS = Path(__file__).parent / 'goldens'
 LENGTH = 24
 
-_SIZES = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-              max_position_embeddings=256, bos_token_id=None, eos_token_id=None)
-# An epsilon large enough that a wrong one shows.
+_SIZES = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+              num_attention_heads=4, max_position_embeddings=256, bos_token_id=None,
+              eos_token_id=None)
+# The epsilons are so large that a wrong one shows.
 _GROUPED = dict(_SIZES, num_key_value_heads=2, rms_norm_eps=0.03)
-_NEOX = dict(_SIZES, layer_norm_eps=0.03, hidden_act='gelu_new', use_parallel_residual=False, rotary_pct=1.0)
+_NEOX = dict(_SIZES, layer_norm_eps=0.03, hidden_act='gelu_new', use_parallel_residual=False,
+             rotary_pct=1.0)
 
 # Name: (model_type, config, dtype, other arguments of save_pretrained).
 MODELS = {
-    'gpt2': ('gpt2', dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=256,
-                          layer_norm_epsilon=0.03, bos_token_id=None, eos_token_id=None), 'float32', {}),
-    'llama_tied_sharded': ('llama', dict(_GROUPED, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
-                           'float32', dict(max_shard_size='40KB')),
-    'mistral_window': ('mistral', dict(_GROUPED, head_dim=12, sliding_window=LENGTH), 'float32', {}),
+    'gpt2': (
+        'gpt2', dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=256,
+                     layer_norm_epsilon=0.03, bos_token_id=None, eos_token_id=None),
+        'float32', {}),
+    'llama_tied_sharded': (
+        'llama', dict(_GROUPED, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+        'float32', dict(max_shard_size='40KB')),
+    'mistral_window': (
+        'mistral', dict(_GROUPED, head_dim=12, sliding_window=LENGTH), 'float32', {}),
     'qwen2_bf16': ('qwen2', dict(_GROUPED, rope_theta=1e6), 'bfloat16', {}),
     'qwen3_tied': ('qwen3', dict(_GROUPED, head_dim=16, tie_word_embeddings=True), 'float32', {}),
     'gpt_neox': ('gpt_neox', _NEOX, 'float32', {}),
-    'gpt_neox_tied_fp16': ('gpt_neox', dict(_NEOX, tie_word_embeddings=True, rotary_emb_base=500.0), 'float16', {}),
+    'gpt_neox_tied_fp16': (
+        'gpt_neox', dict(_NEOX, tie_word_embeddings=True, rotary_emb_base=500.0), 'float16', {}),
 }
 
 
 def randomize(model, seed):
-  """No parameter keeps a value (0, 1, equal to another) that could hide a mistake."""
+  """Draws all parameters, so that none is 0, 1 or equal to another, which could hide a mistake."""
   import torch
 
   generator = torch.Generator().manual_seed(seed)
@@ -47,12 +54,13 @@ def randomize(model, seed):
 
 
 def store(name, seed, path):
-  """Writes MODELS[name], random."""
+  """Writes MODELS[name] with random parameters."""
   import torch
   import transformers
 
   model_type, config, dtype, arguments = MODELS[name]
-  model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(model_type, **config))
+  config = transformers.AutoConfig.for_model(model_type, **config)
+  model = transformers.AutoModelForCausalLM.from_config(config)
   randomize(model, seed)
   model.to(getattr(torch, dtype)).save_pretrained(path, **arguments)
   (path / 'generation_config.json').unlink(missing_ok=True)
@@ -65,7 +73,7 @@ def logits(path, tokens):
 
   model, report = transformers.AutoModelForCausalLM.from_pretrained(
       path, dtype=torch.float32, attn_implementation='eager', output_loading_info=True)
-  # It draws what it does not find, and only mentions it.
+  # It draws parameters that it does not find, and only mentions them in the report.
   assert not any(report.values()), report
   with torch.no_grad():
     return model.eval()(torch.from_numpy(tokens)).logits.numpy()
@@ -77,7 +85,8 @@ def main():
     path = GOLDENS / name
     store(name, seed, path)
     tokens = np.random.default_rng(seed).integers(96, size=(2, LENGTH))
-    np.savez_compressed(path / 'logits.npz', tokens=tokens.astype(np.int32), logits=logits(path, tokens))
+    np.savez_compressed(path / 'logits.npz', tokens=tokens.astype(np.int32),
+                        logits=logits(path, tokens))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Presets against SPEC §1's table, derived fields, and what is refused."""
+"""Presets have the paper's sizes, fields are derived as stated, and nonsense is refused."""
 
 import dataclasses
 import math
@@ -10,6 +10,7 @@ from bornbiased_jax.errors import InputError
 
 SMALL = dict(num_layers=2, num_heads=4, width=16, mlp_width=32, vocab_size=11)
 
+# The sizes of the paper's models, and of the tiny ones that stand in for them here.
 COLUMNS = ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
 TABLE = {
     'nano_gpt2': (12, 12, 768, 3072, 50257, 1024),
@@ -26,8 +27,8 @@ GPT2 = dict(norm='layernorm', activation='gelu_tanh', gated_mlp=False, tied_head
 LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, tied_head=False,
               qkv_bias=False, output_bias=False, mlp_bias=False)
 FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True)}
-EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full', init_scheme='gpt2',
-                    embedding_std=0.02, dtype='float32')
+EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full',
+                    init_scheme='gpt2', embedding_std=0.02, dtype='float32')
 
 
 def small(**fields):
@@ -86,7 +87,8 @@ def test_head_size_of_its_own():
       for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
       for value in (0, -1, 2.0, True)),
     *((dict([(name, 'other')]), f"{name}='other'")
-      for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype', 'remat')),
+      for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype',
+                   'remat')),
     *((dict([(name, value)]), f'{name}={value!r}')
       for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'tied_head')
       for value in (1, None, 'False')),

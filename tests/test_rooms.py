@@ -1,4 +1,4 @@
-"""The layout that README draws: arrows point downward only, and no experiment imports another."""
+"""The library has the layout that README draws: every room imports only from rooms below it."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / 'bornbiased_jax'
-# What each room may import beside itself.
+# The rooms from which each room may import, beside itself.
 SHARED = {'errors', 'files'}
 BELOW = {
     'errors': set(),
@@ -33,11 +33,16 @@ def imported(path):
       yield from (f'{node.module}.{alias.name}' for alias in node.names)
 
 
+def is_program(path):
+  return "if __name__ == '__main__':" in path.read_text()
+
+
 def room_of(path):
   return path.relative_to(LIBRARY).parts[0].removesuffix('.py')
 
 
-@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('*.py')), ids=lambda path: str(path.relative_to(LIBRARY)))
+@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('*.py')),
+                         ids=lambda path: str(path.relative_to(LIBRARY)))
 def test_rooms_import_downward_only(path):
   names = [name.split('.') for name in imported(path)]
   rooms = {name[1] for name in names if name[0] == 'bornbiased_jax'}
@@ -46,4 +51,21 @@ def test_rooms_import_downward_only(path):
 
 
 def test_a_dozen_names_at_the_top():
-  assert {path.stem for path in LIBRARY.iterdir() if not path.name.startswith('__')} <= set(BELOW) | {'py'}
+  names = {path.stem for path in LIBRARY.iterdir() if not path.name.startswith('__')}
+  assert names <= set(BELOW) | {'py'}
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'experiments').rglob('*.py')),
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_experiment_imports_another(path):
+  names = [name for name in imported(path) if name.startswith('experiments.')]
+  places = {ROOT / f'{name.replace(".", "/")}.py' for name in names}
+  places |= {place.parent.with_suffix('.py') for place in places}
+  assert not [place for place in places if place.exists() and place != path and is_program(place)]
+
+
+@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('[!_]*.py')),
+                         ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_every_module_has_tests_of_its_own(path):
+  tests = ROOT / 'tests' / path.parent.relative_to(LIBRARY)
+  assert (tests / f'test_{path.name}').exists()

@@ -1,4 +1,4 @@
-"""The forward pass as textbooks define it, and the small networks that it is asked about."""
+"""The forward pass as textbooks define it, and small networks to compare it with ours."""
 
 import dataclasses
 import functools
@@ -10,16 +10,17 @@ import pytest
 from scipy import special
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import draw_params
-from bornbiased_jax.models.transformer import READS, Transformer
+from bornbiased_jax.models.transformer import READS
 
-# Epsilon and theta are far from their defaults, so that a test sees them.
+# Epsilon and theta are far from their defaults, so that the tests notice wrong ones.
 BASE = dict(num_layers=3, num_heads=4, width=16, mlp_width=24, vocab_size=31, length=8,
             norm_epsilon=0.1, rope_theta=30.0)
 GPT2 = ModelConfig(**BASE, positions='learned')
 ROPE = ModelConfig(**BASE)
-LLAMA = ModelConfig(**BASE, norm='rmsnorm', activation='silu', gated_mlp=True, num_kv_heads=2, qkv_bias=False,
-                    output_bias=False, mlp_bias=False, tied_head=False)
+LLAMA = ModelConfig(**BASE, norm='rmsnorm', activation='silu', gated_mlp=True, num_kv_heads=2,
+                    qkv_bias=False, output_bias=False, mlp_bias=False, tied_head=False)
 with_fields = dataclasses.replace
 CASES = {
     'gpt2': GPT2,
@@ -41,13 +42,14 @@ def cases(*names):
   return pytest.mark.parametrize('config', [CASES[name] for name in names], ids=names)
 
 
-# Whatever changes which operations a block makes, or where.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
+# These differ in the operations that a block makes, or in where it makes them.
+structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'attention_only', 'mlp_only_relu',
+                   'mlp_only_tanh')
 
 
 @functools.cache
 def random_params(config):
-  """Every leaf random, biases and gains too, at a scale that keeps activations near 1."""
+  """Parameters at a scale that keeps activations near 1. Biases and gains are random too."""
   generator = np.random.default_rng(7)
 
   def draw(path, leaf):
@@ -60,7 +62,8 @@ def random_params(config):
       noise *= 0.3
     return (noise + (name == 'scale')).astype(np.float32)
 
-  return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(functools.partial(draw_params, config), 0))
+  shapes = jax.eval_shape(functools.partial(draw_params, config), 0)
+  return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def random_tokens(config):
@@ -69,10 +72,10 @@ def random_tokens(config):
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def read(config, params, inputs, names):
-  return Transformer(config).apply({'params': params}, inputs, names, method='read')
+  return transformer.read(config, params, inputs, names)
 
 
-# The textbook, in float64: one sequence, one head, one query at a time.
+# The textbook computes in float64, with one sequence, one head and one query at a time.
 
 
 def textbook(config, params, inputs):
@@ -80,7 +83,8 @@ def textbook(config, params, inputs):
   sequences = [textbook_sequence(config, params, x) for x in inputs]
   reads = {name: np.stack([out[name] for out in sequences], axis=READS[name].startswith('[L'))
            for name in sequences[0]}
-  return reads | {f'{name}_last': reads[name][..., -1, :] for name in ('logits', 'hidden', 'residual')}
+  return reads | {f'{name}_last': reads[name][..., -1, :]
+                  for name in ('logits', 'hidden', 'residual')}
 
 
 def textbook_sequence(config, params, inputs_T):
@@ -124,12 +128,14 @@ def attend(config, block, x_TD, out):
     shared = slice(group * K, (group + 1) * K)
     query, key = linear(block['query'], x_TD)[:, own], linear(block['key'], x_TD)[:, shared]
     if config.qk_norm:
-      query, key = rms_norm(config, block['query_norm'], query), rms_norm(config, block['key_norm'], key)
+      query = rms_norm(config, block['query_norm'], query)
+      key = rms_norm(config, block['key_norm'], key)
     if config.positions == 'rope':
       query, key = rope(query, config.rope_theta), rope(key, config.rope_theta)
     weights.append(np.zeros((len(x_TD), len(x_TD))))
     for t in range(len(x_TD)):
-      weights[-1][t, :t + 1] = special.softmax([query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)])
+      scores = [query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)]
+      weights[-1][t, :t + 1] = special.softmax(scores)
     values.append(weights[-1] @ linear(block['value'], x_TD)[:, shared])
   received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
   out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1),
@@ -137,15 +143,17 @@ def attend(config, block, x_TD, out):
 
 
 def rope(x_TK, theta):
-  """Channel j and channel j + K/2 are a complex number, turned by position / theta^(2j/K)."""
+  """Channels j and j + K/2 are a complex number, turned by the angle position / theta^(2j/K)."""
   K = x_TK.shape[-1]
-  turns = np.array([[np.exp(1j * t / theta ** (2 * j / K)) for j in range(K // 2)] for t in range(len(x_TK))])
+  turns = np.array([[np.exp(1j * t / theta ** (2 * j / K)) for j in range(K // 2)]
+                    for t in range(len(x_TK))])
   z = (x_TK[:, :K // 2] + 1j * x_TK[:, K // 2:]) * turns
   return np.concatenate((z.real, z.imag), axis=-1)
 
 
 ACTIVATIONS = {
-    'gelu_tanh': lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
+    'gelu_tanh': lambda x: 0.5 * x * (
+        1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
     'gelu': lambda x: 0.5 * x * (1 + special.erf(x / math.sqrt(2))),
     'silu': lambda x: x / (1 + np.exp(-x)),
     'relu': lambda x: np.maximum(x, 0),

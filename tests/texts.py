@@ -1,4 +1,4 @@
-"""Small texts in every form that a corpus is made of, and what they must be read as."""
+"""Small texts in every form that a corpus takes, and the documents that they must be read as."""
 
 import json
 import lzma
@@ -7,7 +7,8 @@ from bornbiased_jax.data import text, tokenizers
 
 BYTES = tokenizers.load('bytes')
 STORIES = '\nOne.\nTwo.\n<|endoftext|>\nThree\r\n\n<|endoftext|><|endoftext|>Föur 四 \n'
-JSON_LINES = '{"text": "a\\nb", "source": 1}\n\n{"text": ""}\n{"text": "<|endoftext|>\\ud83d\\ude00"}'
+JSON_LINES = ('{"text": "a\\nb", "source": 1}\n\n{"text": ""}\n'
+              '{"text": "<|endoftext|>\\ud83d\\ude00"}')
 FILES = {
     'one.txt': ('Only one.\n\n', ['Only one.\n\n']),
     'stories.txt': (STORIES, ['\nOne.\nTwo.', 'Three\r\n', 'Föur 四 \n']),
@@ -24,14 +25,14 @@ def store(path, content):
 
 
 def nine_documents(folder):
-  """14 fragments of 9 documents, of which the first is cut."""
+  """Files with 9 documents, which are read as 14 fragments because the first is long."""
   lines = '\n'.join(json.dumps({'text': f'document {i}'}) for i in range(5))
   return [store(folder / 'a.txt.xz', 'a b ' * 25_000), store(folder / 'b.jsonl', lines),
           store(folder / 'c.txt', STORIES)]
 
 
 def documents(*specs):
-  """What a source is read as; every part says rightly whether it begins and ends a document."""
+  """Documents of sources; asserts that every fragment says whether it begins or ends one."""
   read, before = [], True
   for fragment in text.fragments(text.sources(specs)):
     assert fragment.begins == before
@@ -44,5 +45,5 @@ def documents(*specs):
 
 
 def ended(read):
-  """Bytes and an end after each document: what a corpus must hold."""
+  """The ids that a corpus must hold: the bytes of each document, and an end after it."""
   return [id_ for document in read for id_ in [*document.encode(), 256]]

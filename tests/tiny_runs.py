@@ -1,4 +1,4 @@
-"""Training runs small enough to be made many times, and the program that a test starts to kill or to pair."""
+"""Small training runs, also as a program that a test can start and kill, or start twice."""
 
 import sys
 
@@ -9,11 +9,13 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.models import sharding
-from bornbiased_jax.training import loop
+from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.training import Run, loop
 from bornbiased_jax.training.step import Recipe
 
-CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
-MAKE_MESH = sharding.make_mesh  # Which `one_device` replaces.
+CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
+                     vocab_size=50)
+MAKE_MESH = sharding.make_mesh  # `one_device` replaces it.
 RECIPE = dict(num_steps=6, batch_size=8, length=16, peak_lr=1e-2, min_lr=1e-3, warmup_steps=2)
 
 
@@ -29,7 +31,7 @@ def mesh(*shape):
 
 @pytest.fixture(autouse=True, scope='module')
 def one_device():
-  """Leaves the programs of a test module, which take all devices, alone with one of several."""
+  """Shows the programs of a test module, which take all devices, only one of them."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sharding, 'make_mesh', lambda *shape: mesh())
     yield
@@ -38,12 +40,17 @@ def one_device():
 def run(directory, seeds=(3,), shape=(), recipe=(), **settings):
   settings = dict(data=tokens(), validation=tokens(1), data_seed=5, save_every=2, evaluate_every=3,
                   validation_sequences=8, config=CONFIG) | settings
-  return loop.Run(recipe=Recipe(**RECIPE | dict(recipe)), seeds=seeds, directory=directory,
-                  mesh=mesh(*shape), **settings)
+  return Run(recipe=Recipe(**RECIPE | dict(recipe)), seeds=seeds, directory=directory,
+             mesh=mesh(*shape), **settings)
+
+
+def final(directory, seed=3):
+  """Parameters of the last checkpoint of a run's network."""
+  return checkpoint.load_params(directory / f'seed_{seed}')[1]
 
 
 def main(directory, num_steps, *distributed):
-  """DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]: trains, saving at every step."""
+  """Trains and saves at every step: DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]."""
   if distributed:
     address, num_processes, process_id = distributed
     jax.distributed.initialize(address, int(num_processes), int(process_id))

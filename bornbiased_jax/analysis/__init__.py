@@ -1,21 +1,35 @@
-"""What random networks do, measured over ensembles of seeds, and what theory says they do.
+"""What random networks do, measured over ensembles of seeds, and what theory predicts.
 
-  probes           random inputs as a pure function of a seed and an index
-  statistics       sums over a network's outputs, from which its results follow
+The order is that in which the modules are best read:
+
+  probes           random inputs, each a pure function of a seed and an index
+  statistics       sums over sequences, from which results are computed at the end
   preference       which token a network predicts, and how often
-  similarity       how alike its representations are, and their common direction
-  positions        how much they vary at each position
+  similarity       how alike its representations are, and the direction they share
+  positions        how much its representations vary at each position
   ensemble         a statistic of many networks at once
-  simplified       the paper's layers MLP0 and Attn0
+  simplified       the paper's simplified layers MLP0 and Attn0
   theory           closed forms for wide networks and long sequences
-  attention_sink   sinks, what goes with them, and losses of texts
+  attention_sink   attention sinks, what goes with them, and the loss of a text
+
+`ensemble.measure` brings them together: it takes a family of networks, a statistic, a
+probe and the seeds, and yields one row of results per seed.
 """
 
-from bornbiased_jax.analysis.attention_sink import sink_rate, strided_loss
+from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis.attention_sink import (
+    SinkRate,
+    diagnostics,
+    effective_rank,
+    sink_rate,
+    strided_loss,
+    super_neurons,
+    uniform_weight,
+)
 from bornbiased_jax.analysis.ensemble import Network, measure, transformer
 from bornbiased_jax.analysis.positions import positional_std
-from bornbiased_jax.analysis.preference import predictions, uniform_baseline
+from bornbiased_jax.analysis.preference import log10_p, predictions, uniform_baseline
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.similarity import inter_sequence, intra_sequence
-from bornbiased_jax.analysis.simplified import StackConfig, stack
-from bornbiased_jax.analysis.statistics import Statistic, combine, histogram, merge
+from bornbiased_jax.analysis.similarity import inter_sequence, intra_sequence, isotropic_std
+from bornbiased_jax.analysis.simplified import StackConfig, attn0, mlp0, stack
+from bornbiased_jax.analysis.statistics import Statistic, combine, histogram, merge, p_value_text

@@ -1,6 +1,7 @@
-"""Attention sinks: how much weight a position receives, what stands out there, and what language models lose by it.
+"""Attention sinks: the weight that a position receives, and what goes with it.
 
-Fig 12 and Table 7 of the paper; the sink rate is Gu et al.'s (2024).
+Fig 12 and Table 7 of the paper. The sink rate is that of Gu et al. (2024): the share of
+attention heads whose mean weight on a position exceeds a threshold.
 """
 
 import functools
@@ -17,18 +18,22 @@ from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.models.transformer import read
 
+# The mean weight above which Gu et al. call a head a sink.
 THRESHOLD = 0.3
 
 
 class SinkRate(NamedTuple):
-  """Of `sink_rate`.
+  """What `sink_rate` returns for N sequences, L layers and H heads.
 
   Attributes:
-    rate: share of (sequence, layer, head) whose weight on the position exceeds the threshold.
-    rate_N: the same for each sequence.
-    rate_LH: the same for each layer and head.
-    weight_NLH: mean attention weight on the position, over the queries from it on.
-    floor: that weight under uniform attention, and the intervention.
+    rate: share of all (sequence, layer, head) whose weight on the position exceeds the
+      threshold.
+    rate_N: the same share for each sequence.
+    rate_LH: the same share for each layer and head.
+    weight_NLH: mean attention weight on the position, over the queries that see it: the
+      position itself and later ones.
+    floor: what that weight would be if attention were uniform, except as the 'mask'
+      intervention prescribes.
   """
 
   rate: float
@@ -40,107 +45,163 @@ class SinkRate(NamedTuple):
 
 def sink_rate(config: ModelConfig, params: dict, tokens_NT: np.ndarray, position: int = 0,
               threshold: float = THRESHOLD) -> SinkRate:
-  """How often a head attends to one position, whatever the text.
+  """How often attention heads prefer one position, whatever the text.
 
   Args:
     config: the architecture.
-    params: as of `initialization.init_params`.
-    tokens_NT: ids of the sequences.
-    position: the candidate, from 0.
-    threshold: mean weight above which a head is a sink.
+    params: its parameters, as `init_params` returns them.
+    tokens_NT: token ids of the sequences.
+    position: the position in question, counted from 0.
+    threshold: mean weight above which a head counts as a sink.
 
   Raises:
-    InputError: a position outside the sequences, or sequences longer than the model's.
+    InputError: a position outside the sequences, or sequences longer than config.length.
 
   Cost: one forward pass without logits; see `received`.
   """
   tokens_NT = np.asarray(tokens_NT)
   if not 0 <= position < tokens_NT.shape[1]:
-    raise InputError(f'position={position} is not one of sequences of length {tokens_NT.shape[1]}')
+    raise InputError(f'position={position} does not exist in sequences of length '
+                     f'{tokens_NT.shape[1]}')
   return rate_of(received(config, params, tokens_NT), config, position, threshold)
 
 
-def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int, threshold: float = THRESHOLD) -> SinkRate:
-  """`sink_rate` from what `received` returned, for any number of positions and thresholds."""
-  weight_NLH = weight_NLHT[..., position]
-  sink_NLH, floor = weight_NLH > threshold, uniform_weight(weight_NLHT.shape[-1], position)
+def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
+            threshold: float = THRESHOLD) -> SinkRate:
+  """`sink_rate` from weights that `received` has returned.
+
+  One forward pass thus serves any number of positions and thresholds.
+
+  Args:
+    weight_NLHT: mean weight on each position.
+    config: the architecture, for its intervention.
+    position: the position in question, counted from 0.
+    threshold: mean weight above which a head counts as a sink.
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> weight_NLHT = np.array([[[[0.8, 0.2], [0.1, 0.9]]]])  # One sequence and layer, two heads.
+    >>> rate_of(weight_NLHT, configs.get('tiny_gpt2'), position=0).rate
+    0.5
+  """
+  weight_NLH, T = weight_NLHT[..., position], weight_NLHT.shape[-1]
+  sink_NLH, floor = weight_NLH > threshold, uniform_weight(T, position)
   if config.intervention == 'mask' and position == config.intervention_position:
-    # It attends to itself alone, whatever the heads have learned.
-    floor += (1 - 1 / (position + 1)) / (weight_NLHT.shape[-1] - position)
-  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0), weight_NLH, floor)
+    # The position gives itself weight 1 instead of 1 / (position + 1), and it is one of
+    # the T - position queries of the mean.
+    floor += (1 - 1 / (position + 1)) / (T - position)
+  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0),
+                  weight_NLH, floor)
 
 
 def uniform_weight(length: int, position: int = 0) -> float:
-  """Mean weight on a position under uniform attention: the mean of 1/i over i > position; H_T / T on the first."""
+  """Mean weight that a position receives under uniform attention.
+
+  The query at position i, counted from 1, gives 1/i to each position that it sees. The
+  mean is over the queries that see the position: itself and later ones.
+
+  Args:
+    length: number of positions, T.
+    position: the position in question, counted from 0.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> analysis.uniform_weight(length=2)  # (1 + 1/2) / 2
+    0.75
+  """
   return float(np.mean(1 / np.arange(position + 1, length + 1)))
 
 
 def received(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
-  """Mean attention weight [N, L, H, T] on every position, over the queries from it on; without [T, T] matrices."""
+  """Mean attention weight [N, L, H, T] that every position receives.
+
+  The mean is over the queries that see the position: itself and later ones.
+
+  Cost: one forward pass without logits, in batches. No [T, T] matrix of weights is held.
+  """
   return _in_batches(_received, config, params, tokens_NT)
 
 
 def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
-  """What stands out at the first position, and at which layer; means over sequences.
+  """What stands out at the first position, by layer, averaged over sequences.
 
   Returns:
-    disparity_L: largest over mean magnitude of the first token's residual coordinates;
-    massive_L: largest over median magnitude of them;
-    positional_std_LT: std over channels of the value aggregate that W_O reads.
+    disparity_L: the largest magnitude among the first token's residual coordinates,
+      divided by their mean magnitude.
+    massive_L: the same largest magnitude, divided by their median magnitude.
+    positional_std_LT: standard deviation over channels, at each position, of the value
+      aggregate that W_O reads.
+
+  Cost: one forward pass without logits, in batches.
   """
   measured = _in_batches(_diagnostics, config, params, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
 
 
 def effective_rank(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
-  """By layer [L], exp of the entropy of the normalized singular values of a sequence's states [T, D]; their mean.
+  """Effective rank [L] of the residual states of a sequence, averaged over sequences.
 
-  Cost: a forward pass, and a singular value decomposition of every sequence and layer.
+  The effective rank of a matrix, here the states [T, D] after a layer, is exp of the
+  entropy of its singular values, normalized to sum to 1.
+
+  Cost: a forward pass, and a singular value decomposition for every sequence and layer.
   """
   return _in_batches(_effective_rank, config, params, tokens_NT).mean(axis=0)
 
 
-def super_neurons(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
-  """Which MLP units make the first token stand out: an outlier activation, written to few channels.
+def super_neurons(config: ModelConfig, params: dict,
+                  tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
+  """Measures every hidden unit of the MLPs, to find super neurons.
+
+  A super neuron makes the first token stand out: its activation there is an outlier, and
+  it writes to few channels of the residual stream.
 
   Returns:
-    activation_LF: magnitude of each hidden unit at the first token over the mean of its layer's;
-      mean over sequences.
-    concentration_LF: share of the largest four in the squared norm of the column that writes it.
+    activation_LF: magnitude of each hidden unit at the first token, divided by the mean
+      magnitude of its layer; mean over sequences.
+    concentration_LF: share of the four largest entries in the squared norm of the
+      unit's column of the down-projection.
   """
   activation_NLF = _in_batches(_first_activation, config, params, tokens_NT)
+  # Linen stores the down-projection as [F, D], so that a unit's column is a row here.
   written_LFD = np.partition(np.square(params['blocks']['down']['kernel']), -4, axis=-1)
   return {'activation_LF': activation_NLF.mean(axis=0),
           'concentration_LF': written_LFD[..., -4:].sum(axis=-1) / written_LFD.sum(axis=-1)}
 
 
-def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int, stride: int | None = None) -> float:
-  """Mean loss of a text, in nats a token; exp of it is the perplexity of Table 7.
+def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int,
+                 stride: int | None = None) -> float:
+  """Mean loss of a text in nats per token; its exp is the perplexity of Table 7.
 
-  Windows of `length` + 1 ids, `stride` apart; of each but the first only the
-  last `stride` predictions count, so that none is made twice and each has
-  length - stride tokens before it at least. The rest of the text is left out.
+  The text is read in windows of `length` + 1 ids that start `stride` ids apart. All
+  predictions of the first window count, and of every other window the last `stride`. So
+  no token is predicted twice, and after the first window every prediction has at least
+  length - stride tokens before it. Ids behind the last whole window are left out.
 
   Args:
     config: the architecture.
-    params: as of `initialization.init_params`.
-    ids: the text.
-    length: tokens read at once, T.
-    stride: None: `length`, windows side by side.
+    params: its parameters, as `init_params` returns them.
+    ids: the token ids of the text, in order.
+    length: number of tokens that are read at once, T.
+    stride: distance of windows in tokens; None means `length`, windows side by side.
 
   Raises:
-    InputError: a stride that is not from 1 to length, or a text without one window.
+    InputError: a stride that is not from 1 to length, or a text shorter than one window.
+
+  Cost: a forward pass of length / stride times the text.
   """
   stride = length if stride is None else stride
   if not 1 <= stride <= length:
     raise InputError(f'stride={stride} is not from 1 to length={length}')
   if len(ids) <= length:
-    raise InputError(f'{len(ids)} tokens are no window of length {length} and the token after it')
+    raise InputError(f'{len(ids)} tokens are no window of length {length} with the token '
+                     'after it')
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
   losses_NT = _in_batches(_losses, config, params, windows_NT)
-  return float((losses_NT[0].sum(dtype=np.float64) + losses_NT[1:, length - stride:].sum(dtype=np.float64))
-               / (length + (len(starts) - 1) * stride))
+  total = (losses_NT[0].sum(dtype=np.float64)
+           + losses_NT[1:, length - stride:].sum(dtype=np.float64))
+  return float(total / (length + (len(starts) - 1) * stride))
 
 
 def _in_batches(measure, config, params, tokens_NT):
@@ -149,7 +210,7 @@ def _in_batches(measure, config, params, tokens_NT):
 
 
 def _read(config, params, tokens_BT, *names):
-  """Intermediates by layer [B, L, …] in float32."""
+  """Intermediates [B, L, …] in float32, with sequences first, as batches are joined."""
   found = read(config, params, tokens_BT, names, attention.blocked)
   return [jnp.moveaxis(found[name], 1, 0).astype(jnp.float32) for name in names]
 
@@ -164,7 +225,8 @@ def _diagnostics(config, params, tokens_BT):
   state_BLTD, aggregate_BLTF = _read(config, params, tokens_BT, 'residual', 'value_aggregate')
   first_BLD = jnp.abs(state_BLTD[:, :, 0])
   largest_BL = first_BLD.max(axis=-1)
-  return {'disparity_L': largest_BL / first_BLD.mean(axis=-1), 'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
+  return {'disparity_L': largest_BL / first_BLD.mean(axis=-1),
+          'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
           'positional_std_LT': aggregate_BLTF.std(axis=-1)}
 
 
@@ -178,7 +240,9 @@ def _effective_rank(config, params, tokens_BT):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _first_activation(config, params, tokens_BT):
-  magnitude_BLF = jnp.abs(_read(config, params, tokens_BT[:, :1], 'mlp_hidden')[0][:, :, 0])
+  # The first token alone is enough, because nothing before it can change its activations.
+  hidden_BLTF, = _read(config, params, tokens_BT[:, :1], 'mlp_hidden')
+  magnitude_BLF = jnp.abs(hidden_BLTF[:, :, 0])
   return magnitude_BLF / magnitude_BLF.mean(axis=-1, keepdims=True)
 
 

@@ -1,7 +1,8 @@
-"""Many random networks at once: seeds under vmap, spread over all devices, reduced on the way.
+"""A statistic of many random networks: seeds under vmap, spread over all devices.
 
-Neither a sequence's outputs nor a network's parameters outlive their turn, so
-memory grows with neither the number of sequences nor of seeds.
+Networks are drawn in chunks and sequences are read in batches. Outputs are reduced to
+sums at once, and a chunk's parameters are freed before the next chunk is drawn, so that
+memory grows neither with the number of sequences nor with the number of seeds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,19 +21,21 @@ from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
-# Tokens of one network's batch: on a CPU what stays in cache, else what fills the device.
+# Tokens per batch of one network: on a CPU so many that they stay in its cache, on an
+# accelerator so many that they fill it.
 _BATCH_TOKENS = {'cpu': 2048}
 _BATCH_TOKENS_ACCELERATOR = 65536
+# The share of a device's memory that the networks of a chunk may take.
 _MEMORY_SHARE = 0.5
 
 
 class Network(NamedTuple):
-  """A family of random networks: what a seed makes, and what it computes.
+  """A family of random networks, one for each seed.
 
   Attributes:
-    config: for the probe: vocab_size, width and embedding_std.
-    draw: seed → params.
-    read: (params, inputs, names) → dict of intermediates by name.
+    config: what a probe needs to know: vocab_size, width and embedding_std.
+    draw: a function from a seed to the parameters of its network.
+    read: a function (params, inputs, names) → dict of intermediates by name.
   """
 
   config: Any
@@ -41,7 +44,13 @@ class Network(NamedTuple):
 
 
 def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Network:
-  """Transformers of one architecture; for `embedding_seed` see `init_params`."""
+  """The random transformers of one architecture; for `embedding_seed` see `init_params`.
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs
+    >>> analysis.transformer(configs.get('tiny_gpt2')).config.vocab_size
+    2048
+  """
   return Network(
       config=config,
       draw=lambda seed: draw_params(config, seed, embedding_seed),
@@ -50,38 +59,71 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
 
 
 def default_batch_size(num_sequences: int, length: int, backend: str | None = None) -> int:
-  """Sequences a batch: enough to keep the backend (None: the one at hand) busy, in batches of nearly equal size."""
+  """Number of sequences per batch that keeps a backend busy.
+
+  All batches get nearly the same size.
+
+  Args:
+    num_sequences: number of sequences in all.
+    length: number of positions per sequence.
+    backend: 'cpu' | 'gpu' | 'tpu'; None means the backend of this process.
+
+  Example:
+    >>> default_batch_size(num_sequences=100, length=64, backend='cpu')
+    25
+  """
   tokens = _BATCH_TOKENS.get(backend or jax.default_backend(), _BATCH_TOKENS_ACCELERATOR)
   num_batches = -(-num_sequences // max(1, tokens // length))
   return -(-num_sequences // num_batches)
 
 
-def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int, size: int | None = None) -> Any:
-  """`measure(index_B)` of sequences 0 to n - 1 in batches (None: of `default_batch_size`), as numpy arrays [n, …].
+def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int,
+               size: int | None = None) -> Any:
+  """Calls a function for all sequences, batch by batch, and joins what it returns.
 
-  The last batch wraps around: as large as the others, it needs no other program.
+  Args:
+    measure: a function from the indices of a batch to a pytree of arrays [B, …].
+    num_sequences: number of sequences, n.
+    length: number of positions per sequence.
+    size: number of sequences per batch; None means `default_batch_size`.
+
+  Returns:
+    The pytree with numpy arrays [n, …].
+
+  Example:
+    >>> in_batches(lambda index_B: 10 * index_B, num_sequences=5, length=1, size=2).tolist()
+    [0, 10, 20, 30, 40]
   """
   size = size or default_batch_size(num_sequences, length)
+  # The last batch wraps around to the first sequences, so that it is as large as the
+  # others and needs no compilation of its own. The surplus is cut off at the end.
   parts = [jax.device_get(measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
 
 
-def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int, batch_size: int) -> int:
-  """Networks at once on all devices: `networks_at_once` on each of them."""
+def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
+                       batch_size: int) -> int:
+  """Number of networks that all devices together hold at a time.
+
+  For the arguments see `measure`; `networks_at_once` gives the number for one device.
+  """
   num_devices = jax.device_count()
-  return num_devices * networks_at_once(lambda: network_bytes(network, statistic, probe, batch_size),
-                                        -(-num_seeds // num_devices))
+  seeds_per_device = -(-num_seeds // num_devices)
+  bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
+  return num_devices * networks_at_once(bytes_of_one, seeds_per_device)
 
 
 def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
-  """Networks under one vmap on a device: as many as half its memory holds, at least one.
+  """Number of networks under one vmap on a device: as many as fit into half its memory.
 
-  On a CPU one network already fills the cores, and others only its cache.
+  It is at least one. On a CPU it is always one: a single network keeps all cores busy,
+  and more would only compete for the cache.
 
   Args:
-    bytes_of_one: memory of one network, asked for on accelerators alone.
-    num_seeds: more are not needed.
+    bytes_of_one: returns the memory of one network in bytes. It is called on
+      accelerators only, because finding out takes compilations.
+    num_seeds: number of networks, which the result does not exceed.
   """
   if jax.default_backend() == 'cpu':
     return 1
@@ -90,7 +132,9 @@ def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
 
 
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
-  """Memory of one network in an ensemble, parameters and a batch's intermediates, as compiled.
+  """Memory in bytes of one network in an ensemble, as the compiler plans it.
+
+  It includes the parameters and a batch's intermediates. For the arguments see `measure`.
 
   Cost: two compilations.
   """
@@ -103,55 +147,73 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
 
 
 def program_bytes(lowered: jax.stages.Lowered) -> int:
-  """Memory of a program's arguments, intermediates and outputs; compiles it."""
+  """Memory in bytes of a program's arguments, intermediates and outputs; compiles it.
+
+  Example:
+    >>> program_bytes(jax.jit(lambda x: x + 1).lower(jnp.zeros(256))) >= 2048
+    True
+  """
   memory = lowered.compile().memory_analysis()
-  return memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+  return (memory.argument_size_in_bytes + memory.temp_size_in_bytes
+          + memory.output_size_in_bytes)
 
 
 def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterable[int], *,
-            readout: Callable | None = None, batch_size: int | None = None, chunk_size: int | None = None,
+            readout: Callable | None = None, batch_size: int | None = None,
+            chunk_size: int | None = None,
             on_batch: Callable[[int], None] = lambda sequences: None) -> Iterator[dict]:
-  """The statistic of every network in `seeds` over one probe.
+  """Measures a statistic of every network of an ensemble over one probe.
 
   Args:
-    network: what a seed makes, such as `transformer(config)`.
+    network: the family of networks, such as `transformer(config)`.
     statistic: what to measure.
     probe: the inputs, the same for every network.
-    seeds: the networks.
-    readout: (params, sums) of one network → dict of arrays that need the
-      parameters once more at the end, merged into the result. Jittable.
-    batch_size: sequences a forward pass; None: `default_batch_size`.
-    chunk_size: networks at once, over all devices; None: `default_chunk_size`.
-    on_batch: called after each batch with its number of sequences, counted
-      once for each network of the chunk.
+    seeds: which networks of the family.
+    readout: a function (params, sums) of one network → dict of arrays, for results that
+      need the parameters again when all sequences have been read. Can be jitted.
+    batch_size: number of sequences per forward pass; None means `default_batch_size`.
+    chunk_size: number of networks held at a time by all devices together; None means
+      `default_chunk_size`.
+    on_batch: called after each batch with the number of sequences that it read, where a
+      sequence counts once for each network of the chunk.
 
   Yields:
-    One dict a network, in the order of `seeds`: `seed` and the statistic's
-    and the readout's results, as numpy arrays.
+    One dict per network, in the order of `seeds`: `seed`, and the results of the
+    statistic and of the readout, as numpy arrays.
 
   Raises:
-    InputError (when the first result is asked for): a seed outside its range,
-      batch_size or chunk_size below one, or what the statistic raises.
+    InputError: a seed outside its range, batch_size or chunk_size below one, or what
+      the statistic raises. As in every generator, only when the first result is asked for.
 
-  Cost: one forward pass of every sequence for every network; three
+  Cost: one forward pass of every sequence through every network, and three
   compilations (four if batch_size does not divide the number of sequences).
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs
+    >>> network = analysis.transformer(configs.get('tiny_gpt2'))
+    >>> probe = analysis.Probe('tokens', num_sequences=8, length=4)
+    >>> rows = analysis.measure(network, analysis.predictions(2048), probe, seeds=range(2))
+    >>> [(row['seed'], len(row['top_ids'])) for row in rows]
+    [(0, 20), (1, 20)]
   """
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:
       check_count(name, size)
   seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = min(batch_size or default_batch_size(probe.num_sequences, probe.length), probe.num_sequences)
+  batch_size = batch_size or default_batch_size(probe.num_sequences, probe.length)
+  batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
   draw, step, read = programs(network, statistic, probe, readout)
   for start in range(0, len(seeds), chunk_size):
     chunk = seeds[start:start + chunk_size]
-    params = sums = None  # Frees the chunk before, so that no two are held at once.
+    params = sums = None  # Frees the previous chunk before the next one is drawn.
     with jax.default_matmul_precision('highest'):
       params, sums = draw(_shard(chunk, chunk_size))
       for first in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first)
         before, sums = sums, step(params, sums, first, size=size)
-        # Waiting for the batch before keeps the progress honest and the device busy.
+        # Waiting for the previous batch rather than for this one keeps the device busy,
+        # and on_batch is never more than one batch ahead of what has been done.
         jax.block_until_ready(before)
         on_batch(size * len(chunk))
       gathered = multihost_utils.process_allgather((sums, read(params, sums)), tiled=True)
@@ -160,31 +222,39 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
 
 
-def programs(network: Network, statistic: Statistic, probe: Probe, readout: Callable | None = None,
+def programs(network: Network, statistic: Statistic, probe: Probe,
+             readout: Callable | None = None,
              mesh: Mesh | None = None) -> tuple[Callable, Callable, Callable]:
-  """The jitted programs over a chunk of networks that `measure` runs, at the highest matmul precision.
+  """The three jitted programs over a chunk of n networks that `measure` runs.
+
+  It calls them under jax.default_matmul_precision('highest').
 
   Args:
     network, statistic, probe, readout: as in `measure`.
-    mesh: devices on one axis, 'seed'; None: all at hand. Name it to compile for others.
+    mesh: devices on one axis called 'seed', for compiling for devices that are not
+      present. None means all devices of this process.
 
   Returns:
-    draw: seeds [n] uint32 → (params, empty sums), each leaf with a leading axis of n networks.
-    step: (params, sums, first, size=) → sums with `size` more sequences, from `first` on.
-    read: (params, sums) → what `readout` makes of each.
+    draw: seeds [n] uint32 → (params, zero sums), every leaf with a leading axis of n
+      networks.
+    step: (params, sums, first, size=) → the sums with the sequences from `first` to
+      `first + size - 1` added.
+    read: (params, sums) → the readout's results for each network.
   """
   draw, step = _one_network(network, statistic, probe)
 
   def over_seeds(program):
-    # On each device vmap over its own share of the seeds: devices never talk.
+    # Each device runs vmap over its own share of the seeds, without communication.
     spread = PartitionSpec('seed')
-    return jax.shard_map(jax.vmap(program), mesh=mesh or _mesh(), in_specs=spread, out_specs=spread, check_vma=False)
+    return jax.shard_map(jax.vmap(program), mesh=mesh or _mesh(), in_specs=spread,
+                         out_specs=spread, check_vma=False)
 
   @functools.partial(jax.jit, static_argnames='size')
   def spread_step(params, sums, first, size):
     return over_seeds(functools.partial(step, first=first, size=size))(params, sums)
 
-  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(readout or (lambda params, sums: {})))
+  readout = readout or (lambda params, sums: {})
+  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(readout))
 
 
 def _mesh():
@@ -192,14 +262,17 @@ def _mesh():
 
 
 def _shard(seeds, size):
-  """At least `size` seeds spread evenly over all devices, the last one repeated to fill up."""
+  """The seeds spread evenly over all devices, the last one repeated up to `size` or more.
+
+  A short last chunk thus has the shape of the others and needs no compilation of its own.
+  """
   size += -size % jax.device_count()
   padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
   return jax.device_put(padded, NamedSharding(_mesh(), PartitionSpec('seed')))
 
 
 def _one_network(network, statistic, probe):
-  """Draw a network with empty sums, and add a batch to the sums."""
+  """The two programs of one network: one draws it with zero sums, one adds a batch to them."""
 
   def batch_sums(params, first, size):
     inputs = probe.inputs(network.config, first + jnp.arange(size))
@@ -207,6 +280,7 @@ def _one_network(network, statistic, probe):
 
   def draw(seed):
     params = network.draw(seed)
+    # Only the statistic knows which sums it keeps, and their shapes.
     shapes = jax.eval_shape(lambda: batch_sums(params, 0, 1))
     return params, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 

@@ -1,4 +1,4 @@
-"""The spread of representations by position: where the attention sink begins (Fig 9, Eq 2)."""
+"""The spread of representations at each position, where attention sinks begin (Fig 9, Eq 2)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,13 +7,24 @@ from bornbiased_jax.analysis.statistics import Statistic
 
 
 def positional_std(name: str) -> Statistic:
-  """Std over sequences of a channel of the intermediate `name`, [..., B, T, C], at each position.
+  """How much a channel varies over sequences, at each position.
 
-  Results: `std` [..., T], the root of the variance averaged over channels.
+  Args:
+    name: an intermediate of shape [..., B, T, C], such as 'value_aggregate'.
+
+  Returns:
+    A statistic with the result `std` [..., T]: the square root of the unbiased variance
+    over sequences, averaged over the C channels. NaN for a single sequence.
+
+  Example:
+    >>> spread = positional_std('x')  # Two sequences of three positions, one channel:
+    >>> sums = spread.measure({'x': jnp.array([[[0.], [3.], [7.]], [[2.], [3.], [7.]]])})
+    >>> spread.summarize(sums)['std'].round(4).tolist()
+    [1.4142, 0.0, 0.0]
   """
 
   def measure(outputs):
-    x = outputs[name].astype(jnp.float32)
+    x = outputs[name].astype(jnp.float32)  # Axes from the right: channels, positions, sequences.
     return {'sum': x.sum(-3), 'squared': (x * x).sum((-3, -1)), 'count': jnp.int32(x.shape[-3])}
 
   def summarize(sums):

@@ -1,4 +1,4 @@
-"""Probes: random inputs as a pure function of a seed and a sequence's index."""
+"""Probes: random inputs, where each sequence is a pure function of a seed and its index."""
 
 import dataclasses
 
@@ -14,19 +14,28 @@ KINDS = ('tokens', 'gaussian')
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-  """`num_sequences` random sequences; any slice can be made anywhere, none is stored.
+  """Random sequences that are never stored: any slice of them can be made on any host.
 
   Args:
-    kind: 'tokens', ids i.i.d. uniform over the vocabulary; or 'gaussian',
-      vectors i.i.d. N(0, config.embedding_std²) in place of embeddings.
-    num_sequences: sequences, n.
-    length: positions a sequence, T.
-    seed: whole number in [0, 2^32); shares no randomness with network `seed`.
-    num_ids: draw ids below it, for networks of different vocabularies; None: the network's.
+    kind: 'tokens' for ids that are independent and uniform over the vocabulary, or
+      'gaussian' for vectors of independent N(0, config.embedding_std²) entries, which
+      take the place of the token embeddings.
+    num_sequences: number of sequences, n.
+    length: number of positions per sequence, T.
+    seed: whole number in [0, 2^32). A probe shares no randomness with the network of
+      the same seed.
+    num_ids: ids are drawn below this number, so that networks with different
+      vocabularies can read the same probe. None means the network's vocabulary.
 
   Raises:
-    InputError: an unknown kind, fewer than one sequence, position or id, or a
-      seed outside its range.
+    InputError: an unknown kind, less than one sequence, position or id, or a seed
+      outside its range.
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=64)
+    >>> probe.inputs(configs.get('tiny_gpt2'), jnp.array([0, 1, 999])).shape
+    (3, 64)
   """
 
   kind: str
@@ -38,21 +47,33 @@ class Probe:
   def __post_init__(self):
     if self.kind not in KINDS:
       raise InputError(f'probe kind {self.kind!r} is not one of {", ".join(KINDS)}')
-    for name in ('num_sequences', 'length', *(['num_ids'] if self.num_ids is not None else [])):
-      check_count(name, getattr(self, name))
+    check_count('num_sequences', self.num_sequences)
+    check_count('length', self.length)
+    if self.num_ids is not None:
+      check_count('num_ids', self.num_ids)
     as_seed(self.seed)
 
   def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:
-    """Sequences `index_B`: ids [B, T] int32, or vectors [B, T, D] float32.
+    """The sequences with the indices `index_B`, made for a network.
+
+    Args:
+      config: the network's architecture; vocab_size, width and embedding_std are used.
+      index_B: integers in [0, n).
+
+    Returns:
+      Token ids [B, T] in int32, or vectors [B, T, D] in float32.
 
     Raises:
       InputError: num_ids exceeds the network's vocabulary.
     """
     if self.kind == 'tokens':
-      if (self.num_ids or 0) > config.vocab_size:
-        raise InputError(f'num_ids={self.num_ids} exceeds the network\'s vocab_size={config.vocab_size}')
-      draw = lambda key: jax.random.randint(key, (self.length,), 0, self.num_ids or config.vocab_size)
+      num_ids = self.num_ids or config.vocab_size
+      if num_ids > config.vocab_size:
+        raise InputError(f"num_ids={num_ids} exceeds the network's vocab_size={config.vocab_size}")
+      draw = lambda key: jax.random.randint(key, (self.length,), 0, num_ids)
     else:
-      draw = lambda key: config.embedding_std * jax.random.normal(key, (self.length, config.width))
+      shape = (self.length, config.width)
+      draw = lambda key: config.embedding_std * jax.random.normal(key, shape)
     root = stream_key('probe', self.seed)
-    return jax.vmap(lambda index: draw(jax.random.fold_in(root, index)))(index_B.astype(jnp.uint32))
+    one = lambda index: draw(jax.random.fold_in(root, index))
+    return jax.vmap(one)(index_B.astype(jnp.uint32))

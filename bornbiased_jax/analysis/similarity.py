@@ -1,8 +1,8 @@
-"""Similarity of representations and their common direction, in one pass and O(n) time.
+"""Similarity of representations and the direction they share (Fig 2, Findings 2.1 and 2.2).
 
-For unit vectors u_i the mean cosine over pairs is (|sum u_i|² - n) / (n (n - 1)),
-so the sum of unit vectors is all that is kept (Fig 2, Findings 2.1 and 2.2).
-A zero vector counts as orthogonal to all.
+The mean cosine over all pairs of n unit vectors u_i is (|sum u_i|² - n) / (n (n - 1)).
+The sum of the unit vectors is therefore all that has to be kept, one pass over the
+sequences is enough, and the time is O(n). A zero vector counts as orthogonal to all.
 """
 
 import jax
@@ -14,34 +14,57 @@ from bornbiased_jax.analysis.statistics import Statistic
 
 
 def normalize(x: jax.Array) -> jax.Array:
-  """Unit vectors along the last axis, in float32; a zero vector stays zero."""
+  """Scales vectors along the last axis to length 1, in float32. A zero vector stays zero.
+
+  Example:
+    >>> normalize(jnp.array([[0., 4.], [0., 0.]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+  """
   x = x.astype(jnp.float32)
   squared = jnp.sum(x * x, axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.where(squared == 0, 1.0, squared))
 
 
 def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
-  """Similarity of different sequences in the intermediate `name`, [..., B, D].
+  """How similar the representations of different sequences are.
 
-  Results: `direction` [..., D], the mean of the unit vectors (for
-  'hidden_last' the paper's contraction direction); `cosine` [...], their mean
-  pairwise cosine (for 'residual_last' by layer); and with `pair_std`
-  `cosine_std` [...], the std of the cosine over pairs, from the second
-  moment of the unit vectors, [..., D, D].
+  Args:
+    name: an intermediate of shape [..., B, D], one vector per sequence, such as
+      'hidden_last', or 'residual_last' for one value per layer.
+    pair_std: also measure how the cosine varies over pairs. This needs the second
+      moment of the unit vectors, [..., D, D].
+
+  Returns:
+    A statistic with the results
+    direction [..., D]: the mean of the unit vectors; for 'hidden_last' it is the
+      paper's contraction direction.
+    cosine [...]: the mean cosine over pairs of different sequences.
+    cosine_std [...], with `pair_std`: the standard deviation of the cosine over pairs.
+
+  Example:
+    >>> alike = inter_sequence('hidden_last')
+    >>> sums = alike.measure({'hidden_last': jnp.array([[1., 0.], [1., 0.], [0., 1.]])})
+    >>> round(float(alike.summarize(sums)['cosine']), 4)  # One pair of three is alike.
+    0.3333
   """
 
   def measure(outputs):
     unit = normalize(outputs[name])
-    sums = {'unit_sum': jnp.sum(unit, axis=-2), 'nonzero': jnp.sum(jnp.any(unit != 0, axis=-1), axis=-1),
+    # A nonzero vector has cosine 1 with itself, which is no pair; a zero vector has 0.
+    nonzero = jnp.sum(jnp.any(unit != 0, axis=-1), axis=-1)
+    sums = {'unit_sum': jnp.sum(unit, axis=-2), 'nonzero': nonzero,
             'count': jnp.int32(unit.shape[-2])}
     return sums | ({'moment': jnp.einsum('...bd,...be->...de', unit, unit)} if pair_std else {})
 
   def summarize(sums):
-    count = int(sums['count'])
-    cosine = mean_off_diagonal(np.sum(_float64(sums['unit_sum']) ** 2, axis=-1), sums['nonzero'], count)
+    count, nonzero = int(sums['count']), sums['nonzero']
+    total = np.sum(_float64(sums['unit_sum']) ** 2, axis=-1)
+    cosine = mean_off_diagonal(total, nonzero, count)
     results = {'direction': sums['unit_sum'] / count, 'cosine': cosine}
     if pair_std:
-      squared = mean_off_diagonal(np.sum(_float64(sums['moment']) ** 2, axis=(-2, -1)), sums['nonzero'], count)
+      # The squared norm of the moment is the sum of squared cosines over all pairs.
+      total_squared = np.sum(_float64(sums['moment']) ** 2, axis=(-2, -1))
+      squared = mean_off_diagonal(total_squared, nonzero, count)
       results['cosine_std'] = np.sqrt(np.maximum(0, squared - cosine**2))
     return results
 
@@ -49,10 +72,22 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
 
 
 def intra_sequence(name: str) -> Statistic:
-  """Similarity of the positions of one sequence in the intermediate `name`, [..., B, T, D] (Fig 8).
+  """How similar the representations of one sequence's positions are (Fig 8).
 
-  Results, over sequences: `cosine` [...], the mean cosine over pairs of
-  distinct positions (NaN for T = 1), and its `standard_error` [...].
+  Args:
+    name: an intermediate of shape [..., B, T, D], such as 'residual'.
+
+  Returns:
+    A statistic with the results
+    cosine [...]: the mean over sequences of the mean cosine over pairs of different
+      positions; NaN for T = 1.
+    standard_error [...]: the standard error of that mean over sequences.
+
+  Example:
+    >>> alike = intra_sequence('hidden')
+    >>> sums = alike.measure({'hidden': jnp.array([[[1., 0.], [1., 0.], [0., 1.]]])})
+    >>> round(float(alike.summarize(sums)['cosine']), 4)
+    0.3333
   """
 
   def measure(outputs):
@@ -61,7 +96,8 @@ def intra_sequence(name: str) -> Statistic:
     own = jnp.sum(unit * unit, axis=(-2, -1))
     pairs = jnp.sum(jnp.sum(unit, axis=-2) ** 2, axis=-1) - own
     cosine = pairs / (T * (T - 1)) if T > 1 else jnp.full_like(pairs, jnp.nan)
-    return {'cosine': cosine.sum(-1), 'squared': (cosine**2).sum(-1), 'count': jnp.int32(cosine.shape[-1])}
+    return {'cosine': cosine.sum(-1), 'squared': (cosine**2).sum(-1),
+            'count': jnp.int32(cosine.shape[-1])}
 
   def summarize(sums):
     count = int(sums['count'])
@@ -73,21 +109,59 @@ def intra_sequence(name: str) -> Statistic:
 
 
 def mean_off_diagonal(total: np.ndarray, diagonal: np.ndarray, count: int) -> np.ndarray:
-  """Mean over the ordered pairs i != j, from the sum over all pairs and over those with i = j; NaN for count < 2."""
+  """The mean over all pairs of different items, from a sum that includes equal ones.
+
+  Args:
+    total: the sum over all ordered pairs (i, j).
+    diagonal: the part of it that belongs to pairs with i = j.
+    count: number of items, n.
+
+  Returns:
+    The mean over the n (n - 1) ordered pairs with i != j; NaN for n < 2.
+
+  Example:
+    >>> mean_off_diagonal(total=11.0, diagonal=5.0, count=3)
+    1.0
+  """
   return (total - diagonal) / (count * (count - 1)) if count > 1 else np.full_like(total, np.nan)
 
 
 def isotropic_std(count: int, width: int) -> float:
-  """Std of the mean pairwise cosine of `count` independent isotropic directions in `width` dimensions."""
+  """Standard deviation of the mean pairwise cosine of independent random directions.
+
+  It is sqrt(2 / (d n (n - 1))) for n isotropic directions in d dimensions.
+
+  Args:
+    count: number of directions, n; NaN is returned for n < 2.
+    width: number of dimensions, d.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> analysis.isotropic_std(count=2, width=100)  # One cosine varies by 1 / sqrt(d).
+    0.1
+  """
   return (2 / (width * count * (count - 1))) ** 0.5 if count > 1 else float('nan')
 
 
 def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
-  """log10 P that `count` independent isotropic directions in `width` dimensions are as similar (Tables 2 and 3).
+  """log10 of the probability that random directions are at least as similar (Tables 2, 3).
 
-  The sum of n independent isotropic unit vectors is nearly N(0, n/d), so that
-  d |sum|² / n is chi-squared with d degrees of freedom. Good for n of tens
-  and more; -inf where the probability is below the smallest float.
+  Each coordinate of the sum of n independent isotropic unit vectors in d dimensions is
+  nearly N(0, n/d), so that d |sum|² / n is chi-squared with d degrees of freedom. The
+  approximation is good for n of a few tens and more.
+
+  Args:
+    cosine: mean pairwise cosines, any shape.
+    count: number of directions, n.
+    width: number of dimensions, d.
+
+  Returns:
+    An array of the shape of `cosine`; -inf where the probability is below the smallest
+    float.
+
+  Example:
+    >>> round(float(isotropic_log10_p(0.04, count=101, width=2)), 4)  # p = exp(-5)
+    -2.1715
   """
   squared_sum = count + count * (count - 1) * np.asarray(cosine, np.float64)
   return stats.chi2.logsf(width * squared_sum / count, width) / np.log(10)

@@ -1,6 +1,9 @@
-"""The paper's simplified layers, without residual stream, positions or weights of their own for attention.
+"""Stacks of the paper's simplified layers, with neither residual stream nor positions.
 
-MLP0(x) = W_2 f(W_1 x) and Attn0(x)_i = (x_1 + … + x_i) / i, in any sequence.
+    MLP0(x) = W_2 f(W_1 x)                     a random MLP without biases
+    Attn0(x)_i = (x_1 + … + x_i) / i           uniform attention without weights
+
+The layers can be stacked in any order, with LayerNorm in between if wanted.
 """
 
 import dataclasses
@@ -22,12 +25,16 @@ class StackConfig:
   """A stack of simplified layers.
 
   Args:
-    layers: 'mlp' (MLP0), 'attention' (Attn0) or 'norm' (LayerNorm), in order.
-    width: channels, d.
-    mlp_width: hidden units of MLP0.
+    layers: in order, each 'mlp' (MLP0), 'attention' (Attn0) or 'norm' (LayerNorm
+      without parameters).
+    width: number of channels, d.
+    mlp_width: number of hidden units of MLP0.
     activation: as in ModelConfig.
-    std: of all weights at init.
-    embedding_std: of a Gaussian probe's inputs.
+    std: standard deviation of all weights at initialization.
+    embedding_std: standard deviation of a Gaussian probe's inputs.
+
+  Raises:
+    InputError: an unknown layer or activation.
   """
 
   layers: tuple[str, ...]
@@ -46,17 +53,48 @@ class StackConfig:
 
 
 def mlp0(x: jax.Array, up: jax.Array, down: jax.Array, activation: str) -> jax.Array:
-  """W_2 f(W_1 x): [..., D] with up, W_1, [D, F] and down, W_2, [F, D]."""
+  """W_2 f(W_1 x), one MLP0 layer.
+
+  Args:
+    x: inputs [..., D].
+    up: W_1, [D, F].
+    down: W_2, [F, D].
+    activation: the name of f.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> analysis.mlp0(jnp.array([-1., 2.]), jnp.eye(2), jnp.eye(2), 'relu').tolist()
+    [0.0, 2.0]
+  """
   return activate(activation, x @ up) @ down
 
 
 def attn0(x_BTD: jax.Array) -> jax.Array:
-  """Uniform causal attention: the running mean over positions."""
-  return jnp.cumsum(x_BTD, axis=1) / jnp.arange(1, x_BTD.shape[1] + 1)[:, None]
+  """Uniform causal attention: the running mean over positions.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> analysis.attn0(jnp.array([[[1.], [3.], [5.]]])).tolist()
+    [[[1.0], [2.0], [3.0]]]
+  """
+  return jnp.cumsum(x_BTD, axis=1) / jnp.arange(1, x_BTD.shape[1] + 1)[None, :, None]
 
 
 def draw_stack(config: StackConfig, seed) -> list[dict]:
-  """Weights N(0, std²) of each layer: {'up', 'down'} of an MLP0, the same for every activation, else {}."""
+  """The weights of the random stack with this seed, drawn from N(0, config.std²).
+
+  They do not depend on the activation, so that activations can be compared on the same
+  weights.
+
+  Returns:
+    One dict per layer: 'up' [D, F] and 'down' [F, D] for an MLP0, otherwise empty.
+
+  Example:
+    >>> from bornbiased_jax.analysis import simplified
+    >>> config = simplified.StackConfig(('mlp', 'attention'), width=8, mlp_width=32)
+    >>> [sorted(weights) for weights in simplified.draw_stack(config, seed=42)]
+    [['down', 'up'], []]
+  """
   key = stream_key('simplified', seed)
 
   def mlp_weights(i):
@@ -67,11 +105,14 @@ def draw_stack(config: StackConfig, seed) -> list[dict]:
   return [mlp_weights(i) if layer == 'mlp' else {} for i, layer in enumerate(config.layers)]
 
 
-def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array, names: tuple[str, ...]) -> dict:
-  """Intermediates by name, by analogy with `Transformer.read`.
+def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array,
+               names: tuple[str, ...]) -> dict:
+  """Runs a stack on a batch and returns the intermediates in `names`.
 
-  'residual' [L, B, T, D], the output of each layer; 'residual_last'
-  [L, B, D]; 'preactivation' [M, B, T, F], W_1 x of the M MLPs.
+  The names follow those of the transformer:
+    residual [L, B, T, D]: the output of each layer.
+    residual_last [L, B, D]: the same at the last position.
+    preactivation [M, B, T, F]: W_1 x of each of the M MLP0 layers.
   """
   outputs, preactivations = [], []
   for layer, weights in zip(config.layers, params, strict=True):
@@ -83,13 +124,21 @@ def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array, names:
     else:
       x_BTD = jax.nn.standardize(x_BTD)
     outputs.append(x_BTD)
-  out = {'residual': jnp.stack(outputs), 'residual_last': jnp.stack([x_BTD[:, -1] for x_BTD in outputs])}
-  if 'preactivation' in names:
+  out = {'residual': jnp.stack(outputs),
+         'residual_last': jnp.stack([x_BTD[:, -1] for x_BTD in outputs])}
+  if 'preactivation' in names:  # A stack without MLP0 has none to put together.
     out['preactivation'] = jnp.stack(preactivations)
   return {name: out[name] for name in names}
 
 
 def stack(config: StackConfig) -> Network:
-  """Random stacks as a family of networks for `ensemble.measure`, with Gaussian probes."""
+  """Random stacks as a family of networks for `ensemble.measure`, to read Gaussian probes.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> network = analysis.stack(analysis.StackConfig(('mlp',), width=64, mlp_width=256))
+    >>> network.draw(seed=42)[0]['up'].shape
+    (64, 256)
+  """
   return Network(config, lambda seed: draw_stack(config, seed),
                  lambda params, inputs, names: read_stack(config, params, inputs, names))

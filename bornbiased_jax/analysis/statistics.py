@@ -1,7 +1,8 @@
 """Statistics of a network's outputs that add up over batches, devices and hosts.
 
-A statistic's state is a pytree of counts and sums over sequences, so that the
-state of a whole is the sum of its parts' states, in any grouping.
+A statistic first reduces each batch to counts and sums over its sequences. Adding up the
+sums of all batches gives the sums over all sequences, however these were divided into
+batches. Results are computed from the sums only at the end.
 """
 
 from collections.abc import Callable
@@ -11,17 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+# A pytree of arrays that are counts or sums over sequences.
 Sums = Any
 
 
 class Statistic(NamedTuple):
-  """An additive statistic.
+  """A statistic that adds up over sequences.
 
   Attributes:
-    reads: names of the intermediates it needs (transformer.READS).
-    measure: outputs of a batch, a dict of arrays by name → sums over its
-      sequences (counts int32, sums float32). Jittable.
-    summarize: sums over all sequences, as numpy arrays → dict of results.
+    reads: names of the intermediates that it needs (transformer.READS).
+    measure: turns a batch's intermediates, a dict of arrays by name, into sums over
+      its sequences. Counts are int32 and sums float32. Can be jitted.
+    summarize: turns the sums over all sequences, as numpy arrays, into a dict of results.
   """
 
   reads: tuple[str, ...]
@@ -30,30 +32,58 @@ class Statistic(NamedTuple):
 
 
 def merge(a: Sums, b: Sums) -> Sums:
-  """Sums over the sequences of both: exact for counts, to rounding for floats."""
+  """The sums over the sequences of two parts: exact for counts, up to rounding for floats.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> int(analysis.merge({'count': 2}, {'count': 3})['count'])
+    5
+  """
   return jax.tree.map(jnp.add, a, b)
 
 
 def combine(statistics: dict[str, Statistic]) -> Statistic:
-  """Several statistics of one forward pass; sums and results by name."""
+  """Several statistics of one forward pass, as one whose results are dicts by their names.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> hidden = analysis.inter_sequence('hidden_last')
+    >>> analysis.combine({'token': analysis.predictions(2048), 'hidden': hidden}).reads
+    ('logits_last', 'hidden_last')
+  """
+  each = statistics.items()
+  # A dict drops duplicates and keeps the order, unlike a set.
+  reads = dict.fromkeys(read for statistic in statistics.values() for read in statistic.reads)
   return Statistic(
-      reads=tuple(dict.fromkeys(name for statistic in statistics.values() for name in statistic.reads)),
-      measure=lambda outputs: {name: statistic.measure(outputs) for name, statistic in statistics.items()},
-      summarize=lambda sums: {name: statistic.summarize(sums[name]) for name, statistic in statistics.items()},
+      reads=tuple(reads),
+      measure=lambda outputs: {name: statistic.measure(outputs) for name, statistic in each},
+      summarize=lambda sums: {name: statistic.summarize(sums[name]) for name, statistic in each},
   )
 
 
 def histogram(name: str, edges: np.ndarray) -> Statistic:
-  """How the values of the intermediate `name` fall into the bins between `edges`.
+  """A histogram of all values of one intermediate.
 
-  Values outside the edges are counted in the outermost bins; of all values
-  fewer than 2^31 may be counted. Results: `density` [bins], per unit of the
-  value.
+  Args:
+    name: the intermediate.
+    edges: increasing edges of the bins, one more than there are bins. Values outside
+      are counted in the outermost bins.
+
+  Returns:
+    A statistic with the result `density` [bins], the share of values per unit of the
+    value. Counts are int32, which limits it to fewer than 2^31 values.
+
+  Example:
+    >>> values = histogram('hidden', edges=[0, 1, 2])
+    >>> counts = values.measure({'hidden': jnp.array([0.5, 1.2, 1.7, 9.0])})
+    >>> values.summarize(counts)['density'].tolist()
+    [0.25, 0.75]
   """
   edges = np.asarray(edges, np.float32)
 
   def measure(outputs):
-    bin_of = jnp.clip(jnp.searchsorted(edges, outputs[name].ravel(), side='right') - 1, 0, edges.size - 2)
+    bin_of = jnp.searchsorted(edges, outputs[name].ravel(), side='right') - 1
+    bin_of = jnp.clip(bin_of, 0, edges.size - 2)
     return jnp.zeros(edges.size - 1, jnp.int32).at[bin_of].add(1)
 
   def summarize(count):
@@ -63,5 +93,14 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
 
 
 def p_value_text(log10_p: float) -> str:
-  """A p-value for eyes: nothing below 1e-12 is told apart, since no model of the null holds so far out."""
+  """A p-value as text for readers, from its logarithm.
+
+  Below 1e-12 no digits are given, since no model of the null hypothesis is accurate so
+  far in its tail.
+
+  Example:
+    >>> from bornbiased_jax import analysis
+    >>> analysis.p_value_text(-2.0), analysis.p_value_text(-40.0)
+    ('0.01', '< 1e-12')
+  """
   return '< 1e-12' if log10_p < -12 else f'{10**log10_p:.2g}'

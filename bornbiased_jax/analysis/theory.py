@@ -1,6 +1,7 @@
-"""Closed forms for infinitely wide networks and long sequences (Propositions 2, 4 and 5, Eq 2), and for baselines.
+"""Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-Functions of arrays are jittable and broadcast. Similarities are cosines in [-1, 1].
+Two more give what the fingerprints PCS and CKA show for unrelated networks. Functions
+of arrays broadcast and can be jitted. Similarities are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -16,105 +17,193 @@ from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, draw_params
 
 
 def relu_similarity(similarity: jax.Array) -> jax.Array:
-  """Cosine after one wide random ReLU layer of two inputs with the given cosine (Prop 2).
+  """Cosine of two vectors after one infinitely wide random ReLU layer (Prop 2).
 
-  The degree-1 arc-cosine kernel of Cho and Saul (2009), normalized:
-  (sqrt(1 - r²) + r (pi - arccos r)) / pi. From 0: 1/pi, then 0.4937, to 1.
+  For inputs of cosine r it is (sqrt(1 - r²) + r (pi - arccos r)) / pi, the normalized
+  arc-cosine kernel of degree 1 of Cho and Saul (2009). Orthogonal inputs get 1/pi after
+  the first layer, 0.4937 after the second, and approach 1.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> round(float(theory.relu_similarity(0.0)), 4)
+    0.3183
   """
+  # Rounding may take a cosine past 1, where the square root would be NaN.
   r = jnp.clip(similarity, -1.0, 1.0)
   return (jnp.sqrt(1 - r * r) + r * (jnp.pi - jnp.arccos(r))) / jnp.pi
 
 
-def activation_similarity(activation: Callable[[jax.Array], jax.Array], similarity: jax.Array, scale: float = 1.0,
-                          gated: bool = False, num_nodes: int = 64) -> jax.Array:
-  """Cosine after one wide random layer, for any activation, by Gauss–Hermite quadrature.
+def activation_similarity(activation: Callable[[jax.Array], jax.Array], similarity: jax.Array,
+                          scale: float = 1.0, gated: bool = False,
+                          num_nodes: int = 64) -> jax.Array:
+  """Cosine of two vectors after one infinitely wide random layer with any activation.
 
-  Pre-activations of the two inputs are jointly normal with mean 0, standard
-  deviation `scale` and correlation `similarity`; the result is
-  E[f(u) f(v)] / E[f(u)²]. A gated unit multiplies f by an independent linear
-  one, whose own factor is `similarity`: from orthogonal inputs it makes
-  orthogonal outputs whatever the activation, as an odd activation does.
+  The pre-activations u and v of the two inputs are jointly normal with mean 0, standard
+  deviation `scale` and correlation `similarity`. The result, E[f(u) f(v)] / E[f(u)²], is
+  computed by Gauss–Hermite quadrature.
+
+  A gated unit multiplies f by an independent linear unit, which contributes the factor
+  `similarity`. Orthogonal inputs therefore stay orthogonal behind a gated layer whatever
+  the activation, and behind any layer with an odd activation.
 
   Args:
     activation: f, elementwise.
     similarity: cosine of the inputs, any shape.
-    scale: std of a pre-activation; LayerNorm sets it to linear_std sqrt(width).
-    gated: f(gate) · up instead of f(up).
-    num_nodes: quadrature nodes a dimension; kinks (ReLU) converge slowly.
+    scale: standard deviation of a pre-activation. After LayerNorm it is
+      linear_std sqrt(width).
+    gated: the layer computes f(gate) * up instead of f(up).
+    num_nodes: quadrature nodes per dimension. With a kink, as in ReLU, the quadrature
+      converges slowly.
 
   Returns:
-    Cosine of the outputs, the shape of `similarity`.
+    Cosine of the outputs, in the shape of `similarity`.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> bool(abs(theory.activation_similarity(jnp.tanh, 0.0)) < 1e-6)
+    True
   """
   node, weight = np.polynomial.hermite_e.hermegauss(num_nodes)
   weight = weight / weight.sum()
+  # u from one node and v from two independent ones give the correlation r.
   r = jnp.asarray(similarity, jnp.float32)[..., None, None]
-  u = scale * node[:, None]
-  v = scale * (r * node[:, None] + jnp.sqrt(jnp.maximum(0.0, 1 - r * r)) * node)
+  leading_axes = tuple(range(r.ndim - 2))
+  one, other = (np.expand_dims(x, leading_axes) for x in (node[:, None], node[None]))
+  u = scale * one
+  v = scale * (r * one + jnp.sqrt(jnp.maximum(0.0, 1 - r * r)) * other)
   product = jnp.einsum('...ij,i,j->...', activation(u) * activation(v), weight, weight)
   own = jnp.sum(activation(scale * jnp.asarray(node, jnp.float32)) ** 2 * weight)
   return product / own * (similarity if gated else 1.0)
 
 
-def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: jax.Array, num_layers: int) -> jax.Array:
-  """Similarities after layers 1, …, num_layers, stacked on a leading axis."""
+def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: jax.Array,
+            num_layers: int) -> jax.Array:
+  """Similarities after layers 1 to `num_layers`, stacked on a leading axis.
+
+  Args:
+    similarity_map: the map from the similarity before a layer to the one after it.
+    start: similarity of the inputs, any shape.
+    num_layers: number of layers.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> [f'{r:.4f}' for r in theory.iterate(theory.relu_similarity, 0.0, num_layers=2)]
+    ['0.3183', '0.4937']
+  """
   step = lambda r, _: (similarity_map(r),) * 2
   return lax.scan(step, jnp.asarray(start, jnp.float32), length=num_layers)[1]
 
 
 def amplified_similarity(similarity: jax.Array, length: jax.Array) -> jax.Array:
-  """Cosine of the means of two sequences whose tokens all have cosine `similarity` (Prop 4).
+  """Cosine of the means of two sequences, by which attention amplifies contraction (Prop 4).
 
-  T r / (1 + (T - 1) r): uniform attention averages away what the tokens of a
-  sequence do not share. After ReLU's 1/pi it is T / (T + pi - 1).
+  If any two tokens, of one sequence or of both, have cosine r, then the means over T
+  tokens have cosine T r / (1 + (T - 1) r): uniform attention averages away what tokens
+  do not share. For the r = 1/pi of a ReLU layer this is T / (T + pi - 1).
+
+  Args:
+    similarity: cosine of any two tokens, r.
+    length: number of tokens per sequence, T.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> round(theory.amplified_similarity(1 / 3.14159, length=100), 4)
+    0.979
   """
   return length * similarity / (1 + (length - 1) * similarity)
 
 
 def position_similarity(depth: int) -> float:
-  """Mean cosine over pairs of distinct positions after `depth` layers of uniform causal attention, T → ∞ (Prop 5).
+  """Mean cosine over pairs of positions of a long sequence behind uniform attention (Prop 5).
 
-  R_l = sum_j C(l-1, j) G(l+j) G(l-j) (2/3)^(l-j) / G(2l-1): 2/3, 8/9, 0.938, …
-  It follows from averaging log-time: the l-fold causal mean weighs the past
-  by a gamma density. Good to 1 % for l <= 2, slower in T for deeper stacks.
+  After l layers of uniform causal attention on T → ∞ independent inputs it is
+
+      R_l = sum over j < l of C(l-1, j) Γ(l+j) Γ(l-j) (2/3)^(l-j) / Γ(2l-1),
+
+  that is 2/3, 8/9, 0.938, … The l-fold causal mean weighs the past by a gamma density in
+  log-time, from which the sum follows. At finite T it is good to 1 % for l <= 2;
+  deeper stacks approach it more slowly.
+
+  Args:
+    depth: number of layers, l.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> round(float(theory.position_similarity(depth=2)), 4)
+    0.8889
   """
+  # Logarithms, because the gamma functions overflow for deep stacks.
   j = jnp.arange(depth)
-  log_terms = (gammaln(depth) - gammaln(j + 1) - gammaln(depth - j) + gammaln(depth + j) + gammaln(depth - j)
+  log_terms = (gammaln(depth) - gammaln(j + 1) - gammaln(depth - j)
+               + gammaln(depth + j) + gammaln(depth - j)
                + (depth - j) * jnp.log(2 / 3) - gammaln(2 * depth - 1))
   return jnp.sum(jnp.exp(log_terms))
 
 
 def positional_std(position: jax.Array, score_std: float = 0.0, width: float = jnp.inf,
                    coherence: jax.Array = 1.0) -> jax.Array:
-  """Std of the value aggregate at position i = 1, 2, … over that of a value.
+  """Standard deviation of the value aggregate at a position, relative to that of one value.
 
-  Under uniform attention 1/sqrt(i) (Eq 2). A random network's scores are
-  nearly N(0, s²), with two consequences, derived here: the weights are
-  lognormal, so that fewer positions count, sum a² = e^{s²} / (e^{s²} + i - 1);
-  and they lean towards the values whose keys match the query, a part common
-  to all positions, of variance s²/d, that no averaging removes. RoPE turns
-  the match with distance and leaves of it only its `coherence`.
+  Under uniform attention it is 1/sqrt(i) at position i (Eq 2). The scores of a random
+  network are nearly N(0, s²), which has two consequences that are derived here. First,
+  the weights a are lognormal, so that fewer positions count: the sum of a² is
+  e^{s²} / (e^{s²} + i - 1). Second, the weights lean towards the values whose keys match
+  the query. This part is common to all positions, has variance s²/d, and is not removed
+  by averaging. RoPE turns the match with distance and leaves only its `coherence`.
 
   Args:
-    position: i, from 1.
-    score_std: s; at init linear_std² · width after LayerNorm or RMSNorm.
-    width: d; infinite by default.
-    coherence: `rotary_coherence` of each position; 1 without RoPE.
+    position: i, counted from 1, any shape.
+    score_std: s. At initialization, behind LayerNorm or RMSNorm, it is
+      linear_std² * width. 0 means uniform attention.
+    width: number of channels, d; infinite by default.
+    coherence: `rotary_coherence` of each position, or 1 without RoPE.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> float(theory.positional_std(4))
+    0.5
   """
   spread = jnp.exp(score_std**2)
-  return jnp.sqrt(spread / (spread + position - 1) + coherence * score_std**2 / width * (1 - 1 / position))
+  matched = coherence * score_std**2 / width * (1 - 1 / position)
+  return jnp.sqrt(spread / (spread + position - 1) + matched)
 
 
 def rotary_coherence(position: jax.Array, theta: float, head_size: int) -> jax.Array:
-  """Mean over RoPE's frequencies w of |mean over j < i of e^{iwj}|²: 1 at i = 1, falling as wavelengths fit in i."""
+  """How much of the match between query and keys RoPE leaves at each position.
+
+  It is the squared length of the mean of the unit vectors at the angles 0, w, 2w, …,
+  (i - 1) w, averaged over RoPE's frequencies w. At position i = 1 it is 1, and it falls
+  as more wavelengths fit into i positions.
+
+  Args:
+    position: i, counted from 1, any shape.
+    theta: config.rope_theta.
+    head_size: number of channels of one head.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> round(float(theory.rotary_coherence(1, theta=10000.0, head_size=64)), 4)
+    1.0
+  """
   frequency = theta ** (-2 * np.arange(head_size // 2) / head_size)
   i = jnp.asarray(position)[..., None]
+  frequency = np.expand_dims(frequency, tuple(range(i.ndim - 1)))
+  # The sum of the unit vectors is a geometric series of length |sin(w i / 2) / sin(w / 2)|.
   return jnp.mean((jnp.sin(frequency * i / 2) / (i * np.sin(frequency / 2))) ** 2, axis=-1)
 
 
 def independent_pcs(config: ModelConfig) -> float:
-  """Cosine of all parameters but embeddings and head of two independent random networks (`baselines.pcs`).
+  """What the fingerprint PCS (`lineage.baselines.pcs`) shows for independent random networks.
 
-  Matrices are orthogonal, but the G gains of norms are 1 in both: G / (G + sum of n σ² over matrices of n entries).
+  PCS is the cosine of all parameters except embeddings and LM head. Independent matrices
+  are orthogonal, but all G norm gains are 1 in both networks. The cosine is therefore
+  G / (G + the sum of n σ² over matrices of n entries with standard deviation σ).
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> from bornbiased_jax.analysis import theory
+    >>> round(theory.independent_pcs(configs.get('tiny_llama2')), 3)
+    0.453
   """
   shapes = jax.eval_shape(lambda: draw_params(config, 0))
   body = {name: leaf for name, leaf in shapes.items() if name not in EMBEDDING_LEAVES}
@@ -128,5 +217,14 @@ def independent_pcs(config: ModelConfig) -> float:
 
 
 def independent_cka(num_statements: int, width: int) -> float:
-  """Biased linear CKA of independent Gaussian states: d / (d + n), which is not 0 (`baselines.reef`)."""
+  """Linear CKA of independent Gaussian states, as REEF (`lineage.baselines.reef`) measures it.
+
+  The estimator is biased: for n statements and states of width d it gives d / (d + n)
+  instead of 0.
+
+  Example:
+    >>> from bornbiased_jax.analysis import theory
+    >>> theory.independent_cka(num_statements=100, width=300)
+    0.75
+  """
   return width / (width + num_statements)

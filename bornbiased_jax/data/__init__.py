@@ -1,12 +1,12 @@
 """Text as batches of token ids.
 
-  text             documents from files, folders and data sets
+  text             documents from files, folders and prepared data sets
   tokenizers       bytes, SentencePiece and GPT-2's BPE behind one interface
-  memory_map       ids on disk, written so that a stopped run goes on
-  corpus           ids of a text, and the batch at a step
+  memory_map       token ids in a folder on disk; a stopped call goes on where it was
+  corpus           the token ids of a text, and the batch at each training step
 
-tinyshakespeare.txt.xz is the one text that the package brings.
+The package contains one text, tinyshakespeare.txt.xz.
 """
 
-from bornbiased_jax.data.corpus import Corpus, hold_out, load, write
+from bornbiased_jax.data.corpus import Corpus, batch, first_windows, hold_out, load, write
 from bornbiased_jax.data.tokenizers import Tokenizer

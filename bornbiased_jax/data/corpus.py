@@ -1,4 +1,4 @@
-"""A corpus: one long array of token ids, and its windows in an order that a data seed defines."""
+"""A corpus: one long array of token ids, read in windows whose order a data seed decides."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -14,20 +14,22 @@ from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 
 IN_MEMORY_CHARACTERS = 64 * 10**6
+# Files that hold token ids and nothing else, and the type of the ids.
 RAW = {'.bin': 'uint16', '.uint16': 'uint16', '.uint32': 'uint32'}
 CHUNK = 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-  """Documents one after another, each followed by the tokenizer's `end_id`.
+  """The token ids of documents in a row, each followed by the tokenizer's `end_id`.
 
   Attributes:
-    tokens: ids [n], unsigned; a memory map, or an array.
-    vocab_size: of the tokenizer.
-    name: of the file, folder or data set.
-    tokenizer: its name.
-    digest: of the ids, equal in memory and in a memory map; in the parts of `hold_out` that of the whole.
+    tokens: ids [n], unsigned; an array in memory or a memory map.
+    vocab_size: vocabulary size of the tokenizer.
+    name: name of the file, folder or data set.
+    tokenizer: name of the tokenizer.
+    digest: digest of the ids, the same for an array and a memory map. Both parts
+      that `hold_out` makes have the digest of the whole corpus.
   """
 
   tokens: np.ndarray
@@ -37,59 +39,72 @@ class Corpus:
   digest: str
 
   def metadata(self) -> dict:
-    """What identifies the corpus, for a checkpoint or results.json."""
+    """What identifies the corpus, as JSON for a checkpoint or for results.json."""
     return {'name': self.name, 'digest': self.digest, 'num_tokens': self.tokens.size,
             'vocab_size': self.vocab_size, 'tokenizer': self.tokenizer}
 
   def check(self, max_vocab: int) -> None:
-    """Reads all ids once, a chunk at a time.
+    """Checks that every id is below `max_vocab`. Reads the corpus once, in chunks.
 
     Raises:
-      InputError: names the first position whose id is not below `max_vocab`.
+      InputError: an id is too large. The message names the first one's position.
     """
     for start in range(0, self.tokens.size, CHUNK):
       chunk = self.tokens[start:start + CHUNK]
       if chunk.max() >= max_vocab:
         position = start + int(np.argmax(chunk >= max_vocab))
-        raise InputError(f'{self.name}: token {position} is id {self.tokens[position]}, outside the vocabulary of '
-                         f'{max_vocab} ids; choose a model with a larger vocab_size, or another tokenizer')
+        raise InputError(
+            f'{self.name}: token {position} is id {self.tokens[position]}, outside the vocabulary '
+            f'of {max_vocab} ids; choose a model with a larger vocab_size, or another tokenizer')
 
 
 def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
-  """The corpus `spec`.
+  """Loads the corpus that `spec` names.
 
   Args:
-    spec: a folder made by `write`; a file of ids and nothing else, `.uint16`,
-      `.uint32` or `.bin` (uint16); or text as in `text.sources`, for instance
-      'tinyshakespeare', tokenized in memory up to 64 million characters.
-    tokenizer: for text, by default bytes; for ids, what they were made by.
+    spec: a folder made by `write`; or a file that holds token ids and nothing
+      else, `.uint16`, `.uint32` or `.bin` (uint16); or text as in
+      `text.sources`, for instance 'tinyshakespeare'. Text is tokenized in
+      memory if it has at most 64 million characters.
+    tokenizer: for text, the tokenizer to use, by default bytes; for ids, the
+      tokenizer that made them.
 
   Raises:
-    InputError: names what is missing, damaged, empty or too large.
+    InputError: the corpus is missing, damaged, empty or too large, or its ids
+      were made by another tokenizer.
+
+  Example:
+    >>> from bornbiased_jax import data
+    >>> corpus = data.load('tinyshakespeare')
+    >>> bytes(corpus.tokens[:13].tolist())
+    b'First Citizen'
   """
   path = Path(spec).expanduser()
   if memory_map.is_complete(path):
     return _mapped(path, str(spec), tokenizer)
   if memory_map.is_begun(path):
-    raise InputError(f'{path} is not complete; give the command that tokenizes into it once more')
+    raise InputError(f'{path} is not complete; give the command that was writing it once more, '
+                     'and it goes on where it stopped')
   if path.suffix in RAW and path.is_file():
     return _raw(path, str(spec), tokenizer)
   return _tokenized(spec, tokenizer or tokenizers.load('bytes'))
 
 
-def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer, directory: str | os.PathLike) -> Corpus:
-  """Tokenizes text into a memory map, a folder with tokens.bin and tokens.json, behind a progress bar.
+def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
+          directory: str | os.PathLike) -> Corpus:
+  """Tokenizes text into a folder with tokens.bin and tokens.json, which `load` memory-maps.
 
-  The folder is complete once it has a tokens.json. Stopped at any moment, the
-  same call goes on from about a second earlier, to the same bytes.
+  The folder is complete once it contains tokens.json. If the call is stopped at
+  any moment, the same call later goes on from about a second before the stop and
+  ends with the same bytes. A progress bar shows how far it is.
 
   Args:
-    specs: text, as in `text.sources`.
-    tokenizer: its ids are stored as uint16 where they fit, else as uint32.
-    directory: a folder of its own, made where missing.
+    specs: texts, as in `text.sources`.
+    tokenizer: its ids are stored as uint16 if they fit, otherwise as uint32.
+    directory: a folder for this corpus alone; made if it is missing.
 
   Returns:
-    The corpus, as `load(directory)`.
+    The corpus, as `load(directory)` returns it.
 
   Raises:
     InputError: the text cannot be read or is empty, the folder holds other
@@ -105,8 +120,9 @@ def _tokenized(spec, tokenizer):
     fragments.append(fragment)
     size += len(fragment.text)
     if size > IN_MEMORY_CHARACTERS:
-      raise InputError(f'{name} has more than {IN_MEMORY_CHARACTERS // 10**6} million characters; first do python -m '
-                       f'experiments.tokenize_text --input={name} --output_dir=FOLDER, then name the folder')
+      raise InputError(f'{name} has more than {IN_MEMORY_CHARACTERS // 10**6} million characters, '
+                       'too many to tokenize in memory; write it to a folder once with '
+                       'corpus.write, then name that folder instead')
   if not fragments:
     raise InputError(f'{name}: no text')
   bar = tqdm(fragments, desc='tokenizing', delay=1, leave=False)
@@ -117,23 +133,33 @@ def _tokenized(spec, tokenizer):
 def _mapped(directory, name, tokenizer):
   tokens, described = memory_map.read(directory)
   if tokenizer and tokenizer.name != described['tokenizer']:
-    raise InputError(f'{directory} has the ids of tokenizer {described["tokenizer"]}, not of {tokenizer.name}; '
-                     'give that one, or tokenize again')
+    raise InputError(f'{directory} has the ids of tokenizer {described["tokenizer"]}, not of '
+                     f'{tokenizer.name}; give the tokenizer that made them, or tokenize again')
   return Corpus(tokens, described['vocab_size'], name, described['tokenizer'], described['digest'])
 
 
 def _raw(path, name, tokenizer):
   dtype, size = np.dtype(RAW[path.suffix]), path.stat().st_size
   if size % dtype.itemsize or not size:
-    raise InputError(f'{path}, {size} bytes, is not an array of {dtype}')
+    raise InputError(f'{path} is not an array of {dtype}: its size is {size} bytes')
   tokens = np.memmap(path, dtype, 'r')
-  largest = lambda: max(int(tokens[start:start + CHUNK].max()) for start in range(0, tokens.size, CHUNK))
+  largest = lambda: max(int(tokens[start:start + CHUNK].max())
+                        for start in range(0, tokens.size, CHUNK))
   return Corpus(tokens, tokenizer.vocab_size if tokenizer else 1 + largest(), name,
                 tokenizer.name if tokenizer else 'unknown', text.digest(tokens))
 
 
 def hold_out(whole: Corpus, share: float) -> tuple[Corpus, Corpus]:
-  """A corpus without its last tokens, to train on, and these, a share from 0 to 1 of all, to evaluate on."""
+  """Splits a corpus into its beginning, to train on, and its end, to evaluate on.
+
+  The end has the given share of all tokens, a number from 0 to 1.
+
+  Example:
+    >>> from bornbiased_jax import data
+    >>> train, held_out = data.hold_out(data.load('tinyshakespeare'), 0.1)
+    >>> train.name, held_out.name
+    ('tinyshakespeare, first 90%', 'tinyshakespeare, last 10%')
+  """
   kept = round(whole.tokens.size * (1 - share))
   part = lambda tokens, name: dataclasses.replace(whole, tokens=tokens, name=name)
   return (part(whole.tokens[:kept], f'{whole.name}, first {1 - share:.0%}'),
@@ -141,10 +167,10 @@ def hold_out(whole: Corpus, share: float) -> tuple[Corpus, Corpus]:
 
 
 def num_windows(tokens: np.ndarray, length: int) -> int:
-  """Windows of `length` + 1 ids that share their last id with the next one's first.
+  """Number of windows of `length` + 1 ids. The last id of each is the first of the next.
 
   Raises:
-    InputError: not one fits.
+    InputError: the tokens are too few for one window.
   """
   count = (len(tokens) - 1) // length
   if count < 1:
@@ -155,37 +181,46 @@ def num_windows(tokens: np.ndarray, length: int) -> int:
 
 def batch(tokens: np.ndarray, data_seed: int, step: int, batch_size: int, length: int,
           rows: slice | np.ndarray | None = None) -> np.ndarray:
-  """The batch at a step: a pure function of the data seed and the step.
+  """The batch at a training step, a pure function of the data seed and the step.
 
-  Steps read one window after another of epoch 0, 1, … without a gap; every
-  epoch has each window once, in an order drawn from (data_seed, epoch).
+  The steps read the windows of epoch 0, then those of epoch 1, and so on without
+  a gap. Every epoch has each window once, in an order drawn from
+  (data_seed, epoch).
 
   Args:
     tokens: ids [n] of a corpus.
     data_seed: whole number in [0, 2^64), independent of a network's seed.
-    step: optimizer steps before this one.
-    batch_size: sequences a step on all hosts together, B.
-    length: predicted positions of a sequence, T.
-    rows: which of the B this host needs; None: all.
+    step: number of optimizer steps before this one.
+    batch_size: sequences per step on all hosts together, B.
+    length: predicted positions per sequence, T.
+    rows: which of the B sequences this host needs, by default all.
 
   Returns:
-    Ids [rows, T + 1] int32: inputs are [:, :-1], targets [:, 1:]. Each id but
-    the first is a target once an epoch, save up to T - 1 at the end.
+    Ids [rows, T + 1] int32. Inputs are [:, :-1] and targets [:, 1:]. In every
+    epoch each id is a target once, except the first id and up to T - 1 ids at
+    the end of the corpus.
 
   Raises:
     InputError: the corpus is too short for one window.
 
   Example:
-    corpus.batch(tokens, data_seed=42, step=7, batch_size=128, length=2048, rows=slice(0, 32))
+    >>> from bornbiased_jax import data
+    >>> ids = np.arange(1000, dtype=np.uint16)
+    >>> data.batch(ids, data_seed=42, step=7, batch_size=4, length=8).shape
+    (4, 9)
   """
   count = num_windows(tokens, length)
+  # Windows are numbered on from epoch to epoch: sequence // count is the epoch.
   sequences = step * batch_size + np.arange(batch_size)[slice(None) if rows is None else rows]
   return _read_windows(tokens, [_order(data_seed, int(sequence) // count, count)[sequence % count]
                                 for sequence in sequences], length)
 
 
 def first_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
-  """The first `limit` windows in order, or all where there are fewer, [windows, T + 1] int32: for validation.
+  """The first `limit` windows in the order of the text, for validation.
+
+  Returns:
+    Ids [windows, T + 1] int32; all windows if there are fewer than `limit`.
 
   Raises:
     InputError: the corpus is too short for one window.
@@ -195,7 +230,11 @@ def first_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _order(data_seed, epoch, count):
-  """A permutation of the windows; from Philox's raw bits, which no release of numpy may change."""
+  """A random order of the windows of an epoch.
+
+  It comes from the raw bits of Philox. NumPy may change its shuffling functions in
+  any release, but not these bits.
+  """
   bits = np.random.Philox(key=np.array([data_seed, epoch], np.uint64)).random_raw(count)
   order = np.argsort(bits, kind='stable')
   order.flags.writeable = False
@@ -203,4 +242,5 @@ def _order(data_seed, epoch, count):
 
 
 def _read_windows(tokens, windows, length):
-  return np.stack([tokens[window * length:(window + 1) * length + 1] for window in windows]).astype(np.int32)
+  return np.stack([tokens[window * length:(window + 1) * length + 1]
+                   for window in windows]).astype(np.int32)

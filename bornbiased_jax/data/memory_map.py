@@ -1,4 +1,7 @@
-"""Token ids in a folder: tokens.bin, and tokens.json that says what it is and from what it was made."""
+"""A folder of token ids: tokens.bin holds the ids, tokens.json describes them and their text.
+
+While the folder is being written, progress.json says how far the writing is.
+"""
 
 from collections.abc import Iterable
 import itertools
@@ -17,32 +20,34 @@ from bornbiased_jax.files import write_atomically
 
 SCHEMA = 1
 SAVE_INTERVAL_S = 1.0
+# The progress of a call that has not tokenized anything yet.
 START = {'fragments': 0, 'position': 0, 'num_documents': 0, 'num_tokens': 0}
 
 
 def dtype_of(vocab_size: int) -> np.dtype:
-  """The smallest of uint16 and uint32 that holds every id."""
+  """The smaller of uint16 and uint32 that holds every id of a vocabulary."""
   return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
 def ids_of(fragment: text.Fragment, tokenizer: Tokenizer) -> np.ndarray:
-  """Ids of a part of a document, and `end_id` where the document ends."""
-  ids = tokenizer.encode(fragment.text, continues=not fragment.begins).astype(dtype_of(tokenizer.vocab_size))
+  """Ids of a fragment of a document, followed by `end_id` if the document ends with it."""
+  ids = tokenizer.encode(fragment.text, continues=not fragment.begins)
+  ids = ids.astype(dtype_of(tokenizer.vocab_size))
   return np.append(ids, ids.dtype.type(tokenizer.end_id)) if fragment.ends else ids
 
 
 def is_begun(directory: Path) -> bool:
-  """Whether tokenizing was begun there and can go on."""
+  """Whether the folder holds the beginning of a corpus, which `write` can complete."""
   return (directory / 'progress.json').is_file() and not is_complete(directory)
 
 
 def is_complete(directory: Path) -> bool:
-  """Whether all tokens are there: tokens.json is written last."""
+  """Whether the folder holds a whole corpus: tokens.json is written last."""
   return (directory / 'tokens.json').is_file()
 
 
 def read(directory: Path) -> tuple[np.ndarray, dict]:
-  """Ids [n], mapped, not read, and the content of tokens.json.
+  """Ids [n] as a memory map, and the content of tokens.json.
 
   Raises:
     InputError: a file is missing or damaged.
@@ -50,27 +55,32 @@ def read(directory: Path) -> tuple[np.ndarray, dict]:
   tokens_path = directory / 'tokens.bin'
   try:
     described = json.loads((directory / 'tokens.json').read_bytes())
-    schema, digest, dtype = described['schema'], described['digest'], dtype_of(described['vocab_size'])
+    schema, digest = described['schema'], described['digest']
+    dtype = dtype_of(described['vocab_size'])
     if not isinstance(described['tokenizer'], str):
       raise TypeError
     expected, size = described['num_tokens'] * dtype.itemsize, tokens_path.stat().st_size
   except (ValueError, KeyError, TypeError, OSError):
-    raise InputError(f'{directory} lacks tokens.bin, or its tokens.json is damaged; tokenize again') from None
+    raise InputError(f'{directory} lacks tokens.bin, or its tokens.json is damaged; '
+                     'tokenize again') from None
   if schema != SCHEMA:
     raise InputError(f'{directory}/tokens.json has schema {schema}, not {SCHEMA}; tokenize again')
   if size != expected or not size:
-    raise InputError(f'{tokens_path} has {size} bytes, not the {expected} of tokens.json; tokenize again')
+    raise InputError(f'{tokens_path} has {size} bytes, not the {expected} of tokens.json; '
+                     'tokenize again')
   tokens = np.memmap(tokens_path, dtype, 'r')
   if text.digest(tokens) != digest:
-    raise InputError(f'{tokens_path} is damaged: not the ids that tokens.json describes; tokenize again')
+    raise InputError(f'{tokens_path} is damaged: not the ids that tokens.json describes; '
+                     'tokenize again')
   return tokens, described
 
 
 def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer, directory: Path) -> None:
-  """Tokenizes text into the folder; see `corpus.write`."""
+  """Tokenizes text into the folder (see `corpus.write`)."""
   sources = text.sources(specs)
   request = {'schema': SCHEMA, 'tokenizer': tokenizer.name, 'vocab_size': tokenizer.vocab_size,
-             'sources': [{'name': source.name, 'size': source.size, 'digest': source.digest} for source in sources]}
+             'sources': [{'name': source.name, 'size': source.size, 'digest': source.digest}
+                         for source in sources]}
   try:
     directory.mkdir(parents=True, exist_ok=True)
     if is_complete(directory):
@@ -91,11 +101,16 @@ def _complete(directory, request, sources, tokenizer):
     raise InputError(f'{", ".join(source.name for source in sources)}: no text')
   tokens = np.memmap(directory / 'tokens.bin', dtype_of(tokenizer.vocab_size), 'r')
   counts = {name: progress[name] for name in ('num_documents', 'num_tokens')}
-  _save(directory, request | counts | {'dtype': tokens.dtype.name, 'digest': text.digest(tokens)}, 'tokens.json')
+  described = request | counts | {'dtype': tokens.dtype.name, 'digest': text.digest(tokens)}
+  _save(directory, described, 'tokens.json')
 
 
 def _begin(directory, request):
-  """The progress of an earlier run with the same request, of which tokens.bin may hold more but never less."""
+  """The progress of an earlier call with the same request, or START.
+
+  tokens.bin is written before progress.json and may hold more ids than that
+  counts. If it holds fewer, ids were lost, and tokenizing starts again.
+  """
   path, tokens_path = directory / 'progress.json', directory / 'tokens.bin'
   if path.exists():
     stored = _stored(path, request)
@@ -109,26 +124,31 @@ def _begin(directory, request):
 
 
 def _stored(path, request):
-  """What an earlier run says of itself; of another request only if it stored no token."""
+  """What an earlier call stored about itself, in progress.json or tokens.json.
+
+  It must have been the same request, unless it stored no token.
+  """
   try:
     earlier = json.loads(path.read_bytes())
-    counts = [earlier[name] for name in (START if path.name == 'progress.json' else ('num_tokens',))]
+    names = START if path.name == 'progress.json' else ('num_tokens',)
+    counts = [earlier[name] for name in names]
     same = request.items() <= earlier.items()
   except (ValueError, KeyError, TypeError, AttributeError):
     raise InputError(f'{path} is damaged; remove its folder, or choose another') from None
   if any(counts) and not same:
-    raise InputError(f'{path.parent} holds other text, or the ids of another tokenizer ({earlier.get("tokenizer")}); '
-                     'remove it, or choose another folder')
+    raise InputError(f'{path.parent} holds other text, or the ids of another tokenizer '
+                     f'({earlier.get("tokenizer")}); remove it, or choose another folder')
   return earlier
 
 
 def _append(file, progress, sources, tokenizer, save):
-  """Appends the ids of all fragments that `progress` does not count, and counts them there."""
+  """Appends the ids of all fragments that `progress` does not count yet, and counts them."""
   file.truncate(progress['num_tokens'] * dtype_of(tokenizer.vocab_size).itemsize)
   saved = time.monotonic()
   with tqdm(total=sum(source.size for source in sources), initial=progress['position'],
             unit='B', unit_scale=True, desc='tokenizing') as bar:
-    # What was counted is read again, without being tokenized: an .xz file can only be entered at its beginning.
+    # Fragments that were counted are read again but not tokenized, because an .xz
+    # file can only be read from its beginning.
     for fragment in itertools.islice(text.fragments(sources), progress['fragments'], None):
       ids = ids_of(fragment, tokenizer)
       file.write(ids)

@@ -1,7 +1,7 @@
-"""Documents of local text files and of prepared tensorflow-datasets, streamed.
+"""Documents of local text files and of prepared tensorflow-datasets, read as a stream.
 
-A document longer than a fragment comes in several, so that memory does not grow
-with it. How text is cut depends on the text alone.
+A long document comes in several fragments, so that memory does not grow with
+its length. Where a document is cut depends on its text alone.
 """
 
 import codecs
@@ -22,11 +22,14 @@ from bornbiased_jax.errors import InputError
 EMBEDDED = 'tinyshakespeare'
 SUFFIXES = ('.txt', '.txt.xz', '.jsonl', '.jsonl.xz')
 SEPARATOR = re.compile(r'\n?<\|endoftext\|>\n?')
+# A search needs as many characters beyond the longest fragment as the longest separator has.
 MARGIN = len('\n<|endoftext|>\n')
-# Before a lone space or line end no tokenizer has merged anything.
+# Documents are cut before a single space or line end: no tokenizer merges across that place.
 CUT = re.compile(r'(?<=\S)[ \n](?=\S)')
+# Characters: a fragment ends at the first CUT after SHORTEST_CUT, or else at LONGEST.
 SHORTEST_CUT, LONGEST = 2**14, 2**15
 BLOCK = 2**16
+# tfds:NAME_OR_FOLDER[:SPLIT]
 TFDS = re.compile(r'tfds:(.*?)(?::([A-Za-z_]\w*(?:\[.*\])?))?', re.DOTALL)
 DIGEST_BLOCKS = 1024
 
@@ -35,9 +38,9 @@ class Fragment(NamedTuple):
   """A part of a document.
 
   Attributes:
-    text: never empty, except where a document ends just after a cut.
-    begins: it is the first of its document.
-    ends: it is the last of its document.
+    text: the part. It is empty only if the document ends right after a cut.
+    begins: whether it is the first fragment of its document.
+    ends: whether it is the last fragment of its document.
     position: bytes of the source that were read so far.
   """
 
@@ -51,10 +54,11 @@ class Source(NamedTuple):
   """Where documents come from.
 
   Attributes:
-    name: of the file, or of the data set and its split.
+    name: name of the file, or of the data set and its split.
     size: bytes as stored, compressed or not.
-    digest: of the content, or of evenly spaced parts of a large one; of a tfds data set, of its name and size.
-    fragments: all its documents, from the beginning.
+    digest: digest of the content (see `digest`); for a tfds data set, digest of
+      its name and number of examples.
+    fragments: function that reads all its documents, from the beginning.
   """
 
   name: str
@@ -64,27 +68,37 @@ class Source(NamedTuple):
 
 
 def sources(specs: Iterable[str | os.PathLike]) -> list[Source]:
-  """What text is meant.
+  """Finds the texts that `specs` name.
 
   Args:
-    specs: each a file `.txt` (one document, or several, each followed by
-      <|endoftext|>) or `.jsonl` (a document a line, under "text"), also `.xz`; a
-      folder of such files, taken in the order of their names;
-      'tfds:NAME_OR_FOLDER[:split]', a prepared tensorflow-datasets data set; or
-      'tinyshakespeare', which is part of the package.
+    specs: each is one of
+      - a file `.txt`, with one document, or with several, each of them followed
+        by <|endoftext|>; or `.txt.xz`;
+      - a file `.jsonl`, with a JSON object per line and its document under
+        "text"; or `.jsonl.xz`;
+      - a folder of such files, which are taken in the order of their names;
+      - 'tfds:NAME_OR_FOLDER[:split]', a prepared tensorflow-datasets data set;
+      - 'tinyshakespeare', which is part of the package.
 
   Raises:
-    InputError: names what is missing or cannot be read. Mistakes inside a text
-      come up where it is read.
+    InputError: a text is missing or cannot be read. Mistakes inside a text are
+      found only when it is read.
   """
   found = []
   for spec in map(str, specs):
-    found += [_tfds_source(spec)] if spec.startswith('tfds:') else map(_file_source, _text_files(spec))
+    is_tfds = spec.startswith('tfds:')
+    found += [_tfds_source(spec)] if is_tfds else map(_file_source, _text_files(spec))
   return found
 
 
 def fragments(sources: Iterable[Source]) -> Iterator[Fragment]:
-  """All documents of all sources in turn; `position` counts the bytes of all."""
+  """All documents of all sources in turn. `position` counts the bytes of all sources.
+
+  Example:
+    >>> from bornbiased_jax.data import text
+    >>> next(text.fragments(text.sources(['tinyshakespeare']))).text[:13]
+    'First Citizen'
+  """
   before = 0
   for source in sources:
     for fragment in source.fragments():
@@ -93,7 +107,11 @@ def fragments(sources: Iterable[Source]) -> Iterator[Fragment]:
 
 
 def digest(array: np.ndarray) -> str:
-  """16 hex digits for the bytes of an array: of all up to 64 MiB, of 1024 evenly spaced blocks beyond."""
+  """16 hexadecimal digits that identify an array by its bytes.
+
+  They depend on all bytes of an array of up to 64 MiB, and on 1,024 evenly
+  spaced blocks of a larger one.
+  """
   content = array.view(np.uint8)
   sha256 = hashlib.sha256(str(content.size).encode())
   starts = range(0, content.size, BLOCK)
@@ -109,13 +127,15 @@ def _text_files(spec):
     return [Path(__file__).parent / f'{EMBEDDED}.txt.xz']
   path = Path(spec).expanduser()
   if path.is_dir():
-    files = sorted(file for file in path.rglob('*') if file.name.endswith(SUFFIXES) and file.is_file()
-                   and not any(part.startswith('.') for part in file.relative_to(path).parts))
+    is_hidden = lambda file: any(part.startswith('.') for part in file.relative_to(path).parts)
+    files = sorted(file for file in path.rglob('*')
+                   if file.name.endswith(SUFFIXES) and file.is_file() and not is_hidden(file))
     if not files:
       raise InputError(f'{path} has no files {", ".join(SUFFIXES)}')
     return files
   if not path.exists() or not path.name.endswith(SUFFIXES):
-    raise InputError(f'no text {spec!r}: give a file {", ".join(SUFFIXES)}, a folder of them, tfds:NAME or {EMBEDDED}')
+    raise InputError(f'no text {spec!r}: give a file {", ".join(SUFFIXES)}, a folder of them, '
+                     f'tfds:NAME or {EMBEDDED}')
   return [path]
 
 
@@ -156,7 +176,8 @@ def _decoded(path, file):
     try:
       yield decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
-      raise InputError(f'{path} is not UTF-8 text: see byte {offset - pending + error.start}') from None
+      position = offset - pending + error.start
+      raise InputError(f'{path} is not UTF-8 text: see byte {position}') from None
     if not block:
       return
     offset += len(block)
@@ -168,11 +189,12 @@ def _json_texts(path, file):
       continue
     try:
       text = json.loads(line.decode('utf-8-sig'))['text']
-      text.encode()
+      text.encode()  # JSON can hold half a surrogate pair, which is not text.
     except UnicodeError:
       raise InputError(f'{path}, line {number}: not UTF-8 text') from None
     except (ValueError, RecursionError):
-      raise InputError(f'{path}, line {number}: not JSON; each line is an object like {{"text": "…"}}') from None
+      raise InputError(f'{path}, line {number}: not JSON; each line is an object like '
+                       '{"text": "…"}') from None
     except (KeyError, TypeError, AttributeError):
       raise InputError(f'{path}, line {number}: no text under "text"') from None
     yield text
@@ -183,7 +205,7 @@ def _blocks(text):
 
 
 def _cut(blocks, separator=None):
-  """(text, begins, ends) of every fragment of the text that the blocks make up."""
+  """(text, begins, ends) of each fragment of the text that the blocks make up."""
   blocks, text, begins, more = iter(blocks), '', True, True
   while True:
     while more and len(text) < LONGEST + MARGIN:
@@ -219,11 +241,13 @@ def _tfds_source(spec):
     raise InputError(f'{spec} needs the package {error.name}; install it with pip') from None
   fields = [field for field in builder.info.features if field == 'text' or field.endswith('_text')]
   if len(fields) != 1:
-    raise InputError(f'{spec}: its examples have no one text, but {", ".join(builder.info.features)}')
+    raise InputError(f'{spec}: its examples need exactly one text, but have '
+                     f'{", ".join(builder.info.features)}')
   total = sum(info.num_examples for info in builder.info.splits.values())
   size = builder.info.dataset_size * len(examples) // max(total, 1)
   identity = f'{builder.info.full_name}:{split}'
-  return Source(identity, size, digest(np.frombuffer(f'{identity}:{len(examples)}'.encode(), np.uint8)),
+  identifying = np.frombuffer(f'{identity}:{len(examples)}'.encode(), np.uint8)
+  return Source(identity, size, digest(identifying),
                 lambda: _tfds_fragments(identity, examples, fields[0], size))
 
 
@@ -234,18 +258,21 @@ def _tfds_builder(name):
       return tfds.builder_from_directory(directory)
     return tfds.core.read_only_builder.builder_from_files(name)
   except (ValueError, OSError):
-    raise InputError(f'no prepared data set {name!r}: give a folder with dataset_info.json, or NAME[/CONFIG] after '
-                     '"tfds build NAME[/CONFIG] --file_format=array_record", which needs TensorFlow') from None
+    raise InputError(
+        f'no prepared data set {name!r}: give a folder with dataset_info.json, or NAME[/CONFIG] '
+        'after "tfds build NAME[/CONFIG] --file_format=array_record", which needs '
+        'TensorFlow') from None
 
 
 def _tfds_examples(builder, split):
   try:
     return builder.as_data_source(split)
   except NotImplementedError:
-    raise InputError(f'{builder.data_dir} is not stored as array_record; prepare the data set again with '
-                     '--file_format=array_record') from None
+    raise InputError(f'{builder.data_dir} is not stored as array_record; prepare the data set '
+                     'again with "tfds build --file_format=array_record"') from None
   except ValueError:
-    raise InputError(f'{builder.info.full_name} has no split {split!r}, but {", ".join(builder.info.splits)}') from None
+    raise InputError(f'{builder.info.full_name} has no split {split!r}, but '
+                     f'{", ".join(builder.info.splits)}') from None
 
 
 def _tfds_fragments(name, examples, field, size):

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, SentencePiece models and GPT-2's BPE, from local files."""
+"""Tokenizers: bytes, SentencePiece models and GPT-2's BPE, all from local files."""
 
 from collections.abc import Callable
 import hashlib
@@ -14,19 +14,24 @@ from bornbiased_jax.errors import InputError
 
 END_OF_DOCUMENT = '<|endoftext|>'
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
-# As in GPT-2's own encoder.py; the same pieces, written without backtracking.
+# The pieces into which GPT-2's own encoder.py splits a text, written without backtracking.
 GPT2_PIECES = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 
 class Tokenizer(NamedTuple):
-  """Text to ids and back, without special tokens: these are never read out of a text.
+  """Turns text into ids and ids into text.
+
+  A text never yields special tokens: characters that spell one are text like any
+  other.
 
   Attributes:
-    name: kind and a digest of its content, for the metadata of a corpus.
-    vocab_size: ids are below it.
+    name: the kind of tokenizer and a digest of its content, for the metadata of
+      a corpus.
+    vocab_size: number of ids; all ids are below it.
     end_id: the id that follows each document.
-    to_ids: text, whether it continues an earlier part of its document → ids.
-    to_text: ids without `end_id` → text.
+    to_ids: function from a text, and whether it continues an earlier part of its
+      document, to ids.
+    to_text: function from ids without `end_id` to text.
   """
 
   name: str
@@ -39,37 +44,54 @@ class Tokenizer(NamedTuple):
     """Ids of a text, int32 [n].
 
     Args:
-      text: without an end of document; what spells a special token is text too.
-      continues: the text goes on in the middle of a document. Cut before a
-        single space or line end, the parts then have the ids of the whole.
+      text: a document or a part of one; no `end_id` is added.
+      continues: whether the text goes on in the middle of a document. The parts
+        of a document that is cut before a single space or line end then have
+        the same ids as the whole.
+
+    Example:
+      >>> from bornbiased_jax.data import tokenizers
+      >>> tokenizers.load('bytes').encode('café').tolist()
+      [99, 97, 102, 195, 169]
     """
     return np.asarray(self.to_ids(text, continues), np.int32)
 
   def decode(self, ids) -> str:
-    """Text of ids [n]; the end of a document reads '<|endoftext|>', broken UTF-8 as U+FFFD.
+    """Text of ids [n].
+
+    The end of a document becomes '<|endoftext|>', and broken UTF-8 becomes U+FFFD.
 
     Raises:
-      InputError: an id outside the vocabulary.
+      InputError: an id is outside the vocabulary.
+
+    Example:
+      >>> from bornbiased_jax.data import tokenizers
+      >>> tokenizers.load('bytes').decode([72, 105, 256])
+      'Hi<|endoftext|>'
     """
     ids = np.asarray(ids, np.int64).ravel()
-    for id_ in ids[(ids < 0) | (ids >= self.vocab_size)][:1]:
-      raise InputError(f'id {id_} is not of tokenizer {self.name}, whose ids are 0 to {self.vocab_size - 1}')
+    for id_ in ids[(ids < 0) | (ids >= self.vocab_size)][:1]:  # The first wrong one, if any.
+      raise InputError(f'id {id_} is not of tokenizer {self.name}, whose ids are 0 to '
+                       f'{self.vocab_size - 1}')
     documents = np.split(ids, np.flatnonzero(ids == self.end_id))
-    return END_OF_DOCUMENT.join(self.to_text(document[document != self.end_id].tolist()) for document in documents)
+    return END_OF_DOCUMENT.join(self.to_text(document[document != self.end_id].tolist())
+                                for document in documents)
 
 
 def load(name: str) -> Tokenizer:
-  """The tokenizer `name`.
+  """Loads the tokenizer `name`.
 
   Args:
-    name: 'bytes': UTF-8, 256 ids and an end of document; the path of a
-      SentencePiece `.model`; or GPT-2's BPE: a folder, or two paths joined by a
-      comma, with encoder.json and vocab.bpe (or vocab.json and merges.txt),
-      each also as .xz.
+    name: one of
+      - 'bytes': the 256 bytes of UTF-8, and one more id for the end of a document;
+      - the path of a SentencePiece `.model` file;
+      - for GPT-2's BPE, a folder that holds encoder.json and vocab.bpe, or
+        vocab.json and merges.txt, each possibly as .xz; or the paths of these
+        two files, joined by a comma.
 
   Raises:
     InputError: there is no such tokenizer, its files are missing or damaged, or
-      a package of the extra `text` is not installed.
+      it needs a package of the extra `text` that is not installed.
   """
   if name == 'bytes':
     return Tokenizer('bytes', 257, 256, _bytes_ids, lambda ids: bytes(ids).decode(errors='replace'))
@@ -103,7 +125,8 @@ def _sentencepiece(path):
   def to_ids(text, continues):
     if not continues:
       return processor.encode(text)
-    # A text by itself would be given the space that begins a sentence; one after a line end is not.
+    # SentencePiece puts a space before a text, as before the first word of a sentence.
+    # It puts none after a line end, so the line end goes first and its ids are dropped.
     ids = processor.encode('\n' + text)
     return ids[len(line_end):] if ids[:len(line_end)] == line_end else processor.encode(text)
 
@@ -118,27 +141,34 @@ def _gpt2(encoder_path, merges_path):
     end_id = encoder.pop(END_OF_DOCUMENT)
     ranks = _gpt2_ranks(encoder, end_id, merges.decode())
   except (ValueError, KeyError, TypeError, AttributeError):
-    raise InputError(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and vocab.bpe, "
-                     'which list the same merges in the same order') from None
+    raise InputError(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and "
+                     'vocab.bpe, which list the same merges in the same order') from None
   encoding = _import('tiktoken', encoder_path).Encoding(
       'gpt2', pat_str=GPT2_PIECES, mergeable_ranks=ranks, special_tokens={END_OF_DOCUMENT: end_id})
-  return Tokenizer(_named('gpt2', b' '.join(sorted(ranks, key=ranks.get))), encoding.n_vocab, end_id,
+  name = _named('gpt2', b' '.join(sorted(ranks, key=ranks.get)))
+  return Tokenizer(name, encoding.n_vocab, end_id,
                    lambda text, continues: encoding.encode_ordinary(text), encoding.decode)
 
 
 def _gpt2_files(directory):
   for patterns in GPT2_FILES:
-    found = [sorted([*directory.glob(pattern), *directory.glob(f'{pattern}.xz')]) for pattern in patterns]
+    found = [sorted([*directory.glob(pattern), *directory.glob(f'{pattern}.xz')])
+             for pattern in patterns]
     if all(found):
       return [paths[0] for paths in found]
-  raise InputError(f"{directory} has no GPT-2 tokenizer: encoder.json and vocab.bpe, or vocab.json and merges.txt; "
-                   'a SentencePiece tokenizer is named by its .model file')
+  raise InputError(f'{directory} has no GPT-2 tokenizer: encoder.json and vocab.bpe, or vocab.json '
+                   'and merges.txt; a SentencePiece tokenizer is named by its .model file')
 
 
 def _gpt2_ranks(encoder, end_id, merges):
-  """Ids by the bytes of their token; a merge of lower id comes first, as tiktoken takes for granted."""
+  """The id of each token, by the token's bytes.
+
+  tiktoken takes for granted that merges of lower ids come first. If they do not,
+  or the two files do not list the same tokens, this raises ValueError.
+  """
   byte_of = _gpt2_alphabet()
-  merged = [line.replace(' ', '') for line in merges.removeprefix('#version: 0.2').split('\n') if line]
+  lines = merges.removeprefix('#version: 0.2').split('\n')
+  merged = [line.replace(' ', '') for line in lines if line]
   in_order = [encoder[token] for token in merged]
   if (in_order != sorted(in_order) or encoder.keys() != {*byte_of, *merged}
       or sorted([*encoder.values(), end_id]) != list(range(len(encoder) + 1))):
@@ -147,10 +177,11 @@ def _gpt2_ranks(encoder, end_id, merges):
 
 
 def _gpt2_alphabet():
-  """The byte that each letter of a token in GPT-2's files stands for: printable ones stand for themselves."""
+  """The byte that each letter in GPT-2's files stands for. Printable bytes stand for themselves."""
   printable = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != ' ']
   others = sorted(set(range(256)) - set(printable))
-  return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+  themselves = {chr(byte): byte for byte in printable}
+  return themselves | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _named(kind, content):

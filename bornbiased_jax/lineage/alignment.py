@@ -1,8 +1,9 @@
-"""The calibrated test behind a change of basis: the residual stream of a suspect may have been rotated or permuted.
+"""Tests that a permuted or rotated network cannot escape.
 
-The change is found from the two embedding matrices alone and undone before the
-test (`aligned_test`); and a test on weights, which finds permuted MLP units
-(`matched_units_test`; Zhu et al. 2025).
+A suspect's residual stream may have been rotated or permuted to hide it from the
+calibrated test. `aligned_test` finds this change of basis from the two embedding
+matrices alone and undoes it before the test. `matched_units_test` looks at weights
+and can find permuted MLP units (Zhu et al. 2025).
 """
 
 import functools
@@ -19,19 +20,24 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.fingerprints import exact
-from bornbiased_jax.lineage.seedprint import NUM_PERMUTATIONS, CalibratedResult, calibrated_test, check_projectable
+from bornbiased_jax.lineage.seedprint import (
+  NUM_PERMUTATIONS,
+  CalibratedResult,
+  calibrated_test,
+  check_projectable,
+)
 from bornbiased_jax.models.transformer import read
 
-# Common tokens a channel: with fewer, a basis change fits unrelated embeddings too.
+# Common tokens per channel. With fewer, some change of basis fits unrelated embeddings too.
 LEAST_TOKENS_A_CHANNEL = 2
 
 
 class MatchedUnits(NamedTuple):
-  """Of `matched_units_test`.
+  """The result of `matched_units_test`.
 
   Attributes:
     statistic: mean over layers of Spearman's rho.
-    log10_p: of Fisher's combination over layers.
+    log10_p: log10 of the one-sided p-value of all layers, combined by Fisher's method.
     layer_L: rho of each layer.
   """
 
@@ -40,24 +46,33 @@ class MatchedUnits(NamedTuple):
   layer_L: np.ndarray
 
 
-def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str, rows: slice = slice(None)) -> np.ndarray:
-  """W [D, D] with embedding_a W ≈ embedding_b, least squares over common tokens [V, D].
+def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
+                 rows: slice = slice(None)) -> np.ndarray:
+  """The change of basis W [D, D] for which embedding_a W ≈ embedding_b, by least squares.
 
   Args:
-    embedding_a: rows of the tokens that both know.
-    embedding_b: the same tokens' rows, in the other basis.
+    embedding_a: embeddings [V, D] of the tokens that both networks know.
+    embedding_b: embeddings [V, D] of the same tokens in the other basis.
     kind: 'rotation' (orthogonal Procrustes) or 'permutation' (linear assignment).
-    rows: the tokens to fit; all by default.
+    rows: the tokens to fit, by default all.
 
   Raises:
-    InputError: different shapes, values that are not finite, or fewer than two tokens a channel.
+    InputError: shapes differ, values are not finite, or there are fewer than two
+      tokens per channel.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> embedding = np.random.default_rng(0).standard_normal((20, 3))
+    >>> lineage.basis_change(embedding, embedding[:, [2, 0, 1]], 'permutation').argmax(0).tolist()
+    [2, 0, 1]
   """
   a, b = np.asarray(embedding_a, np.float64), np.asarray(embedding_b, np.float64)
   if a.shape != b.shape or len(a) < LEAST_TOKENS_A_CHANNEL * a.shape[1]:
-    raise InputError(f'embeddings {list(a.shape)} and {list(b.shape)} do not fix a change of basis; '
-                     f'at least {LEAST_TOKENS_A_CHANNEL} common tokens a channel are needed')
+    raise InputError(f'embeddings of shapes {list(a.shape)} and {list(b.shape)} do not determine a '
+                     'change of basis; they must have the same shape and at least '
+                     f'{LEAST_TOKENS_A_CHANNEL} common tokens per channel')
   if not (np.isfinite(a).all() and np.isfinite(b).all()):
-    raise InputError('embeddings that are not finite numbers do not fix a change of basis')
+    raise InputError('embeddings that are not finite numbers do not determine a change of basis')
   a, b = a[rows], b[rows]
   if kind == 'permutation':
     row, column = optimize.linear_sum_assignment(a.T @ b, maximize=True)
@@ -66,54 +81,67 @@ def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str, rows
   return left @ right
 
 
-def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe, *,
-                 kind: str | None = None, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
+def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
+                 *, kind: str | None = None,
+                 num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
   """`calibrated_test` of two networks, whatever the basis of the suspect's residual stream.
 
-  W is the `basis_change` between the embeddings of common tokens. The base
-  reads Gaussian vectors X, the suspect X W, and what it answers is carried
-  back by W'. X, which both share then, is projected out.
+  W is the `basis_change` from the base's embeddings to the suspect's, over common
+  tokens. The base reads Gaussian vectors X, the suspect reads X W, and its answers
+  are carried back by W'. Both then share the input X, which is projected out.
 
   Null hypothesis: given the embeddings, the suspect's blocks are those of an
-  independent draw, in any basis. It holds for independent seeds before
-  training. Training adapts blocks to their embeddings, so that no theory
-  covers unrelated networks trained on the same text (experiments.calibrate
-  measures their rate): where these embeddings are alike in some basis, and the
-  same circuit is read off them, such networks may agree. `basis_fit` tells.
+  independent draw, in any basis. It holds for independent seeds before training.
+  Training adapts blocks to their embeddings, so no theory covers unrelated networks
+  that were trained on the same text, and their false-positive rate must be measured.
+  They may agree if their embeddings are alike in some basis and their blocks make
+  the same use of them. `basis_fit` says how alike the embeddings are.
 
   Args:
-    base: configuration and parameters.
-    suspect: likewise.
-    probe: of kind 'gaussian', with more than twice as many sequences as channels.
-    kind: as in `basis_change`; None: 'rotation', and under LayerNorm, which no
-      rotation commutes with, 'permutation'.
-    num_permutations: as of `calibrated_test`.
+    base: configuration and parameters of one network.
+    suspect: configuration and parameters of the other.
+    probe: a probe of kind 'gaussian' with more than twice as many sequences as
+      channels.
+    kind: as in `basis_change`. The default is 'rotation', or 'permutation' for
+      networks with LayerNorm, which does not commute with rotations.
+    num_permutations: as in `calibrated_test`.
 
   Raises:
-    InputError: widths or norms that differ, a token probe, or too few common
-      tokens or sequences.
+    InputError: widths or norms differ, the probe is not Gaussian, or there are too
+      few common tokens or sequences.
   """
   (config_a, params_a), (config_b, params_b) = base, suspect
   if probe.kind != 'gaussian':
-    raise InputError('the aligned test turns what the suspect reads: it needs a gaussian probe')
+    raise InputError('the aligned test changes the basis of what the suspect reads, so it needs a '
+                     'gaussian probe')
   if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
-    raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width {config_b.width} '
-                     'have no basis in common')
+    raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width '
+                     f'{config_b.width} have no basis in common')
   check_projectable(probe.num_sequences, config_a.width)
-  change_DD = jnp.float32(basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a)))
+  embeddings = common_embeddings(base, suspect)
+  change_DD = jnp.float32(basis_change(*embeddings, kind or kind_of(config_a)))
   answers_of = lambda config, params, change_DD: in_batches(
-      functools.partial(_answers, exact(config), probe, config_a, params, change_DD), probe.num_sequences, probe.length)
+      functools.partial(_answers, exact(config), probe, config_a, params, change_DD),
+      probe.num_sequences, probe.length)
   hidden_a, input_a = answers_of(config_a, params_a, jnp.eye(config_a.width))
   hidden_b, _ = answers_of(config_b, params_b, change_DD)
   with jax.default_matmul_precision('highest'):
-    return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a, num_permutations=num_permutations)
+    return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a,
+                           num_permutations=num_permutations)
 
 
 def basis_fit(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> float:
-  """Mean cosine of common tokens' embeddings, one half of them in the `basis_change` that the other half tells.
+  """How well two embeddings agree up to a change of basis: the mean cosine over tokens.
 
-  Near 0 for independent networks, near 1 where one embedding is the other in
-  another basis. Arguments and errors as of `basis_change`.
+  The `basis_change` is fitted to every other token, and the cosine is taken over the
+  rest. It is near 0 for independent networks, and near 1 if one embedding is the
+  other in another basis. Arguments and errors are those of `basis_change`.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> embedding = np.random.default_rng(0).standard_normal((20, 3))
+    >>> round(lineage.basis_fit(embedding, embedding[:, ::-1], 'rotation'), 3)
+    1.0
   """
   change_DD = basis_change(embedding_a, embedding_b, kind, rows=slice(0, None, 2))
   a, b = (np.asarray(embedding, np.float64)[1::2] for embedding in (embedding_a, embedding_b))
@@ -121,49 +149,73 @@ def basis_fit(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> floa
   return float(np.mean(np.sum(a @ change_DD * b, axis=1) / np.maximum(lengths, 1e-30)))
 
 
-def common_embeddings(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict]) -> tuple[jax.Array, jax.Array]:
-  """Rows of the ids that both vocabularies have; that equal ids are equal tokens is for the caller to know."""
+def common_embeddings(base: tuple[ModelConfig, dict],
+                      suspect: tuple[ModelConfig, dict]) -> tuple[jax.Array, jax.Array]:
+  """The embeddings of the ids that both vocabularies have.
+
+  The caller must know that equal ids are equal tokens.
+  """
   common = min(base[0].vocab_size, suspect[0].vocab_size)
   return base[1]['embedding'][:common], suspect[1]['embedding'][:common]
 
 
 def kind_of(config: ModelConfig) -> str:
-  """What may be undone: LayerNorm commutes with permutations alone."""
+  """The `basis_change` to look for: LayerNorm commutes with permutations but not rotations."""
   return 'rotation' if config.norm == 'rmsnorm' else 'permutation'
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _answers(config, probe, base_config, params, change_DD, index_B):
-  """Final norm without gain and bias, which belong to a basis, and the base's vectors, at the last position."""
+  """Answers and the base's input vectors, both at the last position.
+
+  The answers are the final norm's output without gain and bias, which belong to a
+  basis.
+  """
   with jax.default_matmul_precision('highest'):
     inputs_BTD = probe.inputs(base_config, index_B)
     x_BD = read(config, params, inputs_BTD @ change_DD, ('residual_last',))['residual_last'][-1]
     if config.norm == 'layernorm':
       x_BD = x_BD - x_BD.mean(axis=-1, keepdims=True)
-    return x_BD / jnp.sqrt((x_BD**2).mean(axis=-1, keepdims=True) + config.norm_epsilon), inputs_BTD[:, -1]
+    mean_square_B1 = (x_BD**2).mean(axis=-1, keepdims=True)
+    return x_BD / jnp.sqrt(mean_square_B1 + config.norm_epsilon), inputs_BTD[:, -1]
 
 
-def matched_units_test(params_a: dict, params_b: dict, *, against_gate: bool = False) -> MatchedUnits:
-  """Are the MLP units of two networks in the same order, or, `against_gate`, permuted alike in two matrices?
+def matched_units_test(params_a: dict, params_b: dict, *,
+                       against_gate: bool = False) -> MatchedUnits:
+  """Tests whether the MLP units of two networks correspond to each other (Zhu et al. 2025).
 
-  The units of one layer are matched to the other's by their up-projections
-  (linear assignment of cosines). Under independence the matching is a uniformly
-  random permutation; Spearman's rho of it with the identity is nearly
-  N(0, 1 / (F - 1)). With `against_gate` it is compared with the matching by
-  gate-projections, which a hidden permutation of units changes likewise: also
-  uniform where up and gate of a unit are independent, as at initialization.
-  Layers are combined by Fisher's method (Zhu et al. 2025).
+  In each layer, the units of one network are matched with those of the other by the
+  cosines of their up-projections (linear assignment). If the networks are
+  independent, this matching is a uniformly random permutation, and its Spearman's
+  rho with the identity is nearly N(0, 1 / (F - 1)). The p-values of the layers are
+  combined by Fisher's method.
+
+  A hidden permutation of the units escapes this. With `against_gate`, the matching is
+  therefore compared not with the identity but with the matching by gate-projections,
+  which such a permutation changes in the same way. The null then also needs the up-
+  and gate-projection of a unit to be independent, as they are at initialization.
+
+  Args:
+    params_a: parameters of one network, as from `initialization.init_params`.
+    params_b: parameters of the other network.
+    against_gate: whether to compare with the matching by gate-projections.
 
   Raises:
-    InputError: MLPs of different shapes, or no gate.
+    InputError: the MLPs have different shapes, or no gate.
 
-  Cost: an assignment of F units a layer, about F³: 1 s for 2,048.
+  Cost: an assignment of F units per layer and matching, about F³: 1 s for F = 2,048.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> params = {'blocks': {'up': {'kernel': jax.random.normal(jax.random.key(0), (2, 8, 20))}}}
+    >>> round(lineage.matched_units_test(params, params).statistic, 3)
+    1.0
   """
   rho_L, log_p_L = [], []
-  for matched_L in zip(*(_matchings(params_a, params_b, name) for name in ('up', 'gate')[:1 + against_gate]),
-                       strict=True):
-    order = matched_L[1] if against_gate else np.arange(len(matched_L[0]))
-    rho = stats.spearmanr(matched_L[0], order).statistic
+  names = ('up', 'gate') if against_gate else ('up',)
+  for matchings in zip(*(_matchings(params_a, params_b, name) for name in names), strict=True):
+    order = matchings[1] if against_gate else np.arange(len(matchings[0]))
+    rho = stats.spearmanr(matchings[0], order).statistic
     rho_L.append(rho)
     log_p_L.append(stats.norm.logsf(rho * math.sqrt(len(order) - 1)))
   log_p = stats.chi2.logsf(-2 * np.sum(log_p_L), 2 * len(log_p_L))
@@ -171,10 +223,12 @@ def matched_units_test(params_a: dict, params_b: dict, *, against_gate: bool = F
 
 
 def _matchings(params_a, params_b, name):
-  """Of each layer: the unit of B that each unit of A is matched to."""
-  kernels = [params['blocks'][name]['kernel'] if name in params['blocks'] else None for params in (params_a, params_b)]
+  """For each layer, the unit of B with which each unit of A is matched."""
+  kernels = [params['blocks'][name]['kernel'] if name in params['blocks'] else None
+             for params in (params_a, params_b)]
   if any(kernel is None for kernel in kernels) or kernels[0].shape != kernels[1].shape:
     raise InputError(f'networks without equally large {name}-projections have no units to match')
   for layers in zip(*kernels, strict=True):
-    a, b = (kernel_DF / jnp.maximum(jnp.linalg.norm(kernel_DF, axis=0), 1e-30) for kernel_DF in layers)
+    a, b = (kernel_DF / jnp.maximum(jnp.linalg.norm(kernel_DF, axis=0, keepdims=True), 1e-30)
+            for kernel_DF in layers)
     yield optimize.linear_sum_assignment(np.asarray(a.T @ b), maximize=True)[1]

@@ -1,9 +1,9 @@
-"""What may be done to a network that descends from another: changes that keep its function, and damage.
+"""What can be done to a descendant to hide its origin: changes that keep its function, and damage.
 
-Each is a pure function (config, params, key, …) → (config, params). Those of
-PRESERVING leave the logits as they are, so that nobody who only uses the
-network can tell; they raise InputError for an architecture that has not that
-symmetry. Those of DAMAGING take a strength.
+Each alteration is a pure function (config, params, key, …) → (config, params). Those in
+PRESERVING leave the logits as they are, so that nobody who only uses the network can
+tell. They raise InputError if the architecture lacks the symmetry that they use. Those
+in DAMAGING take a strength.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,16 @@ from bornbiased_jax.models.transformer import head_of
 
 Altered = tuple[ModelConfig, dict]
 
-# Leaves with an axis of residual channels, and which axis; '/' separates names. The rest have none.
+# The leaves that have an axis of residual channels, and which axis it is.
 _CHANNEL_AXIS = {
-    'embedding': -1, 'position_embedding': -1, 'head': -1, 'final_norm/scale': -1, 'final_norm/bias': -1,
-    **{f'blocks/{norm}/{leaf}': -1 for norm in ('attention_norm', 'mlp_norm') for leaf in ('scale', 'bias')},
+    'embedding': -1, 'position_embedding': -1, 'head': -1,
+    'final_norm/scale': -1, 'final_norm/bias': -1,
+    **{f'blocks/{norm}/{leaf}': -1
+       for norm in ('attention_norm', 'mlp_norm') for leaf in ('scale', 'bias')},
     **{f'blocks/{name}/kernel': -2 for name in ('query', 'key', 'value', 'up', 'gate')},
     **{f'blocks/{name}/{leaf}': -1 for name in ('output', 'down') for leaf in ('kernel', 'bias')},
 }
+# The linear layers that read a norm's output.
 _READERS = {'attention_norm': ('query', 'key', 'value'), 'mlp_norm': ('up', 'gate')}
 
 
@@ -36,24 +39,27 @@ def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   orders_LF = _permutations(key, config.num_layers, config.mlp_width)
   return config, _change(params, {
       f'blocks/{name}/{leaf}': lambda x, axis=axis: _take(x, orders_LF, axis)
-      for name, leaf, axis in (('up', 'kernel', -1), ('up', 'bias', -1), ('gate', 'kernel', -1), ('gate', 'bias', -1),
-                               ('down', 'kernel', -2))})
+      for name, leaf, axis in (
+          ('up', 'kernel', -1), ('up', 'bias', -1), ('gate', 'kernel', -1), ('gate', 'bias', -1),
+          ('down', 'kernel', -2))})
 
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Permutes the attention heads of each layer, in grouped attention the groups with their query heads."""
+  """Permutes the attention heads of each layer; grouped query heads move with their group."""
   G, K = config.num_kv_heads, config.head_size
   group_LG = _permutations(key, config.num_layers, G)
 
-  def order(columns_a_group):
-    return (group_LG[..., None] * columns_a_group + jnp.arange(columns_a_group)).reshape(config.num_layers, -1)
+  def order(columns_per_group):
+    first_LG1 = group_LG[..., None] * columns_per_group
+    return (first_LG1 + jnp.arange(columns_per_group)[None, None]).reshape(config.num_layers, -1)
 
   own, grouped = order(K), order(K * config.num_heads // G)
   return config, _change(params, {
       f'blocks/{name}/{leaf}': lambda x, axis=axis, order_LF=order_LF: _take(x, order_LF, axis)
       for name, leaf, axis, order_LF in (
-          ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped), ('key', 'kernel', -1, own),
-          ('key', 'bias', -1, own), ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
+          ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped),
+          ('key', 'kernel', -1, own), ('key', 'bias', -1, own),
+          ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
           ('output', 'kernel', -2, grouped))})
 
 
@@ -65,23 +71,28 @@ def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Alter
 
 
 def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Rotates the residual stream by a random orthogonal matrix, the norms' gains folded into what reads them.
+  """Rotates the residual stream by a random orthogonal matrix.
+
+  The gains of the norms are folded into the layers that read them, because a rotation
+  does not commute with gains.
 
   Raises:
-    InputError: LayerNorm, whose mean no rotation keeps.
+    InputError: the network has LayerNorm, whose mean a rotation changes.
   """
   if config.norm != 'rmsnorm':
-    raise InputError('a rotation of the residual stream changes what LayerNorm computes; only RMSNorm keeps it')
+    raise InputError('a rotation of the residual stream changes what LayerNorm computes; only '
+                     'RMSNorm keeps it')
   config, params = _fold_gains(config, params)
   rotation_DE = jax.random.orthogonal(key, config.width)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
   with jax.default_matmul_precision('highest'):
-    return config, _change(params, {name: lambda x, axis=axis: turn(x, axis)
-                                    for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+    return config, _change(params, {
+        name: lambda x, axis=axis: turn(x, axis)
+        for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
 
 
 def _fold_gains(config, params):
-  """The same network with gains of 1; its head is no longer its embedding."""
+  """The same network with gains of 1. A tied head becomes a head of its own."""
   blocks = dict(params['blocks'])
   for norm, readers in _READERS.items():
     if norm not in blocks:
@@ -92,22 +103,23 @@ def _fold_gains(config, params):
       blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] * gain_LD[..., None]}
   gain_D, head_VD = params['final_norm']['scale'], head_of(config, params)
   return dataclasses.replace(config, tied_head=False), params | {
-      'blocks': blocks, 'final_norm': {'scale': jnp.ones_like(gain_D)}, 'head': head_VD * gain_D}
+      'blocks': blocks, 'final_norm': {'scale': jnp.ones_like(gain_D)},
+      'head': head_VD * gain_D[None]}
 
 
 def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Multiplies each head's values by a random invertible matrix, and its output by the inverse.
 
   Raises:
-    InputError: an intervention that does not commute with it.
+    InputError: the network has an intervention that does not commute with this.
   """
   if config.intervention in ('rmsnorm', 'variance'):
     raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
   L, G, K = config.num_layers, config.num_kv_heads, config.head_size
   rotation_key, stretch_key = jax.random.split(key)
   left, right = jax.random.orthogonal(rotation_key, K, (2, L, G))
-  stretch = _factors(stretch_key, L, G, K)
-  mix_LGKJ, inverse_LGJK = (left * stretch[..., None, :]) @ right, right.mT @ (left / stretch[..., None, :]).mT
+  stretch = _factors(stretch_key, L, G, K)[..., None, :]
+  mix_LGKJ, inverse_LGJK = (left * stretch) @ right, right.mT @ (left / stretch).mT
   inverse_LHJK = jnp.repeat(inverse_LGJK, config.num_heads // G, axis=1)
 
   def values(x):
@@ -115,7 +127,8 @@ def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
     return jnp.einsum('ldgk,lgkj->ldgj', heads, mix_LGKJ).reshape(x.shape)
 
   def output(x):
-    return jnp.einsum('lhjk,lhkd->lhjd', inverse_LHJK, x.reshape(L, config.num_heads, K, -1)).reshape(x.shape)
+    heads = x.reshape(L, config.num_heads, K, -1)
+    return jnp.einsum('lhjk,lhkd->lhjd', inverse_LHJK, heads).reshape(x.shape)
 
   with jax.default_matmul_precision('highest'):
     return config, _change(params, {'blocks/value/kernel': values, 'blocks/value/bias': values,
@@ -123,13 +136,16 @@ def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 
 
 def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Turns and scales the pairs of channels that RoPE rotates: queries by z, keys by 1 / conj(z).
+  """Turns and scales the pairs of channels that RoPE rotates.
+
+  A pair counts as a complex number. Queries are multiplied by z, keys by 1 / conj(z).
 
   Raises:
-    InputError: queries and keys are normalized (Qwen3), or heads of odd size.
+    InputError: queries and keys are normalized (as in Qwen3), or heads have odd size.
   """
   if config.qk_norm or config.head_size % 2:
-    raise InputError('queries and keys that are normalized, or of odd size, do not commute with turning pairs')
+    raise InputError('queries and keys that are normalized, or of odd size, do not commute with '
+                     'turning pairs')
   L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
   angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
   z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))
@@ -139,18 +155,25 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
     turned = (a + 1j * b) * jnp.repeat(z, heads // G, axis=2)
     return jnp.concatenate((turned.real, turned.imag), axis=-1).reshape(x.shape)
 
-  changes = {'query': lambda x: turn(x, z_query, config.num_heads), 'key': lambda x: turn(x, z_key, G)}
-  return config, _change(params, {f'blocks/{name}/{leaf}': change for name, change in changes.items()
+  changes = {'query': lambda x: turn(x, z_query, config.num_heads),
+             'key': lambda x: turn(x, z_key, G)}
+  return config, _change(params, {f'blocks/{name}/{leaf}': change
+                                  for name, change in changes.items()
                                   for leaf in ('kernel', 'bias')})
 
 
 def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Scales each channel of a norm's output, what reads it by the inverse, and likewise the units of a gated MLP."""
+  """Scales each channel of a norm's output, and what reads it by the inverse.
+
+  In a gated MLP the units that the gate multiplies are scaled in the same way.
+  """
   changes = {}
   for i, (norm, readers) in enumerate(_READERS.items()):
     factor_LD = _factors(jax.random.fold_in(key, i), config.num_layers, config.width)
-    changes |= {f'blocks/{norm}/{leaf}': lambda x, factor_LD=factor_LD: x * factor_LD for leaf in ('scale', 'bias')}
-    changes |= {f'blocks/{name}/kernel': lambda x, factor_LD=factor_LD: x / factor_LD[..., None] for name in readers}
+    changes |= {f'blocks/{norm}/{leaf}': lambda x, factor_LD=factor_LD: x * factor_LD
+                for leaf in ('scale', 'bias')}
+    changes |= {f'blocks/{name}/kernel': lambda x, factor_LD=factor_LD: x / factor_LD[..., None]
+                for name in readers}
   params = _change(params, changes)
   if not config.gated_mlp:
     return config, params
@@ -161,57 +184,65 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
 
 
 def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Adds Gaussian noise of `strength` times each matrix's std."""
-  return config, _each_matrix(params, key, lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape))
+  """Adds Gaussian noise whose std is `strength` times that of each matrix."""
+  noisy = lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape)
+  return config, _each_matrix(params, key, noisy)
 
 
-def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float, rank: int = 8) -> Altered:
-  """Adds to each matrix a random product of `rank`, as LoRA would, of `strength` times its Frobenius norm."""
+def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float,
+                 rank: int = 8) -> Altered:
+  """Adds a random matrix of low rank to each matrix, as LoRA would.
+
+  Its Frobenius norm is `strength` times that of the matrix.
+  """
   def update(x, key):
     left_key, right_key = jax.random.split(key)
-    added = jax.random.normal(left_key, (len(x), rank)) @ jax.random.normal(right_key, (rank, x.shape[1]))
+    left = jax.random.normal(left_key, (len(x), rank))
+    added = left @ jax.random.normal(right_key, (rank, x.shape[1]))
     return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
   return config, _each_matrix(params, key, update)
 
 
 def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Sets the share `strength` of each matrix to 0, the smallest entries; `key` is not used."""
+  """Sets a share `strength` of each matrix to 0, its entries of least size; ignores `key`."""
   return config, _each_matrix(
       params, key, lambda x, key: jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x))
 
 
 def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Rounds to `strength` bits and back, with one scale a column of each matrix; `key` is not used."""
+  """Rounds to `strength` bits and back, with a scale per column of each matrix; ignores `key`."""
   levels = 2 ** (strength - 1) - 1
 
   def round_trip(x, key):
-    scale = jnp.maximum(jnp.abs(x).max(axis=0), 1e-30) / levels
+    scale = jnp.maximum(jnp.abs(x).max(axis=0, keepdims=True), 1e-30) / levels
     return jnp.round(x / scale) * scale
   return config, _each_matrix(params, key, round_trip)
 
 
 def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """A mean in which an unrelated random network of the same architecture weighs `strength`."""
+  """Averages with an unrelated random network of the same architecture, of weight `strength`."""
   other = _other(config, key)
   return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
 
 
 def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Draws the last layers anew, a share `strength` of them, rounded up."""
+  """Draws the last layers anew: a share `strength` of all layers, rounded up."""
   kept = config.num_layers - math.ceil(strength * config.num_layers)
   replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
-  return config, params | {'blocks': jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])}
+  blocks = jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])
+  return config, params | {'blocks': blocks}
 
 
 PRESERVING: dict[str, Callable] = {
-    'permute units': permute_units, 'permute heads': permute_heads, 'permute channels': permute_channels,
-    'rotate channels': rotate_channels, 'mix values': mix_values, 'turn queries': turn_queries,
-    'scale channels': scale_channels,
+    'permute units': permute_units, 'permute heads': permute_heads,
+    'permute channels': permute_channels, 'rotate channels': rotate_channels,
+    'mix values': mix_values, 'turn queries': turn_queries, 'scale channels': scale_channels,
 }
+# By name, each function and the strengths to try.
 DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
     'noise': (add_noise, (0.5, 1.0, 2.0)), 'low rank': (add_low_rank, (0.1, 0.5, 1.0)),
-    'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)), 'average': (average, (0.3, 0.5, 0.7)),
-    'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
+    'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)),
+    'average': (average, (0.3, 0.5, 0.7)), 'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
 }
 
 
@@ -228,18 +259,19 @@ def _permutations(key, count, size):
 
 
 def _take(x, order_LF, axis):
-  """Reorders an axis of each layer its own way."""
+  """Reorders an axis of x, in each layer by its own order."""
   return jax.vmap(lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
 
 
 def _change(params, changes):
-  """Parameters with functions applied to leaves by name; names that the network lacks are passed over."""
+  """Applies functions to leaves by name, and passes over names that the network lacks."""
   flat = flatten_dict(params, sep='/')
-  return unflatten_dict(flat | {name: change(flat[name]) for name, change in changes.items() if name in flat}, sep='/')
+  changed = {name: change(flat[name]) for name, change in changes.items() if name in flat}
+  return unflatten_dict(flat | changed, sep='/')
 
 
 def _each_matrix(params, key, change):
-  """`change(matrix, key)` of every kernel and embedding, layer by layer."""
+  """Applies `change(matrix, key)` to every kernel and embedding, layer by layer."""
   flat = flatten_dict(params, sep='/')
   for i, (name, leaf) in enumerate(sorted(flat.items())):
     own = jax.random.fold_in(key, i)

@@ -1,8 +1,9 @@
-"""The fingerprints that the paper compares with (Tables 5, 6, 8 and 12): Intrinsic, REEF, PCS and ICS.
+"""The fingerprints with which the paper compares: Intrinsic, REEF, PCS and ICS.
 
-Each takes two networks and gives a similarity. The papers call two networks
-related above .8; what unrelated ones have is far from 0 and differs from method
-to method, so compare a score with that of unrelated networks (`robustness`).
+Each computes the similarity of two networks (Tables 5, 6, 8 and 12). The papers call
+networks related if it is above 0.8. But unrelated networks have similarities far from
+0, which differ from method to method. So compare a score with those of unrelated
+networks (`methods.reference_scores`).
 """
 
 import functools
@@ -20,16 +21,23 @@ ICS_TOKENS = 4096
 
 
 def intrinsic(params_a: dict, params_b: dict) -> float:
-  """Correlation over layers of the std of query, key, value and output matrices; mean of the four.
+  """Correlation over layers of the std of matrices; mean over query, key, value and output.
 
-  Networks of different depth are brought to the deeper one's by linear interpolation.
+  The shallower network is brought to the depth of the deeper one by linear
+  interpolation.
 
   Args:
-    params_a: as of `initialization.init_params`; any widths.
-    params_b: of the other network.
+    params_a: parameters of one network, as from `initialization.init_params`.
+    params_b: parameters of the other network; widths may differ.
 
   Raises:
-    InputError: fewer than two layers, or none with attention.
+    InputError: a network has fewer than two layers, or no attention.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> _, params, _ = lineage.load('tiny_gpt2:42')
+    >>> round(lineage.intrinsic(params, params), 3)
+    1.0
   """
   deviations = [_layer_stds(params) for params in (params_a, params_b)]
   depth = max(len(std_L4) for std_L4 in deviations)
@@ -37,19 +45,21 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
     raise InputError('a correlation over layers needs at least two of them in both networks')
   a, b = (np.stack([np.interp(np.linspace(0, 1, depth), np.linspace(0, 1, len(std_L4)), std_L)
                     for std_L in std_L4.T]) for std_L4 in deviations)
-  # Matrices of which all have the same std correlate with nothing.
+  # If all matrices have the same std there is no correlation, and _finite says so.
   with np.errstate(invalid='ignore', divide='ignore'):
     return _finite(np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(a, b, strict=True)]))
 
 
 def _finite(score) -> float:
   if not np.isfinite(score):
-    raise InputError('the two have no such similarity: what it compares is constant, or not finite')
+    raise InputError('these networks have no such similarity: what it compares is constant, or '
+                     'not finite')
   return float(score)
 
 
 def _layer_stds(params):
-  return np.asarray(_stds([_kernel(params, name) for name in ('query', 'key', 'value', 'output')]), np.float64)
+  kernels = [_kernel(params, name) for name in ('query', 'key', 'value', 'output')]
+  return np.asarray(_stds(kernels), np.float64)
 
 
 @jax.jit
@@ -64,13 +74,19 @@ def _kernel(params, name):
 
 
 def pcs(params_a: dict, params_b: dict) -> float:
-  """Cosine of all parameters but embeddings and LM head, as one vector.
+  """Cosine of all parameters as one vector, without embeddings and LM head.
 
-  Of independent networks it is not 0, since the gains of norms are all 1
+  For independent networks it is not 0, because the gains of norms are 1 in both
   (`theory.independent_pcs`).
 
   Raises:
-    InputError: networks whose parameters have different names or shapes.
+    InputError: the parameters of the networks have different names or shapes.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> (_, a, _), (_, b, _) = lineage.load('tiny_gpt2:42'), lineage.load('tiny_gpt2:43')
+    >>> round(lineage.pcs(a, a), 3), lineage.pcs(a, b) > 0.1
+    (1.0, True)
   """
   bodies = [{name: leaf for name, leaf in params.items() if name not in EMBEDDING_LEAVES}
             for params in (params_a, params_b)]
@@ -80,7 +96,8 @@ def pcs(params_a: dict, params_b: dict) -> float:
 
 
 def _shapes(params):
-  return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  return {jax.tree_util.keystr(path): leaf.shape
+          for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 @jax.jit
@@ -90,23 +107,31 @@ def _cosine(tree_a, tree_b):
 
 
 def reef(hidden_a: jax.Array, hidden_b: jax.Array, unbiased: bool = False) -> float:
-  """Linear CKA of the states of two networks that read the same statements (REEF).
+  """Linear CKA between the states of two networks that read the same statements (REEF).
 
   Args:
-    hidden_a: last-token states of one layer, [n, D].
-    hidden_b: of the other network, [n, E]; widths may differ.
-    unbiased: the estimator of HSIC that is 0 for independent states (Song et
-      al. 2012); the published, biased one is about d / (d + n) for d = D = E.
+    hidden_a: last-token states of one layer of one network, [n, D].
+    hidden_b: the same of the other network, [n, E]; widths may differ.
+    unbiased: whether to use the estimator of HSIC that is 0 for independent states
+      (Song et al. 2012). The published, biased one is about d / (d + n) for them, with
+      d = D = E.
 
   Raises:
-    InputError: different numbers of statements, or fewer than 4.
+    InputError: the numbers of statements differ or are below 4.
 
-  Cost: three products of [D, n] with [n, E]; no [n, n] matrix.
+  Cost: three products of [D, n] with [n, E], and no [n, n] matrix.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> states, other = np.random.default_rng(0).standard_normal((2, 50, 50))
+    >>> round(lineage.reef(states, -states), 3), lineage.reef(states, other) > 0.4
+    (1.0, True)
   """
   if len(hidden_a) != len(hidden_b) or len(hidden_a) < 4:
-    raise InputError(f'states of {len(hidden_a)} and {len(hidden_b)} statements cannot be compared; '
-                     'both must be of the same, at least 4')
-  return _finite(_cka(jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32), unbiased))
+    raise InputError(f'states of {len(hidden_a)} and {len(hidden_b)} statements cannot be '
+                     'compared; both must be of the same, at least 4')
+  hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
+  return _finite(_cka(hidden_a, hidden_b, unbiased))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -118,10 +143,10 @@ def _cka(hidden_a, hidden_b, unbiased):
 
 
 def _standardize(hidden_ND):
-  """Features of mean 0 and std 1; a constant one becomes 0."""
-  centred_ND = hidden_ND - hidden_ND.mean(axis=0)
-  std_D = centred_ND.std(axis=0)
-  return centred_ND / jnp.where(std_D > 0, std_D, 1)
+  """Features with mean 0 and std 1; constant ones become 0."""
+  centred_ND = hidden_ND - hidden_ND.mean(axis=0, keepdims=True)
+  std_1D = centred_ND.std(axis=0, keepdims=True)
+  return centred_ND / jnp.where(std_1D > 0, std_1D, 1)
 
 
 def _hsic_biased(a_ND, b_NE):
@@ -129,42 +154,49 @@ def _hsic_biased(a_ND, b_NE):
 
 
 def _hsic_unbiased(a_ND, b_NE):
-  """Of Gram matrices K, L without their diagonals: tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2)."""
+  """tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2).
+
+  K and L are the Gram matrices without their diagonals. The factor 1 / (n (n - 3)) of
+  Song et al. (2012) cancels in the CKA.
+  """
   n = len(a_ND)
   diagonals = [jnp.sum(x**2, axis=1) for x in (a_ND, b_NE)]
-  row_sums = [x @ x.sum(axis=0) - diagonal for x, diagonal in zip((a_ND, b_NE), diagonals, strict=True)]
+  row_sums = [x @ x.sum(axis=0) - diagonal
+              for x, diagonal in zip((a_ND, b_NE), diagonals, strict=True)]
   trace = _hsic_biased(a_ND, b_NE) - diagonals[0] @ diagonals[1]
   return (trace + row_sums[0].sum() * row_sums[1].sum() / ((n - 1) * (n - 2))
           - 2 * row_sums[0] @ row_sums[1] / (n - 2))
 
 
-def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *, companion: bool = False,
-        head_size: int | None = None) -> float:
+def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *,
+        companion: bool = False, head_size: int | None = None) -> float:
   """Cosine of the invariants that HuRef reads from the last two layers.
 
-  With X the embeddings of chosen tokens: X Wq Wk' X', X Wv Wo X' and
-  X (Wgate * Wup) Wdown X' (Wup alone without a gate), which permutations of
-  the residual basis, of heads and of MLP units leave as they are.
+  With X the embeddings of chosen tokens, these are X Wq Wk' X', X Wv Wo X' and
+  X (Wgate * Wup) Wdown X', or X Wup Wdown X' without a gate. Permutations of the
+  residual basis, of heads and of MLP units leave them as they are.
 
   Args:
-    params_a: as of `initialization.init_params`.
-    params_b: of the other network.
-    ids: tokens, HuRef's being the rarest of a corpus; None: the last ICS_TOKENS
-      ids, which subword vocabularies rank last.
-    companion: as the paper's code: no gate, and products as they are, not
-      brought to mean 0 and std 1.
-    head_size: K of both; needed where key and value heads are fewer than query heads.
+    params_a: parameters of one network, as from `initialization.init_params`.
+    params_b: parameters of the other network.
+    ids: the chosen tokens. HuRef takes the rarest of a corpus. The default is the last
+      ICS_TOKENS ids, which subword vocabularies rank last.
+    companion: whether to compute as the paper's code does: without the gate, and
+      without bringing the products to mean 0 and std 1.
+    head_size: K of both networks, needed if they have fewer key and value heads than
+      query heads.
 
   Raises:
-    InputError: ids outside a vocabulary, networks of fewer than two layers,
-      or grouped heads without head_size.
+    InputError: ids are outside a vocabulary, a network has fewer than two layers, or
+      heads are grouped and head_size is missing.
 
-  Cost: six [ids, ids] products a network.
+  Cost: six products of size [ids, ids] per network.
   """
   sizes = [len(params['embedding']) for params in (params_a, params_b)]
   ids = np.arange(max(0, min(sizes) - ICS_TOKENS), min(sizes)) if ids is None else np.asarray(ids)
   if len(ids) < 2 or ids.min() < 0 or ids.max() >= min(sizes):
-    raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both networks have')
+    raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both networks '
+                     'have')
   return _finite(_cosine(*(_invariants(params, jnp.asarray(ids), companion, head_size)
                            for params in (params_a, params_b))))
 
@@ -172,9 +204,10 @@ def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *, compan
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _invariants(params, ids, companion, head_size):
   x_ND = params['embedding'][ids]
-  last = [_kernel(params, name)[-ICS_LAYERS:] for name in ('query', 'key', 'value', 'output', 'up', 'down')]
+  last = [_kernel(params, name)[-ICS_LAYERS:]
+          for name in ('query', 'key', 'value', 'output', 'up', 'down')]
   if len(last[0]) < ICS_LAYERS:
-    raise InputError(f'the fingerprint is of {ICS_LAYERS} layers; a network has {len(last[0])}')
+    raise InputError(f'the fingerprint needs {ICS_LAYERS} layers; a network has {len(last[0])}')
   query, key, value, output, up, down = last
   key, value = (_repeat_heads(kernel, query.shape[-1], head_size) for kernel in (key, value))
   if 'gate' in params['blocks'] and not companion:
@@ -184,8 +217,8 @@ def _invariants(params, ids, companion, head_size):
     invariants = [product(query, key.mT), product(value, output), product(up, down)]
   if companion:
     return invariants
-  scale = lambda m_LNN: (m_LNN - m_LNN.mean((1, 2), keepdims=True)) / m_LNN.std((1, 2), keepdims=True)
-  return [scale(invariant) for invariant in invariants]
+  centre = lambda m_LNN: m_LNN - m_LNN.mean((1, 2), keepdims=True)
+  return [centre(m_LNN) / m_LNN.std((1, 2), keepdims=True) for m_LNN in invariants]
 
 
 def _repeat_heads(kernel_LDF, num_columns, head_size):
@@ -194,6 +227,6 @@ def _repeat_heads(kernel_LDF, num_columns, head_size):
   if F == num_columns:
     return kernel_LDF
   if head_size is None:
-    raise InputError('these networks have fewer key than query heads: give head_size')
+    raise InputError('these networks have fewer key heads than query heads: give head_size')
   heads = kernel_LDF.reshape(L, D, F // head_size, head_size)
   return jnp.repeat(heads, num_columns // F, axis=2).reshape(L, D, num_columns)

@@ -1,4 +1,4 @@
-"""Fingerprints: what a network answers to a probe, computed once, saved, and compared by `seedprint`."""
+"""Fingerprints: a network's answers to a probe, computed once, saved, and compared later."""
 
 from collections.abc import Callable, Iterable
 import contextlib
@@ -18,7 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis.ensemble import default_batch_size, in_batches, networks_at_once, program_bytes
+from bornbiased_jax.analysis.ensemble import (
+  default_batch_size,
+  in_batches,
+  networks_at_once,
+  program_bytes,
+)
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -34,13 +39,16 @@ _MOST_METADATA_BYTES = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fingerprint:
-  """Answers of one network to the sequences of a probe.
+  """The answers of one network to the sequences of a probe.
 
   Attributes:
-    hidden_ND: final-norm output at the last position, or logits of chosen ids, float32.
-    input_ND: what entered the residual stream there: the probe's own vector
-      or the token's embedding, positions included, float32.
-    metadata: JSON: schema, the probe's settings, and what is known of the network.
+    hidden_ND: the answer to each sequence: the final norm's output at the last
+      position, or the logits of chosen ids there, float32.
+    input_ND: what entered the residual stream at that position: the probe's own
+      vector or the token's embedding, plus learned positions if the network has
+      them, float32.
+    metadata: JSON with the schema, the probe's settings, the network's
+      configuration and what else is known about the network.
   """
 
   hidden_ND: np.ndarray
@@ -48,48 +56,52 @@ class Fingerprint:
   metadata: dict
 
   def save(self, path: str | os.PathLike) -> None:
-    """Writes an .npz (numpy arrays and JSON, no pickle), whole or not at all."""
+    """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all."""
     content = io.BytesIO()
     encoded = np.frombuffer(json.dumps(self.metadata).encode(), np.uint8)
     np.savez(content, **{name: getattr(self, name) for name in _ARRAYS}, metadata=encoded)
     write_atomically(path, content.getvalue())
 
 
-def fingerprint(config: ModelConfig, params: dict, probe: Probe, *, logit_ids: tuple[int, ...] | None = None,
-                about: dict | None = None, batch_size: int | None = None, parts: str | os.PathLike | None = None,
+def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
+                logit_ids: tuple[int, ...] | None = None, about: dict | None = None,
+                batch_size: int | None = None, parts: str | os.PathLike | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
-  """The network's answers to a probe.
+  """A network's answers to a probe, computed in float32 at the highest precision.
 
   Args:
-    config: the architecture; it computes in float32 at the highest precision.
-    params: as of `initialization.init_params`; on a mesh of `sharding.make_mesh`
-      they stay where they are, and its devices share each batch.
+    config: the architecture.
+    params: parameters, as from `initialization.init_params`. If they lie on a
+      mesh of `sharding.make_mesh`, its devices share each batch.
     probe: the inputs.
-    logit_ids: answer with the logits of these ids, [n, their number], instead
-      of the final norm. An id means the same in all networks that know it:
-      those trained on similar text answer alike, related or not.
+    logit_ids: answer with the logits of these ids, [n, number of ids], instead of
+      the final norm. An id means the same in all networks that know it, so
+      networks trained on similar text answer alike, related or not.
     about: JSON that says which network it is.
-    batch_size: sequences a forward pass; None: `ensemble.default_batch_size`.
-    parts: folder of the batches that are done, of this network and probe
-      alone, from which a stopped call goes on; the caller's to remove.
+    batch_size: sequences per forward pass, by default `ensemble.default_batch_size`.
+    parts: folder that keeps finished batches, so that a call that was stopped
+      can go on. It must serve this network and probe alone; the caller removes it.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
-    InputError: an answer is not a finite number, an id is outside the
-      vocabulary, or the probe is longer than the model's sequences.
+    InputError: an answer is not a finite number, an id is outside the vocabulary,
+      or the probe is longer than the model's sequences.
 
-  Cost: one forward pass of each sequence, its last block and norm at the last position alone.
+  Cost: one forward pass per sequence, with the last block and the final norm at
+  the last position alone.
   """
   if logit_ids is not None and not all(0 <= i < config.vocab_size for i in logit_ids):
     raise InputError(f'logit_ids must be from 0 to {config.vocab_size - 1}, the vocabulary')
   n, mesh = probe.num_sequences, _mesh_of(params)
   batch_size = spread_batch_size(probe, mesh, batch_size)
-  place = lambda index_B: jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH)) if mesh else index_B
+  place = lambda index_B: (jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH))
+                           if mesh else index_B)
   answer = program(exact(config), probe, logit_ids, mesh)
 
   def answers_to(index_B):
     path = parts and Path(parts) / f'{index_B[0]}_{batch_size}.npy'
-    kept = _kept(path, lambda: np.concatenate(jax.device_get(answer(params, place(index_B))), axis=1))
+    compute = lambda: jax.device_get(answer(params, place(index_B)))
+    kept = _kept(path, lambda: np.concatenate(compute(), axis=1))
     on_batch(min(batch_size, n - int(index_B[0])))
     return kept
 
@@ -100,9 +112,13 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *, logit_ids: t
 
 def spread_batch_size(probe: Probe, mesh: Mesh | None, batch_size: int | None = None,
                       backend: str | None = None) -> int:
-  """Sequences a forward pass: `batch_size` (None: the backend's default) or all, as many on each device of the mesh."""
-  n, shards = probe.num_sequences, mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
-  return shards * -(-min(batch_size or default_batch_size(n, probe.length, backend), n) // shards)
+  """Sequences per forward pass, rounded up so that all devices of a mesh have as many.
+
+  They are `batch_size`, by default `ensemble.default_batch_size`, but at most all.
+  """
+  n, shards = probe.num_sequences, sharding.batch_shards(mesh)
+  batch_size = min(batch_size or default_batch_size(n, probe.length, backend), n)
+  return shards * -(-batch_size // shards)
 
 
 def _mesh_of(params):
@@ -112,9 +128,9 @@ def _mesh_of(params):
 
 
 def _kept(path, make):
-  """An array from its file, or made and written there."""
+  """The array in a file. If that is missing, removed meanwhile or damaged, it is made anew."""
   if path:
-    with contextlib.suppress(OSError, ValueError, EOFError):  # Missing, removed meanwhile or damaged: made anew.
+    with contextlib.suppress(OSError, ValueError, EOFError):
       return np.load(path, allow_pickle=False)
   array = make()
   if path:
@@ -125,16 +141,19 @@ def _kept(path, make):
   return array
 
 
-def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embedding_seed: int | None = None,
+def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
+             embedding_seed: int | None = None,
              on_network: Callable[[], None] = lambda: None) -> list[Fingerprint]:
-  """Fingerprints of random networks, drawn and read under vmap, as many at once as memory holds.
+  """Fingerprints of random networks, as many at a time under vmap as memory holds.
 
-  Raises as `fingerprint`.
+  With `embedding_seed`, all take their embedding and head from that seed.
+  `on_network` is called after each network. Raises InputError as `fingerprint` does.
   """
   seeds = [int(as_seed(seed)) for seed in seeds]
   batch_size = default_batch_size(probe.num_sequences, probe.length)
   answers_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
-  chunk_size, made = networks_at_once(lambda: program_bytes(answers_of.lower(jnp.zeros(1, jnp.uint32))), len(seeds)), []
+  bytes_of_one = lambda: program_bytes(answers_of.lower(jnp.zeros(1, jnp.uint32)))
+  chunk_size, made = networks_at_once(bytes_of_one, len(seeds)), []
   for first in range(0, len(seeds), chunk_size):
     chunk = seeds[first:first + chunk_size]
     answers = jax.device_get(answers_of(jnp.array(chunk, jnp.uint32)))
@@ -145,16 +164,17 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *, embeddi
 
 
 def exact(config: ModelConfig) -> ModelConfig:
-  """The architecture as fingerprints compute it: in float32."""
+  """The configuration with which fingerprints are computed: float32, nothing recomputed."""
   return dataclasses.replace(config, dtype='float32', remat='none')
 
 
 @functools.lru_cache(maxsize=8)
 def program(config: ModelConfig, probe: Probe, logit_ids: tuple[int, ...] | None = None,
             mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
-  """What `fingerprint` jits for a batch, of an `exact` config: (params, index_B) → answers [B, …] and inputs [B, D].
+  """The jitted function (params, index_B) → (answers [B, …], inputs [B, D]) of `fingerprint`.
 
-  On a mesh params are placed by `sharding.shardings` and index_B by `sharding.BATCH`.
+  The configuration is an `exact` one. On a mesh params are placed by
+  `sharding.shardings` and index_B by `sharding.BATCH`.
   """
 
   def answer(params, index_B):
@@ -169,15 +189,18 @@ def program(config: ModelConfig, probe: Probe, logit_ids: tuple[int, ...] | None
 
 @functools.lru_cache(maxsize=8)
 def _read_seeds(config, probe, batch_size, embedding_seed):
-  """Networks in one go, each in batches, the last one wrapping around to be as large as the others."""
+  """A jitted function from seeds to the answers and inputs of their networks."""
   num_batches = -(-probe.num_sequences // batch_size)
 
   def answers_of(seed):
     with jax.default_matmul_precision('highest'):
       params = draw_params(config, seed, embedding_seed)
-      index_MB = (jnp.arange(num_batches * batch_size) % probe.num_sequences).reshape(num_batches, batch_size)
-      answers = jax.lax.map(lambda index_B: _answers(config, probe, params, index_B), index_MB)
-    return jax.tree.map(lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences], answers)
+      # The last batch wraps around to the first sequences, to be as large as the others.
+      index_N = jnp.arange(num_batches * batch_size) % probe.num_sequences
+      answers = jax.lax.map(lambda index_B: _answers(config, probe, params, index_B),
+                            index_N.reshape(num_batches, batch_size))
+    joined = lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences]
+    return jax.tree.map(joined, answers)
 
   return jax.jit(jax.vmap(answers_of))
 
@@ -190,24 +213,35 @@ def _answers(config, probe, params, index_B):
 def _described(hidden_ND, input_ND, config, probe, logit_ids, about):
   for array in (hidden_ND, input_ND):
     if not np.isfinite(array).all():
-      raise InputError(f'{about or "the network"}: its answers to the probe are not all finite numbers')
-  return Fingerprint(hidden_ND, input_ND, {'schema': SCHEMA, 'probe': probe_settings(probe, config, logit_ids),
-                                           'model': dataclasses.asdict(config), 'about': about})
+      raise InputError(f'{about or "the network"}: its answers to the probe are not all finite '
+                       'numbers')
+  metadata = {'schema': SCHEMA, 'probe': probe_settings(probe, config, logit_ids),
+              'model': dataclasses.asdict(config), 'about': about}
+  return Fingerprint(hidden_ND, input_ND, metadata)
 
 
-def probe_settings(probe: Probe, config: ModelConfig, logit_ids: tuple[int, ...] | None = None) -> dict:
-  """What was asked, all that the inputs depend on, with a hash: fingerprints of different probes cannot be compared."""
-  settings = dataclasses.asdict(probe) | (
-      {'num_ids': probe.num_ids or config.vocab_size} if probe.kind == 'tokens'
-      else {'embedding_std': config.embedding_std}) | ({'logit_ids': list(logit_ids)} if logit_ids is not None else {})
-  return settings | {'hash': hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]}
+def probe_settings(probe: Probe, config: ModelConfig,
+                   logit_ids: tuple[int, ...] | None = None) -> dict:
+  """All settings that the inputs and the kind of answer depend on, as JSON with their hash."""
+  settings = dataclasses.asdict(probe)
+  if probe.kind == 'tokens':
+    settings['num_ids'] = probe.num_ids or config.vocab_size
+  else:
+    settings['embedding_std'] = config.embedding_std
+  if logit_ids is not None:
+    settings['logit_ids'] = list(logit_ids)
+  encoded = json.dumps(settings, sort_keys=True).encode()
+  return settings | {'hash': hashlib.sha256(encoded).hexdigest()[:16]}
 
 
 def load(path: str | os.PathLike) -> Fingerprint:
-  """A saved fingerprint, from whomever: nothing in it is executed, and sizes are checked before memory is taken.
+  """Loads a saved fingerprint, which may come from a stranger.
+
+  Nothing in the file is executed, and sizes are checked before memory is taken.
 
   Raises:
-    InputError: not a fingerprint of this version, damaged, or with values that are not finite.
+    InputError: the file is not a fingerprint of this version, is damaged, or has
+      values that are not finite.
   """
   path = Path(path).expanduser()
   try:
@@ -215,13 +249,16 @@ def load(path: str | os.PathLike) -> Fingerprint:
       hidden_ND, input_ND = (_array(archive, name, np.float32, 2) for name in _ARRAYS)
       metadata = json.loads(_array(archive, 'metadata', np.uint8, 1).tobytes())
     if metadata['schema'] != SCHEMA:
-      raise InputError(f'{path}: a fingerprint of schema {metadata["schema"]}, and this version reads {SCHEMA}')
-    probe_hash, num_ids, about = metadata['probe']['hash'], metadata['probe'].get('num_ids'), metadata['about']
+      raise InputError(f'{path}: a fingerprint of schema {metadata["schema"]}; this version reads '
+                       f'schema {SCHEMA}')
+    probe, about = metadata['probe'], metadata['about']
+    probe_hash, num_ids = probe['hash'], probe.get('num_ids')
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
   except InputError:
     raise
-  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, EOFError, RecursionError, RuntimeError) as error:
+  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, EOFError, RecursionError,
+          RuntimeError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
   if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
       or not isinstance(probe_hash, str) or not isinstance(num_ids, int | None)):
@@ -232,9 +269,10 @@ def load(path: str | os.PathLike) -> Fingerprint:
 
 
 def _array(archive, name, dtype, ndim):
-  """One member: stored as it is (no zip bomb), of the type and as long as its header says."""
+  """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
   info = archive.getinfo(f'{name}.npy')
-  if info.compress_type != zipfile.ZIP_STORED or info.file_size > os.fstat(archive.fp.fileno()).st_size:
+  size_of_file = os.fstat(archive.fp.fileno()).st_size
+  if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_of_file:
     raise ValueError(f'{name} is not stored as savez stores it')
   if name == 'metadata' and info.file_size > _MOST_METADATA_BYTES:
     raise ValueError('its metadata is too long')
@@ -243,11 +281,12 @@ def _array(archive, name, dtype, ndim):
     raise ValueError(f'{name} has an unknown header')
   shape, fortran_order, found = np.lib.format.read_array_header_1_0(content)
   data = content.getbuffer()[content.tell():]
-  if found != dtype or len(shape) != ndim or fortran_order or math.prod(shape) * found.itemsize != len(data):
+  whole = math.prod(shape) * found.itemsize == len(data)
+  if found != dtype or len(shape) != ndim or fortran_order or not whole:
     raise ValueError(f'{name} is {found}{list(shape)} in {len(data)} bytes')
   return np.frombuffer(data, dtype).reshape(shape)
 
 
 def config_of(fingerprint: Fingerprint) -> ModelConfig:
-  """The architecture that answered; raises as `configs.from_dict`."""
+  """The configuration of the network that answered; raises InputError if there is no valid one."""
   return configs.from_dict(fingerprint.metadata.get('model'), 'a fingerprint')

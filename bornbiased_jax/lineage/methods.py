@@ -1,4 +1,7 @@
-"""Every fingerprint behind one interface: two networks in, a score and, where the method has one, a p-value out."""
+"""All fingerprints behind one interface: from two networks to a score.
+
+A method that has a null distribution of its own gives a p-value as well.
+"""
 
 from collections.abc import Callable, Iterable
 import dataclasses
@@ -19,15 +22,18 @@ from bornbiased_jax.lineage.seedprint import calibrated_test
 from bornbiased_jax.models.transformer import head_of, read
 
 NUM_LOGITS = 256
-# REEF as published: 200 statements, layer 18 of 32.
+# As REEF was published: 200 statements, layer 18 of 32.
 NUM_STATEMENTS = 200
 STATES_DEPTH = 18 / 32
-# Seeds of fresh networks, which nobody else chooses.
+# The first seed of fresh reference networks: so large that nobody else is likely to choose it.
 FIRST_REFERENCE = 2**31
 
 
 class Score(NamedTuple):
-  """Higher means more alike; log10_p is None of a method without a null of its own."""
+  """A score, higher if two networks are more alike, and log10 of its p-value.
+
+  The latter is None for a method without a null distribution of its own.
+  """
 
   score: float
   log10_p: float | None = None
@@ -35,12 +41,20 @@ class Score(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-  """A network, and what methods read of it, computed when first asked for.
+  """A network and what methods read from it, which is computed when first needed.
 
   Args:
-    config: its architecture.
-    params: its parameters.
-    probe: random tokens; of other probes number, length and seed are the same.
+    config: the architecture.
+    params: the parameters.
+    probe: a probe of random tokens. Methods that need another probe take its
+      number of sequences, length and seed.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> config, params, _ = lineage.load('tiny_gpt2:42')
+    >>> network = lineage.Subject(config, params, analysis.Probe('tokens', 300, 8))
+    >>> round(lineage.METHODS['PCS'].score(network, network).score, 3)
+    1.0
   """
 
   config: ModelConfig
@@ -49,40 +63,47 @@ class Subject:
 
   @functools.cached_property
   def hidden(self) -> Fingerprint:
-    """What the network answers to the probe."""
+    """The network's answers to the probe."""
     return fingerprints.fingerprint(self.config, self.params, self.probe)
 
   @functools.cached_property
   def logits(self) -> Fingerprint:
-    """Logits of the first NUM_LOGITS ids, in place of the final norm (`fingerprint` with logit_ids)."""
+    """The logits of the first NUM_LOGITS ids as answers, in place of the final norm."""
     head_VD = head_of(self.config, self.params)[:NUM_LOGITS]
     with jax.default_matmul_precision('highest'):
-      return dataclasses.replace(self.hidden, hidden_ND=np.asarray(self.hidden.hidden_ND @ head_VD.T))
+      logits_NV = np.asarray(self.hidden.hidden_ND @ head_VD.T)
+    return dataclasses.replace(self.hidden, hidden_ND=logits_NV)
 
   @functools.cached_property
   def states(self) -> np.ndarray:
-    """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens too."""
+    """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens."""
     layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
-    states_of = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer, self.params)
+    states_of = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer,
+                                  self.params)
     return in_batches(states_of, NUM_STATEMENTS, self.probe.length)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
-    """Configuration and parameters, as `alignment` takes them."""
+    """Configuration and parameters, as the functions of `alignment` take them."""
     return self.config, self.params
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _states(config, probe, layer, params, index_B):
   with jax.default_matmul_precision('highest'):
-    return read(config, params, probe.inputs(config, index_B), ('residual_last',))['residual_last'][layer]
+    inputs = probe.inputs(config, index_B)
+    return read(config, params, inputs, ('residual_last',))['residual_last'][layer]
 
 
-def _of_same_tokens(score: Callable[[Subject, Subject], Score]) -> Callable[[Subject, Subject], Score]:
-  """A method of two networks that read the same, which raises InputError where they did not."""
+def _of_same_tokens(
+    score: Callable[[Subject, Subject], Score]) -> Callable[[Subject, Subject], Score]:
+  """Makes a method raise InputError if its two networks did not read the same tokens."""
   def checked(base, suspect):
-    if len({fingerprints.probe_settings(each.probe, each.config)['hash'] for each in (base, suspect)}) > 1:
-      raise InputError('networks of different vocabularies did not read the same: give both the same num_ids')
+    hashes = {fingerprints.probe_settings(each.probe, each.config)['hash']
+              for each in (base, suspect)}
+    if len(hashes) > 1:
+      raise InputError('networks of different vocabularies did not read the same: give both the '
+                       'same num_ids')
     return score(base, suspect)
 
   return checked
@@ -105,8 +126,9 @@ def _aligned(base: Subject, suspect: Subject) -> Score:
 def _published(base: Subject, suspect: Subject) -> Score:
   hidden = base.hidden.hidden_ND, suspect.hidden.hidden_ND
   result = published.published_test(*hidden, null=_null_taus(*hidden[0].shape))
-  # NaN, where too few dimensions are common to both, is no evidence.
-  log10_p = math.log10(max(result.p_value, 1e-300)) if result.p_value == result.p_value else 0.0
+  # NaN means that too few dimensions are common to both: no evidence.
+  p_value = 1.0 if math.isnan(result.p_value) else result.p_value
+  log10_p = math.log10(max(p_value, 1e-300))
   return Score(-log10_p, log10_p)
 
 
@@ -120,17 +142,18 @@ def _units(base: Subject, suspect: Subject, against_gate: bool) -> Score:
 
 def _ics(base: Subject, suspect: Subject) -> Score:
   if base.config.head_size != suspect.config.head_size:
-    raise InputError('heads of different sizes have no common invariants here')
+    raise InputError('networks with heads of different sizes have no ICS')
   return Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size))
 
 
 class Method(NamedTuple):
-  """A fingerprint of two networks.
+  """A way to compare two networks.
 
   Attributes:
-    score: base and suspect → Score.
-    unit: of the score.
-    threshold: the similarity above which its authors call two networks the same; None of a z or p.
+    score: function from base and suspect to a Score.
+    unit: unit of the score.
+    threshold: the similarity above which its authors call two networks the same.
+      None if the score is a z or a p-value.
   """
 
   score: Callable[[Subject, Subject], Score]
@@ -139,16 +162,20 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    'SeedPrint': Method(_of_same_tokens(lambda base, suspect: _calibrated(base.hidden, suspect.hidden)), 'z', None),
+    'SeedPrint': Method(_of_same_tokens(
+        lambda base, suspect: _calibrated(base.hidden, suspect.hidden)), 'z', None),
     'SeedPrint aligned': Method(_aligned, 'z', None),
-    # Ids mean the same in all networks, so that trained ones agree, related or not: z has no law.
+    # An id means the same in all networks, so trained networks agree, related or not.
+    # The null distribution of this z is unknown: the score comes without a p-value.
     'SeedPrint logits': Method(_of_same_tokens(
         lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score)), 'z', None),
     'SeedPrint published': Method(_of_same_tokens(_published), '-log10 p', None),
     'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
     'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),
-    'Intrinsic': Method(lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params))),
-    'REEF': Method(_of_same_tokens(lambda base, suspect: Score(baselines.reef(base.states, suspect.states)))),
+    'Intrinsic': Method(
+        lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params))),
+    'REEF': Method(_of_same_tokens(
+        lambda base, suspect: Score(baselines.reef(base.states, suspect.states)))),
     'REEF unbiased': Method(_of_same_tokens(lambda base, suspect: Score(
         baselines.reef(base.states, suspect.states, unbiased=True)))),
     'PCS': Method(lambda base, suspect: Score(baselines.pcs(base.params, suspect.params))),
@@ -157,7 +184,15 @@ METHODS: dict[str, Method] = {
 
 
 def published_verdict(method: str, score: Score) -> bool:
-  """Whether the method's authors would call it the same network: above .8, or, of a z or p, p below .01."""
+  """Whether the method's authors would call two networks with this score the same.
+
+  A similarity must be above 0.8; a z or p-value must have p < 0.01.
+
+  Example:
+    >>> from bornbiased_jax.lineage import methods
+    >>> methods.published_verdict('PCS', methods.Score(0.9))
+    True
+  """
   limit = METHODS[method].threshold
   if limit is not None:
     return score.score > limit
@@ -165,17 +200,25 @@ def published_verdict(method: str, score: Score) -> bool:
 
 
 def reference_scores(method: str, base: Subject, references: Iterable[Subject]) -> list[float]:
-  """Scores of the base with K networks that are unrelated to it: a null for methods that have none.
+  """Scores of the base with K networks that are unrelated to it.
+
+  They serve as a null distribution for methods that have none (see `rank_p_value`).
 
   Raises:
-    InputError: as the method, of networks that it cannot compare.
+    InputError: the method cannot compare the networks.
   """
   return [METHODS[method].score(base, reference).score for reference in references]
 
 
 def rank_p_value(score: float, references: list[float]) -> float:
-  """(1 + references as large) / (K + 1): a p-value if an unrelated suspect is like the references.
+  """The p-value of a score among those of K references: (1 + number as large) / (K + 1).
 
-  Trained networks are not like random ones: they are more alike.
+  It is valid if an unrelated suspect is like the references. Random networks are
+  no such references for trained ones, which are more alike.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> lineage.rank_p_value(3.0, [0.5, -1.2, 0.1])
+    0.25
   """
   return (1 + sum(reference >= score for reference in references)) / (1 + len(references))

@@ -1,4 +1,10 @@
-"""Networks by name: a run, a step of a run, a transformers directory, or a preset and a seed."""
+"""Networks by name, and their fingerprints.
+
+    RUN           a training run: its latest checkpoint
+    RUN@STEP      one checkpoint of a run
+    DIRECTORY     a directory of `transformers`
+    PRESET:SEED   a random network, such as tiny_gpt2:42
+"""
 
 from collections.abc import Callable
 import contextlib
@@ -27,22 +33,35 @@ FORMS = 'RUN, RUN@STEP, a transformers directory, a fingerprint .npz, or PRESET:
 
 
 def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
-  """The network `name`: one of RUN, RUN@STEP, a transformers directory, PRESET:SEED; on one device or a mesh.
+  """Loads the network `name` onto one device or a mesh.
+
+  Args:
+    name: RUN, RUN@STEP, a directory of `transformers`, or PRESET:SEED.
+    mesh: from `sharding.make_mesh`; by default one device holds the network.
 
   Returns:
-    Configuration, parameters, and JSON that identifies it: name and a checksum of the parameters.
+    The configuration, the parameters, and JSON that identifies the network: its
+    name and a checksum of its parameters.
 
   Raises:
-    InputError: there is none of that name, or it is damaged.
+    InputError: there is no network of that name, or it is damaged.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> config, params, about = lineage.load('tiny_gpt2:42')
+    >>> params['embedding'].shape, about['name']
+    ((2048, 128), 'tiny_gpt2:42')
   """
   config, params = _load(name, mesh)
   return config, params, {'name': name, 'checksum': int(checkpoint.checksum(params))}
 
 
 def load_config(name: str) -> ModelConfig:
-  """The configuration alone of the network `name`; raises as `load`."""
+  """The configuration alone of the network `name`; raises InputError as `load` does."""
   kind, place, _ = _locate(name)
-  return {'preset': configs.get, 'run': checkpoint.load_config, 'transformers': huggingface.load_config}[kind](place)
+  loaders = {'preset': configs.get, 'run': checkpoint.load_config,
+             'transformers': huggingface.load_config}
+  return loaders[kind](place)
 
 
 def _load(name, mesh):
@@ -59,7 +78,7 @@ def _load(name, mesh):
 
 
 def _locate(name):
-  """('preset', its name, seed), ('run', directory, step or None) or ('transformers', directory, None)."""
+  """('preset', its name, seed), ('run', directory, step | None) or ('transformers', path, None)."""
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
@@ -69,12 +88,14 @@ def _locate(name):
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
     return 'transformers', directory, None
   if not directory.is_dir():
-    raise InputError(f'{name}: no such network; give {FORMS}; presets are {", ".join(configs.PRESETS)}')
-  return 'run', directory, step  # Whose loader says what a directory misses.
+    raise InputError(f'{name}: no such network; give {FORMS}; presets are '
+                     f'{", ".join(configs.PRESETS)}')
+  # A directory without checkpoints also counts as a run: its loader says what is missing.
+  return 'run', directory, step
 
 
 def _split(name):
-  """RUN@STEP, where '@' may be part of a folder's name."""
+  """Splits RUN@STEP into folder and step; '@' may also be part of the folder's name."""
   run, _, step = name.rpartition('@')
   if run and step.isdecimal() and not Path(name).expanduser().exists():
     return Path(run).expanduser(), int(step)
@@ -84,37 +105,44 @@ def _split(name):
 def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
                 logit_ids: tuple[int, ...] | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
-  """The fingerprint of the network `name`, which may itself be a saved fingerprint (.npz).
-
-  All devices share the parameters and each batch.
+  """The fingerprint of the network `name`. All devices share the parameters and each batch.
 
   Args:
-    name: as in `load`, or an .npz.
-    probe: what it reads; an .npz keeps the probe that it was made with.
-    cache: a folder of fingerprints by their content, made where missing, in
-      which a stopped call goes on; None: none is kept.
+    name: as in `load`, or the path of a saved fingerprint, an .npz file.
+    probe: what the network reads. A saved fingerprint keeps its own probe.
+    cache: folder that keeps fingerprints, made if it is missing. A call that was
+      stopped goes on from there. By default nothing is kept.
     logit_ids: as in `fingerprints.fingerprint`.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
-    InputError: as `load` and `fingerprints.load`.
+    InputError: there is no such network or fingerprint, it is damaged, or the
+      network cannot read the probe.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
+    >>> lineage.fingerprint('tiny_gpt2:42', probe).hidden_ND.shape
+    (1000, 128)
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  config, params, about = load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
+  mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
+  config, params, about = load(name, mesh)
+  compute = functools.partial(fingerprints.fingerprint, config, params, probe,
+                              logit_ids=logit_ids, about=about, on_batch=on_batch)
   if cache is None:
-    return fingerprints.fingerprint(config, params, probe, logit_ids=logit_ids, about=about, on_batch=on_batch)
+    return compute()
   settings = fingerprints.probe_settings(probe, config, logit_ids)
-  key = hashlib.sha256(json.dumps([about['checksum'], dataclasses.asdict(config), settings]).encode()).hexdigest()[:24]
-  path = Path(cache) / f'{key}.npz'
+  identity = json.dumps([about['checksum'], dataclasses.asdict(config), settings])
+  path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
   if path.exists():
-    with contextlib.suppress(InputError):  # A damaged one is made anew.
+    with contextlib.suppress(InputError):  # A damaged fingerprint is made anew.
       found = fingerprints.load(path)
       on_batch(probe.num_sequences)
       return dataclasses.replace(found, metadata=found.metadata | {'about': about})
   parts = path.with_suffix('.parts')
-  made = fingerprints.fingerprint(config, params, probe, logit_ids=logit_ids, about=about, on_batch=on_batch,
-                                  parts=parts)
+  made = compute(parts=parts)
   path.parent.mkdir(parents=True, exist_ok=True)
   made.save(path)
   shutil.rmtree(parts, ignore_errors=True)

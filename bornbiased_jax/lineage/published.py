@@ -1,8 +1,9 @@
-"""SeedPrint as published (Algorithm 1), for comparison; the one to trust is `seedprint.calibrated_test`.
+"""SeedPrint as published (Algorithm 1), for comparison only.
 
-It calls unrelated networks related: what both carry of a shared input
-correlates in the same coordinate, and the tau of different dimensions, which
-share their inputs, are counted as independent.
+It too often calls unrelated networks related, for two reasons. Both networks carry
+a shared input along in the same coordinates, so these correlate. And it counts the
+tau of different dimensions as independent, although they come from the same inputs.
+The test to trust is `seedprint.calibrated_test`.
 """
 
 from collections.abc import Iterator
@@ -29,16 +30,16 @@ NUM_REPEATS = 10
 
 
 class PublishedResult(NamedTuple):
-  """Of `published_test`; NaN where fewer than two dimensions are compared.
+  """The result of `published_test`. Numbers are NaN if it compares fewer than two dimensions.
 
   Attributes:
-    p_value: of the t-test, the mean over repeats.
-    p_value_u: of the Mann-Whitney U test, likewise.
+    p_value: p-value of the one-sided t-test, the mean over repeats.
+    p_value_u: p-value of the one-sided Mann-Whitney U test, the mean over repeats.
     z: mean tau / (sigma / sqrt(|S|)), sigma² = 2 (2 n + 5) / (9 n (n - 1)).
-    p_value_z: min(1, 2 sf(z)).
+    p_value_z: min(1, 2 sf(z)), sf the survival function of the normal law.
     statistic: mean tau.
-    tau_S: tau of each dimension compared.
-    dimensions_S: which these are.
+    tau_S: tau of each of the dimensions in S, which are compared.
+    dimensions_S: the indices of these dimensions.
   """
 
   p_value: float
@@ -51,61 +52,81 @@ class PublishedResult(NamedTuple):
 
 
 def default_k(width: int) -> int:
-  """Identity dimensions: 400 of 768 in the toys, a tenth of large models' (the companion's code)."""
+  """The number of identity dimensions in the code of the SeedPrint paper (arXiv 2509.26404).
+
+  It takes 400 of the 768 dimensions of its small models and a tenth of large ones'.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> lineage.default_k(768), lineage.default_k(4096)
+    (400, 410)
+  """
   return round(width * 400 / 768) if width <= 768 else round(width / 10)
 
 
-def published_test(hidden_a: jax.Array, hidden_b: jax.Array, *, k: int | None = None, side: str = 'low',
-                   subset: str = 'coset', softmax: str = 'softmax', seed: int = 0,
-                   null: list[np.ndarray] | None = None) -> PublishedResult:
-  """Kendall's tau of identity dimensions against that of Gaussian noise.
+def published_test(hidden_a: jax.Array, hidden_b: jax.Array, *, k: int | None = None,
+                   side: str = 'low', subset: str = 'coset', softmax: str = 'softmax',
+                   seed: int = 0, null: list[np.ndarray] | None = None) -> PublishedResult:
+  """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
 
-  1. m: mean answers of each network; its k lowest (the companion's code) or
-     highest (the paper) coordinates. S: those that both have ('coset'), or A's ('base').
-  2. Row-wise softmax of the answers / 10 over S ('softmax'), or nothing ('none').
-  3. tau_j of column j of A against column j of B, for j in S.
-  4. The same on independent N(0, 1) matrices, 10 trials pooled: one-sided
-     t-test and U test of tau_j against it; mean p over 10 such repeats.
+  1. The identity dimensions of a network are the k lowest coordinates of its mean
+     answer (as in the published code) or the k highest (as in the paper). S are
+     those that both networks have ('coset'), or the base's ('base').
+  2. The answers / 10 go through a softmax over S, row by row ('softmax'), or stay
+     as they are ('none').
+  3. For each j in S, tau_j compares column j of the base with column j of the other.
+  4. Steps 1 to 3 on pairs of independent N(0, 1) matrices, 10 trials pooled, give
+     the null. A one-sided t-test and U test compare the tau_j with it. The p-values
+     are means over 10 such repeats.
 
   Args:
-    hidden_a: answers [n, D] of the base model to a probe.
-    hidden_b: answers [n, D] of the other.
-    k: identity dimensions; None: `default_k(D)`.
-    side: 'low' | 'high'.
-    subset: 'coset' | 'base'.
-    softmax: 'softmax' | 'none'.
-    seed: of the null.
-    null: `null_taus` of the same n, D and options, to spare its cost for many pairs.
+    hidden_a: answers [n, D] of the base to a probe.
+    hidden_b: answers [n, D] of the other network.
+    k: number of identity dimensions, by default `default_k(D)`.
+    side: 'low' or 'high'.
+    subset: 'coset' or 'base'.
+    softmax: 'softmax' or 'none'.
+    seed: seed of the null.
+    null: `null_taus` of the same n, D and options, to pay for it once for many pairs.
 
   Raises:
-    InputError: an unknown option, k that is not in 1 … D, or shapes that differ.
+    InputError: an option is unknown, k is not in 1 … D, or shapes differ.
 
-  Cost: 1 + 100 times the tau of at most k columns; with `null` once.
+  Cost: 101 times the tau of at most k columns, or once if `null` is given.
   """
   hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
   if hidden_a.ndim != 2 or hidden_a.shape != hidden_b.shape:
-    raise InputError(f'answers of shapes {list(hidden_a.shape)} and {list(hidden_b.shape)} cannot be compared')
+    raise InputError(f'answers of shapes {list(hidden_a.shape)} and {list(hidden_b.shape)} cannot '
+                     'be compared')
   n, D = hidden_a.shape
   options = _options(D, k, side, subset, softmax)
-  null = null if null is not None else null_taus(n, D, k=k, side=side, subset=subset, softmax=softmax, seed=seed)
+  if null is None:
+    null = null_taus(n, D, k=k, side=side, subset=subset, softmax=softmax, seed=seed)
   tau_S, dimensions_S = _valid(_taus(hidden_a, hidden_b, *options))
   if len(tau_S) < 2:
     return PublishedResult(*[math.nan] * 5, tau_S, dimensions_S)
+  p_values = lambda noise_tau: [stats.ttest_ind(tau_S, noise_tau, alternative='greater').pvalue,
+                                stats.mannwhitneyu(tau_S, noise_tau, alternative='greater').pvalue]
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore', RuntimeWarning)  # Of equal tau, which a network and itself have.
-    p_value, p_value_u = np.mean([[stats.ttest_ind(tau_S, other, alternative='greater').pvalue,
-                                   stats.mannwhitneyu(tau_S, other, alternative='greater').pvalue] for other in null],
-                                 axis=0)
+    # scipy warns of equal tau, which a network has with itself.
+    warnings.simplefilter('ignore', RuntimeWarning)
+    p_value, p_value_u = np.mean([p_values(noise_tau) for noise_tau in null], axis=0)
   z = tau_S.mean() / math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)) / len(tau_S))
-  return PublishedResult(float(p_value), float(p_value_u), float(z), float(min(1.0, 2 * stats.norm.sf(z))),
+  p_value_z = min(1.0, 2 * stats.norm.sf(z))
+  return PublishedResult(float(p_value), float(p_value_u), float(z), float(p_value_z),
                          float(tau_S.mean()), tau_S, dimensions_S)
 
 
 def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset: str = 'coset',
               softmax: str = 'softmax', seed: int = 0) -> list[np.ndarray]:
-  """tau of noise against noise: an array of NUM_TRIALS pooled trials for each of NUM_REPEATS repeats.
+  """The null of `published_test` for answers [n, D], which explains the other arguments.
 
-  Arguments and errors as of `published_test`, of answers [n, D].
+  Returns:
+    For each of NUM_REPEATS repeats the tau of noise with noise, NUM_TRIALS trials
+    pooled.
+
+  Raises:
+    InputError: as in `published_test`.
   """
   options = _options(D, k, side, subset, softmax)
   pooled = []
@@ -115,7 +136,7 @@ def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset
 
 
 def noise(n: int, D: int, seed: int) -> Iterator[Iterator[tuple[jax.Array, jax.Array]]]:
-  """For each repeat its trials' pairs of independent N(0, 1) matrices [n, D]."""
+  """For each repeat and each of its trials, two independent N(0, 1) matrices [n, D]."""
   def pairs(key):
     for trial in jax.random.split(key, NUM_TRIALS):
       yield tuple(jax.random.normal(part, (n, D)) for part in jax.random.split(trial))
@@ -127,7 +148,8 @@ def _options(D, k, side, subset, softmax):
   k = default_k(D) if k is None else k
   if type(k) is not int or not 1 <= k <= D:
     raise InputError(f'k={k!r} is not a whole number from 1 to the width {D}')
-  for name, value, choices in (('side', side, SIDES), ('subset', subset, SUBSETS), ('softmax', softmax, SOFTMAXES)):
+  for name, value, choices in (('side', side, SIDES), ('subset', subset, SUBSETS),
+                               ('softmax', softmax, SOFTMAXES)):
     if value not in choices:
       raise InputError(f'{name}={value!r} is not one of {", ".join(choices)}')
   return k, side, subset, softmax
@@ -135,7 +157,7 @@ def _options(D, k, side, subset, softmax):
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
 def _taus(hidden_a, hidden_b, k, side, subset, softmax):
-  """tau [k] of A's identity dimensions, these [k], and which of them are in S [k]."""
+  """tau of A's identity dimensions, their indices, and whether they are in S, each [k]."""
   def identity(hidden_ND):
     mean_D = jnp.mean(hidden_ND, axis=0)
     return jax.lax.top_k(-mean_D if side == 'low' else mean_D, k)[1]

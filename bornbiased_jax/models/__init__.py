@@ -1,12 +1,12 @@
-"""The transformer, and the one function from a seed to a network.
+"""The transformer, and the one function that turns a seed into a network.
 
   transformer      the Linen module, and `read`, which returns any intermediate by name
-  attention        how weights and averages are computed: plainly, in blocks, by a fused kernel
-  interventions    what the attention sink study does to the value aggregate
-  initialization   a seed is a network
-  loss             next-token loss without the logits of a whole batch in memory
-  sharding         rules from parameter names to the axes of a mesh
-  flops            floating-point operations of a forward pass, and how fast they can be
+  attention        how attention is computed: by the definition, in blocks, or by a fused kernel
+  interventions    the changes of the value aggregate that the attention-sink study compares
+  initialization   from a seed to parameters
+  loss             next-token loss that never holds the logits of a whole batch
+  sharding         rules from the names of parameters to the axes of a mesh of devices
+  flops            floating-point operations of a forward pass, and the rate a device reaches
 """
 
 from bornbiased_jax.models.flops import forward_flops, matmul_rate

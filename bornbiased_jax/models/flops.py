@@ -1,4 +1,7 @@
-"""How many floating-point operations a forward pass is, and how fast they can be: the floor under every time."""
+"""Floating-point operations of a forward pass, and the rate at which a device performs them.
+
+Together they give the least time that a forward pass can take.
+"""
 
 import functools
 import time
@@ -11,26 +14,36 @@ from bornbiased_jax.configs import ModelConfig
 
 
 def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
-  """Matrix-product FLOPs of one sequence through the whole model.
+  """FLOPs of the matrix products when one sequence passes through the whole model.
 
-  A multiply and an add count two. Attention counts its full T x T square;
-  norms, activations and softmax count nothing.
+  A multiplication and an addition count as two. Attention counts its full T x T
+  square; norms, activations and softmax count nothing.
 
   Args:
     config: the architecture.
-    length: positions, T.
-    num_logits: positions whose logits are computed (1: the last; T: all).
+    length: number of positions, T.
+    num_logits: number of positions whose logits are computed: 1 for the last position
+      alone, T for all.
+
+  Example:
+    >>> from bornbiased_jax import configs, models
+    >>> models.forward_flops(configs.get('nano_gpt2'), length=64, num_logits=1)
+    11099825664
   """
   query_width = config.num_heads * config.head_size
   key_width = config.num_kv_heads * config.head_size
   attention = 2 * config.width * (query_width + key_width) + 2 * length * query_width
   mlp = (3 if config.gated_mlp else 2) * config.width * config.mlp_width
-  a_token = {'full': attention + mlp, 'attention_only': attention, 'mlp_only': mlp}[config.sublayers]
-  return 2 * (length * config.num_layers * a_token + num_logits * config.width * config.vocab_size)
+  per_position = {'full': attention + mlp, 'attention_only': attention, 'mlp_only': mlp}
+  blocks = length * config.num_layers * per_position[config.sublayers]
+  return 2 * (blocks + num_logits * config.width * config.vocab_size)
 
 
 def matmul(dtype: str):
-  """A large matrix product, whose rate is the ceiling of this device, as a function to time, and its FLOPs."""
+  """A large matrix product, as a function to be timed, and its number of FLOPs.
+
+  Its rate is the most that the device reaches on real matrices.
+  """
   size = 2048 if jax.default_backend() == 'cpu' else 8192
   a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)
@@ -39,9 +52,12 @@ def matmul(dtype: str):
 
 @functools.lru_cache
 def matmul_rate(dtype: str, rounds: int = 5) -> float:
-  """Measured FLOPs a second of `matmul` on one device, the median of some rounds; under a second in all."""
+  """FLOPs per second of `matmul`, measured on one device as the median of `rounds` runs.
+
+  Cost: less than a second in all.
+  """
   product, num_flops = matmul(dtype)
-  jax.block_until_ready(product())
+  jax.block_until_ready(product())  # Compiles.
   seconds = []
   for _ in range(rounds):
     start = time.perf_counter()

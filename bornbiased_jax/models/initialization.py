@@ -1,4 +1,8 @@
-"""A seed is a network: the one jitted function from a seed to parameters."""
+"""From a seed to a network.
+
+One jitted function draws the parameters, so that a seed stands for the same network
+everywhere. Drawing them without jit would differ in the last bit on some versions of JAX.
+"""
 
 import zlib
 
@@ -14,10 +18,12 @@ EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
 
 
 def as_seed(seed) -> np.uint32 | jax.Array:
-  """A seed as uint32; integer arrays, traced ones included, pass as they are.
+  """A seed as uint32.
+
+  Integer arrays, traced ones included, are only cast; their values are not checked.
 
   Raises:
-    InputError: not a whole number in [0, 2^32).
+    InputError: `seed` is neither such an array nor a whole number in [0, 2^32).
   """
   if isinstance(seed, (np.ndarray, jax.Array)) and jnp.issubdtype(seed.dtype, jnp.integer):
     return seed.astype(jnp.uint32)
@@ -27,21 +33,23 @@ def as_seed(seed) -> np.uint32 | jax.Array:
 
 
 def stream_key(purpose: str, seed) -> jax.Array:
-  """The PRNG key of `seed` (see `as_seed`) for one purpose ('network', 'probe', …).
+  """The PRNG key that a seed gives for one purpose, such as 'network' or 'probe'.
 
-  Network 42 and probe 42 share no randomness.
+  Different purposes share no randomness: network 42 and probe 42 are independent.
   """
   return jax.random.fold_in(jax.random.key(zlib.crc32(purpose.encode())), as_seed(seed))
 
 
 def draw_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
-  """`init_params` for use inside jit, vmap or lax.map: seeds may be traced."""
+  """`init_params` for use inside jit, vmap or lax.map, where seeds may be traced."""
+  # Parameters have the same shapes for every input, so that the smallest will do.
   tokens_BT = jnp.zeros((1, 1), jnp.int32)
   init = lambda seed: Transformer(config).init(stream_key('network', seed), tokens_BT)['params']
   params = init(seed)
   if embedding_seed is not None:
-    others = init(embedding_seed)
-    params |= {name: others[name] for name in EMBEDDING_LEAVES if name in params}
+    # A second whole network is drawn; the compiler drops what is not taken from it.
+    donor = init(embedding_seed)
+    params |= {name: donor[name] for name in EMBEDDING_LEAVES if name in params}
   return params
 
 
@@ -49,23 +57,34 @@ _draw_jitted = jax.jit(draw_params, static_argnums=0)
 
 
 def init_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
-  """The network that `seed` is (appendix B.1).
+  """The parameters of the random network with this seed (appendix B.1).
 
-  N(0, config.embedding_std²) embeddings, N(0, config.linear_std²) linear
-  layers, of which the two that write to the residual stream use
-  config.residual_std; gains 1, biases 0. Bitwise the same alone, under vmap
-  or lax.map, on any number of devices and in an ensemble of any size.
+  Embeddings are drawn from N(0, config.embedding_std²) and linear layers from
+  N(0, config.linear_std²), except the two layers that write to the residual stream,
+  whose std is config.residual_std. Norm gains are 1 and biases 0.
+
+  The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
+  number of devices, and in an ensemble of any size.
 
   Args:
     config: the architecture.
     seed: whole number in [0, 2^32).
-    embedding_seed: take embedding and LM head from this seed instead
-      (appendix B.2), so that token ids are comparable between networks.
+    embedding_seed: another seed, from which the embeddings and the LM head are taken
+      (appendix B.2). Networks that share it give token ids the same meaning, so that
+      their preferred tokens can be compared. None means `seed`.
 
   Returns:
-    Nested dict of float32 arrays; those of 'blocks' have a leading layer axis.
+    A nested dict of float32 arrays; those in 'blocks' have a leading layer axis.
 
   Raises:
     InputError: a seed outside its range.
+
+  Example:
+    >>> from bornbiased_jax import configs, models
+    >>> params = models.init_params(configs.get('tiny_gpt2'), seed=42)
+    >>> params['blocks']['query']['kernel'].shape  # layers, width, heads x head size
+    (4, 128, 128)
   """
-  return _draw_jitted(config, as_seed(seed), None if embedding_seed is None else as_seed(embedding_seed))
+  if embedding_seed is not None:
+    embedding_seed = as_seed(embedding_seed)
+  return _draw_jitted(config, as_seed(seed), embedding_seed)

@@ -1,18 +1,22 @@
-"""What makes and unmakes attention sinks: changes of the value aggregate o_i before W_O, and of who attends to whom.
+"""Interventions on attention sinks, most of them on the value aggregate o_i before W_O.
 
-Averaging leaves position i a standard deviation of 1/sqrt(i) of a value's (Eq 2),
-so that the first position stands out. These level it, or make another stand out:
+Uniform attention averages i values at position i, which leaves a standard deviation of
+1/sqrt(i) of that of one value (Eq 2), so the first position stands out. Some
+interventions level the positions, others make another position stand out:
 
-    amplify      o_i sqrt(i), flat in i
-    attenuate    o_i sqrt(i / T_max), flat as well, and small
-    rmsnorm      each head's o_i to mean square 1, one gain vector for all heads (in transformer.py)
-    gain         o_i times the mean of sqrt(i): the size of 'amplify' without its shape
-    mask         position k attends to itself alone, and keeps the variance of one value
-    variance     o_k to m + s (o_k - m), m its mean over channels
-    norm         s o_k, the control of 'variance'
+    amplify      o_i becomes sqrt(i) o_i, whose std is the same at every i
+    attenuate    o_i becomes sqrt(i / T_max) o_i, as level as 'amplify' but small
+    rmsnorm      each head's o_i gets mean square 1 and then one gain vector that all
+                 heads share (implemented in transformer.py, since it has parameters)
+    gain         o_i is multiplied by the mean of sqrt(i), the control of 'amplify':
+                 the same size without the dependence on i
+    mask         position k attends to itself alone and keeps the variance of one value
+    variance     o_k becomes m + s (o_k - m), where m is its mean over channels
+    norm         o_k becomes s o_k, the control of 'variance'
 
-i counts from 1 here and k from 0; T_max is config.length. All but a few
-multiplications a channel are free, and fused attention kernels stay as they are.
+Here i counts from 1, and k, which is config.intervention_position, from 0. T_max is
+config.length and s is config.intervention_strength. The cost is a few multiplications
+per channel, and any attention kernel can be used.
 """
 
 import jax
@@ -22,8 +26,16 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 
 
-def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Array, first: int) -> jax.Array:
-  """The value aggregate of positions first, first + 1, …, whose own values are value_BTGK, after the intervention."""
+def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Array,
+              first: int) -> jax.Array:
+  """The value aggregate after config.intervention ('rmsnorm' excepted).
+
+  Args:
+    config: the architecture with its intervention.
+    aggregate_BTHK: value aggregate of T consecutive positions.
+    value_BTGK: the values of the same positions.
+    first: the first of these positions, counted from 0.
+  """
   T, H = aggregate_BTHK.shape[1:3]
   position_T = first + np.arange(T)
   at_k_T11 = (position_T == config.intervention_position)[:, None, None]
@@ -34,12 +46,16 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
     case 'attenuate':
       return _scaled(aggregate_BTHK, np.sqrt((position_T + 1) / config.length))
     case 'gain':
-      return _scaled(aggregate_BTHK, np.full(T, np.sqrt(np.arange(1, config.length + 1)).mean()))
+      mean_factor = np.sqrt(np.arange(1, config.length + 1)).mean()
+      return _scaled(aggregate_BTHK, np.full(T, mean_factor))
     case 'mask':
-      return jnp.where(at_k_T11, jnp.repeat(value_BTGK, H // value_BTGK.shape[2], axis=2), aggregate_BTHK)
+      # A position that attends to itself alone aggregates its own value.
+      value_BTHK = jnp.repeat(value_BTGK, H // value_BTGK.shape[2], axis=2)
+      return jnp.where(at_k_T11, value_BTHK, aggregate_BTHK)
     case 'variance':
       mean_BT11 = aggregate_BTHK.mean(axis=(2, 3), keepdims=True)
-      return jnp.where(at_k_T11, mean_BT11 + strength * (aggregate_BTHK - mean_BT11), aggregate_BTHK)
+      spread_BTHK = mean_BT11 + strength * (aggregate_BTHK - mean_BT11)
+      return jnp.where(at_k_T11, spread_BTHK, aggregate_BTHK)
     case 'norm':
       return jnp.where(at_k_T11, strength * aggregate_BTHK, aggregate_BTHK)
     case _:
@@ -47,11 +63,17 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
 
 
 def _scaled(x_BTHK, factor_T):
-  return x_BTHK * jnp.asarray(factor_T[:, None, None], x_BTHK.dtype)
+  return x_BTHK * jnp.asarray(factor_T[None, :, None, None], x_BTHK.dtype)
 
 
 def intervene_weights(config: ModelConfig, weights_BHTS: jax.Array, first: int) -> jax.Array:
-  """Attention weights of the queries first, first + 1, … as 'mask' leaves them."""
+  """The attention weights after the intervention, which only 'mask' changes.
+
+  Args:
+    config: the architecture with its intervention.
+    weights_BHTS: weights of T consecutive queries.
+    first: position of the first query, counted from 0.
+  """
   if config.intervention != 'mask':
     return weights_BHTS
   T, S = weights_BHTS.shape[2:]

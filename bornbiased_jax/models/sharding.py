@@ -1,7 +1,7 @@
-"""Where a model lives: a mesh of devices and rules from parameter names to its axes.
+"""Where a model lives: a mesh of devices, and rules from the names of parameters to its axes.
 
-The model itself carries no annotations; `jax.jit` with these shardings does
-the rest, collectives included.
+The model's code says nothing about devices. `jax.jit` with these shardings does the
+rest, communication between devices included.
 """
 
 import jax
@@ -9,10 +9,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from bornbiased_jax.errors import InputError
 
+# 'data' shares the batch; 'fsdp' shares the batch, parameters and optimizer state; 'tensor'
+# shares the matrix products.
 AXES = ('data', 'fsdp', 'tensor')
 BATCH = PartitionSpec(('data', 'fsdp'))
 
-# Axes of a leaf's last two dimensions, by the name of its module or, at the top, its own.
+# The mesh axes of a matrix's two dimensions. Linear layers go by the name of their
+# module, embeddings and head by their own.
 _RULES = {
     'embedding': ('tensor', 'fsdp'),
     'position_embedding': (None, 'fsdp'),
@@ -27,23 +30,43 @@ _RULES = {
 }
 
 
-def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1, *, devices: list[jax.Device] | None = None) -> Mesh:
-  """A mesh over `devices` (None: all); data=0 takes those that fsdp and tensor leave.
+def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1, *,
+              devices: list[jax.Device] | None = None) -> Mesh:
+  """A mesh of devices with the axes AXES.
+
+  Args:
+    data: size of the axis 'data'. 0 means all devices that the other two axes leave.
+    fsdp: size of the axis 'fsdp'.
+    tensor: size of the axis 'tensor'.
+    devices: the devices; None means all.
 
   Raises:
-    InputError: the sizes do not multiply to the number of devices.
+    InputError: the product of the sizes is not the number of devices.
+
+  Example:
+    >>> from bornbiased_jax import models
+    >>> dict(models.make_mesh(devices=jax.devices()[:1]).shape)
+    {'data': 1, 'fsdp': 1, 'tensor': 1}
   """
   num_devices = len(devices) if devices else jax.device_count()
   data = data or max(1, num_devices // (fsdp * tensor))
   if data * fsdp * tensor != num_devices:
-    raise InputError(f'mesh data={data} x fsdp={fsdp} x tensor={tensor} is not the {num_devices} devices at hand')
+    raise InputError(f'mesh data={data} x fsdp={fsdp} x tensor={tensor} is not the '
+                     f'{num_devices} devices at hand')
   return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
-def shardings(mesh: Mesh | None, tree) -> dict:
-  """A Sharding for each leaf of a tree that has the parameters' names in its paths, such as optimizer state.
+def batch_shards(mesh: Mesh | None) -> int:
+  """The number of parts into which a mesh divides a batch: data x fsdp, or 1 without a mesh."""
+  return mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
 
-  A dimension that an axis does not divide stays whole; without a mesh all are on this host's first device.
+
+def shardings(mesh: Mesh | None, tree) -> dict:
+  """The sharding of every leaf of a tree: parameters, or what is named like them.
+
+  Optimizer state, for example, repeats the names of the parameters in its paths. A
+  dimension that its mesh axis does not divide is not sharded. Without a mesh every leaf
+  is on the first device of this host.
   """
   if mesh is None:
     here = SingleDeviceSharding(jax.local_devices()[0])
@@ -52,8 +75,9 @@ def shardings(mesh: Mesh | None, tree) -> dict:
   def shard(path, leaf):
     names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
     rule = next((_RULES[name] for name in reversed(names) if name in _RULES), ())
-    matrix = names and names[-1] in ('kernel', *_RULES)
-    axes = (None,) * (len(leaf.shape) - len(rule)) + rule if matrix else ()
+    is_matrix = names and names[-1] in ('kernel', *_RULES)
+    # Dimensions before the matrix's own, such as that of the layers, are not sharded.
+    axes = (None,) * (len(leaf.shape) - len(rule)) + rule if is_matrix else ()
     spec = [axis if axis and size % mesh.shape[axis] == 0 else None
             for axis, size in zip(axes, leaf.shape, strict=False)]
     return NamedSharding(mesh, PartitionSpec(*spec))
@@ -62,6 +86,6 @@ def shardings(mesh: Mesh | None, tree) -> dict:
 
 
 def abstract(mesh: Mesh | None, tree):
-  """Shape, type and place of each leaf (`shardings`), as jax.ShapeDtypeStruct."""
-  return jax.tree.map(lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-                      tree, shardings(mesh, tree))
+  """Each leaf as a jax.ShapeDtypeStruct with its shape, type and sharding (`shardings`)."""
+  describe = lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+  return jax.tree.map(describe, tree, shardings(mesh, tree))

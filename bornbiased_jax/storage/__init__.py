@@ -1,8 +1,9 @@
-"""The two doors through which networks come and go.
+"""The two doors through which networks enter and leave.
 
-  checkpoint             orbax checkpoints of a run, on any mesh
-  huggingface            directories of `transformers`, safetensors alone
-  huggingface_families   which of its models are which configuration
+  checkpoint             orbax checkpoints of a training run, restored on any mesh
+  huggingface            directories of `transformers`, from safetensors alone
+  huggingface_families   how each of its families names our fields and modules
 """
 
+from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.checkpoint import Writer, load_config, load_params, steps

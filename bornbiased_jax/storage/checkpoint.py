@@ -1,11 +1,11 @@
-"""Checkpoints through orbax: parameters, optimizer state and the story of a run, each an item of its own.
+"""Orbax checkpoints of a training run: parameters, optimizer state and metadata.
 
-    DIRECTORY/STEP/params      float32, sharded as it was trained; restored on any mesh
-    DIRECTORY/STEP/opt_state
+    DIRECTORY/STEP/params      float32, sharded as in training; restored on any mesh
+    DIRECTORY/STEP/opt_state   the optimizer's state
     DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, environment, checksums
 
-A step is there once its folder has its final name; what a killed save leaves
-behind has another one.
+A folder is renamed to its step when the save is complete. What a killed save
+leaves behind has another name and is never read.
 """
 
 import contextlib
@@ -40,17 +40,17 @@ SCHEMA = 1
 
 
 class Writer:
-  """Saves in the background and keeps chosen steps beside the latest two.
+  """Saves checkpoints in the background. Keeps the latest two and chosen steps.
 
-  Two, so that a damaged one has a step before it.
+  It keeps two so that there is one to fall back on if the latest is damaged.
 
   Args:
-    directory: made where missing.
-    keep_steps: steps that are never removed.
+    directory: folder of the run; made if it is missing.
+    keep_steps: steps whose checkpoints are never removed.
 
   Raises:
-    InputError: from any method, what could not be written; a save's own
-      failure is told by the call after it.
+    InputError: a checkpoint cannot be written. Any method may raise it: a save
+      that fails in the background is reported by the next call.
   """
 
   def __init__(self, directory: str | os.PathLike, keep_steps: tuple[int, ...] = ()):
@@ -60,19 +60,23 @@ class Writer:
       self._manager = ocp.CheckpointManager(self.directory, options=ocp.CheckpointManagerOptions(
           preservation_policy=policy, cleanup_tmp_directories=True))
 
-  def save(self, step: int, params: dict, opt_state: Any, story: dict) -> None:
-    """Copies to the host, returns, and writes on; `story` is JSON."""
+  def save(self, step: int, params: dict, opt_state: Any, metadata: dict) -> None:
+    """Copies the state to the host, and returns while it is being written.
+
+    The metadata are JSON that describes the run, as from `as_metadata`.
+    """
     checksums = {'params': int(checksum(params)), 'opt_state': int(checksum(opt_state))}
-    story = story | {'schema': SCHEMA, 'step': step, 'environment': environment(), 'checksums': checksums}
+    metadata = metadata | {'schema': SCHEMA, 'step': step, 'environment': environment(),
+                           'checksums': checksums}
     with self._told():
       self._manager.wait_until_finished()
       _check_room(self.directory, (params, opt_state))
       self._manager.save(step, args=ocp.args.Composite(
           params=ocp.args.StandardSave(params), opt_state=ocp.args.StandardSave(opt_state),
-          run=ocp.args.JsonSave(story)))
+          run=ocp.args.JsonSave(metadata)))
 
   def close(self) -> None:
-    """Waits for the last save."""
+    """Waits until the last save is complete."""
     with self._told():
       self._manager.wait_until_finished()
     self._manager.close()
@@ -82,76 +86,92 @@ class Writer:
     try:
       yield
     except (OSError, ValueError) as error:
-      raise InputError(f'cannot save to {self.directory}: {_reason(error)}; the steps saved before are kept, and the '
-                       'same command goes on from the last of them') from error
+      raise InputError(f'cannot save to {self.directory}: {_reason(error)}; the steps saved '
+                       'before are kept, and the same command goes on from the last of '
+                       'them') from error
 
 
 def _check_room(directory, tree):
-  """Before a save: its own failure would come late, with the traces of many threads."""
-  needed, free = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)), shutil.disk_usage(directory).free
+  """Raises OSError before a save that would not fit on the disk.
+
+  The save itself would fail late, with the traces of many threads.
+  """
+  needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+  free = shutil.disk_usage(directory).free
   if free < needed:
-    raise OSError(f'No space left on device: {needed / 1e9:.3g} GB are needed, {free / 1e9:.3g} GB are free')
+    raise OSError(f'No space left on device: {needed / 1e9:.3g} GB are needed, '
+                  f'{free / 1e9:.3g} GB are free')
 
 
 def _reason(error):
-  """One line; orbax and tensorstore write several, the last words of which say what happened."""
+  """An error in one line: orbax and tensorstore write several, and end with what happened."""
   line = ' '.join(str(error).split()) or type(error).__name__
   return line if len(line) < 200 else f'{line[:60]} … {line[-120:]}'
 
 
 @jax.jit
 def checksum(tree: Any) -> jax.Array:
-  """A uint32 that any one changed bit of a tree of 4-byte arrays changes; the same on any mesh.
+  """A uint32 that changes if any one bit of a tree of 4-byte arrays does.
 
-  Sum modulo 2^32 of all words, each times an odd number of its place:
-  integers add exactly, in any order.
+  It is the sum modulo 2^32 of all words, each multiplied by an odd number that
+  depends on its place. Integers add exactly in any order, so the checksum is
+  the same on any mesh.
   """
   def of_leaf(leaf):
     word = lax.bitcast_convert_type(leaf, jnp.uint32)
     place = jnp.uint32(0)
     for axis, size in enumerate(leaf.shape):
-      place = place * jnp.uint32(size % 2**32) + lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+      index = lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+      place = place * jnp.uint32(size % 2**32) + index
     return jnp.sum(word * (2 * place + 1), dtype=jnp.uint32)
 
   return sum((2 * i + 1) * of_leaf(leaf) for i, leaf in enumerate(jax.tree.leaves(tree)))
 
 
 def steps(directory: str | os.PathLike) -> list[int]:
-  """The steps whose save was finished, ascending; [] of a directory that is missing or has none."""
+  """Steps of the complete checkpoints, ascending; [] if the directory is missing or has none."""
   directory = Path(directory).expanduser()
   if not directory.is_dir():
     return []
-  return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
+  return sorted(int(path.name) for path in directory.iterdir()
+                if path.name.isdecimal() and path.is_dir())
 
 
 def load_params(directory: str | os.PathLike, step: int | None = None,
                 mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """The network of a checkpoint, on one device or a mesh, whatever it was trained on.
+  """Loads the network of a checkpoint onto one device or a mesh, whatever it was trained on.
 
   Args:
-    directory: of one run; its folders are named by their steps.
-    step: None: the latest that is whole.
-    mesh: from `sharding.make_mesh`: each device reads its own shards; None: one device.
+    directory: folder of one run, with a folder for each step.
+    step: the step to load, by default the latest whose checkpoint is whole.
+    mesh: from `sharding.make_mesh`; each device reads its own shards. By default
+      one device holds the network.
 
   Returns:
-    Its configuration, and parameters as those of `initialization.init_params`.
+    The configuration, and the parameters in the tree of
+    `initialization.init_params`.
 
   Raises:
-    InputError: no checkpoint, no such step, or a damaged one.
+    InputError: there is no checkpoint or no such step, or it is damaged.
   """
-  def abstract(story):
-    return {'params': sharding.abstract(mesh, jax.eval_shape(lambda: draw_params(config_of(story), 0)))}
+  def abstract(metadata):
+    shapes = jax.eval_shape(lambda: draw_params(config_of(metadata), 0))
+    return {'params': sharding.abstract(mesh, shapes)}
 
   there = _some_steps(directory)
   if step is not None and step not in there:
     raise InputError(f'{directory} has no step {step}; it has {", ".join(map(str, there))}')
-  story, items = restore(directory, abstract, there if step is None else [step])
-  return config_of(story), items['params']
+  metadata, items = restore(directory, abstract, None if step is None else [step])
+  return config_of(metadata), items['params']
 
 
 def load_config(directory: str | os.PathLike) -> ModelConfig:
-  """The configuration alone, of the latest step whose story can be read; raises as `load_params`."""
-  return config_of(restore(directory, lambda story: {}, _some_steps(directory))[0])
+  """The configuration alone, from the latest step whose metadata can be read.
+
+  Raises:
+    InputError: there is no checkpoint, or the metadata of all are damaged.
+  """
+  return config_of(restore(directory, lambda metadata: {})[0])
 
 
 def _some_steps(directory):
@@ -161,19 +181,23 @@ def _some_steps(directory):
   return there
 
 
-def restore(directory: str | os.PathLike, abstract, candidates: list[int]) -> tuple[dict, dict]:
-  """Story and items of the latest step that is whole; a warning names each that is damaged.
+def restore(directory: str | os.PathLike, abstract,
+            candidates: list[int] | None = None) -> tuple[dict, dict]:
+  """Restores the latest checkpoint that is whole. A warning names each damaged one.
 
   Args:
-    directory: of one run.
-    abstract: function from the story to a dict with 'params', 'opt_state' or
-      both, trees of jax.ShapeDtypeStruct with the shardings wanted.
-    candidates: steps to choose from.
+    directory: folder of one run.
+    abstract: function from the metadata to what is wanted: a dict with 'params',
+      'opt_state' or both, as trees of jax.ShapeDtypeStruct with shardings.
+    candidates: steps to choose from, by default all steps of the run.
+
+  Returns:
+    The metadata, and a dict with the trees that `abstract` asks for.
 
   Raises:
-    InputError: none of them is whole.
+    InputError: there is no checkpoint, or none of the candidates is whole.
   """
-  wanted = sorted(candidates, reverse=True)
+  wanted = sorted(candidates or _some_steps(directory), reverse=True)
   for step, previous in itertools.zip_longest(wanted, wanted[1:]):
     try:
       return _restore_step(Path(directory).expanduser().absolute(), step, abstract)
@@ -182,7 +206,6 @@ def restore(directory: str | os.PathLike, abstract, candidates: list[int]) -> tu
       if previous is None:
         raise InputError(message) from damage
       logging.warning('%s; using step %d', message, previous)
-  raise InputError(f'{directory}: no checkpoint')
 
 
 class _Damaged(Exception):
@@ -190,20 +213,20 @@ class _Damaged(Exception):
 
 
 def _restore_step(directory, step, abstract):
-  story = _read(ocp.JsonCheckpointHandler(), directory / str(step) / 'run')
+  metadata = _read(ocp.JsonCheckpointHandler(), directory / str(step) / 'run')
   try:
-    if story['schema'] != SCHEMA:
-      raise InputError(f'a checkpoint of schema {story["schema"]}, and this version reads {SCHEMA}')
-    checksums = {name: story['checksums'][name] for name in ('params', 'opt_state')}
-    wanted = abstract(story)
+    if metadata['schema'] != SCHEMA:
+      raise InputError(f'checkpoint has schema {metadata["schema"]}; this version reads {SCHEMA}')
+    checksums = {name: metadata['checksums'][name] for name in ('params', 'opt_state')}
+    wanted = abstract(metadata)
   except (TypeError, KeyError, AttributeError) as error:
     raise _Damaged(f'run: {_reason(error)}') from error
   items = {name: _read(ocp.StandardCheckpointHandler(), directory / str(step) / name,
                        args=ocp.args.StandardRestore(tree)) for name, tree in wanted.items()}
   for name, tree in items.items():
     if int(checksum(tree)) != checksums[name]:
-      raise _Damaged(f'the checksum of {name} does not hold')
-  return story | {'step': step}, items
+      raise _Damaged(f'{name} does not have the checksum that was saved with it')
+  return metadata | {'step': step}, items
 
 
 def _read(handler, path, **how):
@@ -212,14 +235,18 @@ def _read(handler, path, **how):
       return checkpointer.restore(path, **how)
   except (MemoryError, jax.errors.JaxRuntimeError):
     raise
-  except Exception as error:  # Orbax and tensorstore raise whatever the damaged bytes lead to.
+  # Orbax and tensorstore raise exceptions of any kind, depending on the damaged bytes.
+  except Exception as error:
     reason = f'{path.name}: {_reason(error)}'
   _forget_the_others()
   raise _Damaged(reason)
 
 
 def _forget_the_others():
-  """Lets the failures of a step's other arrays pass, which else fill the screen once the collector finds them."""
+  """Silences the failures of other arrays of a damaged step, which orbax reads at the same time.
+
+  They would fill the screen when the garbage collector finds them.
+  """
   log, hook = pylogging.getLogger('asyncio'), sys.unraisablehook
   log.disabled, sys.unraisablehook = True, lambda unraisable: None
   try:
@@ -240,7 +267,7 @@ def _why_none(directory):
 
 
 def set_aside(directory: str | os.PathLike, after: int) -> None:
-  """Renames the steps after the one that a run goes on from, so that they can be saved anew."""
+  """Renames the folders of all steps after `after`, so that a run can save these steps anew."""
   if jax.process_index() == 0:
     for step in steps(directory):
       if step > after:
@@ -250,11 +277,12 @@ def set_aside(directory: str | os.PathLike, after: int) -> None:
     multihost_utils.sync_global_devices('set_aside')
 
 
-def config_of(story: dict) -> ModelConfig:
-  """The configuration that a story tells; raises as `configs.from_dict`."""
-  return configs.from_dict(story.get('config'), 'a checkpoint')
+def config_of(metadata: dict) -> ModelConfig:
+  """The configuration in a checkpoint's metadata; raises InputError if there is no valid one."""
+  return configs.from_dict(metadata.get('config'), 'a checkpoint')
 
 
-def as_story(**parts: Any) -> dict:
-  """JSON of a run's parts; dataclasses become dicts."""
-  return {name: dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part for name, part in parts.items()}
+def as_metadata(**parts: Any) -> dict:
+  """The parts of a run as JSON for `Writer.save`; dataclasses become dicts."""
+  return {name: dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part
+          for name, part in parts.items()}

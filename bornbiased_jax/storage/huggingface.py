@@ -1,4 +1,4 @@
-"""The door to Hugging Face: `load` and `save` directories of `transformers`, without torch or pickle."""
+"""The door to Hugging Face: directories of `transformers`, without torch or pickle."""
 
 import contextlib
 import functools
@@ -20,33 +20,42 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage.huggingface_families import choose_family, read_config, read_json, show, to_stored
+from bornbiased_jax.storage.huggingface_families import (
+  choose_family,
+  read_config,
+  read_json,
+  show,
+  to_stored,
+)
 
 _DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
+# Tensors that older versions stored although they are no weights.
 _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
 
 
 def load(path, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Reads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or (sequential) GPT-NeoX checkpoint.
+  """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or (sequential) GPT-NeoX checkpoint.
 
-  Names, shapes and types of all tensors are checked before memory is taken;
-  then one leaf of the result is filled at a time.
+  The names, shapes and types of all tensors are checked before any memory is
+  taken. Then the leaves of the result are filled one after another.
 
   Args:
     path: directory with config.json and either model.safetensors or
-      model.safetensors.index.json and its shards; float32, float16 or bfloat16.
-    mesh: from `sharding.make_mesh`: each leaf is spread over it before the
-      next is read, so that a host holds one at a time; None: one device.
+      model.safetensors.index.json and its shards. Their tensors are float32,
+      float16 or bfloat16.
+    mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
+      is read, so that the host holds one leaf at a time. By default one device
+      holds the network.
 
   Returns:
-    The configuration, and its parameters as float32 arrays in the tree of
-    `initialization.init_params`. What config.json does not say (how weights
-    are drawn and what is computed in) has ModelConfig's defaults.
+    The configuration, and the parameters as float32 arrays in the tree of
+    `initialization.init_params`. Fields that config.json does not contain (how
+    weights are drawn, and in which type to compute) have ModelConfig's defaults.
 
   Raises:
-    InputError: a file is missing, broken or of a model that
-      `transformer.Transformer` is not; the message names it.
+    InputError: a file is missing or broken, or describes a model that
+      `transformer.Transformer` cannot compute. The message names the file.
   """
   path = Path(path)
   config, family = _config(path)
@@ -74,32 +83,33 @@ def _placed(mesh, shapes):
 
 
 def load_config(path) -> ModelConfig:
-  """The configuration alone; raises as `load`."""
+  """The configuration alone; raises InputError as `load` does."""
   return _config(Path(path))[0]
 
 
 def _config(path):
   if not os.path.isdir(path):
-    raise InputError(f'{path} is not a directory; give the one that holds config.json and model.safetensors')
+    raise InputError(f'{path} is not a directory; give the one that holds config.json and '
+                     'model.safetensors')
   return read_config(path / 'config.json')
 
 
 def save(path, config: ModelConfig, params: dict) -> None:
-  """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` loads.
+  """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
 
-  It appears complete or not at all. How weights were drawn (init_scheme,
-  linear_std, embedding_std) and what is computed in (dtype, remat) have no
-  place in it.
+  The directory appears complete or not at all. It does not say how weights were
+  drawn (init_scheme, linear_std, embedding_std) nor how the network is computed
+  (dtype, remat), because config.json has no entries for that.
 
   Args:
-    path: directory to make; absent or empty.
+    path: directory to make; it must be missing or empty.
     config: the architecture.
     params: its parameters, as from `initialization.init_params`.
 
   Raises:
-    InputError: no family of `transformers` computes this (the fields in the
-      way are named), the parameters are not of this configuration, or `path`
-      has something in it or cannot be written.
+    InputError: no family of `transformers` computes this architecture (the
+      message names the fields in the way), the parameters do not belong to the
+      configuration, or `path` is not empty or cannot be written.
   """
   path = Path(os.path.realpath(path))
   name, family = choose_family(config)
@@ -109,12 +119,14 @@ def save(path, config: ModelConfig, params: dict) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
       raise InputError(f'{path} exists and is not an empty directory; give a new one')
     partial.mkdir(parents=True)
-    header = dict(model_type=name, architectures=[family.architecture], dtype='float32', bos_token_id=None,
-                  eos_token_id=None)
-    (partial / 'config.json').write_text(json.dumps(header | to_stored(config, family), indent=2) + '\n')
-    # Older versions of transformers refuse a file that does not say whose layout it has.
-    save_file(_stored_tensors(config, family, params), partial / 'model.safetensors', metadata=dict(format='pt'))
-    # safetensors writes a file that nobody else can read.
+    header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
+                  bos_token_id=None, eos_token_id=None)
+    content = json.dumps(header | to_stored(config, family), indent=2) + '\n'
+    (partial / 'config.json').write_text(content)
+    # Older versions of transformers refuse a file whose metadata has no format.
+    save_file(_stored_tensors(config, family, params), partial / 'model.safetensors',
+              metadata=dict(format='pt'))
+    # safetensors lets only the owner read its file, so take the usual permissions.
     shutil.copymode(partial / 'config.json', partial / 'model.safetensors')
     partial.rename(path)
   except (OSError, SafetensorError) as error:
@@ -124,7 +136,7 @@ def save(path, config: ModelConfig, params: dict) -> None:
 
 
 class _Tensor(NamedTuple):
-  """A tensor that is in a file; nothing of it is read before `read`."""
+  """A tensor in a file. Its values are not read before `read`."""
 
   file: Path
   stored_name: str
@@ -135,23 +147,25 @@ class _Tensor(NamedTuple):
 
 
 class _Group(NamedTuple):
-  """One weight or bias of a module, in all layers, and the leaves of ours that it is."""
+  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
 
   template: str
   leaves: tuple
-  layers: int | None  # None: not in a block, and the leaf has no layer axis
-  shape: tuple  # of a stored tensor
+  layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
+  shape: tuple  # shape of a stored tensor
   transposed: bool
 
   def stored(self):
-    """(Name of a stored tensor, its index in our leaves) of each layer."""
-    return ((self.template.format(i), i) for i in ((...,) if self.layers is None else range(self.layers)))
+    """For each layer, the name of the stored tensor and its index in our leaves."""
+    indices = (...,) if self.layers is None else range(self.layers)
+    return ((self.template.format(i), i) for i in indices)
 
   def aligned(self, leaves, index, tensor, config, family):
-    """(Part of our leaf at `index`, its place in the stored tensor), two views of one shape, of each leaf."""
+    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
     tensor = tensor.T if self.transposed else tensor
     parts = family.split(tensor, config.num_heads) if len(leaves) > 1 else [tensor]
-    return [(leaf[index].reshape(part.shape), part) for leaf, part in zip(leaves, parts, strict=True)]
+    return [(leaf[index].reshape(part.shape), part)
+            for leaf, part in zip(leaves, parts, strict=True)]
 
 
 def _leaf_shapes(config):
@@ -160,16 +174,18 @@ def _leaf_shapes(config):
 
 
 def _groups(config, family, shapes):
-  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()} | dict(head=family.head)
-  for ours, theirs in modules.items():
-    for ending, suffix in (('', '.weight'), ('/scale', '.weight'), ('/kernel', '.weight'), ('/bias', '.bias')):
+  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
+  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
+  for ours, theirs in (modules | dict(head=family.head)).items():
+    for ending, suffix in endings.items():
       leaves = tuple(module + ending for module in ours.split())
       if leaves[0] in shapes:
         layers = config.num_layers if '{}' in theirs else None
         parts = [shapes[leaf][layers is not None:] for leaf in leaves]
         shape = (*parts[0][:-1], sum(part[-1] for part in parts))
         transposed = family.transposed and ending == '/kernel'
-        yield _Group(theirs + suffix, leaves, layers, shape[::-1] if transposed else shape, transposed)
+        shape = shape[::-1] if transposed else shape
+        yield _Group(theirs + suffix, leaves, layers, shape, transposed)
 
 
 def _files(path):
@@ -179,32 +195,36 @@ def _files(path):
     return [whole]
   if os.path.isfile(index):
     return _shards(index)
-  for other in [other for ending in ('bin', 'pt', 'pth') for other in sorted(path.glob(f'*.{ending}'))]:
-    raise InputError(f'{path}: {show(other.name)} is a pickle, which could run code; convert it with python -c "from '
-                     f"transformers import AutoModelForCausalLM as M; M.from_pretrained('{path}').save_pretrained("
-                     f"'{path}', safe_serialization=True)\"")
+  for pickled in [file for ending in ('bin', 'pt', 'pth')
+                  for file in sorted(path.glob(f'*.{ending}'))]:
+    raise InputError(
+        f'{path}: {show(pickled.name)} is a pickle, which could run code; convert it with '
+        'python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{path}').save_pretrained('{path}', safe_serialization=True)\"")
   raise InputError(f'{path} has neither {whole.name} nor {index.name}')
 
 
 def _shards(index):
   weight_map = read_json(index).get('weight_map')
   if not (isinstance(weight_map, dict) and weight_map):
-    raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors to shards')
+    raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
+                     'to shards')
   for name in weight_map.values():
-    # With a separator it could lead out of the directory.
+    # A name with a path separator could lead out of the directory.
     if not (isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name)):
-      raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file beside it')
+      raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
+                       'beside it')
     if not os.path.isfile(index.parent / name):
       raise InputError(f'{index.parent / name} is missing; {index.name} asks for it')
   return [index.parent / name for name in sorted(set(weight_map.values()))]
 
 
 def _open(path, family, stack):
-  """All tensors by the name they have in the family; reads headers only."""
+  """All tensors, by the names that the family gives them. Reads headers only."""
   tensors = {}
   for file in _files(path):
     try:
-      # NumPy knows bfloat16 because jax imports ml_dtypes.
+      # NumPy knows bfloat16 here because jax imports ml_dtypes.
       handle = stack.enter_context(safe_open(file, framework='np'))
     except (SafetensorError, OSError) as error:
       raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
@@ -224,20 +244,25 @@ def _check(path, tensors, groups, family):
       if name not in tensors:
         raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
       tensor = tensors[name].handle.get_slice(tensors[name].stored_name)
-      for given, wanted in ((tensor.get_shape(), [list(group.shape)]), (tensor.get_dtype(), _DTYPES)):
+      for given, wanted in ((tensor.get_shape(), [list(group.shape)]),
+                            (tensor.get_dtype(), _DTYPES)):
         if given not in wanted:
           wanted = ' or '.join(map(str, wanted))
-          raise InputError(f'{tensors[name].file}: tensor {name} is {given}; config.json needs {wanted}')
+          raise InputError(f'{tensors[name].file}: tensor {name} is {given}; config.json needs '
+                           f'{wanted}')
       known.add(name)
   for name in sorted(tensors.keys() - known):
     if not _BUFFERS.fullmatch(name):
-      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no place in this model')
+      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
+                       'place in this model')
 
 
 def _check_tied(tensors, params, family):
   head = tensors.get(f'{family.head}.weight')
-  if head and 'head' not in params and not np.array_equal(params['embedding'], head.read(), equal_nan=True):
-    raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but tie_word_embeddings is true')
+  is_embedding = lambda head: np.array_equal(params['embedding'], head.read(), equal_nan=True)
+  if head and 'head' not in params and not is_embedding(head):
+    raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
+                     'tie_word_embeddings is true')
 
 
 def _check_params(config, params):
@@ -246,7 +271,8 @@ def _check_params(config, params):
     given = f'{leaves[name].dtype}{list(leaves[name].shape)}' if name in leaves else 'absent'
     wanted = f'float32{list(shapes[name])}' if name in shapes else 'absent'
     if given != wanted:
-      raise InputError(f'params are not of this configuration: {name} is {given} and should be {wanted}')
+      raise InputError(f'params are not of this configuration: {name} is {given} and should be '
+                       f'{wanted}')
 
 
 def _stored_tensors(config, family, params):

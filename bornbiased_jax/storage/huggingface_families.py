@@ -1,4 +1,4 @@
-"""What `transformers` calls our fields and modules: one table per family, followed in both directions."""
+"""What `transformers` calls our fields and modules: one table per family, read both ways."""
 
 from collections.abc import Callable
 import dataclasses
@@ -24,106 +24,127 @@ def _split_heads(tensor, heads):
 
 
 class Family(NamedTuple):
-  """What `transformers` calls our fields and modules."""
+  """What one family of `transformers` calls our fields and modules."""
 
   architecture: str
   fields: dict  # field of ModelConfig (or 'window') → entry of config.json
-  defaults: dict  # entry of config.json → its value where absent; the others in `fields` must be there
-  constants: dict  # fields of ModelConfig in which the family has no choice
-  modules: dict  # our module (or several, fused into one) → theirs; '{}' is the layer
-  base: str  # prefix of theirs, but for the head's; checkpoints may lack it
+  defaults: dict  # entry of config.json that may be missing → its value then
+  constants: dict  # fields of ModelConfig that are the same in the whole family
+  modules: dict  # our module, or several that they fuse into one → theirs; '{}' is the layer
+  base: str  # prefix of their modules except the head; checkpoints may lack it
   head: str = 'lm_head'
-  transposed: bool = True  # weights are [out, in]; our kernels are [in, out]
-  split: Callable | None = None  # a fused [..., out] → views of its three parts
-  whole_heads: bool = False  # hidden_size is a multiple of num_attention_heads even where head_dim is given
-  rotary_factor: float = 1.0  # partial_rotary_factor where absent
-  rope_entries: tuple = ('rope_theta',)  # of config.json before transformers 5, which has rope_parameters
+  transposed: bool = True  # their weights are [out, in]; our kernels are [in, out]
+  split: Callable | None = None  # function from a fused [..., out] to views of its three parts
+  whole_heads: bool = False  # heads must divide hidden_size even if head_dim is given
+  rotary_factor: float = 1.0  # partial_rotary_factor if it is missing
+  rope_entries: tuple = ('rope_theta',)  # what transformers had before rope_parameters
 
 
 _QKV = 'blocks/query blocks/key blocks/value'
-_COMMON = dict(vocab_size='vocab_size', width='hidden_size', mlp_width='intermediate_size', activation='hidden_act',
-               num_layers='num_hidden_layers', num_heads='num_attention_heads', length='max_position_embeddings',
-               tied_head='tie_word_embeddings')
+_COMMON = dict(
+    vocab_size='vocab_size', width='hidden_size', mlp_width='intermediate_size',
+    activation='hidden_act', num_layers='num_hidden_layers', num_heads='num_attention_heads',
+    length='max_position_embeddings', tied_head='tie_word_embeddings')
 _GPT2 = Family(
     architecture='GPT2LMHeadModel',
-    fields=dict(vocab_size='vocab_size', width='n_embd', mlp_width='n_inner', activation='activation_function',
-                num_layers='n_layer', num_heads='n_head', length='n_positions', tied_head='tie_word_embeddings',
+    fields=dict(vocab_size='vocab_size', width='n_embd', mlp_width='n_inner',
+                activation='activation_function', num_layers='n_layer', num_heads='n_head',
+                length='n_positions', tied_head='tie_word_embeddings',
                 norm_epsilon='layer_norm_epsilon'),
     defaults=dict(n_inner=None, tie_word_embeddings=True),
     constants=dict(norm='layernorm', gated_mlp=False, positions='learned'),
     modules={'embedding': 'wte', 'position_embedding': 'wpe', 'final_norm': 'ln_f',
-             'blocks/attention_norm': 'h.{}.ln_1', _QKV: 'h.{}.attn.c_attn', 'blocks/output': 'h.{}.attn.c_proj',
-             'blocks/mlp_norm': 'h.{}.ln_2', 'blocks/up': 'h.{}.mlp.c_fc', 'blocks/down': 'h.{}.mlp.c_proj'},
+             'blocks/attention_norm': 'h.{}.ln_1', _QKV: 'h.{}.attn.c_attn',
+             'blocks/output': 'h.{}.attn.c_proj', 'blocks/mlp_norm': 'h.{}.ln_2',
+             'blocks/up': 'h.{}.mlp.c_fc', 'blocks/down': 'h.{}.mlp.c_proj'},
     base='transformer.', transposed=False, split=_split_columns)
 _GPT_NEOX = Family(
     architecture='GPTNeoXForCausalLM',
-    fields=_COMMON | dict(norm_epsilon='layer_norm_eps', qkv_bias='attention_bias', output_bias='attention_bias'),
+    fields=_COMMON | dict(norm_epsilon='layer_norm_eps', qkv_bias='attention_bias',
+                          output_bias='attention_bias'),
     defaults=dict(attention_bias=True, tie_word_embeddings=False, use_parallel_residual=True),
     constants=dict(norm='layernorm', gated_mlp=False, positions='rope'),
     modules={'embedding': 'embed_in', 'final_norm': 'final_layer_norm',
-             'blocks/attention_norm': 'layers.{}.input_layernorm', _QKV: 'layers.{}.attention.query_key_value',
-             'blocks/output': 'layers.{}.attention.dense', 'blocks/mlp_norm': 'layers.{}.post_attention_layernorm',
-             'blocks/up': 'layers.{}.mlp.dense_h_to_4h', 'blocks/down': 'layers.{}.mlp.dense_4h_to_h'},
+             'blocks/attention_norm': 'layers.{}.input_layernorm',
+             _QKV: 'layers.{}.attention.query_key_value',
+             'blocks/output': 'layers.{}.attention.dense',
+             'blocks/mlp_norm': 'layers.{}.post_attention_layernorm',
+             'blocks/up': 'layers.{}.mlp.dense_h_to_4h',
+             'blocks/down': 'layers.{}.mlp.dense_4h_to_h'},
     base='gpt_neox.', head='embed_out', split=_split_heads, rotary_factor=0.25,
     rope_entries=('rotary_emb_base', 'rotary_pct'))
 _LLAMA = Family(
     architecture='LlamaForCausalLM',
-    fields=_COMMON | dict(norm_epsilon='rms_norm_eps', num_kv_heads='num_key_value_heads', head_size='head_dim',
-                          qkv_bias='attention_bias', output_bias='attention_bias', mlp_bias='mlp_bias'),
+    fields=_COMMON | dict(norm_epsilon='rms_norm_eps', num_kv_heads='num_key_value_heads',
+                          head_size='head_dim', qkv_bias='attention_bias',
+                          output_bias='attention_bias', mlp_bias='mlp_bias'),
     defaults=dict(num_key_value_heads=None, head_dim=None, attention_bias=False, mlp_bias=False,
                   tie_word_embeddings=False),
     constants=dict(norm='rmsnorm', gated_mlp=True, positions='rope'),
     modules={'embedding': 'embed_tokens', 'final_norm': 'norm',
-             'blocks/attention_norm': 'layers.{}.input_layernorm', 'blocks/query': 'layers.{}.self_attn.q_proj',
-             'blocks/key': 'layers.{}.self_attn.k_proj', 'blocks/value': 'layers.{}.self_attn.v_proj',
-             'blocks/query_norm': 'layers.{}.self_attn.q_norm', 'blocks/key_norm': 'layers.{}.self_attn.k_norm',
-             'blocks/output': 'layers.{}.self_attn.o_proj', 'blocks/mlp_norm': 'layers.{}.post_attention_layernorm',
+             'blocks/attention_norm': 'layers.{}.input_layernorm',
+             'blocks/query': 'layers.{}.self_attn.q_proj',
+             'blocks/key': 'layers.{}.self_attn.k_proj',
+             'blocks/value': 'layers.{}.self_attn.v_proj',
+             'blocks/query_norm': 'layers.{}.self_attn.q_norm',
+             'blocks/key_norm': 'layers.{}.self_attn.k_norm',
+             'blocks/output': 'layers.{}.self_attn.o_proj',
+             'blocks/mlp_norm': 'layers.{}.post_attention_layernorm',
              'blocks/gate': 'layers.{}.mlp.gate_proj', 'blocks/up': 'layers.{}.mlp.up_proj',
              'blocks/down': 'layers.{}.mlp.down_proj'},
     base='model.', whole_heads=True)
 
 
 def _like_llama(architecture, defaults, constants, **more_fields):
-  fields = {ours: name for ours, name in (_LLAMA.fields | more_fields).items() if ours not in constants}
-  return _LLAMA._replace(architecture=architecture, fields=fields, defaults=_LLAMA.defaults | defaults,
-                         constants=_LLAMA.constants | constants, whole_heads=False)
+  fields = {ours: name for ours, name in (_LLAMA.fields | more_fields).items()
+            if ours not in constants}
+  return _LLAMA._replace(
+      architecture=architecture, fields=fields, defaults=_LLAMA.defaults | defaults,
+      constants=_LLAMA.constants | constants, whole_heads=False)
 
 
-# In the order in which `save` tries them.
+# The order is that in which `save` tries them.
 FAMILIES = {
     'gpt2': _GPT2,
     'gpt_neox': _GPT_NEOX,
     'llama': _LLAMA,
     'mistral': _like_llama('MistralForCausalLM', dict(num_key_value_heads=8, sliding_window=4096),
-                           dict(qkv_bias=False, output_bias=False, mlp_bias=False), window='sliding_window'),
+                           dict(qkv_bias=False, output_bias=False, mlp_bias=False),
+                           window='sliding_window'),
     'qwen2': _like_llama('Qwen2ForCausalLM', dict(num_key_value_heads=32),
                          dict(qkv_bias=True, output_bias=False, mlp_bias=False)),
     'qwen3': _like_llama('Qwen3ForCausalLM', dict(num_key_value_heads=32, head_dim=128),
                          dict(mlp_bias=False, qk_norm=True)),
 }
-# Entries of config.json, of any family, with the one value that is what our Transformer computes.
-_ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False,
-             use_parallel_residual=False, use_sliding_window=False, quantization_config=None)
-_ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh', gelu='gelu',
-                    silu='silu', swish='silu', relu='relu', tanh='tanh')
+# Entries of config.json of any family, with the only value that our Transformer can compute.
+_ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
+             add_cross_attention=False, use_parallel_residual=False, use_sliding_window=False,
+             quantization_config=None)
+_ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
+                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-# All names that the settings of RoPE have had, inside rope_parameters, rope_scaling or neither.
-_ROPE_NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta', rotary_emb_base='rope_theta',
-                   partial_rotary_factor='partial_rotary_factor', rotary_pct='partial_rotary_factor')
+# All names that settings of RoPE have had: in rope_parameters, in rope_scaling or outside both.
+_ROPE_NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
+                   rotary_emb_base='rope_theta', partial_rotary_factor='partial_rotary_factor',
+                   rotary_pct='partial_rotary_factor')
 
-# What a value in config.json must be, in words and as a test (in which a bool is no number), by our field.
+# For each of our fields what its value in config.json must be, in words and as a test. The
+# tests compare types, because in Python a bool is an int.
 _is_count = lambda value: type(value) is int and 0 < value < 2**31
 _COUNT = ('a whole number from 1 to 2147483647', _is_count)
 _COUNT_OR_NULL = (_COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
-_NUMBER = ('a positive number below 1e30', lambda value: type(value) in (int, float) and 0 < value < 1e30)
+_NUMBER = ('a positive number below 1e30',
+           lambda value: type(value) in (int, float) and 0 < value < 1e30)
 _FLAG = ('true or false', lambda value: type(value) is bool)
 _KINDS = {
     **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), _COUNT),
     **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size', 'window'), _COUNT_OR_NULL),
     **dict.fromkeys(('norm_epsilon', 'rope_theta'), _NUMBER),
     **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head'), _FLAG),
-    'activation': (f'one of {", ".join(_ACTIVATIONS)}', lambda value: type(value) is str and value in _ACTIVATIONS),
+    'activation': (f'one of {", ".join(_ACTIVATIONS)}',
+                   lambda value: type(value) is str and value in _ACTIVATIONS),
 }
+# Fields of ModelConfig that have no place in config.json.
 _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 _LARGEST_JSON = 100_000_000
 
@@ -132,12 +153,12 @@ _REPR.maxstring = _REPR.maxother = 200
 
 
 def show(value) -> str:
-  """What a stranger wrote, fit for one line."""
+  """A value from somebody's file, shortened and escaped so that it fits on one line."""
   return _REPR.repr(str(value) if isinstance(value, Exception) else value)
 
 
 def read_json(file: Path) -> dict:
-  """The JSON object that a file holds, or InputError."""
+  """The JSON object that a file holds; raises InputError if it holds none."""
   if not os.path.isfile(file):
     raise InputError(f'{file} is missing or unreadable')
   try:
@@ -152,7 +173,11 @@ def read_json(file: Path) -> dict:
 
 
 def read_config(file: Path) -> tuple[ModelConfig, Family]:
-  """Reads config.json; InputError names the entry that is wrong or that our Transformer is not."""
+  """Reads config.json.
+
+  Raises:
+    InputError: an entry is wrong, or our Transformer cannot compute what it says.
+  """
   stored = read_json(file)
   try:
     name = stored.get('model_type')
@@ -171,7 +196,7 @@ def _from_stored(stored, family):
   values = {ours: _entry(stored, name, *_KINDS[ours]) for ours, name in family.fields.items()}
   values['activation'] = _ACTIVATIONS[values['activation']]
   values['mlp_width'] = values['mlp_width'] or 4 * values['width']
-  # Up to the window's length, attention within a window is full attention.
+  # For sequences no longer than the window, attention within it is full attention.
   values['length'] = min(values['length'], values.pop('window', None) or values['length'])
   for name, wanted in _ONLY.items():
     _only(stored, name, wanted)
@@ -179,7 +204,8 @@ def _from_stored(stored, family):
     if layer_type != 'full_attention':
       raise InputError(f"layer_types with {show(layer_type)} is not supported; 'full_attention' is")
   if family.whole_heads and values['width'] % values['num_heads']:
-    raise InputError(f'num_attention_heads={values["num_heads"]} does not divide hidden_size={values["width"]}')
+    raise InputError(f'num_attention_heads={values["num_heads"]} does not divide '
+                     f'hidden_size={values["width"]}')
   if family.constants['positions'] == 'rope':
     values['rope_theta'] = _rope_theta(stored, family)
   return ModelConfig(**values, **family.constants)
@@ -208,44 +234,60 @@ def _of_type(stored, name, kind):
 def _rope_theta(stored, family):
   rope = {}
   entries = {name: stored.get(name) for name in _ROPE_NAMES if name != 'type'}
-  for place in (entries, _of_type(stored, 'rope_parameters', dict), _of_type(stored, 'rope_scaling', dict)):
+  for place in (entries, _of_type(stored, 'rope_parameters', dict),
+                _of_type(stored, 'rope_scaling', dict)):
     for name, value in place.items():
       name = _ROPE_NAMES.get(name, name)
       if value is not None and rope.setdefault(name, value) != value:
         raise InputError(f'{name} is both {show(rope[name])} and {show(value)}')
-  rope = dict(rope_type='default', rope_theta=10000.0, partial_rotary_factor=family.rotary_factor) | rope
+  rope = dict(rope_type='default', rope_theta=10000.0,
+              partial_rotary_factor=family.rotary_factor) | rope
   _only(rope, 'rope_type', 'default')
   _only(rope, 'partial_rotary_factor', 1.0)
   if unknown := rope.keys() - _ROPE_NAMES.keys():
-    raise InputError(f'RoPE with {show(min(unknown))} is not supported; rope_type and rope_theta are')
+    raise InputError(f'RoPE with {show(min(unknown))} is not supported; rope_type and rope_theta '
+                     'are')
   return _entry(rope, 'rope_theta', *_KINDS['rope_theta'])
 
 
 def to_stored(config: ModelConfig, family: Family) -> dict:
-  """The entries of config.json that say `config`, as far as the family can."""
+  """The entries of config.json that describe `config`, as far as the family can."""
   stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
   stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
   stored |= {name: _ONLY[name] for name in family.defaults if name in _ONLY}
   if family.constants['positions'] == 'rope':
-    rope = dict(rope_type='default', rope_theta=float(config.rope_theta), partial_rotary_factor=1.0)
-    stored |= {name: rope[_ROPE_NAMES[name]] for name in family.rope_entries} | dict(rope_parameters=rope)
+    rope = dict(rope_type='default', rope_theta=float(config.rope_theta),
+                partial_rotary_factor=1.0)
+    stored |= {name: rope[_ROPE_NAMES[name]] for name in family.rope_entries}
+    stored['rope_parameters'] = rope
   return stored
 
 
 def choose_family(config: ModelConfig) -> tuple[str, Family]:
-  """The first family that can say all of `config`: it comes back from the family's words the same."""
+  """The first family that can describe all of `config`.
+
+  The test is a round trip: written as config.json and read again, the
+  configuration must come back the same.
+
+  Raises:
+    InputError: there is none. The message names the nearest family and the
+      fields in which it differs.
+  """
   misfits = {}
   ignored = _UNSAVED + ('rope_theta',) * (config.positions == 'learned')
   ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
   for name, family in FAMILIES.items():
     try:
       back = _from_stored(to_stored(config, family), family)
-      misfits[name] = [f'{field}={value!r}' for field, value in dataclasses.asdict(config).items()
+      misfits[name] = [f'{field}={value!r}'
+                       for field, value in dataclasses.asdict(config).items()
                        if field not in ignored and value != getattr(back, field)]
     except InputError as error:
       misfits[name] = [str(error)]
     if not misfits[name]:
       return name, family
-  unlike = lambda family: sum(getattr(config, field) != value for field, value in family.constants.items())
+  unlike = lambda family: sum(getattr(config, field) != value
+                              for field, value in family.constants.items())
   nearest = min(misfits, key=lambda name: (unlike(FAMILIES[name]), len(misfits[name])))
-  raise InputError(f'transformers has no such model; {nearest} comes near, but for {", ".join(misfits[nearest])}')
+  raise InputError(f'transformers has no such model; {nearest} comes near, but for '
+                   f'{", ".join(misfits[nearest])}')

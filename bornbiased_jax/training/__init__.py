@@ -7,5 +7,6 @@
   monitor          metrics and the progress bar
 """
 
-from bornbiased_jax.training.loop import Run, train
+from bornbiased_jax.training.loop import train
+from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import Recipe, TrainState, ensemble_step, init_state, train_step

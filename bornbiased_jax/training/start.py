@@ -1,6 +1,6 @@
-"""Where a run begins, in this order: its own folder, `resume`, `init_from`, scratch."""
+"""Where a run begins: in its own folder, at `resume`, at `init_from`, or at its seeds."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import functools
 import os
 from pathlib import Path
@@ -11,95 +11,124 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.training.step import TrainState, init_state, start_from
+from bornbiased_jax.training.run import Run
+from bornbiased_jax.training.step import (
+  TrainState,
+  abstract_state,
+  init_state,
+  start_from,
+  state_shardings,
+)
 
 # What may change between a stop and a resume: where and how a step is computed, not which.
 _FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
 
 
-def begin(run) -> tuple[TrainState, list[dict | None]]:
-  """The state that `run` (a loop.Run) begins with, placed on its mesh, and for each network its parent.
+def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
+  """The state that a run begins with, placed on its mesh, and the parent of each network.
+
+  A parent is JSON that names the checkpoint or directory which a network's
+  parameters come from; None for a network that begins at its seed.
 
   Raises:
-    InputError: the folder holds another run, or what it should begin with is
-      damaged, of another shape, or not there.
+    InputError: the folder holds another run, or what the run should begin
+      with is missing, damaged or of another shape.
   """
   there = [set(checkpoint.steps(directory)) for directory in run.directories]
-  if not all(there) and set.union(*there) == {0}:  # Killed in the first save, from which nothing is to be had.
+  # A run that was killed during its first save left nothing to go on from.
+  if not all(there) and set.union(*there) == {0}:
     for directory in run.directories:
       checkpoint.set_aside(directory, after=-1)
   elif any(there):
-    states, stories = _own(run, there)
-    return _stack(run, states), [story.get('parent') for story in stories]
+    return _gathered(run, _own(run, there))
   if run.resume:
-    states, parents = zip(*(_resume(run, *source) for source in parents_of(run.resume, run.seeds)), strict=True)
-    return _stack(run, states), list(parents)
+    return _gathered(run, [_resume(run, *source) for source in parents_of(run.resume, run.seeds)])
   if run.init_from:
-    states, parents = zip(*(_init_from(run, *source) for source in parents_of(run.init_from, run.seeds)), strict=True)
-    return _stack(run, states), list(parents)
+    sources = parents_of(run.init_from, run.seeds)
+    return _gathered(run, [_init_from(run, *source) for source in sources])
   init = functools.partial(init_state, run.config, run.recipe)
   if run.together:
-    return jax.jit(jax.vmap(init))(jnp.array(run.seeds, jnp.uint32)), [None] * len(run.seeds)
-  return jax.jit(init, out_shardings=state_shardings(run))(jnp.uint32(run.seeds[0])), [None]
+    seeds = jnp.array(run.seeds, jnp.uint32)
+    return jax.jit(jax.vmap(init))(seeds), [None] * len(run.seeds)
+  return jax.jit(init, out_shardings=_shardings(run))(jnp.uint32(run.seeds[0])), [None]
 
 
-def abstract_state(run) -> TrainState:
-  """Shapes, types and places of one network's state."""
-  return sharding.abstract(run.mesh, jax.eval_shape(functools.partial(init_state, run.config, run.recipe), 0))
+def _gathered(run, begun):
+  """States of networks that train together are stacked on a leading axis."""
+  states, parents = zip(*begun, strict=True)
+  if not run.together:
+    return states[0], list(parents)
+  stack = lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+  return jax.jit(stack)(*states), list(parents)
 
 
-def state_shardings(run) -> TrainState:
-  """Places of one network's state on the mesh."""
-  return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(run))
+def _shardings(run):
+  return state_shardings(run.config, run.recipe, run.mesh)
+
+
+def _abstract(run):
+  return abstract_state(run.config, run.recipe, run.mesh)
 
 
 def _own(run, there):
-  """The latest step that all networks have whole: one that was killed between two saves has others ahead."""
+  """Each network's state and parent at the latest step that all networks have whole.
+
+  A run that was killed between two saves has networks that are a step ahead.
+  """
   common = set.intersection(*there)
   while common:
-    restored = [_restore(run, directory, common, functools.partial(_refuse_other, run, seed, directory))
+    restored = [_restore(run, directory, functools.partial(_refuse_other, run, seed, directory),
+                         common)
                 for directory, seed in zip(run.directories, run.seeds, strict=True)]
-    reached = {story['step'] for story, _ in restored}
+    reached = {metadata['step'] for metadata, _ in restored}
     if len(reached) == 1:
       for directory in run.directories:
         checkpoint.set_aside(directory, after=min(reached))
-      return [state for _, state in restored], [story for story, _ in restored]
+      return [(state, metadata.get('parent')) for metadata, state in restored]
     common = {step for step in common if step <= min(reached)}
-  raise InputError(f'{run.directory}: no step at which all of {", ".join(path.name for path in run.directories)} have '
-                   'a checkpoint; choose another folder, or remove this one')
+  raise InputError(f'{run.directory}: no step at which all of '
+                   f'{", ".join(path.name for path in run.directories)} have a checkpoint; '
+                   'choose another folder, or remove this one')
 
 
-def _refuse_other(run, seed, directory, story):
+def _refuse_other(run, seed, directory, metadata):
   parent = run.resume or run.init_from
-  wanted = run.story(seed, None) | {'parent': parent and {'directory': str(parent)}}
+  wanted = run.metadata(seed, None) | {'parent': parent and {'directory': str(parent)}}
   # Through ModelConfig, which knows the fields that a run of an earlier version lacks.
-  story = story | {'config': vars(checkpoint.config_of(story))}
+  found = metadata | {'config': vars(checkpoint.config_of(metadata))}
   for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
-    for name, was, now in _pairs(part, story.get(part), wanted[part]):
+    for name, was, now in _pairs(part, found.get(part), wanted[part]):
       if was != now and name not in _FREE.get(part, ()):
-        raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another folder, '
-                         'or remove this one')
+        raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another '
+                         'folder, or remove this one')
 
 
 def _pairs(part, earlier, now):
+  """(name, earlier value, present value) of everything in one part of a run's metadata."""
   if part == 'parent':
-    asked = lambda parent: parent and parent['directory']
-    return [('init_from or resume', asked(earlier), asked(now))]
+    directory_of = lambda parent: parent and parent['directory']
+    return [('init_from or resume', directory_of(earlier), directory_of(now))]
   if not isinstance(now, dict):
     return [(part, earlier, now)]
-  return [(name, (earlier or {}).get(name), now.get(name)) for name in {**(earlier or {}), **now}]
+  earlier = earlier or {}
+  return [(name, earlier.get(name), now.get(name)) for name in {**earlier, **now}]
 
 
 def runs_in(path: str | os.PathLike) -> list[Path]:
-  """The runs seed_SEED of a folder of runs, in the order of their seeds; none of what is a run or a model itself."""
+  """The runs seed_SEED in a folder of runs, in the order of their seeds.
+
+  The list is empty where `path` is a run or a model itself.
+  """
   runs = [run for run in Path(path).expanduser().glob('seed_*') if checkpoint.steps(run)]
   return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int, Path]]:
-  """Each seed and what it begins with: its own run of a folder of runs, or the one run or model that `path` is.
+  """Each seed with what its network begins with.
+
+  In a folder of runs this is the run of the same seed; otherwise `path` itself
+  is the one run or model with which all begin.
 
   Raises:
     InputError: the folder has no run of a seed.
@@ -112,66 +141,66 @@ def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int,
 
 
 def _resume(run, seed, directory):
-  there = checkpoint.steps(directory)
-  if not there:
+  if not checkpoint.steps(directory):
     raise InputError(f'{directory}: no checkpoint to resume from')
-  story, state = _restore(run, directory, there, functools.partial(_refuse_other_network, run, seed, directory))
-  if story['step'] >= run.recipe.num_steps:
-    raise InputError(f'{directory} is at step {story["step"]} of num_steps={run.recipe.num_steps} already')
-  return state, _parent(run.resume, story)
+  refuse = functools.partial(_refuse_other_network, run, seed, directory)
+  metadata, state = _restore(run, directory, refuse)
+  if metadata['step'] >= run.recipe.num_steps:
+    raise InputError(f'{directory} is at step {metadata["step"]} of '
+                     f'num_steps={run.recipe.num_steps} already')
+  return state, _parent(run.resume, metadata)
 
 
-def _restore(run, directory, candidates, check):
-  """Story and state; `check(story)` comes before anything large is read."""
-  abstract = abstract_state(run)
+def _restore(run, directory, check: Callable[[dict], None], candidates=None):
+  """Metadata and state of the latest of the candidate steps (None: of all steps) that is whole.
 
-  def wanted(story):
-    check(story)
+  `check(metadata)` raises before anything large is read.
+  """
+  def wanted(metadata):
+    check(metadata)
     return {'params': abstract.params, 'opt_state': abstract.opt_state}
 
-  story, items = checkpoint.restore(directory, wanted, list(candidates))
-  step = jax.device_put(jnp.int32(story['step']), NamedSharding(run.mesh, PartitionSpec()))
-  return story, TrainState(step, items['params'], items['opt_state'])
+  abstract = _abstract(run)
+  metadata, items = checkpoint.restore(directory, wanted, candidates and list(candidates))
+  everywhere = NamedSharding(run.mesh, PartitionSpec())
+  step = jax.device_put(jnp.int32(metadata['step']), everywhere)
+  return metadata, TrainState(step, items['params'], items['opt_state'])
 
 
 def _init_from(run, seed, directory):
-  def wanted(story):
-    _refuse_other_network(run, seed, directory, story)
-    return {'params': abstract_state(run).params}
+  def wanted(metadata):
+    _refuse_other_network(run, seed, directory, metadata)
+    return {'params': _abstract(run).params}
 
   if checkpoint.steps(directory):
-    story, items = checkpoint.restore(directory, wanted, checkpoint.steps(directory))
-    params, parent = items['params'], _parent(run.init_from, story)
+    metadata, items = checkpoint.restore(directory, wanted)
+    params, parent = items['params'], _parent(run.init_from, metadata)
   else:
     _refuse_other_model(run, directory, huggingface.load_config(directory))
     _, params = huggingface.load(directory, run.mesh)
     parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
-  return jax.jit(functools.partial(start_from, run.recipe), out_shardings=state_shardings(run))(params), parent
+  begin_with = jax.jit(functools.partial(start_from, run.recipe), out_shardings=_shardings(run))
+  return begin_with(params), parent
 
 
-def _refuse_other_network(run, seed, directory, story):
+def _refuse_other_network(run, seed, directory, metadata):
   """A run that bears a seed descends from the network which that seed is."""
-  if story.get('seed') not in (None, seed):
-    raise InputError(f'{directory} descends from seed {story["seed"]}, not {seed}')
-  _refuse_other_model(run, directory, checkpoint.config_of(story))
+  if metadata.get('seed') not in (None, seed):
+    raise InputError(f'{directory} descends from seed {metadata["seed"]}, not {seed}')
+  _refuse_other_model(run, directory, checkpoint.config_of(metadata))
 
 
 def _refuse_other_model(run, directory, config: ModelConfig):
-  """Networks of equal shapes may still differ, in an activation, say; an intervention may begin or end here."""
+  """Networks of equal shapes may still differ, for example in their activation."""
   free = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
-  if 'rmsnorm' not in (config.intervention, run.config.intervention):  # Which has parameters of its own.
+  # An intervention may begin or end here, unless it has parameters of its own.
+  if 'rmsnorm' not in (config.intervention, run.config.intervention):
     free += 'intervention', 'intervention_position', 'intervention_strength'
   for name, was, now in _pairs('config', vars(config), vars(run.config)):
     if was != now and name not in free:
       raise InputError(f'{directory} is of a model with {name}={was}, not {now}')
 
 
-def _parent(path, story):
-  return {'directory': str(path), 'seed': story.get('seed'), 'step': story['step'],
-          'checksum': story['checksums']['params']}
-
-
-def _stack(run, states):
-  if not run.together:
-    return states[0]
-  return jax.jit(lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))(*states)
+def _parent(path, metadata):
+  return {'directory': str(path), 'seed': metadata.get('seed'), 'step': metadata['step'],
+          'checksum': metadata['checksums']['params']}

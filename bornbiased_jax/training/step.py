@@ -8,35 +8,38 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 import optax
 
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention
+from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.models.loss import next_token_loss
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """How a model is trained: AdamW with warmup and cosine decay, clipped gradients.
+  """How a model is trained: AdamW with warmup and cosine decay, and clipped gradients.
 
   Args:
     num_steps: optimizer steps.
-    batch_size: sequences a step, over all devices and accumulated parts.
-    length: positions a sequence, T.
-    accumulation: parts into which a batch is split, one after another.
+    batch_size: sequences per step, over all devices and accumulated parts.
+    length: positions per sequence, T.
+    accumulation: number of parts into which a batch is split; they are
+      computed one after another.
     peak_lr: learning rate after warmup.
     min_lr: learning rate at the last step.
     warmup_steps: steps of linear warmup.
-    weight_decay: on matrices and embeddings, not on gains and biases.
-    beta1: decay of the gradient's mean.
-    beta2: decay of the gradient's square.
-    clip: largest global norm of the gradient.
+    weight_decay: AdamW's decay of matrices and embeddings; gains and biases
+      do not decay.
+    beta1: decay of the running mean of the gradient.
+    beta2: decay of the running mean of its square.
+    clip: global norm above which the gradient is scaled down to it.
 
   Raises:
-    InputError: accumulation does not divide batch_size, or warmup is longer
-      than the run.
+    InputError: accumulation does not divide batch_size, or the warmup is
+      longer than the run.
   """
 
   num_steps: int
@@ -55,11 +58,13 @@ class Recipe:
     for name in ('num_steps', 'batch_size', 'length', 'accumulation'):
       check_count(name, getattr(self, name))
     if self.batch_size % self.accumulation:
-      raise InputError(f'accumulation={self.accumulation} does not divide batch_size={self.batch_size}')
+      raise InputError(f'accumulation={self.accumulation} does not divide '
+                       f'batch_size={self.batch_size}')
     if self.min_lr > self.peak_lr:
       raise InputError(f'min_lr={self.min_lr} exceeds peak_lr={self.peak_lr}')
     if self.warmup_steps >= self.num_steps:
-      raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than num_steps={self.num_steps}')
+      raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than '
+                       f'num_steps={self.num_steps}')
 
 
 class TrainState(NamedTuple):
@@ -71,50 +76,95 @@ class TrainState(NamedTuple):
 
 
 def learning_rate(recipe: Recipe) -> optax.Schedule:
-  """Linear from 0 to the peak, then cosine, which would be at the minimum one step after the last."""
-  return optax.warmup_cosine_decay_schedule(0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
+  """Linear from 0 to the peak, then a cosine that would reach its minimum one step after the last.
+
+  Example:
+    >>> recipe = Recipe(num_steps=100, batch_size=8, length=32, warmup_steps=10)
+    >>> [round(float(learning_rate(recipe)(step)), 6) for step in (0, 5, 10, 100)]
+    [0.0, 0.0003, 0.0006, 6e-05]
+  """
+  return optax.warmup_cosine_decay_schedule(
+      0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
-  """Clipping and AdamW, with decay on matrices and embeddings alone."""
+  """Clipping, then AdamW, which decays matrices and embeddings alone."""
   def decays(params):
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ('scale', 'bias'), params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key not in ('scale', 'bias'), params)
 
   return optax.chain(
       optax.clip_by_global_norm(recipe.clip),
-      optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2, weight_decay=recipe.weight_decay, mask=decays))
+      optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
+                  weight_decay=recipe.weight_decay, mask=decays))
 
 
 def init_state(config: ModelConfig, recipe: Recipe, seed) -> TrainState:
-  """Step 0 of the network that `seed` is."""
+  """The state before the first step of the network that `seed` is."""
   return start_from(recipe, draw_params(config, seed))
 
 
 def start_from(recipe: Recipe, params: dict) -> TrainState:
-  """Step 0 from given parameters."""
+  """The state before the first step, with given parameters."""
   return TrainState(jnp.int32(0), params, optimizer(recipe).init(params))
 
 
-def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT: jax.Array, *,
-               attend: Callable[..., jax.Array] = attention.plain) -> tuple[TrainState, dict[str, jax.Array]]:
-  """One optimizer step on ids [batch_size, T + 1].
+def abstract_state(config: ModelConfig, recipe: Recipe, mesh: Mesh | None) -> TrainState:
+  """Shape, type and place on the mesh of every array of a network's state."""
+  init = functools.partial(init_state, config, recipe)
+  return sharding.abstract(mesh, jax.eval_shape(init, 0))
 
-  Jit it with `config`, `recipe` and `attend` (attention.choose) bound.
+
+def state_shardings(config: ModelConfig, recipe: Recipe, mesh: Mesh | None) -> TrainState:
+  """The place on the mesh of every array of a network's state."""
+  return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(config, recipe, mesh))
+
+
+def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT: jax.Array, *,
+               attend: Callable[..., jax.Array] = attention.plain
+               ) -> tuple[TrainState, dict[str, jax.Array]]:
+  """One optimizer step.
+
+  `sharded_step` is this function jitted for a mesh.
+
+  Args:
+    config: the architecture.
+    recipe: how it is trained.
+    state: from `init_state`, or from the step before.
+    tokens_BT: ids [batch_size, T + 1]; the first T are read, the last T predicted.
+    attend: how attention is computed (`attention.choose`).
 
   Returns:
-    The next state, and `loss` (nats a token), `gradient_norm` before clipping
-    and `learning_rate`.
+    The next state, and `loss` (nats per token), `gradient_norm` before
+    clipping and `learning_rate`.
   """
-  loss, gradient = accumulated_gradient(config, recipe.accumulation, state.params, tokens_BT, attend=attend)
+  loss, gradient = accumulated_gradient(
+      config, recipe.accumulation, state.params, tokens_BT, attend=attend)
   return _update(recipe, state, loss, gradient)
+
+
+def sharded_step(config: ModelConfig, recipe: Recipe, mesh: Mesh,
+                 attend: Callable[..., jax.Array]) -> Callable:
+  """`train_step` of one network, jitted for a mesh: (state, ids) → (state, metrics).
+
+  It consumes the state that it is given.
+  """
+  step = functools.partial(train_step, config, recipe, attend=attend)
+  placed = state_shardings(config, recipe, mesh)
+  return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
 
 
 def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
                   tokens_BT: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
-  """`train_step` of several networks on the same ids; states and metrics have a leading axis of networks."""
+  """`train_step` of several networks on the same ids.
+
+  States and metrics have a leading axis of networks.
+  """
   gradient_of = lambda params: accumulated_gradient(config, recipe.accumulation, params, tokens_BT)
-  # On a CPU one after another: batched, a layer's activations of all networks fall out of its cache.
-  over_networks = lax.map if jax.default_backend() == 'cpu' else lambda f, params: jax.vmap(f)(params)
+  # On a CPU one network follows another: if they were batched, the activations
+  # of one layer of all networks would fall out of its cache.
+  one_by_one = jax.default_backend() == 'cpu'
+  over_networks = lax.map if one_by_one else lambda f, params: jax.vmap(f)(params)
   losses, gradients = over_networks(gradient_of, states.params)
   return jax.vmap(functools.partial(_update, recipe))(states, losses, gradients)
 
@@ -123,13 +173,25 @@ def _update(recipe, state, loss, gradient):
   updates, opt_state = optimizer(recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}
-  return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+  params = optax.apply_updates(state.params, updates)
+  return TrainState(state.step + 1, params, opt_state), metrics
 
 
-def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict, tokens_BT: jax.Array, *,
-                         attend: Callable[..., jax.Array] = attention.plain) -> tuple[jax.Array, dict]:
-  """Loss of the batch [B, T + 1] of ids and its gradient, as the mean over `accumulation` parts of equal size."""
-  gradient_of = jax.value_and_grad(lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
+def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict,
+                         tokens_BT: jax.Array, *,
+                         attend: Callable[..., jax.Array] = attention.plain
+                         ) -> tuple[jax.Array, dict]:
+  """Loss of a batch and its gradient, as the mean over `accumulation` parts of equal size.
+
+  Args:
+    config: the architecture.
+    accumulation: number of parts; it divides the batch.
+    params: parameters of the network.
+    tokens_BT: ids [B, T + 1].
+    attend: how attention is computed (`attention.choose`).
+  """
+  gradient_of = jax.value_and_grad(
+      lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
   if accumulation == 1:
     return gradient_of(params, tokens_BT)
   # Interleaved, so that each part is spread over all devices as the batch is.

@@ -1,1 +1,1 @@
-"""One module a benchmark; run as python -m experiments.benchmark NAME."""
+"""One module per benchmark, run as python -m experiments.benchmark NAME."""

@@ -1,4 +1,4 @@
-"""A whole SeedPrint comparison of two networks against their bare forward passes."""
+"""A whole SeedPrint comparison of two networks beside their bare forward passes."""
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +19,17 @@ def run() -> list[dict]:
 def row(name, n, length, rounds) -> dict:
   config, probe, size = configs.get(name), Probe('tokens', n, length), default_batch_size(n, length)
   networks = [init_params(config, seed) for seed in (1, 2)]
-  # Batches of one size, of which the last wraps around: one program, as in a fingerprint.
-  inputs = [probe.inputs(config, jnp.arange(first, first + size) % n) for first in range(0, n, size)]
+  # As in a fingerprint, the last batch wraps around, so that one program fits all batches.
+  inputs = [probe.inputs(config, jnp.arange(first, first + size) % n)
+            for first in range(0, n, size)]
 
   def compare():
     verdict.compare(*(fingerprints.fingerprint(config, params, probe) for params in networks))
     return 0
 
   forward = _forward(config)
-  seconds = timing.in_turn({'comparison': compare, 'forward': lambda: [forward(params, batch) for params in networks
-                                                                       for batch in inputs]}, rounds)
+  read_all = lambda: [forward(params, batch) for params in networks for batch in inputs]
+  seconds = timing.in_turn({'comparison': compare, 'forward': read_all}, rounds)
   return {'benchmark': f'comparison of two {name}', 'n': n, 'length': length, 'rounds': rounds,
           'seconds': timing.spread(seconds['comparison']),
           'comparison_over_forward': timing.spread(seconds['comparison'] / seconds['forward'])}

@@ -1,8 +1,13 @@
-"""What the statistics of contraction, similarities with their spread and directions, cost beside the forward pass."""
+"""What the statistics of contraction cost beside the forward pass.
 
-from experiments import contraction
+These are the similarities of sequences with their std over pairs, and the
+contraction direction.
+"""
+
+from experiments import measurements
 from experiments.benchmarks import sweep
 
 
 def run() -> list[dict]:
-  return [*sweep.forward_rows(contraction), sweep.memory_row('contraction')]
+  return [*sweep.forward_rows('contraction', measurements.contraction),
+          sweep.memory_row(measurements.contraction)]

@@ -1,4 +1,4 @@
-"""What an intervention on the value aggregate costs a training step."""
+"""What an intervention on the value aggregate costs in a training step."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,9 @@ from bornbiased_jax.models import attention, sharding
 from experiments.benchmarks import timing
 from experiments.benchmarks.training import recipe_of, stepper
 
-# Where a step is long enough for its parts to show.
-SIZES = {'cpu': ('tiny_llama2', 16, 128, 15), 'gpu': ('nano_llama2', 32, 2048, 11), 'tpu': ('nano_llama2', 8, 2048, 11)}
+# Model, batch size, length and rounds, such that a step is long enough for its parts to show.
+SIZES = {'cpu': ('tiny_llama2', 16, 128, 15), 'gpu': ('nano_llama2', 32, 2048, 11),
+         'tpu': ('nano_llama2', 8, 2048, 11)}
 
 
 def run() -> list[dict]:
@@ -22,8 +23,9 @@ def run() -> list[dict]:
     attend = attention.choose(config, length, sharding.make_mesh(jax.device_count()))
     return stepper(config, recipe_of(batch_size, length), jnp.uint32(42), attend)
 
-  seconds = timing.in_turn({intervention: step(intervention) for intervention in configs.INTERVENTIONS}, rounds)
-  return [{'benchmark': f'{name} training step with {intervention!r}', 'length': length, 'batch_size': batch_size,
-           'rounds': rounds, 'milliseconds': 1e3 * np.median(seconds[intervention]),
+  seconds = timing.in_turn({name: step(name) for name in configs.INTERVENTIONS}, rounds)
+  return [{'benchmark': f'{name} training step with {intervention!r}',
+           'length': length, 'batch_size': batch_size, 'rounds': rounds,
+           'milliseconds': 1e3 * np.median(seconds[intervention]),
            'over_none': timing.spread(seconds[intervention] / seconds['none'])}
           for intervention in configs.INTERVENTIONS[1:]]

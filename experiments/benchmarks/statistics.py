@@ -1,4 +1,4 @@
-"""The tests on two fingerprints against a straightforward transcription with scipy and numpy."""
+"""The tests on two fingerprints beside a straightforward transcription with scipy and numpy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,11 @@ def run() -> list[dict]:
 
 
 def calibrated(n, width, rounds=5) -> dict:
-  """Spearman's rho of every dimension with every other, and the diagonal's mean under 10,000 permutations."""
+  """The calibrated test.
+
+  It computes Spearman's rho of every dimension with every other, and the mean of
+  the diagonal under 10,000 permutations.
+  """
   a, b = columns(n, width, ties=False)
   on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)
 
@@ -22,22 +26,29 @@ def calibrated(n, width, rounds=5) -> dict:
     matrix_DD = stats.spearmanr(a, b).statistic[:width, width:]
     return [matrix_DD[np.arange(width), generator.permutation(width)].mean() for _ in range(10_000)]
 
-  seconds = timing.in_turn({'peer': peer, 'ours': lambda: seedprint.calibrated_test(*on_device).z}, rounds)
+  ours = lambda: seedprint.calibrated_test(*on_device).z
+  seconds = timing.in_turn({'peer': peer, 'ours': ours}, rounds)
   return row('calibrated test', n, width, 'scipy and numpy', seconds['peer'], seconds['ours'])
 
 
 def as_published(n, width, rounds=3, sample=200) -> dict:
-  """Kendall's tau of k dimensions of the two networks, and of 100 pairs of noise."""
+  """The published test: Kendall's tau of k dimensions of two networks, and of 100 pairs of noise.
+
+  The time of scipy is extrapolated from `sample` pairs of columns.
+  """
   a, b = columns(n, width, ties=False)
   on_device, sample = (jnp.asarray(a), jnp.asarray(b)), min(sample, width)
   count = published.default_k(width) * (1 + published.NUM_TRIALS * published.NUM_REPEATS)
   seconds = timing.in_turn({
       'peer': lambda: [stats.kendalltau(a[:, i], b[:, i]) for i in range(sample)],
       'ours': lambda: published.published_test(*on_device, subset='base').p_value}, rounds)
-  return row('published test', n, width, 'scipy, column by column (extrapolated)', seconds['peer'] / sample * count,
-             seconds['ours']) | {'extrapolated_from_pairs': sample, 'to_pairs': count}
+  peer_seconds = seconds['peer'] / sample * count
+  measured = row('published test', n, width, 'scipy, column by column (extrapolated)',
+                 peer_seconds, seconds['ours'])
+  return measured | {'extrapolated_from_pairs': sample, 'to_pairs': count}
 
 
 def row(name, n, width, peer, peer_seconds, seconds) -> dict:
   return {'benchmark': f'SeedPrint, {name}', 'n': n, 'width': width, 'rounds': len(seconds),
-          'seconds': timing.spread(seconds), 'peer': peer, 'peer_over_ours': timing.spread(peer_seconds / seconds)}
+          'seconds': timing.spread(seconds), 'peer': peer,
+          'peer_over_ours': timing.spread(peer_seconds / seconds)}

@@ -1,5 +1,9 @@
-"""The seed sweep's hot path against the matmul rate and against PyTorch; time and memory against seeds."""
+"""The hot path of the seed sweep beside a large matrix product and PyTorch.
 
+Also how its time and memory grow with the number of seeds.
+"""
+
+from collections.abc import Callable
 import time
 
 import jax
@@ -11,24 +15,25 @@ from bornbiased_jax.analysis import ensemble, probes
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
-from experiments import seed_sweep
+from experiments import measurements
 from experiments.benchmarks import timing
 
+# Length and rounds by model.
 MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
 def run() -> list[dict]:
-  return [*forward_rows(seed_sweep), seeds_row(), memory_row('seed_sweep')]
+  return [*forward_rows('seed_sweep', measurements.preference), seeds_row(),
+          memory_row(measurements.preference)]
 
 
-def forward_rows(experiment) -> list[dict]:
-  title = experiment.__name__.rpartition('.')[2]
-  return [{'benchmark': f'{title} of {name}'} | forward(name, length, rounds, experiment.statistic)
+def forward_rows(experiment: str, statistic: Callable) -> list[dict]:
+  return [{'benchmark': f'{experiment} of {name}'} | forward(name, length, rounds, statistic)
           for name, (length, rounds) in MODELS.items()]
 
 
 def forward(name, length, rounds, statistic):
-  """A batch of an experiment (probe, forward pass, statistics) and of its peers, in turn."""
+  """A batch of an experiment (probe, forward pass and statistics) and of its peers, in turn."""
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
   config = configs.get(name, dtype=dtype)
   batch_size = ensemble.default_batch_size(10**6, length)
@@ -40,26 +45,30 @@ def forward(name, length, rounds, statistic):
   measured = statistic(config)
   step = jax.jit(lambda params: measured.measure(read(
       config, params, probe.inputs(config, jnp.arange(batch_size)), measured.reads)))
-  alternatives = {'matmul': product, 'forward': lambda: plain(params), 'experiment': lambda: step(params)}
+  alternatives = {'matmul': product, 'forward': lambda: plain(params),
+                  'experiment': lambda: step(params)}
   peer = torch_forward(config, np.asarray(tokens_BT), dtype)
   seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)
   total = batch_size * flops.forward_flops(config, length, num_logits=1)
-  share = {part: timing.spread(total / seconds[part] / (product_flops / np.median(seconds['matmul'])))
-           for part in ('forward', 'experiment')}
+  rate = product_flops / np.median(seconds['matmul'])
+  share = {part: timing.spread(total / seconds[part] / rate) for part in ('forward', 'experiment')}
   return {
       'length': length, 'batch_size': batch_size, 'dtype': dtype, 'rounds': rounds,
-      'matmul_flops_per_s': product_flops / np.median(seconds['matmul']),
+      'matmul_flops_per_s': rate,
       'sequences_per_s': batch_size / np.median(seconds['experiment']),
       'forward_share_of_matmul_rate': share['forward'],
       'experiment_share_of_matmul_rate': share['experiment'],
       'statistics_overhead': timing.spread(seconds['experiment'] / seconds['forward']),
       'peer': "PyTorch's transformers",
-      'peer_over_ours': timing.spread(seconds['torch'] / seconds['experiment']) if peer else None,
+      'peer_over_ours': peer and timing.spread(seconds['torch'] / seconds['experiment']),
   }
 
 
 def torch_forward(config, tokens_BT, dtype):
-  """The same forward pass, last logits only, of transformers' GPT-2; None where it is not installed."""
+  """The same forward pass by the GPT-2 of `transformers`, with the last logits only.
+
+  None if torch or transformers is not installed.
+  """
   try:
     import torch
     import transformers
@@ -67,13 +76,15 @@ def torch_forward(config, tokens_BT, dtype):
     return None
   device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
   network = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-      vocab_size=config.vocab_size, n_positions=config.length, n_embd=config.width, n_layer=config.num_layers,
-      n_head=config.num_heads, bos_token_id=0, eos_token_id=0)).eval().to(device, getattr(torch, dtype))
+      vocab_size=config.vocab_size, n_positions=config.length, n_embd=config.width,
+      n_layer=config.num_layers, n_head=config.num_heads, bos_token_id=0, eos_token_id=0))
+  network = network.eval().to(device, getattr(torch, dtype))
   tokens = torch.tensor(tokens_BT, dtype=torch.long, device=device)
 
   def run():
     with torch.inference_mode():
-      logits = network.lm_head(network.transformer(tokens, use_cache=False).last_hidden_state[:, -1])
+      hidden = network.transformer(tokens, use_cache=False).last_hidden_state
+      logits = network.lm_head(hidden[:, -1])
     if device == 'cuda':
       torch.cuda.synchronize()
     return logits.shape
@@ -82,31 +93,37 @@ def torch_forward(config, tokens_BT, dtype):
 
 
 def seeds_row(few=4, many=64, rounds=5):
-  """Seconds a network in a sweep of few and of many, one a device at once, compilation left out."""
-  config, probe = configs.get('tiny_gpt2'), probes.Probe('tokens', 640, 32)
-  network, statistic = ensemble.transformer(config), seed_sweep.statistic(config)
+  """Time per network in a sweep of many networks, over that in a sweep of few.
 
-  def seconds_a_network(num_seeds):
-    measured = ensemble.measure(network, statistic, probe, range(num_seeds), chunk_size=jax.device_count())
+  One network runs on each device at a time. Compilation is left out.
+  """
+  config, probe = configs.get('tiny_gpt2'), probes.Probe('tokens', 640, 32)
+  network, statistic = ensemble.transformer(config), measurements.preference(config)
+
+  def seconds_per_network(num_seeds):
+    measured = ensemble.measure(
+        network, statistic, probe, range(num_seeds), chunk_size=jax.device_count())
     moments = [time.perf_counter() for _ in measured]
     return (moments[-1] - moments[0]) / (num_seeds - 1)
 
-  ratio = np.array([seconds_a_network(many) / seconds_a_network(few) for _ in range(rounds)])
-  return {'benchmark': f'time a seed, {many} seeds over {few}', 'rounds': rounds, 'ratio': timing.spread(ratio)}
+  ratio = np.array([seconds_per_network(many) / seconds_per_network(few) for _ in range(rounds)])
+  return {'benchmark': f'time a seed, {many} seeds over {few}', 'rounds': rounds,
+          'ratio': timing.spread(ratio)}
 
 
-def memory_row(experiment):
-  """Peak memory of whole runs of few and many networks, few and many sequences."""
+def memory_row(statistic: Callable) -> dict:
+  """Peak memory of whole runs: few and many networks, few and many sequences."""
   program = '''
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, probes
-from experiments.{experiment} import statistic
+from experiments import measurements
 config = configs.get('tiny_gpt2')
+network, statistic = ensemble.transformer(config), measurements.{statistic}(config)
 probe = probes.Probe('tokens', {n}, 32)
-for _ in ensemble.measure(ensemble.transformer(config), statistic(config), probe, range({seeds}), batch_size=64):
+for _ in ensemble.measure(network, statistic, probe, range({seeds}), batch_size=64):
   pass
 '''
   sizes = {'4 seeds, n=320': (4, 320), '64 seeds, n=320': (64, 320), '4 seeds, n=5120': (4, 5120)}
   return {'benchmark': 'peak memory in bytes', **{
-      name: timing.peak_bytes(program.format(experiment=experiment, seeds=seeds, n=n))
+      name: timing.peak_bytes(program.format(statistic=statistic.__name__, seeds=seeds, n=n))
       for name, (seeds, n) in sizes.items()}}

@@ -1,4 +1,8 @@
-"""Timing that holds on a noisy machine: alternatives in turn in one process, medians of ratios."""
+"""Timing that can be trusted on a noisy machine.
+
+Alternatives run in turn in one process, so that slow moments of the machine
+strike all of them alike.
+"""
 
 from collections.abc import Callable
 import subprocess
@@ -11,7 +15,11 @@ from tqdm import tqdm
 
 
 def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-  """Seconds of each alternative in each round [rounds], A B C A B C …, after one warm-up round."""
+  """Seconds of each alternative in each round, [rounds].
+
+  The alternatives run in the order A B C A B C …, after one round that only warms
+  up.
+  """
   seconds = {name: np.zeros(rounds) for name in alternatives}
   for round_ in tqdm(range(-1, rounds), unit='round'):
     for name, run in alternatives.items():
@@ -23,13 +31,18 @@ def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int) -> dict[
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-  """Median and quartiles."""
+  """Median and quartiles of the values."""
   low, median, high = np.percentile(values, (25, 50, 75))
   return {'median': median, 'quartiles': [low, high]}
 
 
 def peak_bytes(program: str) -> int:
-  """Peak resident memory of a Python program run on its own, as Linux counts it."""
-  tail = "\nprint(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-  done = subprocess.run([sys.executable, '-c', program + tail], check=True, capture_output=True, text=True)
+  """Peak resident memory of a Python program in a process of its own, as Linux counts it."""
+  tail = """
+for line in open('/proc/self/status'):
+  if line.startswith('VmHWM'):
+    print(line.split()[1])
+"""
+  done = subprocess.run([sys.executable, '-c', program + tail], check=True, capture_output=True,
+                        text=True)
   return int(done.stdout.split()[-1]) * 1024

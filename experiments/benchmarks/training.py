@@ -1,4 +1,7 @@
-"""The training step against the matmul rate, PyTorch's compiled step, and, for ensembles, one network after another."""
+"""The training step beside a large matrix product and PyTorch's compiled step.
+
+The step of several networks is compared with steps of one network after another.
+"""
 
 import dataclasses
 import functools
@@ -17,13 +20,18 @@ from bornbiased_jax.storage import huggingface
 from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
 from experiments.benchmarks import timing
 
-# On a CPU: seconds a step; on an accelerator: the recipe of Table 13, as much of its batch as one part has.
+# On a CPU a step takes seconds. On an accelerator the recipe is that of Table 13,
+# with one part of its batch.
 SIZES = {'cpu': dict(batch_size=4, length=128, dtype='float32', rounds=5),
          'gpu': dict(batch_size=32, length=2048, dtype='bfloat16', rounds=11),
          'tpu': dict(batch_size=8, length=2048, dtype='bfloat16', rounds=11)}
-# Where starting a program costs as much as running it, and as in training_study.
-ENSEMBLES = [dict(batch_size=1, length=32, count=64, num_layers=2, width=16, mlp_width=32, head_size=4),
-             dict(batch_size=4, length=64, count=8), dict(batch_size=16, length=128, count=10)]
+# In the first of these, starting a program costs as much as running it. The last
+# is that of training_study.
+ENSEMBLES = [
+    dict(batch_size=1, length=32, count=64, num_layers=2, width=16, mlp_width=32, head_size=4),
+    dict(batch_size=4, length=64, count=8),
+    dict(batch_size=16, length=128, count=10),
+]
 
 
 def run() -> list[dict]:
@@ -36,10 +44,18 @@ def recipe_of(batch_size, length):
 
 
 def stepper(config, recipe, seeds, attend=None):
-  """A function that makes one step on the same tokens, of one network or of several, and keeps its state to itself."""
+  """A function that makes one step, always on the same tokens, and keeps its state to itself.
+
+  Args:
+    config: the architecture.
+    recipe: how it is trained.
+    seeds: of one network, or of several networks that train together.
+    attend: how attention is computed; None for several networks.
+  """
   init, step = programs(config, recipe, attend)
   state = [init(seeds)]
-  tokens_BT = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, config.vocab_size)
+  shape = (recipe.batch_size, recipe.length + 1)
+  tokens_BT = jax.random.randint(jax.random.key(0), shape, 0, config.vocab_size)
 
   def run():
     state[0], metrics = step(state[0], tokens_BT)
@@ -50,7 +66,7 @@ def stepper(config, recipe, seeds, attend=None):
 
 @functools.lru_cache
 def programs(config, recipe, attend):
-  """Initialization and step, compiled once; of several networks without `attend`."""
+  """Initialization and step, compiled once; those of several networks if `attend` is None."""
   init = functools.partial(init_state, config, recipe)
   step = functools.partial(train_step, attend=attend) if attend else ensemble_step
   return (jax.jit(init if attend else jax.vmap(init)),
@@ -58,7 +74,7 @@ def programs(config, recipe, attend):
 
 
 def step_row(name, batch_size, length, dtype, rounds):
-  """A step of a nano model beside a large matrix product and PyTorch's."""
+  """A step of one network beside a large matrix product and the step of PyTorch."""
   config, recipe = configs.get(name, dtype=dtype), recipe_of(batch_size, length)
   product, product_flops = flops.matmul(dtype)
   attend = attention.choose(config, length, sharding.make_mesh(jax.device_count()))
@@ -68,17 +84,19 @@ def step_row(name, batch_size, length, dtype, rounds):
   rate = product_flops / np.median(seconds['matmul'])
   total = 3 * batch_size * flops.forward_flops(config, length, num_logits=length)
   return {
-      'benchmark': f'{name} training step', 'length': length, 'batch_size': batch_size, 'dtype': dtype,
-      'rounds': rounds, 'attention': getattr(attend, '__name__', type(attend).__name__), 'matmul_flops_per_s': rate,
+      'benchmark': f'{name} training step', 'length': length, 'batch_size': batch_size,
+      'dtype': dtype, 'rounds': rounds,
+      'attention': getattr(attend, '__name__', type(attend).__name__),
+      'matmul_flops_per_s': rate,
       'tokens_per_s': batch_size * length / np.median(seconds['step']),
       'utilization': timing.spread(total / seconds['step'] / rate),
       'peer': "torch.compile of transformers'",
-      'peer_over_ours': timing.spread(seconds['torch'] / seconds['step']) if peer else None,
+      'peer_over_ours': peer and timing.spread(seconds['torch'] / seconds['step']),
   }
 
 
 def torch_network(config):
-  """transformers' model of the same parameters, in float32 and ready to train."""
+  """The model of `transformers` with the same parameters, in float32 and ready to train."""
   import transformers
   with tempfile.TemporaryDirectory() as directory:
     path = pathlib.Path(directory) / 'model'
@@ -87,7 +105,10 @@ def torch_network(config):
 
 
 def torch_stepper(config, recipe):
-  """The same step of transformers' model under torch.compile, with torch.optim.AdamW; None where not installed."""
+  """The same step under torch.compile, of the model of `transformers` with torch.optim.AdamW.
+
+  None if torch or transformers is not installed.
+  """
   if not all(map(importlib.util.find_spec, ('torch', 'transformers'))):
     return None
   import torch
@@ -116,11 +137,14 @@ def torch_stepper(config, recipe):
 
 
 def ensemble_row(batch_size, length, count, rounds=11, **changes):
-  """One jitted step of several networks against as many steps of one."""
-  config, recipe = configs.get('tiny_llama2', vocab_size=257, **changes), recipe_of(batch_size, length)
+  """One jitted step of several networks beside as many steps of one network."""
+  config = configs.get('tiny_llama2', vocab_size=257, **changes)
+  recipe = recipe_of(batch_size, length)
   together = stepper(config, recipe, jnp.arange(count, dtype=jnp.uint32))
   alone = [stepper(config, recipe, jnp.uint32(seed), attention.plain) for seed in range(count)]
-  seconds = timing.in_turn({'together': together, 'loop': lambda: [run() for run in alone]}, rounds)
-  return {'benchmark': f'{count} networks of width {config.width} train together', 'length': length,
-          'batch_size': batch_size, 'rounds': rounds,
-          'peer': 'one after another', 'peer_over_ours': timing.spread(seconds['loop'] / seconds['together'])}
+  loop = lambda: [run() for run in alone]
+  seconds = timing.in_turn({'together': together, 'loop': loop}, rounds)
+  return {'benchmark': f'{count} networks of width {config.width} train together',
+          'length': length, 'batch_size': batch_size, 'rounds': rounds,
+          'peer': 'one after another',
+          'peer_over_ours': timing.spread(seconds['loop'] / seconds['together'])}

@@ -1,4 +1,4 @@
-"""Ensembles against a recomputation in numpy, one network after the other."""
+"""Ensembles give what a recomputation in numpy gives, one network after the other."""
 
 import functools
 import itertools
@@ -15,15 +15,15 @@ from bornbiased_jax.analysis import ensemble, preference, similarity
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import combine
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
 
 V, D, N, T = 19, 8, 24, 5
-# Not in order, one of them twice, and no multiple of four.
+# They are not in order, one comes twice, and their number is no multiple of four.
 SEEDS = [9, 3, 2**32 - 1, 0, 3, 7]
 PROBE = Probe('tokens', N, T, seed=5)
-CONFIG = configs.ModelConfig(num_layers=2, num_heads=2, width=D, mlp_width=12, vocab_size=V, length=T,
-                             sublayers='attention_only')
+CONFIG = configs.ModelConfig(num_layers=2, num_heads=2, width=D, mlp_width=12, vocab_size=V,
+                             length=T, sublayers='attention_only')
 STATISTIC = combine({
     'preference': preference.predictions(V),
     'direction': similarity.inter_sequence('hidden_last'),
@@ -45,16 +45,18 @@ def bag_of_words(reads=None):
            'residual_last': jnp.stack((first[:, -1], hidden))}
     return {name: out[name] for name in names}
 
-  draw = lambda seed: {'embedding': jnp.sin((1.0 + seed % 1000) * jnp.arange(1, V * D + 1)).reshape(V, D)}
+  draw = lambda seed: {
+      'embedding': jnp.sin((1.0 + seed % 1000) * jnp.arange(1, V * D + 1)).reshape(V, D)}
   return ensemble.Network(CONFIG, draw, read)
 
 
 def readout(params, sums):
-  return {'square': jnp.sum(params['embedding'] ** 2), 'top': jnp.argmax(sums['preference']['count'])}
+  return {'square': jnp.sum(params['embedding'] ** 2),
+          'top': jnp.argmax(sums['preference']['count'])}
 
 
 def by_hand(draw, read):
-  """What `measure` should say of each of SEEDS, from one network's outputs at a time."""
+  """What `measure` should say of each seed in SEEDS, from the outputs of one network at a time."""
   names = ('logits_last', 'hidden_last', 'residual_last')
   read = jax.jit(read, static_argnums=2)
   inputs = PROBE.inputs(CONFIG, jnp.arange(N))
@@ -69,8 +71,8 @@ def expected_row(seed, params, logits, hidden, residual):
   assert np.min(first - second) > 1e-5, 'rounding decides an argmax'
   count = np.bincount(logits.argmax(1), minlength=V)
   return {
-      'seed': seed, 'count': count, 'direction': unit(hidden).mean(0), 'cosine': gram_cosine(hidden),
-      'layers': [gram_cosine(layer) for layer in residual],
+      'seed': seed, 'count': count, 'direction': unit(hidden).mean(0),
+      'cosine': gram_cosine(hidden), 'layers': [gram_cosine(layer) for layer in residual],
       'square': np.sum(np.asarray(params['embedding'], np.float64) ** 2), 'top': count.argmax(),
   }
 
@@ -108,8 +110,9 @@ def expected():
 ])
 def test_any_chunks_and_batches(expected, chunk_size, batch_size):
   batches = []
-  rows = list(ensemble.measure(bag_of_words(), STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=chunk_size,
-                               batch_size=batch_size, on_batch=batches.append))
+  rows = list(ensemble.measure(
+      bag_of_words(), STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=chunk_size,
+      batch_size=batch_size, on_batch=batches.append))
   assert [row['seed'] for row in rows] == SEEDS
   for row, own in zip(rows, expected, strict=True):
     assert_row(row, own)
@@ -117,23 +120,26 @@ def test_any_chunks_and_batches(expected, chunk_size, batch_size):
 
 
 def test_transformers_that_share_their_embeddings():
-  rows = ensemble.measure(ensemble.transformer(CONFIG, embedding_seed=2), STATISTIC, PROBE, SEEDS, readout=readout,
-                          chunk_size=8, batch_size=8)
+  network = ensemble.transformer(CONFIG, embedding_seed=2)
+  rows = ensemble.measure(network, STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=8,
+                          batch_size=8)
 
   def draw(seed):
     own, other = init_params(CONFIG, seed), init_params(CONFIG, np.uint32(2))
     return own | {'embedding': other['embedding']}
 
   def read(params, inputs, names):
-    # At every position, where the ensemble computes the last alone.
-    out = Transformer(CONFIG).apply({'params': params}, inputs, ('logits', 'hidden', 'residual'), method='read')
+    # This computes every position; the ensemble computes the last one alone.
+    out = transformer.read(CONFIG, params, inputs, ('logits', 'hidden', 'residual'))
     return {f'{name}_last': leaf[..., -1, :] for name, leaf in out.items()}
 
   for row, own in zip(rows, by_hand(draw, read), strict=True):
     assert_row(row, own)
 
 
-@pytest.mark.parametrize('seeds', [range(3, 8), np.array([4, 2]), []], ids=['range', 'array', 'none'])
+@pytest.mark.parametrize('seeds', [
+    range(3, 8), np.array([4, 2]), [],
+], ids=['range', 'array', 'none'])
 def test_seeds_of_any_sequence(seeds):
   rows = list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, seeds))
   assert [row['seed'] for row in rows] == list(seeds)
@@ -147,8 +153,8 @@ def test_seeds_out_of_range(seed):
 
 def test_batch_counts():
   batches = []
-  measured = ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, SEEDS, chunk_size=4, batch_size=10,
-                              on_batch=batches.append)
+  measured = ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, SEEDS,
+                              chunk_size=4, batch_size=10, on_batch=batches.append)
   assert batches == []
   next(measured)
   assert batches == [40, 40, 16]
@@ -159,8 +165,8 @@ def test_batch_counts():
 def test_traces_depend_on_batches_only():
   def traces(num_seeds, batch_size):
     reads = []
-    list(ensemble.measure(bag_of_words(reads), preference.predictions(V), PROBE, range(num_seeds), chunk_size=8,
-                          batch_size=batch_size))
+    list(ensemble.measure(bag_of_words(reads), preference.predictions(V), PROBE, range(num_seeds),
+                          chunk_size=8, batch_size=batch_size))
     return reads
 
   even = traces(3, 12)
@@ -177,15 +183,17 @@ def test_two_chunks_are_never_held(monkeypatch):
 
   monkeypatch.setattr(ensemble, '_shard', record)
   at_work = []
+  count = lambda _: at_work.append(sum(array.shape == shape for array in jax.live_arrays()))
   list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, range(12), chunk_size=4,
-                        on_batch=lambda _: at_work.append(sum(a.shape == shape for a in jax.live_arrays()))))
+                        on_batch=count))
   assert held == [0, 0, 0]
   assert at_work == [1, 1, 1]
 
 
 def test_too_long_a_probe():
+  probe = Probe('tokens', N, T + 1)
   with pytest.raises(InputError, match=f'{T + 1} positions exceed'):
-    list(ensemble.measure(ensemble.transformer(CONFIG), STATISTIC, Probe('tokens', N, T + 1), SEEDS))
+    list(ensemble.measure(ensemble.transformer(CONFIG), STATISTIC, probe, SEEDS))
 
 
 # Sizes.
@@ -194,37 +202,42 @@ def test_too_long_a_probe():
 @pytest.mark.parametrize('backend, tokens', [('cpu', 2048), ('gpu', 65536), ('tpu', 65536)])
 def test_default_batch_size(monkeypatch, backend, tokens):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
-  for num_sequences, length in itertools.product((1, 7, 100, 10_000), (1, 16, 1000, 2048, 5000, 70_000)):
+  numbers, lengths = (1, 7, 100, 10_000), (1, 16, 1000, 2048, 5000, 70_000)
+  for num_sequences, length in itertools.product(numbers, lengths):
     size = ensemble.default_batch_size(num_sequences, length)
     assert 1 <= size <= num_sequences
     assert size == 1 or size * length <= tokens
-    # As few batches as that allows, and the last no smaller than need be.
+    # There are as few batches as that allows, and the last is no smaller than it must be.
     fewest = math.ceil(num_sequences / max(1, tokens // length))
     assert math.ceil(num_sequences / size) == fewest
     assert size - (num_sequences - (fewest - 1) * size) < fewest
 
 
-@pytest.mark.parametrize('memory, num_seeds, networks_a_device', [
-    (1000, 1000, 5), (1000, 10, 3), (1000, 4, 1), (1000, 1, 1), (1199, 1000, 5), (1200, 1000, 6), (10, 1000, 1),
+@pytest.mark.parametrize('memory, num_seeds, networks_per_device', [
+    (1000, 1000, 5), (1000, 10, 3), (1000, 4, 1), (1000, 1, 1), (1199, 1000, 5), (1200, 1000, 6),
+    (10, 1000, 1),
 ])
-def test_default_chunk_size(monkeypatch, memory, num_seeds, networks_a_device):
+def test_default_chunk_size(monkeypatch, memory, num_seeds, networks_per_device):
   device = types.SimpleNamespace(memory_stats=lambda: {'bytes_limit': memory})
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   monkeypatch.setattr(jax, 'local_devices', lambda: [device])
   monkeypatch.setattr(jax, 'device_count', lambda: 4)
   monkeypatch.setattr(ensemble, 'network_bytes', lambda *args: 100)
-  assert ensemble.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N) == 4 * networks_a_device
+  size = ensemble.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N)
+  assert size == 4 * networks_per_device
 
 
 def test_network_bytes_grow_with_the_batch():
-  few, many = (ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size) for batch_size in (1, 1001))
+  few, many = (ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size)
+               for batch_size in (1, 1001))
   assert few > 4 * V * D
   assert many - few > 4 * 1000 * (V + D), 'less than logits and hidden states'
 
 
 @pytest.mark.parametrize('wrong, message', [
-    (dict(seeds=[0.5]), 'seed 0.5'), (dict(seeds=[0, -1]), 'seed -1'), (dict(seeds=[True]), 'seed True'),
-    (dict(seeds=[0], batch_size=0), 'batch_size=0'), (dict(seeds=[0], chunk_size=1.5), 'chunk_size=1.5'),
+    (dict(seeds=[0.5]), 'seed 0.5'), (dict(seeds=[0, -1]), 'seed -1'),
+    (dict(seeds=[True]), 'seed True'), (dict(seeds=[0], batch_size=0), 'batch_size=0'),
+    (dict(seeds=[0], chunk_size=1.5), 'chunk_size=1.5'),
 ])
 def test_wrong_arguments_are_refused(wrong, message):
   with pytest.raises(InputError, match=message):

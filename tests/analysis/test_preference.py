@@ -1,4 +1,4 @@
-"""Token preference against counts from raw logits, and its p-value against exact arithmetic."""
+"""Token preference is counted from raw logits, and its p-value is that of exact arithmetic."""
 
 from collections import Counter
 from decimal import Decimal, localcontext
@@ -22,7 +22,8 @@ def logits_with_ties(seed):
 
 
 def sums(logits):
-  return jax.tree.map(np.asarray, jax.jit(preference.predictions(logits.shape[1]).measure)({'logits_last': logits}))
+  measure = jax.jit(preference.predictions(logits.shape[1]).measure)
+  return jax.tree.map(np.asarray, measure({'logits_last': logits}))
 
 
 def counts(logits):
@@ -45,7 +46,8 @@ def test_summary(seed):
   logits[:, 17] += 2
   count = Counter(int(np.flatnonzero(row == row.max())[0]) for row in logits)
   summary = preference.predictions(V).summarize(sums(logits))
-  assert summary.keys() == {'top1_id', 'top1_count', 'top1_frequency', 'log10_p', 'top_ids', 'top_counts'}
+  assert summary.keys() == {'top1_id', 'top1_count', 'top1_frequency', 'log10_p', 'top_ids',
+                            'top_counts'}
   assert (summary['top1_id'], summary['top1_count']) == (17, count[17]) == count.most_common(1)[0]
   assert summary['top1_frequency'] == count[17] / N
   assert summary['log10_p'] == preference.log10_p(count[17], N, V)
@@ -63,7 +65,8 @@ def test_logits_that_are_not_numbers_are_refused():
 
 
 def test_another_vocabulary_than_the_network_s_is_refused():
-  with pytest.raises(InputError, match=f'vocab_size={V + 1}, but the network has logits for {V} ids'):
+  message = f'vocab_size={V + 1}, but the network has logits for {V} ids'
+  with pytest.raises(InputError, match=message):
     preference.predictions(V + 1).measure({'logits_last': logits_with_ties(0)})
 
 
@@ -84,7 +87,8 @@ def test_log10_p_against_scipy(num_sequences, vocab_size):
     p = vocab_size * stats.binom.sf(count - 1, num_sequences, 1 / vocab_size)
     if 1e-280 < p < 0.9:
       compared += 1
-      assert preference.log10_p(int(count), num_sequences, vocab_size) == pytest.approx(math.log10(p), rel=1e-9)
+      actual = preference.log10_p(int(count), num_sequences, vocab_size)
+      assert actual == pytest.approx(math.log10(p), rel=1e-9)
   assert compared >= 5
 
 
@@ -97,7 +101,8 @@ def exact_log10_p(count, num_sequences, vocab_size):
 
 
 @pytest.mark.parametrize('count, num_sequences, vocab_size', [
-    (20, 20, 2048), (150, 1000, 50257), (400, 1000, 2048), (1000, 1000, 50257), (999, 1000, 151936), (700, 1500, 32000),
+    (20, 20, 2048), (150, 1000, 50257), (400, 1000, 2048), (1000, 1000, 50257),
+    (999, 1000, 151936), (700, 1500, 32000),
 ])
 def test_log10_p_where_p_underflows(count, num_sequences, vocab_size):
   exact = exact_log10_p(count, num_sequences, vocab_size)
@@ -105,7 +110,9 @@ def test_log10_p_where_p_underflows(count, num_sequences, vocab_size):
   assert preference.log10_p(count, num_sequences, vocab_size) == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize('count, num_sequences, vocab_size', [(2, 3, 5), (3, 4, 7), (3, 10, 30), (5, 5, 2)])
+@pytest.mark.parametrize('count, num_sequences, vocab_size', [
+    (2, 3, 5), (3, 4, 7), (3, 10, 30), (5, 5, 2),
+])
 def test_log10_p_of_small_numbers(count, num_sequences, vocab_size):
   exact = exact_log10_p(count, num_sequences, vocab_size)
   assert -4 < exact < 0
@@ -117,13 +124,14 @@ def test_log10_p_of_small_numbers(count, num_sequences, vocab_size):
 ])
 def test_p_is_at_most_one(count, num_sequences, vocab_size):
   assert exact_log10_p(count, num_sequences, vocab_size) == 0
-  # One prediction of one sequence has V (1 / V) = 1, to rounding.
+  # One prediction for one sequence has V (1 / V) = 1, up to rounding.
   assert -1e-15 < preference.log10_p(count, num_sequences, vocab_size) <= 0
 
 
 def test_log10_p_of_the_paper():
-  """All of n = 10,000 predictions alike: V (1 / V)^n."""
-  assert preference.log10_p(10_000, 10_000, 50257) == pytest.approx(-9_999 * math.log10(50257), rel=1e-12)
+  """If all of n = 10,000 predictions agree, p is V (1 / V)^n."""
+  expected = -9_999 * math.log10(50257)
+  assert preference.log10_p(10_000, 10_000, 50257) == pytest.approx(expected, rel=1e-12)
 
 
 # The uniform baseline.
@@ -137,7 +145,8 @@ def test_uniform_baseline_is_deterministic():
 
 def test_uniform_baseline_against_monte_carlo():
   num_sequences, vocab_size, ranks = 300, 40, 6
-  draws = np.random.default_rng(123).multinomial(num_sequences, [1 / vocab_size] * vocab_size, size=4000)
+  generator = np.random.default_rng(123)
+  draws = generator.multinomial(num_sequences, [1 / vocab_size] * vocab_size, size=4000)
   largest = -np.sort(-draws, axis=1)[:, :ranks]
   baseline = preference.uniform_baseline(num_sequences, vocab_size, ranks, num_draws=1000)
   assert baseline.shape == (ranks,)

@@ -1,4 +1,4 @@
-"""Probes: the law they are drawn from, and that any slice is a slice of the whole."""
+"""Probes are drawn from the stated law, and any slice of one is a slice of the whole."""
 
 import functools
 import math
@@ -13,7 +13,8 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
-CONFIG = ModelConfig(num_layers=1, num_heads=2, width=8, mlp_width=8, vocab_size=37, embedding_std=0.3)
+CONFIG = ModelConfig(num_layers=1, num_heads=2, width=8, mlp_width=8, vocab_size=37,
+                     embedding_std=0.3)
 every_kind = pytest.mark.parametrize('kind', ['tokens', 'gaussian'])
 
 
@@ -35,9 +36,10 @@ def test_a_slice_is_a_slice_of_the_whole(kind, index):
 
 @every_kind
 def test_in_a_loop_with_a_traced_start(kind):
-  """As the ensemble draws its batches."""
+  """This is how the ensemble draws its batches."""
   probe = Probe(kind, 40, 5, 3)
-  batches = jax.jit(lambda: jax.lax.map(lambda first: probe.inputs(CONFIG, first + jnp.arange(8)), 8 * jnp.arange(5)))()
+  batch = lambda first: probe.inputs(CONFIG, first + jnp.arange(8))
+  batches = jax.jit(lambda: jax.lax.map(batch, 8 * jnp.arange(5)))()
   np.testing.assert_array_equal(batches.reshape(whole(kind).shape), whole(kind))
 
 
@@ -81,7 +83,7 @@ def test_gaussian():
   z = whole('gaussian', 2000, 5).astype(np.float64) / CONFIG.embedding_std
   assert stats.kstest(z.ravel(), 'norm').pvalue > 1e-3
   assert abs(z.std() - 1) < 4 / math.sqrt(2 * z.size)
-  # Between positions, channels and sequences the correlations are those of independent numbers.
+  # Positions, channels and sequences correlate no more than independent numbers do.
   for a, b in ((z[:, 0], z[:, 1]), (z[..., 0], z[..., 1]), (z[::2], z[1::2])):
     assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / math.sqrt(a.size)
 

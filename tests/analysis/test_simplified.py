@@ -1,4 +1,4 @@
-"""The simplified layers against plain NumPy."""
+"""The simplified layers compute what plain numpy computes."""
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,21 @@ def test_a_stack_equals_numpy():
   config = simplified.StackConfig(('norm', 'mlp', 'attention', 'mlp'), 8, 12, 'tanh')
   params = simplified.draw_stack(config, 3)
   x = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, 8)))
-  out = simplified.read_stack(config, params, jnp.asarray(x), ('residual', 'residual_last', 'preactivation'))
+  names = 'residual', 'residual_last', 'preactivation'
+  out = simplified.read_stack(config, params, jnp.asarray(x), names)
   norm = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
   first = np.tanh(norm @ params[1]['up']) @ params[1]['down']
   mean = np.stack([first[:, :i].mean(1) for i in range(1, 6)], axis=1)
   last = np.tanh(mean @ params[3]['up']) @ params[3]['down']
   np.testing.assert_allclose(out['residual'], [norm, first, mean, last], rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(out['residual_last'], out['residual'][:, :, -1])
-  np.testing.assert_allclose(out['preactivation'], [norm @ params[1]['up'], mean @ params[3]['up']], rtol=1e-4,
-                             atol=1e-6)
+  preactivation = [norm @ params[1]['up'], mean @ params[3]['up']]
+  np.testing.assert_allclose(out['preactivation'], preactivation, rtol=1e-4, atol=1e-6)
 
 
 def test_activations_share_their_weights():
-  draw = lambda activation: simplified.draw_stack(simplified.StackConfig(('mlp',), 4, 6, activation), 7)
+  draw = lambda activation: simplified.draw_stack(
+      simplified.StackConfig(('mlp',), 4, 6, activation), 7)
   jax.tree.map(np.testing.assert_array_equal, draw('relu'), draw('tanh'))
 
 

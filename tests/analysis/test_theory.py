@@ -1,4 +1,6 @@
-"""Closed forms against sampling (intervals from the sampling error) and against each other."""
+"""Closed forms agree with samples, up to the sampling error, and with each other."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from bornbiased_jax.models.transformer import activate
 
 
 def sampled_similarity(activation, similarity_, scale, gated, num_samples=400_000):
-  """Cosine of two units' outputs over random weights, with its standard error by the delta method."""
+  """Cosine of two units over random weights, with its standard error by the delta method."""
   rng = np.random.default_rng(0)
   u, other, g, gate_other = rng.normal(size=(4, num_samples))
   mix = lambda a, b: similarity_ * a + np.sqrt(1 - similarity_**2) * b
@@ -30,28 +32,31 @@ def sampled_similarity(activation, similarity_, scale, gated, num_samples=400_00
 @pytest.mark.parametrize('activation', ['gelu_tanh', 'gelu', 'silu', 'tanh', 'relu'])
 def test_quadrature_equals_sampling(activation, scale, gated):
   for start in (0.0, 0.4, 0.9):
-    closed = theory.activation_similarity(lambda x: activate(activation, x), start, scale, gated, num_nodes=128)
+    closed = theory.activation_similarity(
+        functools.partial(activate, activation), start, scale, gated, num_nodes=128)
     sampled, error = sampled_similarity(activation, start, scale, gated)
-    # The quadrature of a kink converges like 1/nodes, as the next test shows.
+    # With a kink the quadrature converges like 1/nodes, as the next test shows.
     assert abs(closed - sampled) < 4 * error + (0.3 / 128 if activation == 'relu' else 0)
 
 
 def test_relu_by_quadrature_converges_to_the_arc_cosine_kernel():
   start = jnp.array([-0.5, 0.0, 0.3, 0.7])
   for nodes in (32, 64, 128):
-    error = theory.activation_similarity(jax.nn.relu, start, num_nodes=nodes) - theory.relu_similarity(start)
-    assert jnp.max(jnp.abs(error)) < 0.3 / nodes
+    quadrature = theory.activation_similarity(jax.nn.relu, start, num_nodes=nodes)
+    assert jnp.max(jnp.abs(quadrature - theory.relu_similarity(start))) < 0.3 / nodes
 
 
 @pytest.mark.parametrize('activation', ['gelu_tanh', 'silu', 'relu'])
 def test_odd_and_gated_layers_keep_orthogonal_inputs_orthogonal(activation):
-  assert theory.activation_similarity(lambda x: activate(activation, x), 0.0, gated=True) == 0
+  function = functools.partial(activate, activation)
+  assert theory.activation_similarity(function, 0.0, gated=True) == 0
   assert abs(theory.activation_similarity(jnp.tanh, 0.0)) < 1e-6
-  assert theory.activation_similarity(lambda x: activate(activation, x), 0.0) > 0.1
+  assert theory.activation_similarity(function, 0.0) > 0.1
 
 
 def test_relu_map_known_values():
-  np.testing.assert_allclose(theory.relu_similarity(jnp.array([-1.0, 0.0, 1.0])), [0, 1 / np.pi, 1], atol=1e-6)
+  known = theory.relu_similarity(jnp.array([-1.0, 0.0, 1.0]))
+  np.testing.assert_allclose(known, [0, 1 / np.pi, 1], atol=1e-6)
   iterates = theory.iterate(theory.relu_similarity, 0.0, 200)
   np.testing.assert_allclose(iterates[:2], [0.3183099, 0.4937311], atol=1e-6)
   assert jnp.all(jnp.diff(iterates) > 0) and iterates[-1] > 0.99
@@ -59,16 +64,24 @@ def test_relu_map_known_values():
 
 def test_proposition_4_equals_its_special_case():
   T = jnp.array([1.0, 10.0, 100.0, 1024.0])
-  np.testing.assert_allclose(theory.amplified_similarity(1 / np.pi, T), T / (T + np.pi - 1), rtol=1e-6)
+  amplified = theory.amplified_similarity(1 / np.pi, T)
+  np.testing.assert_allclose(amplified, T / (T + np.pi - 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize('depth', [1, 2, 3, 5])
 def test_proposition_5_equals_the_integral_over_log_time(depth):
-  """Depth l weighs the past at log-distance s by s^(l-1), so that positions a log-distance t apart have cosine
-  e^(-t/2) C(t) / C(0), C(t) = int e^-s (s (s + t))^(l-1) ds; over pairs of positions t has density e^-t."""
-  overlap = lambda t: integrate.quad(lambda s: np.exp(-s) * (s * (s + t)) ** (depth - 1), 0, np.inf)[0]
-  mean = integrate.quad(lambda t: np.exp(-1.5 * t) * overlap(t), 0, np.inf)[0] / overlap(0)
+  """At depth l the past at log-distance s has weight s^(l-1).
+
+  Positions at log-distance t therefore have the cosine e^(-t/2) C(t) / C(0), where
+  C(t) = int e^-s (s (s + t))^(l-1) ds. Over pairs of positions, t has the density e^-t.
+  """
+  integral = lambda function: integrate.quad(function, 0, np.inf)[0]
+  overlap = lambda t: integral(lambda s: np.exp(-s) * (s * (s + t)) ** (depth - 1))
+  mean = integral(lambda t: np.exp(-1.5 * t) * overlap(t)) / overlap(0)
   np.testing.assert_allclose(theory.position_similarity(depth), mean, rtol=1e-5)
+
+
+LAST_SIMILARITY = similarity.inter_sequence('residual_last')
 
 
 def measured(config, statistic, num_sequences, length, seeds):
@@ -78,17 +91,18 @@ def measured(config, statistic, num_sequences, length, seeds):
 
 def test_relu_stacks_follow_proposition_2():
   width, n = 512, 64
-  results = measured(StackConfig(('mlp',) * 3, width, width), similarity.inter_sequence('residual_last'), n, 1,
-                     range(16))
+  config = StackConfig(('mlp',) * 3, width, width)
+  results = measured(config, LAST_SIMILARITY, n, 1, range(16))
   cosine = np.array([result['cosine'] for result in results])
   error = np.hypot(cosine.std(0, ddof=1) / np.sqrt(len(cosine)), similarity.isotropic_std(n, width))
-  assert np.all(np.abs(cosine.mean(0) - theory.iterate(theory.relu_similarity, 0.0, 3)) < 4 * error)
+  expected = theory.iterate(theory.relu_similarity, 0.0, 3)
+  assert np.all(np.abs(cosine.mean(0) - expected) < 4 * error)
 
 
 def test_attention_amplifies_as_proposition_4_says():
   width, n, T = 256, 32, 50
-  results = measured(StackConfig(('mlp', 'attention'), width, width), similarity.inter_sequence('residual_last'), n,
-                     T, range(12))
+  config = StackConfig(('mlp', 'attention'), width, width)
+  results = measured(config, LAST_SIMILARITY, n, T, range(12))
   cosine = np.array([result['cosine'][1] for result in results])
   error = np.hypot(cosine.std(ddof=1) / np.sqrt(len(cosine)), similarity.isotropic_std(n, width))
   assert abs(cosine.mean() - theory.amplified_similarity(1 / np.pi, T)) < 4 * error
@@ -96,12 +110,14 @@ def test_attention_amplifies_as_proposition_4_says():
 
 def test_uniform_attention_follows_proposition_5_and_equation_2():
   T, n, width = 256, 16, 512
-  cosine, = measured(StackConfig(('attention',) * 2, width, width), similarity.intra_sequence('residual'), n, T, [0])
+  two, one = (StackConfig(('attention',) * depth, width, width) for depth in (2, 1))
+  cosine, = measured(two, similarity.intra_sequence('residual'), n, T, [0])
   expected = [theory.position_similarity(1), theory.position_similarity(2)]
   np.testing.assert_allclose(cosine['cosine'], expected, rtol=0.01)
-  spread, = measured(StackConfig(('attention',), width, width), positions.positional_std('residual'), n, T, [0])
+  spread, = measured(one, positions.positional_std('residual'), n, T, [0])
   ratio = spread['std'][0] / spread['std'][0][0] / theory.positional_std(np.arange(1, T + 1))
-  # The std of N normal values has relative error 1/sqrt(2 N), at the position and at the first.
+  # The std of N normal values has a relative error of 1/sqrt(2 N). It enters twice, at the
+  # position and at the first one.
   assert np.all(np.abs(ratio - 1) < 5 / np.sqrt(n * width))
 
 

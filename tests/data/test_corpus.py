@@ -1,4 +1,4 @@
-"""Corpora: files of ids, prepared data sets, the order of the windows, and the command that stores ids."""
+"""Corpora come from files of ids, texts and prepared data sets, and windows in a fixed order."""
 
 import contextlib
 import io
@@ -32,8 +32,25 @@ def test_ids_outside_the_vocabulary(position, monkeypatch):
   tokens[position:] = 300
   loaded = corpus.Corpus(tokens, 301, 'some', 'bytes', '')
   loaded.check(301)
-  with pytest.raises(InputError, match=f'^some: token {position} is id 300, outside the vocabulary of 300 ids'):
+  message = f'^some: token {position} is id 300, outside the vocabulary of 300 ids'
+  with pytest.raises(InputError, match=message):
     loaded.check(300)
+
+
+def test_the_embedded_default():
+  loaded = corpus.load('tinyshakespeare')
+  assert (loaded.tokens.size, loaded.tokens.dtype, loaded.vocab_size) == (1115395, np.uint16, 257)
+  assert BYTES.decode(loaded.tokens[:14]) == 'First Citizen:' and loaded.tokens[-1] == 256
+  assert loaded.metadata() == {
+      'name': 'tinyshakespeare', 'digest': loaded.digest, 'num_tokens': 1115395,
+      'vocab_size': 257, 'tokenizer': 'bytes'}
+
+
+def test_large_text_is_not_tokenized_in_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(corpus, 'IN_MEMORY_CHARACTERS', 10**6)
+  path = store(tmp_path / 'a.txt.xz', 'word ' * 200_001)
+  with pytest.raises(InputError, match='more than 1 million characters, .*corpus.write'):
+    corpus.load(path)
 
 
 # tensorflow-datasets
@@ -41,7 +58,7 @@ def test_ids_outside_the_vocabulary(position, monkeypatch):
 
 @pytest.fixture(scope='module')
 def prepared(tmp_path_factory):
-  """A folder of a tiny data set in array_record, prepared without TensorFlow."""
+  """The folder of a tiny data set in array_record, prepared without TensorFlow."""
   tfds = pytest.importorskip('tensorflow_datasets')
 
   class TinyText(tfds.core.GeneratorBasedBuilder):
@@ -71,16 +88,19 @@ def test_a_tfds_dataset(prepared, tmp_path):
   expected = {f'Téxt {i} ' * i for i in range(1, 20)}
   read = documents(f'tfds:{prepared}')
   assert set(read) == expected and len(read) == 19
-  for spec in (f'tfds:{prepared}:train', 'tfds:tiny_text', 'tfds:tiny_text:1.0.0', 'tfds:tiny_text:1.0.0:train'):
+  for spec in (f'tfds:{prepared}:train', 'tfds:tiny_text', 'tfds:tiny_text:1.0.0',
+               'tfds:tiny_text:1.0.0:train'):
     assert documents(spec) == read
-  assert read[-len(documents('tfds:tiny_text:train[50%:]')):] == documents('tfds:tiny_text:train[50%:]')
+  second_half = documents('tfds:tiny_text:train[50%:]')
+  assert read[-len(second_half):] == second_half
   stored = corpus.write(['tfds:tiny_text'], BYTES, tmp_path / 'out')
   assert stored.tokens.tolist() == corpus.load('tfds:tiny_text').tokens.tolist() == ended(read)
   assert 'tensorflow' not in sys.modules
 
 
 @pytest.mark.parametrize('spec, message', [
-    ('tfds:none_such', "no prepared data set 'none_such': give a folder with dataset_info.json, or NAME"),
+    ('tfds:none_such',
+     "no prepared data set 'none_such': give a folder with dataset_info.json, or NAME"),
     ('tfds:', "no prepared data set ''"),
     ('tfds:/none/such', "no prepared data set '/none/such'"),
     ('tfds:tiny_text:9.9.9', "no prepared data set 'tiny_text:9.9.9'"),
@@ -98,7 +118,7 @@ def test_a_mistaken_tfds_dataset(spec, message, prepared, tmp_path, monkeypatch)
 
 
 def test_each_window_once_an_epoch():
-  """Tokens that count: a window is known by its first id."""
+  """The tokens count upward, so that a window is known by its first id."""
   length, num_windows, batch_size = 5, 37, 4
   tokens = np.arange(num_windows * length + 3, dtype=np.uint16)
   rows = np.concatenate([corpus.batch(tokens, 7, step, batch_size, length) for step in range(37)])
@@ -128,20 +148,21 @@ def test_rows_of_hosts_make_the_whole(batch_size):
   tokens = np.arange(1000, dtype=np.uint16)
   whole = corpus.batch(tokens, 1, 11, batch_size, 10)
   part = batch_size // 4
-  hosts = [corpus.batch(tokens, 1, 11, batch_size, 10, slice(host * part, (host + 1) * part)) for host in range(4)]
+  rows = lambda rows: corpus.batch(tokens, 1, 11, batch_size, 10, rows)
+  hosts = [rows(slice(host * part, (host + 1) * part)) for host in range(4)]
   np.testing.assert_array_equal(np.concatenate(hosts), whole)
-  np.testing.assert_array_equal(corpus.batch(tokens, 1, 11, batch_size, 10, np.array([5, 0])), whole[[5, 0]])
+  np.testing.assert_array_equal(rows(np.array([5, 0])), whole[[5, 0]])
 
 
 def test_seeds_and_epochs_have_orders_of_their_own():
-  orders = {(seed, epoch): tuple(corpus._order(seed, epoch, 50)) for seed in (0, 1, 2**32, 2**64 - 1)
-            for epoch in (0, 1, 2)}
+  orders = {(seed, epoch): tuple(corpus._order(seed, epoch, 50))
+            for seed in (0, 1, 2**32, 2**64 - 1) for epoch in (0, 1, 2)}
   assert len(set(orders.values())) == 12
   assert all(sorted(order) == list(range(50)) for order in orders.values())
 
 
 def philox4x64(counter, key):
-  """Philox-4x64-10 of Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011)."""
+  """Philox-4x64-10 from Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011)."""
   mask = 2**64 - 1
   for _ in range(10):
     a, b = counter[0] * 0xD2E7470EE14C6C93, counter[2] * 0xCA5A826395121157
@@ -152,7 +173,7 @@ def philox4x64(counter, key):
 
 @pytest.mark.parametrize('seed, epoch', [(0, 0), (42, 3), (2**64 - 1, 1)])
 def test_the_order_is_that_of_philox(seed, epoch):
-  """Written from the paper, so that a data seed means the same order whatever numpy becomes."""
+  """This Philox follows its paper, so that a data seed keeps its order whatever numpy becomes."""
   bits = [word for block in range(1, 6) for word in philox4x64([block, 0, 0, 0], [seed, epoch])]
   assert corpus._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
 
@@ -171,7 +192,8 @@ def test_first_windows():
 def test_too_little_text(read):
   tokens = np.arange(11, dtype=np.uint16)
   assert read(tokens, 10)[0].tolist() == list(range(11))
-  with pytest.raises(InputError, match='^11 tokens are too few for one sequence of length 11; bring more text'):
+  message = '^11 tokens are too few for one sequence of length 11; bring more text'
+  with pytest.raises(InputError, match=message):
     read(tokens, 11)
 
 
@@ -179,7 +201,8 @@ def test_too_little_text(read):
 
 
 def command(*arguments):
-  return subprocess.run([sys.executable, '-m', 'experiments.tokenize_text', *arguments], capture_output=True, text=True)
+  return subprocess.run([sys.executable, '-m', 'experiments.tokenize_text', *arguments],
+                        capture_output=True, text=True)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Stored ids: those in memory, whatever stops or damages their making; and folders that hold others."""
+"""Ids on disk are those in memory, whatever stops their making, and damage is noticed."""
 
 import contextlib
 import json
@@ -17,15 +17,18 @@ from texts import BYTES, FILES, nine_documents, store
 
 
 def big_tokenizer(vocab_size=70_000):
-  """Each character is an id, ends with the largest."""
+  """A tokenizer whose ids are characters. The largest id ends a document."""
   return tokenizers.Tokenizer('characters', vocab_size, vocab_size - 1,
                               lambda text, continues: [ord(letter) for letter in text], None)
 
 
-@pytest.mark.parametrize('tokenizer, dtype', [(BYTES, np.uint16), (big_tokenizer(2**16), np.uint16),
-                                              (big_tokenizer(2**16 + 1), np.uint32), (big_tokenizer(), np.uint32)])
+@pytest.mark.parametrize('tokenizer, dtype', [
+    (BYTES, np.uint16), (big_tokenizer(2**16), np.uint16), (big_tokenizer(2**16 + 1), np.uint32),
+    (big_tokenizer(), np.uint32),
+])
 def test_stored_equals_in_memory(tokenizer, dtype, tmp_path):
-  paths = [store(tmp_path / name, content) for name, (content, _) in FILES.items() if name != 'lines.jsonl']
+  paths = [store(tmp_path / name, content) for name, (content, _) in FILES.items()
+           if name != 'lines.jsonl']
   stored = corpus.write(paths, tokenizer, tmp_path / 'out')
   in_memory = np.concatenate([corpus.load(path, tokenizer).tokens for path in paths])
   assert isinstance(stored.tokens, np.memmap) and stored.tokens.dtype == in_memory.dtype == dtype
@@ -43,7 +46,7 @@ class Stopped(Exception):
 
 
 def stopping(after):
-  """The bytes tokenizer, which fails after so many fragments, and counts them."""
+  """The bytes tokenizer, made to fail after so many fragments, and the fragments that it saw."""
   calls = []
 
   def to_ids(written, continues):
@@ -94,21 +97,24 @@ def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkey
 
   with monkeypatch.context() as patched:
     patched.setattr(os, 'fsync', fail)
-    with pytest.raises(InputError, match='cannot write .*out: No space left on device; once that is mended'):
+    message = 'cannot write .*out: No space left on device; once that is mended'
+    with pytest.raises(InputError, match=message):
       corpus.write(paths, BYTES, tmp_path / 'out')
   corpus.write(paths, BYTES, tmp_path / 'out')
-  assert (tmp_path / 'out' / 'tokens.bin').read_bytes() == (tmp_path / 'whole' / 'tokens.bin').read_bytes()
+  made, whole = (tmp_path / folder / 'tokens.bin' for folder in ('out', 'whole'))
+  assert made.read_bytes() == whole.read_bytes()
 
 
 def test_killed_in_the_middle(paths, tmp_path):
-  """SIGKILL, three times, at whatever moment."""
+  """SIGKILL comes three times, at whatever moment."""
   corpus.write(paths, BYTES, tmp_path / 'whole')
-  program = ('import sys, time; from bornbiased_jax import corpus, memory_map, tokenizers\n'
+  program = ('import sys, time; from bornbiased_jax.data import corpus, memory_map, tokenizers\n'
              'memory_map.SAVE_INTERVAL_S = 0\n'
              'tokenizer = tokenizers.load("bytes")\n'
              'slow = lambda text, continues: time.sleep(0.1) or tokenizer.to_ids(text, continues)\n'
              'corpus.write(sys.argv[2:], tokenizer._replace(to_ids=slow), sys.argv[1])\n')
-  command, out = [sys.executable, '-c', program, str(tmp_path / 'out'), *map(str, paths)], tmp_path / 'out'
+  out = tmp_path / 'out'
+  command = [sys.executable, '-c', program, str(out), *map(str, paths)]
   for fragments in (1, 4, 8):
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
       while stored_fragments(out) < fragments and process.poll() is None:
@@ -128,7 +134,8 @@ def stored_fragments(out):
 
 def test_progress_counts_only_what_is_stored(paths, tmp_path, monkeypatch):
   monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
-  write_atomically, tokens, counts = memory_map.write_atomically, tmp_path / 'out' / 'tokens.bin', []
+  write_atomically, counts = memory_map.write_atomically, []
+  tokens = tmp_path / 'out' / 'tokens.bin'
 
   def check(path, content):
     counts.append(json.loads(content)['num_tokens'])
@@ -141,13 +148,14 @@ def test_progress_counts_only_what_is_stored(paths, tmp_path, monkeypatch):
 
 
 def test_lost_bytes_are_made_again(paths, tmp_path, monkeypatch):
-  """A progress.json that promises more than tokens.bin has, as after a power failure, is not believed."""
+  """After a power failure progress.json may promise more than tokens.bin has."""
   monkeypatch.setattr(memory_map, 'SAVE_INTERVAL_S', -1)
   with pytest.raises(Stopped):
     corpus.write(paths, stopping(9)[0], tmp_path / 'out')
   os.truncate(tmp_path / 'out' / 'tokens.bin', 1000)
   stored = corpus.write(paths, BYTES, tmp_path / 'out')
-  np.testing.assert_array_equal(stored.tokens, corpus.write(paths, BYTES, tmp_path / 'whole').tokens)
+  whole = corpus.write(paths, BYTES, tmp_path / 'whole')
+  np.testing.assert_array_equal(stored.tokens, whole.tokens)
 
 
 def test_a_complete_folder_is_left_alone(paths, tmp_path):
@@ -164,7 +172,8 @@ def test_a_folder_of_other_tokens_is_refused(after, paths, tmp_path, monkeypatch
   with contextlib.suppress(Stopped):
     corpus.write(paths, stopping(after)[0], tmp_path / 'out')
   content = (tmp_path / 'out' / 'tokens.bin').read_bytes()
-  with pytest.raises(InputError, match=r'out holds other text, or the ids of another tokenizer \(bytes\); remove it'):
+  message = r'out holds other text, or the ids of another tokenizer \(bytes\); remove it'
+  with pytest.raises(InputError, match=message):
     corpus.write(paths[:1], BYTES, tmp_path / 'out')
   with pytest.raises(InputError, match='out holds other text'):
     corpus.write(paths, big_tokenizer(), tmp_path / 'out')
@@ -173,24 +182,34 @@ def test_a_folder_of_other_tokens_is_refused(after, paths, tmp_path, monkeypatch
 
 def test_a_foreign_folder_is_refused(paths, tmp_path):
   store(tmp_path / 'tokens.bin', b'mine')
-  with pytest.raises(InputError, match='tokens.bin was not made by this command; choose another folder'):
+  message = 'tokens.bin was not made by this command; choose another folder'
+  with pytest.raises(InputError, match=message):
     corpus.write(paths, BYTES, tmp_path)
   with pytest.raises(InputError, match='cannot write .*c.txt: File exists'):
     corpus.write(paths, BYTES, tmp_path / 'c.txt')
   assert (tmp_path / 'tokens.bin').read_bytes() == b'mine'
 
 
+def replace(old, new):
+  return lambda content: content.replace(old, new)
+
+
 @pytest.mark.parametrize('name, change, message', [
-    ('tokens.bin', lambda content: content[:-2], r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize'),
-    ('tokens.bin', lambda content: content + b'xx', r'tokens.bin has \d+ bytes, not the \d+ of tokens.json'),
-    ('tokens.json', lambda content: content.replace(b'"tokenizer"', b'"made_by"'), 'tokens.json is damaged'),
-    ('tokens.bin', lambda content: content[:-2] + b'xx', 'tokens.bin is damaged: not the ids that tokens.json'),
+    ('tokens.bin', lambda content: content[:-2],
+     r'tokens.bin has \d+ bytes, not the \d+ of tokens.json; tokenize'),
+    ('tokens.bin', lambda content: content + b'xx',
+     r'tokens.bin has \d+ bytes, not the \d+ of tokens.json'),
+    ('tokens.json', replace(b'"tokenizer"', b'"made_by"'), 'tokens.json is damaged'),
+    ('tokens.bin', lambda content: content[:-2] + b'xx',
+     'tokens.bin is damaged: not the ids that tokens.json'),
     ('tokens.bin', None, 'lacks tokens.bin, or its tokens.json is damaged; tokenize again'),
-    ('tokens.json', lambda content: content[:-20], 'lacks tokens.bin, or its tokens.json is damaged'),
+    ('tokens.json', lambda content: content[:-20],
+     'lacks tokens.bin, or its tokens.json is damaged'),
     ('tokens.json', lambda content: b'[]', 'lacks tokens.bin, or its tokens.json is damaged'),
-    ('tokens.json', lambda content: b'{"schema": 1}', 'lacks tokens.bin, or its tokens.json is damaged'),
-    ('tokens.json', lambda content: content.replace(b'"num_tokens": ', b'"num_tokens": "5", "x":'), 'damaged'),
-    ('tokens.json', lambda content: content.replace(b'"schema": 1', b'"schema": 2'), 'has schema 2, not 1'),
+    ('tokens.json', lambda content: b'{"schema": 1}',
+     'lacks tokens.bin, or its tokens.json is damaged'),
+    ('tokens.json', replace(b'"num_tokens": ', b'"num_tokens": "5", "x":'), 'damaged'),
+    ('tokens.json', replace(b'"schema": 1', b'"schema": 2'), 'has schema 2, not 1'),
 ])
 def test_a_damaged_folder(name, change, message, paths, tmp_path):
   corpus.write(paths, BYTES, tmp_path / 'out')

@@ -1,4 +1,4 @@
-"""Texts: the documents of files and folders, in blocks and compressed, and what a mistake in one says."""
+"""Files and folders are read as their documents, and a mistake in one is told in one line."""
 
 import json
 import lzma
@@ -34,12 +34,14 @@ def test_a_folder_in_the_order_of_names(tmp_path):
 
 @pytest.mark.parametrize('block', [1, 7, 64, 10**6])
 def test_a_cut_document_is_whole_again(block, tmp_path, monkeypatch):
-  """However the file falls into blocks, the fragments are the same and join to what one split finds."""
+  """The fragments are the same for all sizes of blocks, and join to what one split finds."""
   monkeypatch.setattr(text, 'SHORTEST_CUT', 16)
   monkeypatch.setattr(text, 'LONGEST', 32)
   rng = np.random.default_rng(0)
-  pieces = np.array(['a', 'é', 'word', ' ', '\n', '  ', '四' * 40, '\n<|endoftext|>\n', '<|endoftext|>', '<|end'])
-  content = ''.join(rng.choice(pieces, 3000, p=[.2, .1, .2, .2, .1, .05, .02, .03, .05, .05]))
+  pieces = np.array(['a', 'é', 'word', ' ', '\n', '  ', '四' * 40, '\n<|endoftext|>\n',
+                     '<|endoftext|>', '<|end'])
+  shares = [0.2, 0.1, 0.2, 0.2, 0.1, 0.05, 0.02, 0.03, 0.05, 0.05]
+  content = ''.join(rng.choice(pieces, 3000, p=shares))
   path = store(tmp_path / 'a.txt', content)
   expected = [document for document in re.split(r'\n?<\|endoftext\|>\n?', content) if document]
   monkeypatch.setattr(text, 'BLOCK', 10**6)
@@ -48,26 +50,29 @@ def test_a_cut_document_is_whole_again(block, tmp_path, monkeypatch):
   assert documents(path) == expected
   assert [fragment[:3] for fragment in text.fragments(text.sources([path]))] == at_once
   assert max(len(fragment[0]) for fragment in at_once) == 32
-  lines = store(tmp_path / 'a.jsonl', '\n'.join(json.dumps({'text': document}) for document in expected))
-  assert documents(lines) == expected
+  lines = '\n'.join(json.dumps({'text': document}) for document in expected)
+  assert documents(store(tmp_path / 'a.jsonl', lines)) == expected
 
 
 def test_positions_end_at_the_size(tmp_path):
-  sources = text.sources([store(tmp_path / 'a.txt.xz', 'some text ' * 10**5), store(tmp_path / 'b.txt', 'more')])
+  sources = text.sources([store(tmp_path / 'a.txt.xz', 'some text ' * 10**5),
+                          store(tmp_path / 'b.txt', 'more')])
   positions = [fragment.position for fragment in text.fragments(sources)]
   assert positions == sorted(positions) and positions[-1] == sum(source.size for source in sources)
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path):
-  """30 MB in one line without a blank, read by a process of its own."""
+  """A process of its own reads 30 MB in one line without a blank."""
   path = store(tmp_path / 'long.txt', b'x' * 30_000_000)
-  program = ('import resource, sys; from bornbiased_jax import text\n'
+  program = ('import resource, sys; from bornbiased_jax.data import text\n'
              'peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n'
              'sources = text.sources(sys.argv[1:])\n'
              'fragments = text.fragments(sources); next(fragments); before = peak()\n'
-             'assert sum(len(fragment.text) for fragment in fragments) + text.LONGEST == 30_000_000\n'
+             'rest = sum(len(fragment.text) for fragment in fragments)\n'
+             'assert rest + text.LONGEST == 30_000_000\n'
              'print(peak() - before)')
-  done = subprocess.run([sys.executable, '-c', program, str(path)], capture_output=True, text=True, check=True)
+  done = subprocess.run([sys.executable, '-c', program, str(path)], capture_output=True, text=True,
+                        check=True)
   assert int(done.stdout) < 4000  # kB
 
 
@@ -75,7 +80,8 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     ('a.txt', b'', 'a.txt: no text'),
     ('a.txt', '<|endoftext|>\n<|endoftext|>', 'a.txt: no text'),
     ('a.jsonl', '{"text": ""}\n\n', 'a.jsonl: no text'),
-    ('a.txt', b'good \xc3\xa9 ' * 20_000 + b'\xff bad', 'a.txt is not UTF-8 text: see byte 160000$'),
+    ('a.txt', b'good \xc3\xa9 ' * 20_000 + b'\xff bad',
+     'a.txt is not UTF-8 text: see byte 160000$'),
     ('a.txt', 'cut short: é'.encode()[:-1], 'a.txt is not UTF-8 text: see byte 11$'),
     ('a.jsonl', b'{"text": "a"}\n{"text": "\xff"}', 'a.jsonl, line 2: not UTF-8 text$'),
     ('a.jsonl', '{"text": "\\ud800"}', 'a.jsonl, line 1: not UTF-8 text$'),
@@ -103,11 +109,13 @@ def test_a_mistake_in_a_text_is_one_line(name, content, message, tmp_path):
     (lambda content: content[:-20], 'a.txt.xz is cut short; copy it again'),
     (lambda content: b'', 'a.txt.xz is cut short'),
     (lambda content: b'plain text', 'a.txt.xz is not an .xz file'),
-    (lambda content: content[:99] + bytes(9) + content[108:], 'a.txt.xz is not an .xz file, or damaged'),
+    (lambda content: content[:99] + bytes(9) + content[108:],
+     'a.txt.xz is not an .xz file, or damaged'),
 ])
 def test_a_damaged_xz_file(damage, message, tmp_path):
   path = tmp_path / 'a.txt.xz'
-  path.write_bytes(damage(lzma.compress(np.random.default_rng(0).integers(32, 127, 10**4, np.uint8).tobytes())))
+  content = np.random.default_rng(0).integers(32, 127, 10**4, np.uint8).tobytes()
+  path.write_bytes(damage(lzma.compress(content)))
   with pytest.raises(InputError, match=message):
     corpus.load(path)
 
@@ -117,18 +125,3 @@ def test_no_such_text(spec, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(InputError, match='tinyshakespeare$|has no files'):
     corpus.load(spec)
-
-
-def test_the_embedded_default():
-  loaded = corpus.load('tinyshakespeare')
-  assert (loaded.tokens.size, loaded.tokens.dtype, loaded.vocab_size) == (1115395, np.uint16, 257)
-  assert BYTES.decode(loaded.tokens[:14]) == 'First Citizen:' and loaded.tokens[-1] == 256
-  assert loaded.metadata() == {'name': 'tinyshakespeare', 'digest': loaded.digest, 'num_tokens': 1115395,
-                               'vocab_size': 257, 'tokenizer': 'bytes'}
-
-
-def test_large_text_is_not_tokenized_in_memory(tmp_path, monkeypatch):
-  monkeypatch.setattr(corpus, 'IN_MEMORY_CHARACTERS', 10**6)
-  path = store(tmp_path / 'a.txt.xz', 'word ' * 200_001)
-  with pytest.raises(InputError, match='more than 1 million characters; first do python -m experiments.tokenize_text'):
-    corpus.load(path)

@@ -11,7 +11,8 @@ from experiments.benchmarks import chart, kendall, statistics, timing
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
   called = []
-  seconds = timing.in_turn({name: lambda name=name: called.append(name) or time.sleep(0.001) for name in 'ab'}, 3)
+  alternatives = {name: lambda name=name: called.append(name) or time.sleep(0.001) for name in 'ab'}
+  seconds = timing.in_turn(alternatives, 3)
   assert ''.join(called) == 'ab' * 4
   assert {name: len(values) for name, values in seconds.items()} == {'a': 3, 'b': 3}
   assert timing.spread([3.0, 1.0, 2.0]) == {'median': 2.0, 'quartiles': [1.5, 2.5]}
@@ -20,21 +21,27 @@ def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
 def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):
   ratio = {'median': 2.0, 'quartiles': [1.5, 3.0]}
   rows = [{'benchmark': 'fast', 'n': 2000, 'peer': 'scipy', 'peer_over_ours': ratio},
-          {'benchmark': 'slow', 'peer': 'torch', 'peer_over_ours': {'median': 0.5, 'quartiles': [0.4, 0.6]}},
-          {'benchmark': 'alone'}, {'benchmark': 'peer not installed', 'peer': 'torch', 'peer_over_ours': None}]
+          {'benchmark': 'slow', 'peer': 'torch',
+           'peer_over_ours': {'median': 0.5, 'quartiles': [0.4, 0.6]}},
+          {'benchmark': 'alone'},
+          {'benchmark': 'peer not installed', 'peer': 'torch', 'peer_over_ours': None}]
   path = tmp_path / 'one.json'
-  path.write_text(json.dumps({'environment': {'device': 'abacus', 'num_devices': 2}, 'rows': rows}))
+  environment = {'device': 'abacus', 'num_devices': 2}
+  path.write_text(json.dumps({'environment': environment, 'rows': rows}))
   found = chart.rows_of([path, tmp_path / 'not_run.json'])
   assert [row['benchmark'] for row in found] == ['fast', 'slow']
   ax, = chart.draw(found).axes
   assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
-  assert [label.get_text() for label in ax.get_yticklabels()] == ['fast (n 2,000)  over  scipy', 'slow  over  torch']
+  assert [label.get_text() for label in ax.get_yticklabels()] == [
+      'fast (n 2,000)  over  scipy', 'slow  over  torch']
   assert '2 x abacus' in ax.get_title(loc='left')
 
 
 @pytest.mark.parametrize('make', [
-    lambda: kendall.tau(50, 2, rounds=2), lambda: kendall.matrix(50, 4, rounds=2, sample=5),
-    lambda: statistics.calibrated(50, 8, rounds=2), lambda: statistics.as_published(50, 8, rounds=2),
+    lambda: kendall.tau(50, 2, rounds=2),
+    lambda: kendall.matrix(50, 4, rounds=2, sample=5),
+    lambda: statistics.calibrated(50, 8, rounds=2),
+    lambda: statistics.as_published(50, 8, rounds=2),
 ], ids=['tau', 'matrix', 'calibrated', 'published'])
 def test_a_row_is_the_ratio_it_says(make, monkeypatch):
   """With a clock on which the peer takes twice as long."""

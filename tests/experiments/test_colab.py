@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, as they are, and are kept without their outputs."""
+"""The notebooks run from top to bottom as they are, and are kept without their outputs."""
 
 from pathlib import Path
 import warnings
@@ -37,7 +37,8 @@ def test_runs_from_top_to_bottom(notebook, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '')  # One device, as where most people try it.
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', DeprecationWarning)  # Of the kernel's own libraries.
-    nbclient.NotebookClient(notebook, timeout=1200, resources={'metadata': {'path': str(COLAB)}}).execute()
+    where = {'metadata': {'path': str(COLAB)}}
+    nbclient.NotebookClient(notebook, timeout=1200, resources=where).execute()
   outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
   pictures = [output for output in outputs if 'image/png' in output.get('data', {})]
   assert len(pictures) >= 2

@@ -1,5 +1,7 @@
 """Command lines: scales, overrides, and one clear line for every mistake."""
 
+import importlib
+from pathlib import Path
 import subprocess
 import sys
 
@@ -8,13 +10,18 @@ import pytest
 from bornbiased_jax.errors import InputError
 from experiments import command_line, seed_sweep
 
+FOLDER = Path(command_line.__file__).parent
+EXPERIMENTS = sorted(path.stem for path in FOLDER.glob('*.py')
+                     if 'command_line.run(' in path.read_text() and path.stem != 'command_line')
+
 
 def command(*arguments):
   return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True)
 
 
 def test_overrides_replace_the_scale():
-  resolved = command_line.resolve(seed_sweep.SCALES, 'smoke', seeds='7,1-3', lengths='5', embedding_seed='4')
+  given = dict(seeds='7,1-3', lengths='5', embedding_seed='4')
+  resolved = command_line.resolve(seed_sweep.SCALES, 'smoke', **given)
   assert resolved.seeds == [7, 1, 2, 3]
   assert (resolved.lengths, resolved.embedding_seed, resolved.config) == ([5], 4, ['tiny_gpt2'])
   assert command_line.resolve(seed_sweep.SCALES).seeds == list(range(100))
@@ -25,12 +32,45 @@ def test_every_scale_resolves(scale):
   assert command_line.resolve(seed_sweep.SCALES, scale).scale == scale
 
 
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_flags_can_say_what_scales_say(name):
+  """A value, written as a flag, parses to itself; None stands for a flag that is not given."""
+  experiment = importlib.import_module(f'experiments.{name}')
+  settings = getattr(experiment, 'SETTINGS', command_line.SETTINGS)
+  for values in experiment.SCALES.values():
+    assert values.keys() == experiment.SCALES['laptop'].keys()
+    for setting, value in values.items():
+      parse = settings[setting].parse
+      if parse is None:
+        assert value in (False, True)
+      elif value is not None:
+        parsed = parse(command_line.as_text(value))
+        assert parsed == value and type(parsed) is type(value), setting
+
+
+def test_a_scale_lends_its_lists():
+  command_line.resolve(seed_sweep.SCALES).seeds.append(-1)
+  assert command_line.resolve(seed_sweep.SCALES).seeds == list(range(100))
+
+
+def test_help_writes_values_as_flags():
+  values = [0, 1, 2, 3], [42, 43], ['none', 'gain', 'mask'], 3e-4, False
+  assert [command_line.as_text(value) for value in values] == [
+      '0-3', '42,43', 'none,gain,mask', '0.0003', 'false']
+  scales = {'smoke': dict(k=16, seeds=[1], runs=None, n=3),
+            'laptop': dict(k=None, seeds=[1], runs=None, n=9),
+            'paper': dict(k=None, seeds=[1], runs=None, n=9)}
+  assert [command_line.default_text(scales, name) for name in ('k', 'seeds', 'runs', 'n')] == [
+      ' (smoke: 16)', ' (default: 1)', '', ' (smoke: 3; laptop, paper: 9)']
+
+
 @pytest.mark.parametrize('flag, text', [
-    ('config', 'tiny_gpt3'), ('config', 'tiny_gpt2,tiny_gpt2'), ('seeds', '5-2'), ('seeds', '1,1'), ('seeds', ''),
-    ('seeds', '4294967296'), ('seeds', '0-4294967295'), ('num_sequences', '1'), ('num_sequences', '1e3'),
-    ('embedding_seed', ''),
-    ('lengths', '8,8'), ('lengths', '-8'), ('probe', 'words'), ('probe_seed', '-1'), ('embedding_seed', 'own'),
-    ('dtype', 'float16'), ('batch_size', '0'), ('chunk_size', 'many'),
+    ('config', 'tiny_gpt3'), ('config', 'tiny_gpt2,tiny_gpt2'),
+    ('seeds', '5-2'), ('seeds', '1,1'), ('seeds', ''), ('seeds', '4294967296'),
+    ('seeds', '0-4294967295'), ('num_sequences', '1'), ('num_sequences', '1e3'),
+    ('lengths', '8,8'), ('lengths', '-8'), ('probe', 'words'), ('probe_seed', '-1'),
+    ('embedding_seed', ''), ('embedding_seed', 'own'), ('dtype', 'float16'),
+    ('batch_size', '0'), ('batch_size', 'auto'), ('chunk_size', 'many'),
 ])
 def test_a_mistake_names_its_flag(flag, text):
   with pytest.raises(InputError, match=f'^--{flag}: ') as error:

@@ -1,4 +1,4 @@
-"""What a program takes on a TPU slice: bytes read from its text, meshes, messages, and XLA's own compiler."""
+"""What a program takes on a TPU slice: meshes, messages, and what XLA's own compiler says."""
 
 import json
 from pathlib import Path
@@ -14,92 +14,14 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
-from experiments import hlo_traffic, scale_plan, scale_programs
-from experiments.scale_programs import CHIPS, GIB
-
-# Five rounds, each of which gathers and multiplies a slice of a stack, beside a collective in two parts.
-PROGRAM = '''HloModule step, is_scheduled=true
-
-%inner (p.0: f32[5,8,128], p.1: s32[]) -> f32[8,128] {
-  %p.0 = f32[5,8,128]{2,1,0:T(8,128)} parameter(0)
-  %p.1 = s32[]{:T(128)} parameter(1)
-  ROOT %slice = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%p.0, %p.1), dynamic_slice_sizes={1,8,128}
-}
-
-%fused (q.0: f32[5,8,128], q.1: s32[]) -> bf16[8,128] {
-  %q.0 = f32[5,8,128]{2,1,0:T(8,128)} parameter(0)
-  %q.1 = s32[]{:T(128)S(6)} parameter(1)
-  %nested = f32[1,8,128]{2,1,0:T(8,128)} fusion(%q.0, %q.1), kind=kLoop, calls=%inner
-  %flat = f32[8,128]{1,0:T(8,128)} bitcast(%nested)
-  ROOT %cast = bf16[8,128]{1,0:T(8,128)(2,1)} convert(%flat)
-}
-
-%update (u.0: f32[5,8,128], u.1: f32[1,8,128], u.2: s32[]) -> f32[5,8,128] {
-  %u.0 = f32[5,8,128]{2,1,0:T(8,128)} parameter(0)
-  %u.1 = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)
-  %u.2 = s32[]{:T(128)S(6)} parameter(2)
-  ROOT %written = f32[5,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%u.0, %u.1, %u.2)
-}
-
-%part (r.0: f32[8,128]) -> f32[16,128] {
-  %r.0 = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)
-  ROOT %gathered = f32[16,128]{1,0:T(8,128)} all-gather(%r.0), channel_id=7, dimensions={0}
-}
-
-%body (state: (s32[], f32[5,8,128])) -> (s32[], f32[5,8,128]) {
-  %state = (s32[]{:T(128)}, f32[5,8,128]{2,1,0:T(8,128)}) parameter(0)
-  %i = s32[]{:T(128)S(6)} get-tuple-element(%state), index=0
-  %stack = f32[5,8,128]{2,1,0:T(8,128)} get-tuple-element(%state), index=1
-  %taken = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} fusion(%stack, %i), kind=kLoop, calls=%fused
-  %fast = f32[8,128]{1,0:T(8,128)S(1)} convert(%taken)
-  %first = f32[16,128]{1,0:T(8,128)S(1)} fusion(%fast), kind=kCustom, calls=%part
-  %second = f32[16,128]{1,0:T(8,128)S(1)} fusion(%fast), kind=kCustom, calls=%part
-  %sent = (f32[8,128]{1,0:T(8,128)S(1)}, f32[8,128]{1,0:T(8,128)S(1)}, u32[]{:S(2)}) collective-permute-start(%fast)
-  %got = f32[8,128]{1,0:T(8,128)S(1)} collective-permute-done(%sent)
-  %more = (f32[8,128]{1,0:T(8,128)S(1)}, f32[8,128]{1,0:T(8,128)S(1)}, u32[]{:S(2)}) collective-permute-start(%got)
-  %row = f32[1,8,128]{2,1,0:T(8,128)S(1)} bitcast(%got)
-  %new = f32[5,8,128]{2,1,0:T(8,128)} fusion(%stack, %row, %i), kind=kLoop, calls=%update
-  ROOT %next = (s32[]{:T(128)}, f32[5,8,128]{2,1,0:T(8,128)}) tuple(%i, %new)
-}
-
-%condition (state.1: (s32[], f32[5,8,128])) -> pred[] {
-  %state.1 = (s32[]{:T(128)}, f32[5,8,128]{2,1,0:T(8,128)}) parameter(0)
-  %rounds = s32[]{:T(128)} constant(5)
-  %j = s32[]{:T(128)} get-tuple-element(%state.1), index=0
-  ROOT %less = pred[]{:T(512)} compare(%j, %rounds), direction=LT
-}
-
-ENTRY %main (a: f32[5,8,128]) -> f32[5,8,128] {
-  %a = f32[5,8,128]{2,1,0:T(8,128)} parameter(0)
-  %zero = s32[]{:T(128)} constant(0)
-  %start = (s32[]{:T(128)}, f32[5,8,128]{2,1,0:T(8,128)}) tuple(%zero, %a)
-  %loop = (s32[]{:T(128)}, f32[5,8,128]{2,1,0:T(8,128)}) while(%start), condition=%condition, body=%body
-  %end = f32[5,8,128]{2,1,0:T(8,128)} get-tuple-element(%loop), index=1
-  ROOT %twice = f32[5,8,128]{2,1,0:T(8,128)} add(%end, %end)
-}
-'''
-
-
-def test_traffic_counts_loops_as_often_as_they_run():
-  row = 4 * 8 * 128
-  # In each round the slice that a nested fusion takes and the one that is updated; at the end two reads and a write.
-  assert hlo_traffic.traffic(PROGRAM) == hlo_traffic.Traffic(5 * (row + row) + 3 * 5 * row, {
-      'all-gather': 5 * 2 * row, 'collective-permute': 5 * 2 * row})
-
-
-def test_an_array_of_unknown_size_is_not_guessed():
-  with pytest.raises(ValueError, match='f8e4m3fn'):
-    hlo_traffic.traffic(PROGRAM.replace('bf16', 'f8e4m3fn'))
-
-
-def test_a_loop_of_unknown_rounds_is_not_guessed():
-  with pytest.raises(ValueError, match='rounds'):
-    hlo_traffic.traffic(PROGRAM.replace('direction=LT', 'direction=NE'))
+from experiments import chips, scale_plan, scale_programs
+from experiments.chips import CHIPS, GIB
 
 
 @pytest.mark.parametrize('state, given, shape', [
-    (8 * GIB, (None, None, 1), (8, 1, 1)), (9 * GIB, (None, None, 1), (1, 8, 1)), (9 * GIB, (None, None, 2), (4, 1, 2)),
-    (1, (2, None, 1), (2, 4, 1)), (1, (None, 4, 1), (2, 4, 1)), (1, (2, 2, 2), (2, 2, 2)),
+    (8 * GIB, (None, None, 1), (8, 1, 1)), (9 * GIB, (None, None, 1), (1, 8, 1)),
+    (9 * GIB, (None, None, 2), (4, 1, 2)), (1, (2, None, 1), (2, 4, 1)),
+    (1, (None, 4, 1), (2, 4, 1)), (1, (2, 2, 2), (2, 2, 2)),
 ])
 def test_what_no_flag_says_takes_the_devices_left(state, given, shape):
   assert scale_programs.mesh_shape(8, state, CHIPS['v5e'].hbm, *given) == shape
@@ -118,41 +40,47 @@ def test_an_unknown_topology_is_one_line(name):
 
 
 def test_without_libtpu_it_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(scale_programs.importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(chips.importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(InputError, match='pip install'):
-    scale_programs.slice_of('v5e:2x4')
+    chips.slice_of('v5e:2x4')
 
 
 def test_roofline_is_the_slower_of_computing_and_moving():
   chip = CHIPS['v5e']
-  assert scale_programs.roofline(2 * 197e12, 819e9, chip) == {'compute': 2, 'memory': 1, 'roofline': 2}
-  assert scale_programs.roofline(197e12, 3 * 819e9, chip)['roofline'] == 3
+  assert chips.roofline(2 * 197e12, 819e9, chip) == {'compute': 2, 'memory': 1, 'roofline': 2}
+  assert chips.roofline(197e12, 3 * 819e9, chip)['roofline'] == 3
 
 
-MESSAGE = ('RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO '
-           'temporaries (818.11G) exceeds available HBM (15.75G). HLO module: jit_train_step.\nSee '
-           'https://openxla.org/xla/errors/error_1000 for more details.')
+MESSAGE = ('RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total '
+           'memory required for HLO temporaries (818.11G) exceeds available HBM (15.75G). '
+           'HLO module: jit_train_step.\nSee https://openxla.org/xla/errors/error_1000 for more '
+           'details.')
 
 
 def refused(message, **settings):
   settings = {'program': 'train', 'batch_size': 24, 'accumulation': 2, 'remat': 'none', **settings}
-  return scale_plan.verdict({'memory': scale_programs.refusal(message), 'fits': False,
+  return scale_plan.verdict({'memory': chips.refusal(message), 'fits': False,
                              'settings': settings, 'mesh': {'data': 4, 'fsdp': 1, 'tensor': 1}})
 
 
 def test_a_step_that_does_not_fit_says_by_how_much_and_what_to_try():
-  assert refused(MESSAGE) == ('does not fit: 818.1 GiB of 15.8 GiB a chip; try --remat=full, --accumulation=6, '
-                              '--fsdp=4, more chips or a smaller --length')
-  assert refused(MESSAGE, remat='full', accumulation=6).endswith('try --fsdp=4, more chips or a smaller --length')
+  assert refused(MESSAGE) == (
+      'does not fit: 818.1 GiB of 15.8 GiB per chip; try --remat=full, --accumulation=6, --fsdp=4, '
+      'more chips or a smaller --length')
+  assert refused(MESSAGE, remat='full', accumulation=6).endswith(
+      'try --fsdp=4, more chips or a smaller --length')
   with pytest.raises(InputError, match='scoped vmem'):
-    scale_programs.refusal('RESOURCE_EXHAUSTED: Ran out of memory in scoped vmem: 18.6M of 16.0M')
+    chips.refusal('RESOURCE_EXHAUSTED: Ran out of memory in scoped vmem: 18.6M of 16.0M')
 
 
 @pytest.mark.parametrize('settings, mesh, advice', [
-    (dict(program='sweep', num_seeds=16, batch_size=64), {'seed': 8}, '--batch_size=32, --num_seeds=8 or '),
+    (dict(program='sweep', num_seeds=16, batch_size=64), {'seed': 8},
+     '--batch_size=32, --num_seeds=8 or '),
     (dict(program='sweep', num_seeds=8, batch_size=1), {'seed': 8}, ''),
-    (dict(program='fingerprint', batch_size=24), {'data': 1, 'fsdp': 8, 'tensor': 1}, '--batch_size=8, more chips or '),
-    (dict(program='fingerprint', batch_size=8), {'data': 8, 'fsdp': 1, 'tensor': 1}, '--fsdp=8, more chips or '),
+    (dict(program='fingerprint', batch_size=24), {'data': 1, 'fsdp': 8, 'tensor': 1},
+     '--batch_size=8, more chips or '),
+    (dict(program='fingerprint', batch_size=8), {'data': 8, 'fsdp': 1, 'tensor': 1},
+     '--fsdp=8, more chips or '),
 ])
 def test_what_takes_less_memory(settings, mesh, advice):
   assert scale_plan.advice(settings, mesh) == f'{advice}a smaller --length'
@@ -162,14 +90,17 @@ def test_what_takes_less_memory(settings, mesh, advice):
     ('sweeps', {}, "--program: 'sweeps' is not one of train, sweep, fingerprint"),
     ('sweep', {'fsdp': '2'}, '--fsdp: not with --program=sweep, but with train, fingerprint'),
     ('train', {'num_seeds': '8'}, '--num_seeds: not with --program=train, but with sweep'),
-    ('fingerprint', {'dtype': 'bfloat16'}, '--dtype: not with --program=fingerprint, but with train, sweep'),
+    ('fingerprint', {'dtype': 'bfloat16'},
+     '--dtype: not with --program=fingerprint, but with train, sweep'),
     ('sweep', {'num_seeds': '0'}, "--num_seeds: '0' is not a whole number from 1"),
     ('sweep', {'num_seeds': '6'}, '--num_seeds=6 .* choose a multiple of 4'),
     ('fingerprint', {'batch_size': '6'}, '--batch_size=6 cannot .* choose a multiple of 4'),
     ('fingerprint', {'fsdp': '3'}, '--fsdp=3 .* is not the 4 devices'),
     ('fingerprint', {'length': '5000'}, '--length=5000 exceeds the 4096 positions'),
-    ('train', {'batch_size': 'auto'}, "--batch_size: 'auto' is not for --program=train"),
-    ('train', {'batch_size': '4', 'accumulation': '2'}, '--accumulation=2 parts .* choose a multiple of 8'),
+    ('train', {'batch_size': 'none'}, '--batch_size: is missing: --program=train needs'),
+    ('train', {'batch_size': 'auto'}, "--batch_size: 'auto' is not a whole number .* nor 'none'"),
+    ('train', {'batch_size': '4', 'accumulation': '2'},
+     '--accumulation=2 parts .* choose a multiple of 8'),
 ])
 def test_a_mistake_names_its_flag(program, given, message):
   with pytest.raises(InputError, match=message):
@@ -191,7 +122,8 @@ def test_what_is_left_to_the_program_is_what_the_package_chooses():
 
 def test_the_floor_under_what_the_last_position_needs():
   config = configs.get('tiny_llama2')
-  whole, before = (flops.forward_flops(configs.get('tiny_llama2', num_layers=n), 64, 1) for n in (4, 3))
+  whole, before = (flops.forward_flops(configs.get('tiny_llama2', num_layers=n), 64, 1)
+                   for n in (4, 3))
   least = scale_programs.last_position_flops(config, 64, 1)
   assert before < least < whole
   assert least - before == 2 * 2 * 64 * 128 * 128
@@ -205,8 +137,8 @@ def test_amounts_for_eyes(value, text):
 
 
 def run(*arguments):
-  done = subprocess.run([sys.executable, '-m', 'experiments.scale_plan', *arguments], capture_output=True, text=True,
-                        cwd=Path(__file__).parents[2])
+  done = subprocess.run([sys.executable, '-m', 'experiments.scale_plan', *arguments],
+                        capture_output=True, text=True, cwd=Path(__file__).parents[2])
   return done.returncode, done.stdout, done.stderr
 
 
@@ -225,34 +157,38 @@ def test_a_step_compiled_for_eight_chips(tmp_path):
   plan = plan_of(tmp_path, '--config=tiny_llama2', '--batch_size=16', '--length=256')
   size = num_params(configs.get('tiny_llama2'))
   assert plan['mesh'] == {'data': 8, 'fsdp': 1, 'tensor': 1}
-  # Parameters and two moments in float32, in whole tiles; the gradient is reduced in bfloat16 or float32.
+  # Parameters and two moments are float32 in whole tiles. The gradient is reduced
+  # in bfloat16 or float32.
   assert 12 * size < plan['memory']['arguments'] < 12.5 * size
   assert 2 * size < plan['collective_bytes']['all-reduce'] < 5 * size
 
 
 def test_networks_of_a_sweep_never_talk(tmp_path):
-  plan = plan_of(tmp_path, '--program=sweep', '--config=tiny_gpt2', '--num_seeds=16', '--batch_size=8', '--length=64')
+  plan = plan_of(tmp_path, '--program=sweep', '--config=tiny_gpt2', '--num_seeds=16',
+                 '--batch_size=8', '--length=64')
   size = num_params(configs.get('tiny_gpt2'))
   assert plan['mesh'] == {'seed': 8}
   assert sum(plan['collective_bytes'].values()) < 1000
-  # Two networks a chip, in whole tiles.
+  # Two networks per chip, in whole tiles.
   assert 2 * 4 * size < plan['memory']['arguments'] < 2 * 4 * 1.1 * size
 
 
 def test_eight_chips_share_the_parameters_of_a_fingerprint(tmp_path):
-  plan = plan_of(tmp_path, '--program=fingerprint', '--config=tiny_llama2', '--batch_size=16', '--length=64')
+  plan = plan_of(tmp_path, '--program=fingerprint', '--config=tiny_llama2', '--batch_size=16',
+                 '--length=64')
   config = configs.get('tiny_llama2')
   # The LM head is not read.
   size = num_params(config) - config.vocab_size * config.width
   assert plan['mesh'] == {'data': 1, 'fsdp': 8, 'tensor': 1}
   assert 4 / 8 * size < plan['memory']['arguments'] < 1.1 * 4 / 8 * size
-  # Of each block's widest activations a few, were all sequences on one chip.
+  # As much as a few of the widest activations would take if one chip had all sequences.
   assert plan['memory']['temporaries'] < 8 * 4 * 16 * 64 * config.mlp_width
 
 
 def test_a_step_that_the_compiler_refuses():
   pytest.importorskip('libtpu')
-  code, out, error = run('--config=nano_llama2', '--topology=v5e:1x1', '--batch_size=32', '--remat=none')
+  code, out, error = run(
+      '--config=nano_llama2', '--topology=v5e:1x1', '--batch_size=32', '--remat=none')
   assert code == 1 and 'does not fit: ' in out and '--remat=full' in out, error
 
 

@@ -1,4 +1,4 @@
-"""The attention sink study at smoke scale: same seeds and data for all, resumable, and its interventions recorded."""
+"""The attention sink study at smoke scale: all share seeds and data, and it can be resumed."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
-from experiments import attention_sink, pretrain, sink_report
+from experiments import attention_sink, pretrain, sink_measures, sink_report
 from experiments.command_line import resolve
 import tiny_runs
 
@@ -22,7 +22,7 @@ one_device = tiny_runs.one_device
 
 def settings(networks=(), **overrides):
   small = dict(batch_size='2', length='16', lengths='16,8', position='4') | overrides
-  made = resolve(attention_sink.SCALES, 'smoke', attention_sink.SINK_KINDS, **small)
+  made = resolve(attention_sink.SCALES, 'smoke', attention_sink.SETTINGS, **small)
   made.networks = list(networks)
   return made
 
@@ -40,29 +40,34 @@ def results(directory):
 
 def test_every_network_and_step_has_a_row(study):
   rows = results(study)['rows']
-  trained = [(row['intervention'], row['seed'], row['step']) for row in rows if not row['afterwards']]
-  assert trained == [(name, seed, step) for name in ('none', 'mask') for seed in (42, 43) for step in (0, 3, 6)]
+  trained = [(row['intervention'], row['seed'], row['step'])
+             for row in rows if not row['afterwards']]
+  assert trained == [(name, seed, step) for name in ('none', 'mask') for seed in (42, 43)
+                     for step in (0, 3, 6)]
   afterwards = [row for row in rows if row['afterwards']]
   assert [(row['intervention'], row['afterwards'], row['seed']) for row in afterwards] == [
       ('none', 'amplify', 42), ('none', 'amplify', 43)]
   assert all(row['lengths'] == ([8, 16] if row['loss'] else [16]) for row in rows)
-  assert all(np.shape(row['first_rate_LH']) == (4, 4) and len(row['first_rate_ci95']) == len(row['lengths'])
-             for row in rows)
+  assert all(np.shape(row['first_rate_LH']) == (4, 4) for row in rows)
+  assert all(len(row['first_rate_ci95']) == len(row['lengths']) for row in rows)
 
 
 def test_variants_share_seeds_and_data(study):
-  stories = [checkpoint.restore(study / name / 'seed_42', lambda story: {}, [6])[0] for name in ('none', 'mask')]
-  told = [[story['config'][f'intervention{field}'] for field in ('', '_position', '_strength')] for story in stories]
-  assert told == [['none', 0, 2.0], ['mask', 4, 4.0]]
-  assert stories[0]['data'] == stories[1]['data'] and stories[0]['data_seed'] == stories[1]['data_seed']
-  jax.tree.map(np.testing.assert_array_equal, *(checkpoint.load_params(study / name / 'seed_42', 0)[1]
-                                                for name in ('none', 'mask')))
+  runs = [study / name / 'seed_42' for name in ('none', 'mask')]
+  none, mask = (checkpoint.restore(run, lambda metadata: {}, [6])[0] for run in runs)
+  names = 'intervention', 'intervention_position', 'intervention_strength'
+  assert [none['config'][name] for name in names] == ['none', 0, 2.0]
+  assert [mask['config'][name] for name in names] == ['mask', 4, 4.0]
+  assert none['data'] == mask['data'] and none['data_seed'] == mask['data_seed']
+  jax.tree.map(np.testing.assert_array_equal,
+               *(checkpoint.load_params(run, 0)[1] for run in runs))
 
 
 def test_at_birth_a_masked_position_draws_nobody(study):
-  """Its own weight aside, which its floor has; heads of a random network attend almost uniformly."""
-  row = next(row for row in results(study)['rows'] if row['intervention'] == 'mask' and row['step'] == 0)
-  none = next(row for row in results(study)['rows'] if row['intervention'] == 'none' and row['step'] == 0)
+  """Apart from the weight on itself, which its floor has: heads attend almost uniformly there."""
+  none, row = (next(row for row in results(study)['rows']
+                    if row['intervention'] == name and row['step'] == 0)
+               for name in ('none', 'mask'))
   assert row['position_floor'][-1] > 1.3 * none['position_floor'][-1]
   assert row['position_weight'][-1] - row['position_floor'][-1] == pytest.approx(
       none['position_weight'][-1] - none['position_floor'][-1], abs=1e-2)
@@ -76,14 +81,16 @@ def test_losses_are_paired_by_seed(study):
   pairs = np.array([loss['mask', seed] - loss['none', seed] for seed in (42, 43)])
   assert value['difference'] == pytest.approx(pairs.mean(), abs=1e-9)
   # Student's t of two values: 12.706 standard errors.
-  assert value['difference_ci95'] == pytest.approx(12.7062 * pairs.std(ddof=1) / math.sqrt(2), rel=1e-4)
+  half = 12.7062 * pairs.std(ddof=1) / math.sqrt(2)
+  assert value['difference_ci95'] == pytest.approx(half, rel=1e-4)
   assert made['summary'][0]['loss'][text]['difference'] == 0
 
 
 def test_the_base_is_none_wherever_it_stands(study):
   rows = [row for row in results(study)['rows'] if row['loss']]
   one, other = sink_report.summarize(rows), sink_report.summarize(rows[::-1])
-  difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss'] for row in summary}
+  difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss']
+                                for row in summary}
   for case, losses in difference(one).items():
     for text, loss in losses.items():
       assert difference(other)[case][text] == pytest.approx(loss)
@@ -95,8 +102,10 @@ def test_a_stopped_run_goes_on(study, monkeypatch):
   before = results(study)
   path.write_text(json.dumps(before | {'rows': before['rows'][:5], 'complete': False}))
   measured, measure = [], attention_sink.measure
-  monkeypatch.setattr(attention_sink, 'measure', lambda *arguments: measured.append(1) or measure(*arguments))
-  monkeypatch.setattr(loop, 'compiled_step', lambda run: lambda *arguments: pytest.fail('trained again'))
+  monkeypatch.setattr(attention_sink, 'measure',
+                      lambda *arguments: measured.append(1) or measure(*arguments))
+  monkeypatch.setattr(loop, 'compiled_step',
+                      lambda run: lambda *arguments: pytest.fail('trained again'))
   attention_sink.main(settings(), study)
   assert results(study) == before and len(measured) == len(before['rows']) - 5
 
@@ -116,7 +125,8 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
   rows = results(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(tmp_path / 'theirs'), afterwards) for afterwards in (None, 'amplify')]
-  assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == ['figure.png', 'results.json']
+  written = sorted(path.name for path in (tmp_path / 'out').iterdir())
+  assert written == ['figure.png', 'results.json']
   for row in rows:
     (loss,) = row['loss'].values()
     assert loss == pytest.approx(math.log(264), abs=0.5)  # Random logits vary by about one.
@@ -124,15 +134,18 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(lengths='8,32'), '--lengths: 32 exceeds --length=16'),
-    (dict(position='8'), '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
+    (dict(position='8'),
+     '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
     (dict(data='none'), '--data: is missing'),
+    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
     (dict(strength='0'), "--strength: '0' is not a number above 0"),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
     (dict(networks=['tiny_nothing:1']), 'tiny_nothing:1: no such network'),
     (dict(networks=['tiny_llama2:1']), '--tokenizer: bytes has 257 token ids, tiny_llama2:1 2048'),
     (dict(texts='long.txt,large.uint16'), '--texts: .*outside the vocabulary of 257 ids'),
-    (dict(data='long.txt', length='64'), '--data: long.txt, last 5% has 25 tokens, fewer than one sequence of 64'),
+    (dict(data='long.txt', length='64'),
+     '--data: long.txt, last 5% has 25 tokens, fewer than one sequence of 64'),
     (dict(networks=['tiny_llama2:1'], data='none'), '--data: is missing'),
 ])
 def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, monkeypatch):
@@ -160,18 +173,21 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   """A checkpoint goes on under an intervention, unless that has parameters of its own."""
   more = dict(batch_size='2', length='16', num_steps='4', keep_steps='none', seeds='42',
               init_from=str(study / 'none'))
-  run = lambda name: pretrain.main(resolve(pretrain.SCALES, 'smoke', pretrain.TRAINING_KINDS, intervention=name,
-                                           **more), tmp_path / name)
+  run = lambda name: pretrain.main(
+      resolve(pretrain.SCALES, 'smoke', pretrain.SETTINGS, intervention=name, **more),
+      tmp_path / name)
   run('attenuate')
   config, params = checkpoint.load_params(tmp_path / 'attenuate' / 'seed_42', 0)
   assert config.intervention == 'attenuate' and config.length == 16
-  jax.tree.map(np.testing.assert_array_equal, params, checkpoint.load_params(study / 'none' / 'seed_42', 6)[1])
+  _, parent = checkpoint.load_params(study / 'none' / 'seed_42', 6)
+  jax.tree.map(np.testing.assert_array_equal, params, parent)
   with pytest.raises(InputError, match='of a model with intervention=none, not rmsnorm'):
     run('rmsnorm')
 
 
 def test_sequences_are_drawn_from_the_text():
   tokens = corpus.load('tinyshakespeare').tokens
-  drawn_NT = attention_sink.draw_sequences(tokens, settings())
+  drawn_NT = sink_measures.draw_sequences(tokens, settings())
   text = tokens.tobytes()
-  assert drawn_NT.shape == (8, 16) and all(row.astype(tokens.dtype).tobytes() in text for row in drawn_NT)
+  assert drawn_NT.shape == (8, 16)
+  assert all(row.astype(tokens.dtype).tobytes() in text for row in drawn_NT)

@@ -1,5 +1,6 @@
-"""Fingerprints: what a network answers, saved, cached and read back; and those of strangers."""
+"""Fingerprints hold what a network answers, and those that strangers wrote are checked."""
 
+import dataclasses
 import io
 import json
 import zipfile
@@ -12,11 +13,10 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints, networks, verdict
-from bornbiased_jax.models import sharding
+from bornbiased_jax.lineage import fingerprints, verdict
+from bornbiased_jax.models import sharding, transformer
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer
-from bornbiased_jax.storage import checkpoint, huggingface
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 TOKENS, GAUSSIAN = Probe('tokens', 40, 6), Probe('gaussian', 40, 6)
@@ -31,13 +31,13 @@ def params():
 def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
   made = fingerprints.fingerprint(CONFIG, params, probe, batch_size=16)
   inputs = probe.inputs(CONFIG, jnp.arange(40))
-  hidden = Transformer(CONFIG).apply({'params': params}, inputs, ('hidden',), method='read')['hidden'][:, -1]
+  hidden = transformer.read(CONFIG, params, inputs, ('hidden',))['hidden'][:, -1]
   np.testing.assert_allclose(made.hidden_ND, hidden, atol=2e-5)
   expected = inputs[:, -1] if probe.kind == 'gaussian' else params['embedding'][inputs[:, -1]]
   np.testing.assert_allclose(made.input_ND, expected, atol=1e-8)
   seeds = fingerprints.of_seeds(CONFIG, [4, 5], probe)
   np.testing.assert_allclose(seeds[1].hidden_ND, made.hidden_ND, atol=2e-5)
-  # By another program, which may round the same vectors differently.
+  # They come from another program, which may round the same vectors differently.
   assert verdict.input_is_shared(seeds[1], made)
   assert verdict.input_is_shared(seeds[0], made) == (probe.kind == 'gaussian')
   assert np.abs(seeds[0].hidden_ND - made.hidden_ND).max() > 0.1
@@ -45,7 +45,7 @@ def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
 
 @pytest.mark.parametrize('shape', [(4, 1, 1), (1, 2, 2)])
 def test_devices_share_a_fingerprint(params, shape):
-  """Also where neither they divide the sequences nor these the batches."""
+  """They do so even if their number does not divide the sequences, nor these the batches."""
   mesh = sharding.make_mesh(*shape)
   spread = jax.device_put(params, sharding.shardings(mesh, params))
   made = fingerprints.fingerprint(CONFIG, spread, Probe('tokens', 38, 6), batch_size=9)
@@ -57,7 +57,8 @@ def test_devices_share_a_fingerprint(params, shape):
 
 def test_logits_of_chosen_ids(params):
   made = fingerprints.fingerprint(CONFIG, params, TOKENS, logit_ids=(7, 3, 49))
-  logits = Transformer(CONFIG).apply({'params': params}, TOKENS.inputs(CONFIG, jnp.arange(40)))[:, -1]
+  tokens = TOKENS.inputs(CONFIG, jnp.arange(40))
+  logits = Transformer(CONFIG).apply({'params': params}, tokens)[:, -1]
   np.testing.assert_allclose(made.hidden_ND, logits[:, jnp.array([7, 3, 49])], atol=2e-5)
   assert made.metadata['probe']['hash'] != fingerprints.probe_settings(TOKENS, CONFIG)['hash']
   with pytest.raises(InputError, match='from 0 to 49'):
@@ -71,20 +72,23 @@ def test_a_fingerprint_goes_on_where_it_was(params, tmp_path):
   def stop(_):
     raise Stop
 
+  parts = tmp_path / 'parts'
   with pytest.raises(Stop):
-    fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=tmp_path / 'parts', on_batch=stop)
-  # Of the first batch the answers are taken from there, a damaged one is made anew.
-  first, = (tmp_path / 'parts').iterdir()
+    fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=parts, on_batch=stop)
+  # The answers of the first batch are taken from its file; those of a damaged file are made anew.
+  first, = parts.iterdir()
   np.save(first, np.load(first) + 1)
-  (tmp_path / 'parts' / '16_16.npy').write_bytes(first.read_bytes()[:-100])
-  made = fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=tmp_path / 'parts')
+  (parts / '16_16.npy').write_bytes(first.read_bytes()[:-100])
+  made = fingerprints.fingerprint(CONFIG, params, TOKENS, batch_size=16, parts=parts)
   whole = fingerprints.fingerprint(CONFIG, params, TOKENS)
-  np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + (np.arange(40) < 16)[:, None], atol=2e-5)
+  added_N = np.arange(40) < 16
+  np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + added_N[:, None], atol=2e-5)
 
 
 def test_random_networks_are_read_several_at_once(monkeypatch):
   alone = fingerprints.of_seeds(CONFIG, range(5), TOKENS)
-  monkeypatch.setattr(fingerprints, 'networks_at_once', lambda bytes_of_one, num_seeds: min(2, bytes_of_one()))
+  at_most_two = lambda bytes_of_one, num_seeds: min(2, bytes_of_one())
+  monkeypatch.setattr(fingerprints, 'networks_at_once', at_most_two)
   for one, other in zip(alone, fingerprints.of_seeds(CONFIG, range(5), TOKENS), strict=True):
     np.testing.assert_allclose(one.hidden_ND, other.hidden_ND, atol=2e-5)
     assert one.metadata == other.metadata
@@ -98,8 +102,9 @@ def test_a_shared_embedding_is_a_shared_input():
 
 def test_networks_of_different_vocabularies_can_read_the_same():
   probe = Probe('tokens', 40, 6, num_ids=30)
-  larger = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=60)
-  np.testing.assert_array_equal(probe.inputs(CONFIG, jnp.arange(40)), probe.inputs(larger, jnp.arange(40)))
+  larger = dataclasses.replace(CONFIG, vocab_size=60)
+  index = jnp.arange(40)
+  np.testing.assert_array_equal(probe.inputs(CONFIG, index), probe.inputs(larger, index))
   assert fingerprints.probe_settings(probe, CONFIG) == fingerprints.probe_settings(probe, larger)
   assert fingerprints.probe_settings(TOKENS, CONFIG) != fingerprints.probe_settings(TOKENS, larger)
   with pytest.raises(InputError, match='num_ids=51 exceeds'):
@@ -141,25 +146,29 @@ def rewrite(path, change, **zip_options):
 def replace_array(name, make):
   def change(members):
     content = io.BytesIO()
-    np.save(content, make(np.load(io.BytesIO(members[f'{name}.npy']), allow_pickle=False)), allow_pickle=True)
+    old = np.load(io.BytesIO(members[f'{name}.npy']), allow_pickle=False)
+    np.save(content, make(old), allow_pickle=True)
     members[f'{name}.npy'] = content.getvalue()
   return change
 
 
 def huge_header(members):
   content = io.BytesIO()
-  np.lib.format.write_array_header_1_0(content, {'shape': (2**40, 2**20), 'fortran_order': False, 'descr': '<f4'})
+  header = {'shape': (2**40, 2**20), 'fortran_order': False, 'descr': '<f4'}
+  np.lib.format.write_array_header_1_0(content, header)
   members['hidden_ND.npy'] = content.getvalue() + bytes(100)
 
 
 def edit_metadata(**values):
-  encode = lambda old: np.frombuffer(json.dumps(json.loads(old.tobytes()) | values).encode(), np.uint8)
+  def encode(old):
+    return np.frombuffer(json.dumps(json.loads(old.tobytes()) | values).encode(), np.uint8)
   return replace_array('metadata', encode)
 
 
 CHANGES = {
     'a header that asks for exabytes': (huge_header, 'not a fingerprint'),
-    'pickled objects': (replace_array('hidden_ND', lambda x: np.array([print, {}], object)), 'not a fingerprint'),
+    'pickled objects': (
+        replace_array('hidden_ND', lambda x: np.array([print, {}], object)), 'not a fingerprint'),
     'another type': (replace_array('hidden_ND', lambda x: x.astype(np.float64)), 'float64'),
     'another rank': (replace_array('input_ND', lambda x: x.ravel()), 'not a fingerprint'),
     'another length': (replace_array('input_ND', lambda x: x[:-1]), 'do not fit'),
@@ -169,9 +178,11 @@ CHANGES = {
     'another schema': (edit_metadata(schema=7), 'schema 7'),
     'no probe': (edit_metadata(probe=None), 'not a fingerprint'),
     'metadata that is no JSON': (replace_array('metadata', lambda x: x[:-3]), 'not a fingerprint'),
-    'deeply nested metadata': (replace_array('metadata', lambda x: np.frombuffer(b'[' * 10**5, np.uint8)), 'a.npz'),
+    'deeply nested metadata': (
+        replace_array('metadata', lambda x: np.frombuffer(b'[' * 10**5, np.uint8)), 'a.npz'),
     'ids that are no number': (edit_metadata(probe={'hash': 'x', 'num_ids': 'x'}), 'do not fit'),
-    'endless metadata': (replace_array('metadata', lambda x: np.zeros(2**21, np.uint8)), 'too long'),
+    'endless metadata': (
+        replace_array('metadata', lambda x: np.zeros(2**21, np.uint8)), 'too long'),
 }
 
 
@@ -201,40 +212,3 @@ def test_files_that_are_no_fingerprints(saved, content):
 def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(InputError, match='none.npz: No such file'):
     fingerprints.load(tmp_path / 'none.npz')
-
-
-def test_every_source_gives_the_same_network(tmp_path, params):
-  writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_story(config=CONFIG))
-  writer.close()
-  huggingface.save(tmp_path / 'exported', configs.get('tiny_llama2', vocab_size=50), init_params(
-      configs.get('tiny_llama2', vocab_size=50), 1))
-  for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
-    config, loaded, about = networks.load(name)
-    assert config == CONFIG and about['checksum'] == int(checkpoint.checksum(params))
-    jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  config, loaded, about = networks.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
-  assert loaded['head'].addressable_shards[0].data.shape == (config.vocab_size, config.width // 4) == (50, 32)
-  assert about['checksum'] == networks.load(f'{tmp_path}/exported')[2]['checksum']
-  assert about['checksum'] == int(checkpoint.checksum(init_params(config, 1)))
-  preset = networks.load('tiny_llama2:3')
-  jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
-  made = networks.fingerprint(f'{tmp_path}/run', TOKENS, tmp_path / 'cache')
-  file, = (tmp_path / 'cache').iterdir()
-  before = file.stat().st_mtime_ns
-  again = networks.fingerprint(f'{tmp_path}/run@7', TOKENS, tmp_path / 'cache')
-  np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
-  assert file.stat().st_mtime_ns == before and again.metadata['about']['name'].endswith('@7')
-  np.testing.assert_array_equal(networks.fingerprint(str(file), TOKENS).hidden_ND, made.hidden_ND)
-  file.write_bytes(file.read_bytes()[:-100])
-  np.testing.assert_array_equal(networks.fingerprint(f'{tmp_path}/run', TOKENS, tmp_path / 'cache').hidden_ND,
-                                made.hidden_ND)
-  assert [path.name for path in (tmp_path / 'cache').iterdir()] == [file.name]
-
-
-@pytest.mark.parametrize('name, message', [
-    ('nowhere', 'no such network; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"), ('tests', 'no checkpoint'),
-])
-def test_names_that_are_no_network(name, message):
-  with pytest.raises(InputError, match=message):
-    networks.load(name)

@@ -1,4 +1,4 @@
-"""Every kernel against attention by its definition, and that definition against PyTorch's."""
+"""Every kernel agrees with attention by its definition, and the definition agrees with PyTorch."""
 
 import functools
 import types
@@ -10,20 +10,23 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models import attention, sharding, transformer
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.training.step import Recipe, start_from, train_step
 
-CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64, vocab_size=50)
-# B, T, H, G, K: one block; grouped queries; two blocks, of which one is padded, and nothing that two devices divide.
+CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64,
+                     vocab_size=50)
+# B, T, H, G, K. The first fits one block and the second has grouped queries. The third needs two
+# blocks, one of them padded, and has no batch and no heads that two devices could divide.
 SHAPES = [(2, 128, 4, 4, 64), (2, 256, 4, 2, 128), (1, 600, 3, 1, 64)]
 TOLERANCE = {'float32': 1e-5, 'bfloat16': 2e-2}
 
 has_gpu = any(device.platform == 'gpu' for device in jax.devices())
 every_shape = pytest.mark.parametrize('shape', SHAPES, ids=str)
 
-# With a GPU, of which there may be one: JAX_PLATFORMS=cuda pytest tests/test_attention.py -k cudnn
+# On a machine with one GPU or several:
+#   JAX_PLATFORMS=cuda pytest tests/models/test_attention.py -k cudnn
 mesh_shape = (2, 1, 2) if jax.device_count() == 4 else (jax.device_count(), 1, 1)
 MESH = sharding.make_mesh(*mesh_shape)
 ONE_DEVICE = types.SimpleNamespace(size=1, devices=np.array(jax.devices()[:1]))
@@ -38,12 +41,13 @@ KERNELS = {
     'cudnn_spread': (attention.Spread(attention.cudnn, MESH), 'bfloat16'),
 }
 every_kernel = pytest.mark.parametrize('kernel', [
-    pytest.param(name, marks=pytest.mark.skipif(name.startswith('cudnn') and not has_gpu, reason='needs a GPU'))
+    pytest.param(name, marks=pytest.mark.skipif(name.startswith('cudnn') and not has_gpu,
+                                                reason='needs a GPU'))
     for name in KERNELS])
 
 
 def random_inputs(shape, dtype='float32'):
-  """Query, key, value and a cotangent; scores of std 2, so that their scale and the mask matter."""
+  """Query, key, value and a cotangent; scores have std 2, so that scale and mask matter."""
   B, T, H, G, K = shape
   generator = np.random.default_rng(sum(shape))
   draw = lambda *shape: jnp.asarray(generator.standard_normal(shape), dtype)
@@ -51,7 +55,7 @@ def random_inputs(shape, dtype='float32'):
 
 
 def with_gradient(attend, inputs, cotangent):
-  """The aggregate, and the gradients of query, key and value."""
+  """The aggregate, and the gradients with respect to query, key and value."""
   def run(inputs, cotangent):
     out, backward = jax.vjp(attend, *inputs)
     return out, *backward(cotangent)
@@ -59,7 +63,7 @@ def with_gradient(attend, inputs, cotangent):
 
 
 def assert_close(a, b, tolerance):
-  """To a share of the largest entry of each array."""
+  """Compares arrays up to `tolerance` times the largest entry of each."""
   for x, y in zip(a, b, strict=True):
     np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max())
 
@@ -93,25 +97,28 @@ def test_the_last_query_alone(kernel):
 
 
 @pytest.mark.parametrize('length, block, padded', [
-    (1, 128, 128), (128, 128, 128), (129, 256, 256), (512, 512, 512), (513, 384, 768), (640, 384, 768),
-    (2000, 512, 2048), (2048, 512, 2048),
+    (1, 128, 128), (128, 128, 128), (129, 256, 256), (512, 512, 512), (513, 384, 768),
+    (640, 384, 768), (2000, 512, 2048), (2048, 512, 2048),
 ])
 def test_blocks_of_whole_tiles(length, block, padded):
   assert attention.splash_block(length) == block and length + -length % block == padded
 
 
 def test_equal_attention_makes_equal_models():
-  models = {Transformer(CONFIG, attention.Spread(attention.splash, sharding.make_mesh(*mesh_shape))) for _ in range(2)}
+  make = lambda: attention.Spread(attention.splash, sharding.make_mesh(*mesh_shape))
+  models = {Transformer(CONFIG, make()) for _ in range(2)}
   assert len(models) == 1 and models != {Transformer(CONFIG)}
 
 
 def test_weights_are_computed_only_to_be_read():
   tokens = np.arange(12)[None]
   params = init_params(CONFIG, 0)
-  model = functools.partial(Transformer, CONFIG)
-  read = jax.jit(lambda attend, names: model(attend).apply({'params': params}, tokens, names, method='read'),
-                 static_argnums=(0, 1))
-  nothing = lambda query_BTHK, key_BSGK, value_BSGK: jnp.zeros((*query_BTHK.shape[:2], CONFIG.width))
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def read(attend, names):
+    return transformer.read(CONFIG, params, tokens, names, attend)
+
+  nothing = lambda query_BTHK, *memory: jnp.zeros((*query_BTHK.shape[:2], CONFIG.width))
   assert not np.any(read(nothing, ('value_aggregate',))['value_aggregate'])
   names = ('value_aggregate', 'attention_weights')
   jax.tree.map(np.testing.assert_array_equal, read(nothing, names), read(attention.plain, names))
@@ -119,9 +126,11 @@ def test_weights_are_computed_only_to_be_read():
 
 def test_training_steps_agree():
   recipe = Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
-  tokens = jax.random.randint(jax.random.key(0), (recipe.batch_size, recipe.length + 1), 0, CONFIG.vocab_size)
+  shape = recipe.batch_size, recipe.length + 1
+  tokens = jax.random.randint(jax.random.key(0), shape, 0, CONFIG.vocab_size)
   state = start_from(recipe, init_params(CONFIG, 0))
-  step = lambda attend: jax.jit(functools.partial(train_step, CONFIG, recipe, attend=attend))(state, tokens)
+  step = lambda attend: jax.jit(
+      functools.partial(train_step, CONFIG, recipe, attend=attend))(state, tokens)
   attend = mock.Mock(wraps=spread_splash)
   (theirs, metrics), (ours, expected) = step(attend), step(attention.plain)
   assert attend.called
@@ -129,19 +138,22 @@ def test_training_steps_agree():
   assert_close(*(jax.tree.leaves(state.opt_state[1][0].mu) for state in (theirs, ours)), 2e-5)
 
 
-GPUS = {'nothing known': {}, 't4': {'compute_capability': '7.5'}, 'a100': {'compute_capability': '8.0'},
-        'b200': {'compute_capability': '10.0'}, 'mi300': {'compute_capability': 'gfx942'}}
+GPUS = {'nothing known': {}, 't4': {'compute_capability': '7.5'},
+        'a100': {'compute_capability': '8.0'}, 'b200': {'compute_capability': '10.0'},
+        'mi300': {'compute_capability': 'gfx942'}}
 
 
 @pytest.mark.parametrize('gpu', GPUS)
 @pytest.mark.parametrize('fields, fits', [
     ({'dtype': 'bfloat16'}, True), ({'dtype': 'float32'}, False),
-    ({'dtype': 'bfloat16', 'head_size': 192}, False), ({'dtype': 'bfloat16', 'head_size': 12}, False),
+    ({'dtype': 'bfloat16', 'head_size': 192}, False),
+    ({'dtype': 'bfloat16', 'head_size': 12}, False),
 ])
 def test_the_choice_on_gpus(gpu, fields, fits):
   mesh = types.SimpleNamespace(size=1, devices=np.array([types.SimpleNamespace(**GPUS[gpu])]))
   chosen = attention.choose(configs.get('nano_llama2', **fields), 2048, mesh, 'gpu')
-  assert chosen == (attention.Spread(attention.cudnn, mesh) if fits and gpu in ('a100', 'b200') else attention.plain)
+  has_kernel = fits and gpu in ('a100', 'b200')
+  assert chosen == (attention.Spread(attention.cudnn, mesh) if has_kernel else attention.plain)
 
 
 def test_the_choice_elsewhere():
@@ -150,4 +162,5 @@ def test_the_choice_elsewhere():
   assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.plain, MESH)
   assert attention.choose(config, 64, MESH, 'tpu') == attention.Spread(attention.plain, MESH)
   assert attention.choose(config, 2048, MESH, 'tpu') == attention.Spread(attention.splash, MESH)
-  assert attention.choose(config, 2048, MESH) == attention.choose(config, 2048, MESH, jax.default_backend())
+  here = attention.choose(config, 2048, MESH, jax.default_backend())
+  assert attention.choose(config, 2048, MESH) == here

@@ -1,4 +1,4 @@
-"""A seed is a network: the law it is drawn from, and that it is the same wherever it is drawn."""
+"""A seed is a network: it is drawn from the stated law, and is the same wherever it is drawn."""
 
 import dataclasses
 import functools
@@ -18,10 +18,11 @@ from bornbiased_jax.models import initialization
 from bornbiased_jax.models.initialization import draw_params, init_params, stream_key
 
 TINY = configs.get('tiny_gpt2')
-# Every leaf that a network can have.
-EVERY = configs.ModelConfig(num_layers=2, num_heads=4, num_kv_heads=2, width=32, mlp_width=48, vocab_size=64,
-                            length=16, norm='rmsnorm', gated_mlp=True, positions='learned', qk_norm=True,
-                            tied_head=False, init_scheme='plain', linear_std=0.1)
+# This network has every leaf that a network can have.
+EVERY = configs.ModelConfig(
+    num_layers=2, num_heads=4, num_kv_heads=2, width=32, mlp_width=48, vocab_size=64, length=16,
+    norm='rmsnorm', gated_mlp=True, positions='learned', qk_norm=True, tied_head=False,
+    init_scheme='plain', linear_std=0.1)
 FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_only')
 SEEDS = np.arange(40, 46, dtype=np.uint32)
 EMBEDDING_SEED = 7
@@ -41,7 +42,8 @@ def network(config, seed):
 
 
 def with_embeddings_of(own, other):
-  return own | {name: other[name] for name in ('embedding', 'position_embedding', 'head') if name in own}
+  embeddings = 'embedding', 'position_embedding', 'head'
+  return own | {name: other[name] for name in embeddings if name in own}
 
 
 def assert_same(actual, expected):
@@ -61,7 +63,9 @@ def is_random(name):
 # The law.
 
 
-@pytest.mark.parametrize('config, residual_std', [(TINY, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1)], ids=['gpt2', 'plain'])
+@pytest.mark.parametrize('config, residual_std', [
+    (TINY, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1),
+], ids=['gpt2', 'plain'])
 def test_law(config, residual_std):
   std = {'embedding': 0.02, 'position_embedding': 0.02,
          'blocks/output/kernel': residual_std, 'blocks/down/kernel': residual_std}
@@ -69,7 +73,7 @@ def test_law(config, residual_std):
     assert leaf.dtype == np.float32
     if is_random(name):
       z = leaf.astype(np.float64).ravel() / std.get(name, config.linear_std)
-      # Five standard errors: once in a million draws for each of these.
+      # A sample exceeds five standard errors once in a million draws.
       assert abs(z.mean()) < 5 / math.sqrt(z.size), name
       assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
       assert stats.kstest(z, 'norm').pvalue > 1e-4, name
@@ -78,24 +82,27 @@ def test_law(config, residual_std):
 
 
 def test_leaves():
-  block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32), 'output/kernel': (32, 32),
-           'up/kernel': (32, 48), 'down/kernel': (48, 32)}
+  block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32),
+           'output/kernel': (32, 32), 'up/kernel': (32, 48), 'down/kernel': (48, 32)}
   biases = {'query/bias': (32,), 'output/bias': (32,), 'up/bias': (48,), 'down/bias': (32,)}
   outside = {'embedding': (64, 32), 'final_norm/scale': (32,)}
   gpt2 = outside | {'final_norm/bias': (32,)} | in_blocks(block | biases | {
       'key/kernel': (32, 32), 'key/bias': (32,), 'value/kernel': (32, 32), 'value/bias': (32,),
       'attention_norm/bias': (32,), 'mlp_norm/bias': (32,)})
-  every = outside | {'position_embedding': (16, 32), 'head': (64, 32)} | in_blocks(block | biases | {
+  embeddings = {'position_embedding': (16, 32), 'head': (64, 32)}
+  every = outside | embeddings | in_blocks(block | biases | {
       'key/kernel': (32, 16), 'key/bias': (16,), 'value/kernel': (32, 16), 'value/bias': (16,),
-      'gate/kernel': (32, 48), 'gate/bias': (48,), 'query_norm/scale': (8,), 'key_norm/scale': (8,)})
+      'gate/kernel': (32, 48), 'gate/bias': (48,),
+      'query_norm/scale': (8,), 'key_norm/scale': (8,)})
   shape = dict(num_layers=2, width=32, mlp_width=48, vocab_size=64)
   assert shapes(configs.get('tiny_gpt2', **shape)) == gpt2
   assert shapes(EVERY) == every
   llama = shapes(configs.get('tiny_llama2', **shape))
   assert not any(name.endswith('bias') for name in llama)
-  assert llama == {name: (2, 32, 32) if name.startswith(('blocks/key/k', 'blocks/value/k')) else shape
-                   for name, shape in every.items()
-                   if not name.endswith(('bias', 'query_norm/scale', 'key_norm/scale', 'position_embedding'))}
+  absent = 'bias', 'query_norm/scale', 'key_norm/scale', 'position_embedding'
+  square = 'blocks/key/kernel', 'blocks/value/kernel'
+  assert llama == {name: (2, 32, 32) if name in square else shape
+                   for name, shape in every.items() if not name.endswith(absent)}
 
 
 def in_blocks(shapes):
@@ -103,7 +110,8 @@ def in_blocks(shapes):
 
 
 def shapes(config):
-  flat, _ = jax.tree_util.tree_flatten_with_path(jax.eval_shape(functools.partial(draw_params, config), 0))
+  params = jax.eval_shape(functools.partial(draw_params, config), 0)
+  flat, _ = jax.tree_util.tree_flatten_with_path(params)
   return {'/'.join(key.key for key in path): leaf.shape for path, leaf in flat}
 
 
@@ -132,13 +140,15 @@ def mesh(name):
 
 def test_under_lax_map():
   draw = functools.partial(draw_params, FEW)
-  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), [network(FEW, int(s)) for s in SEEDS])
+  drawn = jax.jit(functools.partial(jax.lax.map, draw))(SEEDS)
+  assert_ensemble(drawn, [network(FEW, int(seed)) for seed in SEEDS])
 
 
 def test_under_vmap():
   draw = functools.partial(draw_params, FEW, embedding_seed=EMBEDDING_SEED)
   other = network(FEW, EMBEDDING_SEED)
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), [with_embeddings_of(network(FEW, int(s)), other) for s in SEEDS])
+  expected = [with_embeddings_of(network(FEW, int(seed)), other) for seed in SEEDS]
+  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
 
 
 def test_spread_over_devices():
@@ -146,8 +156,8 @@ def test_spread_over_devices():
   spread = PartitionSpec('seed')
   seeds = np.resize(SEEDS, 2 * jax.device_count())
   draw = jax.vmap(functools.partial(draw_params, EVERY))
-  draw = jax.jit(jax.shard_map(draw, mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False))
-  assert_ensemble(draw(seeds), [network(EVERY, int(seed)) for seed in seeds])
+  draw = jax.shard_map(draw, mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False)
+  assert_ensemble(jax.jit(draw)(seeds), [network(EVERY, int(seed)) for seed in seeds])
 
 
 def test_with_its_leaves_split_over_devices():
@@ -155,11 +165,13 @@ def test_with_its_leaves_split_over_devices():
 
   def split(leaf):
     axes = (None,) * (len(leaf.shape) - 1) + ('part',)
-    return NamedSharding(mesh('part'), PartitionSpec(*axes) if leaf.shape[-1] >= 16 else PartitionSpec())
+    spec = PartitionSpec(*axes) if leaf.shape[-1] >= 16 else PartitionSpec()
+    return NamedSharding(mesh('part'), spec)
 
   draw = functools.partial(draw_params, FEW)
   params = jax.jit(draw, out_shardings=jax.tree.map(split, jax.eval_shape(draw, 0)))(42)
-  assert params['blocks']['up']['kernel'].addressable_shards[0].data.shape == (2, 32, 48 // jax.device_count())
+  shard = params['blocks']['up']['kernel'].addressable_shards[0]
+  assert shard.data.shape == (2, 32, 48 // jax.device_count())
   assert_same(leaves(params), network(FEW, 42))
 
 
@@ -215,15 +227,17 @@ def test_networks_and_probes_share_no_key(monkeypatch):
   jax.eval_shape(lambda: draw_params(TINY, 42))
   assert set(asked) == {('network', 42)}
   asked.clear()
-  jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3)) for kind in probes.KINDS])
+  jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3))
+                          for kind in probes.KINDS])
   assert set(asked) == {('probe', 42)}
 
   seeds = jnp.arange(1000, dtype=jnp.uint32)
-  keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds)) for purpose in ('network', 'probe')]
+  keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds))
+          for purpose in ('network', 'probe')]
   assert len(np.unique(np.concatenate(keys), axis=0)) == 2000
 
 
-# First and last entry of every random leaf of `tiny_gpt2` 42.
+# The first and the last entry of every random leaf of network 42 of `tiny_gpt2`.
 GOLDEN = {
     'blocks/down/kernel': (-0.0079778042, 0.019507084),
     'blocks/key/kernel': (-0.061191183, -0.011226912),
@@ -236,8 +250,9 @@ GOLDEN = {
 
 
 def test_golden():
-  """What a seed is may never change: results are quoted by seed."""
+  """What a seed is may never change, because results are quoted by seed."""
   params = network(TINY, 42)
   assert set(GOLDEN) == set(filter(is_random, params))
   for name, entries in GOLDEN.items():
-    np.testing.assert_allclose(params[name].ravel()[[0, -1]], entries, rtol=1e-6, atol=0, err_msg=name)
+    ends = params[name].ravel()[[0, -1]]
+    np.testing.assert_allclose(ends, entries, rtol=1e-6, atol=0, err_msg=name)

@@ -1,4 +1,4 @@
-"""The forward pass against its textbook definition."""
+"""The forward pass equals its textbook definition, and refuses what it cannot read."""
 
 import functools
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.initialization import draw_params, init_params
 from bornbiased_jax.models.transformer import READS, Transformer
+import small_networks
 from textbook import (
   CASES,
   GPT2,
@@ -37,7 +38,7 @@ def every_read(config):
 
 
 def assert_close(actual, expected, name):
-  """To float32 rounding, of which these networks gather some ten units (1e-6)."""
+  """Compares up to float32 rounding, of which these networks gather some ten units (1e-6)."""
   assert actual.shape == expected.shape, name
   scale = np.sqrt(np.mean(np.square(expected)))
   np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6 * scale, err_msg=name)
@@ -46,7 +47,8 @@ def assert_close(actual, expected, name):
 @every_case
 def test_equals_the_textbook(config):
   params, tokens = random_params(config), random_tokens(config)
-  actual, expected = read(config, params, tokens, every_read(config)), textbook(config, params, tokens)
+  actual = read(config, params, tokens, every_read(config))
+  expected = textbook(config, params, tokens)
   assert set(actual) == set(expected)
   for name in expected:
     assert_close(actual[name], expected[name], name)
@@ -83,9 +85,11 @@ def test_shapes_and_types(config, dtype):
   params = jax.eval_shape(functools.partial(draw_params, config), 0)
   assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
   for names in (every_read(config), LAST, LAST[2:]):
-    out = jax.eval_shape(functools.partial(read, config, names=names), params, random_tokens(config))
-    assert {name: leaf.shape for name, leaf in out.items()} == {name: shapes[name] for name in names}
+    tokens = random_tokens(config)
+    out = jax.eval_shape(functools.partial(read, config, names=names), params, tokens)
+    assert set(out) == set(names)
     for name, leaf in out.items():
+      assert leaf.shape == shapes[name], name
       always_float32 = name.startswith(('logits', 'attention_'))
       assert leaf.dtype == ('float32' if always_float32 else dtype), name
 
@@ -119,23 +123,28 @@ def test_causal(config):
 
 def test_sequences_do_not_mix():
   params, tokens = random_params(LLAMA), random_tokens(LLAMA)
-  both, swapped = (read(LLAMA, params, x, every_read(LLAMA))['logits'] for x in (tokens, tokens[::-1].copy()))
+  both, swapped = (read(LLAMA, params, x, every_read(LLAMA))['logits']
+                   for x in (tokens, tokens[::-1].copy()))
   np.testing.assert_array_equal(both, swapped[::-1])
 
 
 @cases('gpt2', 'qwen2_gelu', 'attention_only')
 def test_attention_weights_are_causal_distributions(config):
-  weights = read(config, random_params(config), random_tokens(config), every_read(config))['attention_weights']
+  found = read(config, random_params(config), random_tokens(config), every_read(config))
+  weights = found['attention_weights']
   np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
   lower = np.tri(T, dtype=bool)
   assert np.all(weights[..., ~lower] == 0)
   assert np.all(weights[..., lower] > 0)
 
 
-@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
+@pytest.mark.parametrize('config, names', [
+    (GPT2, ('logits',)), (LLAMA, LAST),
+], ids=['gpt2', 'llama_last'])
 def test_continuous_inputs_take_the_place_of_embeddings(config, names):
   params, tokens = random_params(config), random_tokens(config)
-  by_token, by_vector = (read(config, params, x, names) for x in (tokens, params['embedding'][tokens]))
+  by_token = read(config, params, tokens, names)
+  by_vector = read(config, params, params['embedding'][tokens], names)
   for name in names:
     np.testing.assert_array_equal(by_token[name], by_vector[name])
 
@@ -143,14 +152,16 @@ def test_continuous_inputs_take_the_place_of_embeddings(config, names):
 def test_continuous_inputs_equal_the_textbook():
   params = random_params(GPT2)
   vectors = np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
-  assert_close(read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits'], 'logits')
+  actual, expected = read(GPT2, params, vectors, ('logits',)), textbook(GPT2, params, vectors)
+  assert_close(actual['logits'], expected['logits'], 'logits')
 
 
 def test_layernorm_of_a_large_mean():
   params = random_params(GPT2)
   vectors = 1000 + np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
-  actual, expected = read(GPT2, params, vectors, ('logits',))['logits'], textbook(GPT2, params, vectors)['logits']
-  # Float32 near 1000 resolves 6e-5; mean(x²) - mean(x)² would err by 0.1.
+  actual = read(GPT2, params, vectors, ('logits',))['logits']
+  expected = textbook(GPT2, params, vectors)['logits']
+  # Near 1000 float32 resolves 6e-5. A variance computed as mean(x²) - mean(x)² would err by 0.1.
   np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3 * np.std(expected))
 
 
@@ -158,12 +169,14 @@ def test_layernorm_of_a_large_mean():
 def test_tokens_of_any_integer_type(dtype):
   params, tokens = random_params(ROPE), random_tokens(ROPE)
   expected = read(ROPE, params, tokens, ('logits',))['logits']
-  np.testing.assert_array_equal(read(ROPE, params, tokens.astype(dtype), ('logits',))['logits'], expected)
+  actual = read(ROPE, params, tokens.astype(dtype), ('logits',))['logits']
+  np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
   config = with_fields(ROPE, vocab_size=300)
-  logits = read(config, random_params(config), np.int8([[0, 7, -1], [0, 7, 9]]), ('logits',))['logits']
+  tokens = np.int8([[0, 7, -1], [0, 7, 9]])
+  logits = read(config, random_params(config), tokens, ('logits',))['logits']
   assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
 
 
@@ -175,26 +188,31 @@ def test_token_outside_the_vocabulary_gives_nan(token, names):
   params, tokens = random_params(ROPE), random_tokens(ROPE)
   wrong = tokens.copy()
   wrong[0, -1] = token
-  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(B, -1, ROPE.vocab_size) for x in (tokens, wrong))
+  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(B, -1, ROPE.vocab_size)
+                      for x in (tokens, wrong))
   assert np.all(np.isnan(logits[0, -1]))
   np.testing.assert_array_equal(logits[1], expected[1])
 
 
 @pytest.mark.parametrize('inputs', [
     np.zeros(3, np.int32), np.zeros((1, 3, 16), np.int32), np.zeros((1, 3), np.float32),
-    np.zeros((1, 3, 15), np.float32), np.zeros((3, 16), np.float32), np.zeros((1, 1, 3, 16), np.float32),
+    np.zeros((1, 3, 15), np.float32), np.zeros((3, 16), np.float32),
+    np.zeros((1, 1, 3, 16), np.float32),
 ], ids=lambda x: f'{x.dtype}{x.ndim}')
 def test_wrong_rank(inputs):
-  with pytest.raises(InputError, match=r'neither token ids \[batch, length\] nor vectors \[batch, length, 16\]'):
+  message = r'neither token ids \[batch, length\] nor vectors \[batch, length, 16\]'
+  with pytest.raises(InputError, match=message):
     jax.eval_shape(functools.partial(read, ROPE, names=('logits',)), random_params(ROPE), inputs)
 
 
 @pytest.mark.parametrize('config', [GPT2, ROPE], ids=['learned', 'rope'])
 @pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])
 def test_too_many_positions(config, names):
-  run = functools.partial(jax.eval_shape, functools.partial(read, config, names=names), random_params(config))
+  run = functools.partial(jax.eval_shape, functools.partial(read, config, names=names),
+                          random_params(config))
   run(np.zeros((1, config.length), np.int32))
-  for inputs in (np.zeros((1, config.length + 1), np.int32), np.zeros((1, config.length + 1, 16), np.float32)):
+  too_long = 1, config.length + 1
+  for inputs in (np.zeros(too_long, np.int32), np.zeros((*too_long, 16), np.float32)):
     with pytest.raises(InputError, match='9 positions exceed.*length=8'):
       run(inputs)
 
@@ -215,3 +233,16 @@ def test_qk_norm_is_rms_norm_beside_layernorm():
   config = with_fields(ROPE, qk_norm=True)
   blocks = jax.eval_shape(functools.partial(draw_params, config), 0)['blocks']
   assert set(blocks['query_norm']) == {'scale'}
+
+
+def test_mlp_hidden_is_what_the_down_projection_reads():
+  params, ids = init_params(small_networks.GPT2, 1), small_networks.tokens(2, 9)
+  read = functools.partial(small_networks.read, small_networks.GPT2)
+  out = read(params, ids, 'mlp_hidden', 'residual')
+  last = jax.tree.map(lambda leaf: leaf[-1], params['blocks']['down'])
+  silenced = jax.tree.map(jnp.copy, params)
+  for name in ('kernel', 'bias'):
+    silenced['blocks']['down'][name] = silenced['blocks']['down'][name].at[-1].set(0)
+  before = read(silenced, ids, 'residual')['residual'][-1]
+  written = out['mlp_hidden'][-1] @ last['kernel'] + last['bias'][None, None]
+  np.testing.assert_allclose(out['residual'][-1] - before, written, atol=1e-5)

@@ -1,7 +1,6 @@
-"""What the forward pass costs: multiplications and their precision, what it keeps, and the size of its program."""
+"""What the forward pass costs: multiplications, their precision, memory and program size."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,52 +9,44 @@ import pytest
 
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.models.transformer import Transformer
-from textbook import GPT2, LAST, LLAMA, B, T, random_params, random_tokens, read, structures, with_fields
-
-
-def equations(jaxpr, repeats=1):
-  """Every primitive operation, and how often it runs."""
-  for equation in getattr(jaxpr, 'jaxpr', jaxpr).eqns:
-    yield equation, repeats
-    inner = repeats * (equation.params['length'] if equation.primitive.name == 'scan' else 1)
-    for value in equation.params.values():
-      if hasattr(getattr(value, 'jaxpr', value), 'eqns'):
-        yield from equations(value, inner)
-
-
-def matmuls(jaxpr):
-  return [pair for pair in equations(jaxpr) if pair[0].primitive.name == 'dot_general']
-
-
-def multiplications(jaxpr):
-  total = 0
-  for equation, repeats in matmuls(jaxpr):
-    contracted = equation.params['dimension_numbers'][0][0]
-    shape = equation.invars[0].aval.shape
-    total += repeats * equation.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
-  return total
-
-
-def traced(config, names):
-  return jax.make_jaxpr(functools.partial(read, config, names=names))(random_params(config), random_tokens(config))
+from textbook import (
+  GPT2,
+  LAST,
+  LLAMA,
+  B,
+  T,
+  random_params,
+  random_tokens,
+  read,
+  structures,
+  with_fields,
+)
+from traced_programs import equations, matmuls, multiplications, traced
 
 
 def block_multiplications(config, queries, positions):
-  """Of one sequence whose block is computed at `queries` of its positions."""
-  D, HK, GK = config.width, config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+  """Multiplications of a block that is computed at `queries` positions of one sequence."""
+  D, K = config.width, config.head_size
+  HK, GK = config.num_heads * K, config.num_kv_heads * K
   attention = 2 * queries * D * HK + 2 * positions * D * GK + 2 * queries * positions * HK
   mlp = queries * D * config.mlp_width * (3 if config.gated_mlp else 2)
   return attention * (config.sublayers != 'mlp_only') + mlp * (config.sublayers != 'attention_only')
 
 
-@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
+gpt2_and_llama = pytest.mark.parametrize('config, names', [
+    (GPT2, ('logits',)), (LLAMA, LAST),
+], ids=['gpt2', 'llama_last'])
+
+
+@gpt2_and_llama
 def test_bfloat16(config, names):
   params, tokens = random_params(config), random_tokens(config)
   half = with_fields(config, dtype='bfloat16')
   exact, rounded = (read(c, params, tokens, names)[names[0]] for c in (config, half))
   assert rounded.dtype == jnp.float32
   error = np.sqrt(np.mean(np.square(exact - rounded)) / np.mean(np.square(exact)))
-  # A rounding errs by at most 2^-8, in the root mean square by half of it; these networks make some 30 in a row.
+  # One rounding errs by at most 2^-8, and by half of that in the root mean square. These
+  # networks round some 30 times in a row.
   assert 2 ** -10 < error < 2 ** -6
   jaxpr = jax.make_jaxpr(functools.partial(read, half, names=names))(params, tokens)
   for equation, _ in matmuls(jaxpr):
@@ -68,7 +59,8 @@ def test_multiplications(config):
   block = functools.partial(block_multiplications, config)
   assert multiplications(traced(config, ('logits',))) == B * (L * block(T, T) + T * head)
   assert multiplications(traced(config, ('residual', 'hidden'))) == B * L * block(T, T)
-  assert multiplications(traced(config, ('residual', 'logits_last'))) == B * (L * block(T, T) + head)
+  one_head = B * (L * block(T, T) + head)
+  assert multiplications(traced(config, ('residual', 'logits_last'))) == one_head
   earlier = block(1, 1) if config.sublayers == 'mlp_only' else block(T, T)
   last = B * ((L - 1) * earlier + block(1, T))
   assert multiplications(traced(config, LAST)) == last + B * head
@@ -77,7 +69,8 @@ def test_multiplications(config):
 
 @pytest.mark.parametrize('names', [('logits',), ('hidden',), LAST, ('residual', 'value_aggregate')])
 def test_only_what_is_read_leaves_the_layers(names):
-  scans = [equation for equation, _ in equations(traced(LLAMA, names)) if equation.primitive.name == 'scan']
+  scans = [equation for equation, _ in equations(traced(LLAMA, names))
+           if equation.primitive.name == 'scan']
   stacked = [whole.aval.shape for scan in scans
              for whole, part in zip(scan.outvars, scan.params['jaxpr'].jaxpr.outvars, strict=True)
              if whole.aval.shape != part.aval.shape]
@@ -85,7 +78,7 @@ def test_only_what_is_read_leaves_the_layers(names):
   assert stacked == {('logits',): [], ('hidden',): [], LAST: [last]}.get(names, [full, full])
 
 
-@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)], ids=['gpt2', 'llama_last'])
+@gpt2_and_llama
 def test_program_does_not_grow_with_depth(config, names):
   def lines(num_layers):
     deep = with_fields(config, num_layers=num_layers)
@@ -99,7 +92,8 @@ def test_remat():
   params, tokens = random_params(LLAMA), random_tokens(LLAMA)
 
   def loss(params, remat):
-    return jnp.mean(jnp.square(Transformer(with_fields(LLAMA, remat=remat)).apply({'params': params}, tokens)))
+    model = Transformer(with_fields(LLAMA, remat=remat))
+    return jnp.mean(jnp.square(model.apply({'params': params}, tokens)))
 
   step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
   for remat in ('dots', 'full'):
@@ -110,6 +104,7 @@ def test_remat():
     backward = jax.eval_shape(lambda params: jax.vjp(lambda p: loss(p, remat), params)[1], params)
     return sum(leaf.size for leaf in jax.tree.leaves(backward))
 
-  # Of a gated MLP, 'dots' keeps both products and not what is made of them; 'full' keeps neither, nor any other.
+  # 'dots' keeps both products of a gated MLP, but not what is made of them. 'full' keeps no
+  # product at all.
   hidden = LLAMA.num_layers * B * T * LLAMA.mlp_width
   assert kept('none') - kept('dots') > hidden and kept('dots') - kept('full') > 2 * hidden

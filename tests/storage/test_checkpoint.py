@@ -1,4 +1,4 @@
-"""Checkpoints: bit for bit, on any mesh, damaged ones told from whole ones, and nothing lost when a save fails."""
+"""Checkpoints come back bit for bit on any mesh, and neither damage nor a full disk loses them."""
 
 import functools
 import json
@@ -22,11 +22,12 @@ from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training.step import Recipe, init_state
 import tiny_runs
 
-# Of orbax's reads of damaged arrays; the collector may come by before `checkpoint` has told it to let them pass.
+# Orbax leaves exceptions behind when it reads damaged arrays. The garbage collector may find them
+# before `checkpoint` has told it to let them pass.
 pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 
 RECIPE = Recipe(**tiny_runs.RECIPE)
-STORY = checkpoint.as_story(config=tiny_runs.CONFIG, recipe=RECIPE, seed=3)
+METADATA = checkpoint.as_metadata(config=tiny_runs.CONFIG, recipe=RECIPE, seed=3)
 
 
 @functools.lru_cache
@@ -42,7 +43,7 @@ def saved(tmp_path_factory):
   directory = tmp_path_factory.mktemp('run')
   writer = checkpoint.Writer(directory, keep_steps=(1,))
   for step in (1, 2, 3):
-    writer.save(step, *state_of(step)[1:], STORY)
+    writer.save(step, *state_of(step)[1:], METADATA)
   writer.close()
   return directory
 
@@ -66,14 +67,14 @@ def test_parameters_come_back_bit_for_bit(saved):
 def test_chosen_steps_and_the_latest_two_stay(tmp_path):
   writer = checkpoint.Writer(tmp_path, keep_steps=(0, 2))
   for step in range(6):
-    writer.save(step, *state_of(0)[1:], STORY)
+    writer.save(step, *state_of(0)[1:], METADATA)
   writer.close()
   assert checkpoint.steps(tmp_path) == [0, 2, 4, 5]
 
 
 def test_a_sharded_save_is_loaded_on_one_device(tmp_path):
   writer = checkpoint.Writer(tmp_path)
-  writer.save(0, *state_of(7, tiny_runs.mesh(1, 2, 2))[1:], STORY)
+  writer.save(0, *state_of(7, tiny_runs.mesh(1, 2, 2))[1:], METADATA)
   writer.close()
   _, params = checkpoint.load_params(tmp_path)
   assert_is_seed(params, 7)
@@ -81,8 +82,9 @@ def test_a_sharded_save_is_loaded_on_one_device(tmp_path):
 
 
 def files(item):
-  """The files that hold something, by their place in a checkpoint."""
-  return {'array data': lambda step: max((step / item).rglob('d/*'), key=lambda path: path.stat().st_size),
+  """Files of an item, as functions of the folder of a step."""
+  size_of = lambda path: path.stat().st_size
+  return {'array data': lambda step: max((step / item).rglob('d/*'), key=size_of),
           'array index': lambda step: step / item / 'manifest.ocdbt',
           'tree': lambda step: step / item / '_METADATA'}
 
@@ -93,24 +95,27 @@ DAMAGES = {'truncated': lambda path: path.write_bytes(path.read_bytes()[:path.st
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-@pytest.mark.parametrize('file', [*files('params'), 'story'])
+@pytest.mark.parametrize('file', [*files('params'), 'metadata'])
 def test_a_damaged_file_is_told_and_the_step_before_used(copied, caplog, file, damage):
-  path = copied / '3' / 'run' / 'metadata' if file == 'story' else files('params')[file](copied / '3')
+  place = files('params') | {'metadata': lambda step: step / 'run' / 'metadata'}
+  path = place[file](copied / '3')
   if (file, damage) == ('tree', 'deleted'):
     pytest.skip('orbax reads the tree from the array index then, and the checksum holds')
   DAMAGES[damage](path)
   with caplog.at_level(logging.WARNING, logger=absl_logging.get_absl_logger().name):
     _, params = checkpoint.load_params(copied)
   assert_is_seed(params, 2)
-  # Beside ours asyncio may tell, whenever the collector comes by, of other arrays that orbax was reading.
+  # Whenever the garbage collector comes by, asyncio may warn too, of other arrays that orbax was
+  # reading.
   ours = absl_logging.get_absl_logger().name
   warnings = [record.getMessage() for record in caplog.records if record.name == ours]
   assert len(warnings) == 1
-  assert 'step 3 is damaged' in warnings[0] and warnings[0].endswith('using step 2') and '\n' not in warnings[0]
+  assert 'step 3 is damaged' in warnings[0] and warnings[0].endswith('using step 2')
+  assert '\n' not in warnings[0]
 
 
 def test_one_changed_bit_is_told(copied):
-  """Tensorstore itself does not see all of them."""
+  """Tensorstore itself does not see every changed bit."""
   path = files('params')['array data'](copied / '3')
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 1
@@ -133,16 +138,17 @@ def test_no_whole_step_is_an_error(copied):
 
 def test_a_story_that_does_not_fit_its_arrays_is_refused(copied):
   path = copied / '3' / 'run' / 'metadata'
-  story = json.loads(path.read_text())
-  story['config']['width'] = 64
-  path.write_text(json.dumps(story))
+  metadata = json.loads(path.read_text())
+  metadata['config']['width'] = 64
+  path.write_text(json.dumps(metadata))
   with pytest.raises(InputError, match='step 3 is damaged'):
     checkpoint.load_params(copied, step=3)
 
 
 @pytest.mark.parametrize('damaged', [
-    lambda story: [story], lambda story: story | {'checksums': {}}, lambda story: story | {'checksums': None},
-    lambda story: story | {'config': 3}, lambda story: {},
+    lambda metadata: [metadata], lambda metadata: metadata | {'checksums': {}},
+    lambda metadata: metadata | {'checksums': None},
+    lambda metadata: metadata | {'config': 3}, lambda metadata: {},
 ])
 def test_a_story_that_is_none_is_damage(copied, damaged):
   path = copied / '3' / 'run' / 'metadata'
@@ -152,22 +158,22 @@ def test_a_story_that_is_none_is_damage(copied, damaged):
 
 
 @pytest.mark.parametrize('change, message', [
-    (lambda story: story['config'].update(width=-1), 'width=-1'),
-    (lambda story: story['config'].update(dropout=.1), 'dropout'),
-    (lambda story: story.update(schema=99), 'schema 99'),
+    (lambda metadata: metadata['config'].update(width=-1), 'width=-1'),
+    (lambda metadata: metadata['config'].update(dropout=.1), 'dropout'),
+    (lambda metadata: metadata.update(schema=99), 'schema 99'),
 ])
 def test_a_story_of_another_version_is_refused(copied, change, message):
   path = copied / '3' / 'run' / 'metadata'
-  story = json.loads(path.read_text())
-  change(story)
-  path.write_text(json.dumps(story))
+  metadata = json.loads(path.read_text())
+  change(metadata)
+  path.write_text(json.dumps(metadata))
   with pytest.raises(InputError, match=message):
     checkpoint.load_params(copied)
 
 
 @pytest.mark.parametrize('directory, step, message', [
-    ('.', 9, 'no step 9; it has 1, 2, 3'), ('nowhere', None, 'no such directory'), ('3', None, 'no checkpoint'),
-    ('..', None, 'holds several runs; give one of'),
+    ('.', 9, 'no step 9; it has 1, 2, 3'), ('nowhere', None, 'no such directory'),
+    ('3', None, 'no checkpoint'), ('..', None, 'holds several runs; give one of'),
 ])
 def test_what_is_not_there_is_named(copied, directory, step, message):
   with pytest.raises(InputError, match=message):
@@ -196,7 +202,7 @@ def test_a_full_disk_is_told_before_anything_is_written(copied, monkeypatch):
   writer = checkpoint.Writer(copied, keep_steps=(1,))
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: SimpleNamespace(free=1000))
   with pytest.raises(InputError, match=f'cannot save to {copied}: No space left on device'):
-    writer.save(4, *state_of(4)[1:], STORY)
+    writer.save(4, *state_of(4)[1:], METADATA)
   writer.close()
   assert checkpoint.steps(copied) == [1, 2, 3]
 
@@ -212,18 +218,18 @@ writer = checkpoint.Writer({str(copied)!r}, keep_steps=(1,))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
-  writer.save(4, *test_checkpoint.state_of(4)[1:], test_checkpoint.STORY)
+  writer.save(4, *test_checkpoint.state_of(4)[1:], test_checkpoint.METADATA)
   writer.close()
 except InputError as error:
   sys.exit(str(error))
 '''
   here = Path(__file__).parent
-  done = subprocess.run([sys.executable, '-c', program], cwd=here, env=os.environ | {'PYTHONPATH': str(here.parent)},
-                        capture_output=True, text=True)
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=here,
+                        env=os.environ | {'PYTHONPATH': str(here.parent)})
   assert done.returncode == 1
   assert f'cannot save to {copied}' in done.stderr and 'File too large' in done.stderr
   assert_is_seed(checkpoint.load_params(copied)[1], 3)
   writer = checkpoint.Writer(copied)
-  writer.save(4, *state_of(4)[1:], STORY)
+  writer.save(4, *state_of(4)[1:], METADATA)
   writer.close()
   assert_is_seed(checkpoint.load_params(copied)[1], 4)

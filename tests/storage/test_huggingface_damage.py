@@ -1,27 +1,19 @@
-"""Broken and hostile directories of `transformers`: each is refused in one line that says where and why."""
+"""Broken and hostile directories of `transformers` are refused in one line that says why."""
 
 import json
 import os
-from pathlib import Path
 import pickle
-import shutil
 import struct
 
-from make_goldens import GOLDENS
 import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
-from directories import edit_config, edit_tensors
+from directories import assert_refused, edit_config, edit_tensors
 
 _LAYER = 'model.layers.1.'
-
-
-@pytest.fixture
-def copy(tmp_path):
-  """A golden checkpoint that a test may change."""
-  return lambda name: Path(shutil.copytree(GOLDENS / name, tmp_path / name))
+_JSON, _WEIGHTS = 'config.json', 'model.safetensors'
 
 
 def _remove(*names):
@@ -29,7 +21,8 @@ def _remove(*names):
 
 
 def _write(name, content):
-  return lambda path: (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  content = content if isinstance(content, bytes) else content.encode()
+  return lambda path: (path / name).write_bytes(content)
 
 
 def _config(**changes):
@@ -51,109 +44,125 @@ def _index(content):
 
 def _safetensors(header, data=b''):
   header = header if isinstance(header, bytes) else json.dumps(header).encode()
-  return _write('model.safetensors', struct.pack('<Q', len(header)) + header + data)
+  return _write(_WEIGHTS, struct.pack('<Q', len(header)) + header + data)
 
 
 def _truncate(path):
-  os.truncate(path / 'model.safetensors', (path / 'model.safetensors').stat().st_size - 1)
+  os.truncate(path / _WEIGHTS, (path / _WEIGHTS).stat().st_size - 1)
 
 
 def _pickled(path):
-  (path / 'model.safetensors').unlink()
+  (path / _WEIGHTS).unlink()
   (path / 'pytorch_model.bin').write_bytes(pickle.dumps({}))
 
 
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
-# Of golden 'qwen3_tied': how it is broken, the file that the message names, and what it says.
+# How the golden directory 'qwen3_tied' is broken, the file that the message names, and what the
+# message says of it.
 BROKEN = {
-    'no_config': (_remove('config.json'), 'config.json', 'is missing'),
-    'config_not_json': (_write('config.json', '{"a": '), 'config.json', 'is not JSON'),
-    'config_not_text': (_write('config.json', b'\xff\xfe\x00'), 'config.json', 'is not JSON'),
-    'config_not_object': (_write('config.json', '[1]'), 'config.json', 'must hold a JSON object'),
-    'config_deep': (_write('config.json', '[' * 100_000), 'config.json', 'is not JSON'),
-    'config_long_number': (_write('config.json', '{"a": ' + '9' * 10_000 + '}'), 'config.json', 'is not JSON'),
-    'no_model_type': (_config(model_type=...), 'config.json', 'gpt2, gpt_neox, llama, mistral, qwen2, qwen3 are'),
-    'model_type_list': (_config(model_type=['qwen3']), 'config.json', 'is not supported'),
-    'model_type': (_config(model_type='mamba\n'), 'config.json', r"model_type='mamba\n' is not supported"),
-    'model_type_long': (_config(model_type='x' * 10**6), 'config.json', 'is not supported'),
-    'architecture': (_config(architectures=['Qwen3ForSequenceClassification']), 'config.json', "'Qwen3ForCausalLM'"),
-    'field_missing': (_config(hidden_size=...), 'config.json', 'hidden_size is missing; it must be a whole number'),
-    'field_text': (_config(hidden_size='32'), 'config.json', "hidden_size='32' must be a whole number"),
-    'field_null': (_config(vocab_size=None), 'config.json', 'vocab_size=None must be a whole number'),
-    'field_bool': (_config(num_hidden_layers=True), 'config.json', 'num_hidden_layers=True must be'),
-    'field_float': (_config(num_hidden_layers=2.0), 'config.json', 'num_hidden_layers=2.0 must be'),
-    'field_zero': (_config(num_attention_heads=0), 'config.json', 'num_attention_heads=0 must be'),
-    'field_huge': (_config(head_dim=10**3000), 'config.json', 'must be a whole number from 1 to 2147483647'),
-    'product_huge': (_config(num_attention_heads=2**31 - 2, head_dim=2**31 - 2, hidden_size=2**31 - 2),
-                     'model.safetensors', 'config.json needs [96, 2147483646]'),
-    'layers_huge': (_config(num_hidden_layers=2**31 - 1), '', 'no safetensors file has tensor model.layers.2.'),
-    'width_huge': (_config(hidden_size=2**31 - 1), 'model.safetensors', 'config.json needs [96, 2147483647]'),
-    'flag': (_config(tie_word_embeddings='no'), 'config.json', "tie_word_embeddings='no' must be true or false"),
-    'epsilon_nan': (_config(rms_norm_eps=float('nan')), 'config.json', 'rms_norm_eps=nan must be a positive number'),
-    'epsilon_huge': (_config(rms_norm_eps=10**400), 'config.json', 'must be a positive number'),
-    'epsilon_negative': (_config(rms_norm_eps=-1e-6), 'config.json', 'must be a positive number'),
-    'activation': (_config(hidden_act='quick_gelu'), 'config.json', "hidden_act='quick_gelu' must be one of gelu_new"),
-    'heads': (_config(num_key_value_heads=3), 'config.json', 'num_kv_heads=3 does not divide num_heads=4'),
-    'odd_head': (_config(head_dim=15), 'config.json', 'head_size=15 is odd'),
-    'rope_type': (_config(rope_parameters=dict(rope_type='llama3', factor=8.0, rope_theta=1e4)), 'config.json',
-                  "rope_type='llama3' is not supported"),
-    'rope_scaling': (_config(rope_parameters=..., rope_scaling=dict(type='linear', factor=2.0)), 'config.json',
-                     "rope_type='linear' is not supported"),
-    'rope_nested': (_config(rope_parameters=dict(full_attention=dict(rope_theta=1e6))), 'config.json',
+    'no_config': (_remove(_JSON), _JSON, 'is missing'),
+    'config_not_json': (_write(_JSON, '{"a": '), _JSON, 'is not JSON'),
+    'config_not_text': (_write(_JSON, b'\xff\xfe\x00'), _JSON, 'is not JSON'),
+    'config_not_object': (_write(_JSON, '[1]'), _JSON, 'must hold a JSON object'),
+    'config_deep': (_write(_JSON, '[' * 100_000), _JSON, 'is not JSON'),
+    'config_long_number': (_write(_JSON, '{"a": ' + '9' * 10_000 + '}'), _JSON, 'is not JSON'),
+    'no_model_type': (_config(model_type=...),
+                      _JSON, 'gpt2, gpt_neox, llama, mistral, qwen2, qwen3 are'),
+    'model_type_list': (_config(model_type=['qwen3']), _JSON, 'is not supported'),
+    'model_type': (_config(model_type='mamba\n'), _JSON, r"model_type='mamba\n' is not supported"),
+    'model_type_long': (_config(model_type='x' * 10**6), _JSON, 'is not supported'),
+    'architecture': (_config(architectures=['Qwen3ForSequenceClassification']),
+                     _JSON, "'Qwen3ForCausalLM'"),
+    'field_missing': (_config(hidden_size=...),
+                      _JSON, 'hidden_size is missing; it must be a whole number'),
+    'field_text': (_config(hidden_size='32'), _JSON, "hidden_size='32' must be a whole number"),
+    'field_null': (_config(vocab_size=None), _JSON, 'vocab_size=None must be a whole number'),
+    'field_bool': (_config(num_hidden_layers=True), _JSON, 'num_hidden_layers=True must be'),
+    'field_float': (_config(num_hidden_layers=2.0), _JSON, 'num_hidden_layers=2.0 must be'),
+    'field_zero': (_config(num_attention_heads=0), _JSON, 'num_attention_heads=0 must be'),
+    'field_huge': (_config(head_dim=10**3000),
+                   _JSON, 'must be a whole number from 1 to 2147483647'),
+    'product_huge': (_config(
+        num_attention_heads=2**31 - 2, head_dim=2**31 - 2, hidden_size=2**31 - 2),
+                     _WEIGHTS, 'config.json needs [96, 2147483646]'),
+    'layers_huge': (_config(num_hidden_layers=2**31 - 1),
+                    '', 'no safetensors file has tensor model.layers.2.'),
+    'width_huge': (_config(hidden_size=2**31 - 1), _WEIGHTS, 'config.json needs [96, 2147483647]'),
+    'flag': (_config(tie_word_embeddings='no'),
+             _JSON, "tie_word_embeddings='no' must be true or false"),
+    'epsilon_nan': (_config(rms_norm_eps=float('nan')),
+                    _JSON, 'rms_norm_eps=nan must be a positive number'),
+    'epsilon_huge': (_config(rms_norm_eps=10**400), _JSON, 'must be a positive number'),
+    'epsilon_negative': (_config(rms_norm_eps=-1e-6), _JSON, 'must be a positive number'),
+    'activation': (_config(hidden_act='quick_gelu'),
+                   _JSON, "hidden_act='quick_gelu' must be one of gelu_new"),
+    'heads': (_config(num_key_value_heads=3), _JSON, 'num_kv_heads=3 does not divide num_heads=4'),
+    'odd_head': (_config(head_dim=15), _JSON, 'head_size=15 is odd'),
+    'rope_type': (_config(rope_parameters=dict(rope_type='llama3', factor=8.0, rope_theta=1e4)),
+                  _JSON, "rope_type='llama3' is not supported"),
+    'rope_scaling': (_config(rope_parameters=..., rope_scaling=dict(type='linear', factor=2.0)),
+                     _JSON, "rope_type='linear' is not supported"),
+    'rope_nested': (_config(rope_parameters=dict(full_attention=dict(rope_theta=1e6))), _JSON,
                     "RoPE with 'full_attention' is not supported"),
-    'rope_list': (_config(rope_parameters=[1]), 'config.json', 'rope_parameters=[1] must be a JSON object'),
-    'rope_twice': (_config(rope_theta=5e5), 'config.json', 'rope_theta is both'),
-    'rope_theta': (_config(rope_parameters=dict(rope_theta='big')), 'config.json', "rope_theta='big' must be"),
-    'rope_partial': (_config(partial_rotary_factor=0.5), 'config.json', 'partial_rotary_factor=0.5 is not supported'),
-    'window': (_config(use_sliding_window=True), 'config.json', 'use_sliding_window=True is not supported'),
-    'layer_types': (_config(layer_types=['full_attention', 'sliding_attention']), 'config.json', 'sliding_attention'),
-    'layer_types_number': (_config(layer_types=5), 'config.json', 'layer_types=5 must be a JSON array'),
-    'quantized': (_config(quantization_config={'bits': 4}), 'config.json', 'quantization_config'),
-    'no_weights': (_remove('model.safetensors'), '', 'has neither model.safetensors nor model.safetensors.index.json'),
+    'rope_list': (_config(rope_parameters=[1]), _JSON, 'rope_parameters=[1] must be a JSON object'),
+    'rope_twice': (_config(rope_theta=5e5), _JSON, 'rope_theta is both'),
+    'rope_theta': (_config(rope_parameters=dict(rope_theta='big')),
+                   _JSON, "rope_theta='big' must be"),
+    'rope_partial': (_config(partial_rotary_factor=0.5),
+                     _JSON, 'partial_rotary_factor=0.5 is not supported'),
+    'window': (_config(use_sliding_window=True), _JSON, 'use_sliding_window=True is not supported'),
+    'layer_types': (_config(layer_types=['full_attention', 'sliding_attention']),
+                    _JSON, 'sliding_attention'),
+    'layer_types_number': (_config(layer_types=5), _JSON, 'layer_types=5 must be a JSON array'),
+    'quantized': (_config(quantization_config={'bits': 4}), _JSON, 'quantization_config'),
+    'no_weights': (_remove(_WEIGHTS),
+                   '', 'has neither model.safetensors nor model.safetensors.index.json'),
     'pickle': (_pickled, 'pytorch_model.bin', 'save_pretrained('),
-    'truncated': (_truncate, 'model.safetensors', 'is not a whole safetensors file'),
-    'empty': (_write('model.safetensors', ''), 'model.safetensors', 'is not a whole safetensors file'),
-    'not_safetensors': (_write('model.safetensors', 'x' * 99), 'model.safetensors', 'is not a whole safetensors file'),
-    'header_huge': (_write('model.safetensors', struct.pack('<Q', 2**63) + b'{}'), 'model.safetensors', 'header'),
-    'header_type': (_safetensors(dict(a=dict(_F32, dtype='X\n'))), 'model.safetensors', 'is not a whole'),
-    'header_offsets': (_safetensors(dict(a=dict(_F32, data_offsets=[0, 8])), b'8' * 8), 'model.safetensors', 'shape'),
-    'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))), 'model.safetensors', 'overflow'),
+    'truncated': (_truncate, _WEIGHTS, 'is not a whole safetensors file'),
+    'empty': (_write(_WEIGHTS, ''), _WEIGHTS, 'is not a whole safetensors file'),
+    'not_safetensors': (_write(_WEIGHTS, 'x' * 99), _WEIGHTS, 'is not a whole safetensors file'),
+    'header_huge': (_write(_WEIGHTS, struct.pack('<Q', 2**63) + b'{}'), _WEIGHTS, 'header'),
+    'header_type': (_safetensors(dict(a=dict(_F32, dtype='X\n'))), _WEIGHTS, 'is not a whole'),
+    'header_offsets': (_safetensors(dict(a=dict(_F32, data_offsets=[0, 8])), b'8' * 8),
+                       _WEIGHTS, 'shape'),
+    'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))),
+                        _WEIGHTS, 'overflow'),
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), '',
                        'no safetensors file has tensor model.layers.1.mlp.up_proj.weight [48, 32]'),
-    'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), 'model.safetensors',
+    'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), _WEIGHTS,
                      'model.layers.1.mlp.up_proj.weight is [32, 48]; config.json needs [48, 32]'),
-    'tensor_dtype': (_tensors(mlp__up_proj__weight=np.ones((48, 32), np.int32)), 'model.safetensors',
-                     'model.layers.1.mlp.up_proj.weight is I32; config.json needs F32 or F16 or BF16'),
-    'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), 'model.safetensors',
+    'tensor_dtype': (_tensors(mlp__up_proj__weight=np.ones((48, 32), np.int32)), _WEIGHTS,
+                     'model.layers.1.mlp.up_proj.weight is I32; '
+                     'config.json needs F32 or F16 or BF16'),
+    'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), _WEIGHTS,
                        "tensor 'model.layers.1.self_attn.q_proj.bias' has no place in this model"),
-    'tensor_third_layer': (_config(num_hidden_layers=1), 'model.safetensors', "tensor 'model.layers.1."),
+    'tensor_third_layer': (_config(num_hidden_layers=1), _WEIGHTS, "tensor 'model.layers.1."),
     'tensor_twice': (lambda path: edit_tensors(path, lambda tensors: tensors.update(
-        {'norm.weight': tensors['model.norm.weight']})), 'model.safetensors', 'is a second'),
-    'untied': (_config(tie_word_embeddings=False), '', 'no safetensors file has tensor lm_head.weight [96, 32]'),
+        {'norm.weight': tensors['model.norm.weight']})), _WEIGHTS, 'is a second'),
+    'untied': (_config(tie_word_embeddings=False),
+               '', 'no safetensors file has tensor lm_head.weight [96, 32]'),
 }
-# Of golden 'llama_tied_sharded'.
+# The same of the golden directory 'llama_tied_sharded'.
 _SHARD, _INDEX = 'model-00002-of-00002.safetensors', 'model.safetensors.index.json'
 BROKEN_SHARDS = {
     'index_not_json': (_write(_INDEX, 'x'), _INDEX, 'is not JSON'),
     'index_empty': (_index({}), _INDEX, 'weight_map=None must be a JSON object'),
-    'index_list': (_index(dict(weight_map=['a'])), _INDEX, "weight_map=['a'] must be a JSON object"),
-    'index_parent': (_index(dict(weight_map=dict(a='../model.safetensors'))), _INDEX, "'../model.safetensors' must be"),
-    'index_absolute': (_index(dict(weight_map=dict(a='/etc/passwd'))), _INDEX, "shard '/etc/passwd' must be"),
+    'index_list': (_index(dict(weight_map=['a'])),
+                   _INDEX, "weight_map=['a'] must be a JSON object"),
+    'index_parent': (_index(dict(weight_map=dict(a='../model.safetensors'))),
+                     _INDEX, "'../model.safetensors' must be"),
+    'index_absolute': (_index(dict(weight_map=dict(a='/etc/passwd'))),
+                       _INDEX, "shard '/etc/passwd' must be"),
     'index_number': (_index(dict(weight_map=dict(a=3))), _INDEX, 'shard 3 must be'),
-    'index_newline': (_index(dict(weight_map=dict(a='a\n.safetensors'))), _INDEX, 'must be the name'),
-    'shard_missing': (_remove(_SHARD), _SHARD, 'is missing; model.safetensors.index.json asks for it'),
-    'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))), '', 'no safetensors file has tensor'),
+    'index_newline': (_index(dict(weight_map=dict(a='a\n.safetensors'))),
+                      _INDEX, 'must be the name'),
+    'shard_missing': (_remove(_SHARD),
+                      _SHARD, 'is missing; model.safetensors.index.json asks for it'),
+    'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))),
+                       '', 'no safetensors file has tensor'),
     'whole_heads': (_config(num_attention_heads=5),
-                    'config.json', 'num_attention_heads=5 does not divide hidden_size=32'),
+                    _JSON, 'num_attention_heads=5 does not divide hidden_size=32'),
 }
-
-
-def assert_refused(path, file, words):
-  with pytest.raises(InputError) as error:
-    huggingface.load(path)
-  message = str(error.value)
-  assert message.startswith(str(path)) and file in message and words in message and len(message) < 1000
-  assert '\n' not in message
 
 
 @pytest.mark.parametrize('name', BROKEN)
@@ -178,17 +187,9 @@ def test_no_directory(tmp_path):
   assert_refused(tmp_path / 'file', '', 'is not a directory')
 
 
-def test_parallel_residual_is_refused_also_where_absent(copy):
-  path = copy('gpt_neox')
-  edit_config(path, use_parallel_residual=...)
-  assert_refused(path, 'config.json', 'use_parallel_residual=True is not supported; False is')
-  edit_config(path, use_parallel_residual=False, rope_parameters=...)
-  assert_refused(path, 'config.json', 'partial_rotary_factor=0.25 is not supported; 1.0 is')
-
-
 def test_any_damage_to_the_header_is_refused_or_harmless(copy):
   path = copy('qwen3_tied')
-  whole = (path / 'model.safetensors').read_bytes()
+  whole = (path / _WEIGHTS).read_bytes()
   end = 8 + struct.unpack('<Q', whole[:8])[0]
   rng = np.random.default_rng(0)
   refused = 0
@@ -196,7 +197,7 @@ def test_any_damage_to_the_header_is_refused_or_harmless(copy):
     damaged = bytearray(whole)
     for position in rng.integers(end, size=3):
       damaged[position] = rng.integers(256)
-    (path / 'model.safetensors').write_bytes(damaged)
+    (path / _WEIGHTS).write_bytes(damaged)
     try:
       huggingface.load(path)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""`huggingface.save`: what `transformers` computes from it, what comes back, and what is refused."""
+"""What `huggingface.save` writes is what `transformers` computes with and what comes back."""
 
 import dataclasses
 import functools
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import jax
-import make_goldens
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -15,39 +14,44 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
-from directories import assert_close, assert_same, logits, quiet_transformers
+from directories import assert_close, assert_same, logits
+import make_goldens
 
 GOLDENS = make_goldens.GOLDENS
-_TINY = dict(num_layers=2, num_heads=4, width=32, mlp_width=48, vocab_size=96, length=256, norm_epsilon=0.03)
-_LLAMA = dict(_TINY, norm='rmsnorm', activation='silu', gated_mlp=True, output_bias=False, mlp_bias=False)
+_TINY = dict(num_layers=2, num_heads=4, width=32, mlp_width=48, vocab_size=96, length=256,
+             norm_epsilon=0.03)
+_LLAMA = dict(_TINY, norm='rmsnorm', activation='silu', gated_mlp=True, output_bias=False,
+              mlp_bias=False)
 
-# What `save` must find a family for: the family, and the configuration.
+# Configurations that `save` can write, and the family that it must find for each.
 SAVED = {
     'learned_positions': ('gpt2', dict(_TINY, positions='learned', rope_theta=123.0)),
-    'learned_untied_relu': ('gpt2', dict(_TINY, positions='learned', tied_head=False, activation='relu')),
+    'learned_untied_relu': (
+        'gpt2', dict(_TINY, positions='learned', tied_head=False, activation='relu')),
     'paper_gpt2': ('gpt_neox', _TINY),
-    'untied_no_attention_bias': ('gpt_neox', dict(_TINY, tied_head=False, qkv_bias=False, output_bias=False,
-                                                  activation='gelu', rope_theta=300.0)),
+    'untied_no_attention_bias': (
+        'gpt_neox', dict(_TINY, tied_head=False, qkv_bias=False, output_bias=False,
+                         activation='gelu', rope_theta=300.0)),
     'paper_llama2': ('llama', dict(_LLAMA, qkv_bias=False, tied_head=False)),
-    'grouped_biased_wide_heads': ('llama', dict(_LLAMA, num_kv_heads=1, head_size=12, output_bias=True, mlp_bias=True,
-                                                activation='gelu_tanh')),
-    'indivisible_width': ('mistral', dict(_LLAMA, qkv_bias=False, num_heads=3, head_size=10, num_kv_heads=1)),
+    'grouped_biased_wide_heads': (
+        'llama', dict(_LLAMA, num_kv_heads=1, head_size=12, output_bias=True, mlp_bias=True,
+                      activation='gelu_tanh')),
+    'indivisible_width': (
+        'mistral', dict(_LLAMA, qkv_bias=False, num_heads=3, head_size=10, num_kv_heads=1)),
     'paper_qwen2': ('qwen2', dict(_LLAMA, num_kv_heads=2, rope_theta=1e6, tied_head=False)),
     'qwen2_wide_heads': ('qwen2', dict(_LLAMA, num_kv_heads=2, head_size=12)),
-    'qk_norm': ('qwen3', dict(_LLAMA, num_kv_heads=2, head_size=16, qkv_bias=False, qk_norm=True, tied_head=False)),
+    'qk_norm': (
+        'qwen3', dict(_LLAMA, num_kv_heads=2, head_size=16, qkv_bias=False, qk_norm=True,
+                      tied_head=False)),
 }
 
 
 def random_params(config, seed=0):
   rng = np.random.default_rng(seed)
   shapes = jax.eval_shape(functools.partial(init_params, config), 0)
-  draw = lambda path, leaf: (path[-1].key == 'scale') + 0.25 * rng.normal(size=leaf.shape).astype(np.float32)
+  noise = lambda leaf: 0.25 * rng.normal(size=leaf.shape).astype(np.float32)
+  draw = lambda path, leaf: (path[-1].key == 'scale') + noise(leaf)
   return jax.tree_util.tree_map_with_path(draw, shapes)
-
-
-@pytest.fixture
-def transformers():
-  return quiet_transformers()
 
 
 @pytest.mark.parametrize('name', SAVED)
@@ -110,7 +114,8 @@ def test_goldens_saved_again_are_the_same(tmp_path):
     (dict(num_heads=5, head_size=6), 'num_heads=5 does not divide width=32'),
     (dict(_LLAMA, positions='learned', qkv_bias=False), "positions='learned'"),
     (dict(_LLAMA, gated_mlp=False, qkv_bias=False), 'gated_mlp=False'),
-    (dict(_LLAMA, num_heads=5, head_size=6, mlp_bias=True, output_bias=True), 'num_attention_heads=5 does not divide'),
+    (dict(_LLAMA, num_heads=5, head_size=6, mlp_bias=True, output_bias=True),
+     'num_attention_heads=5 does not divide'),
     (dict(_LLAMA, mlp_bias=True), 'llama comes near, but for qkv_bias=True'),
 ], ids=str)
 def test_save_refuses_what_transformers_lacks(fields, word, tmp_path):
@@ -126,10 +131,12 @@ def test_save_refuses_other_params(tmp_path):
   params = random_params(config)
   with pytest.raises(InputError, match='head is absent and should be float32'):
     huggingface.save(tmp_path / 'saved', dataclasses.replace(config, tied_head=False), params)
-  with pytest.raises(InputError, match=r'embedding is float32\[96, 32\] and should be float32\[95, 32\]'):
+  message = r'embedding is float32\[96, 32\] and should be float32\[95, 32\]'
+  with pytest.raises(InputError, match=message):
     huggingface.save(tmp_path / 'saved', dataclasses.replace(config, vocab_size=95), params)
+  half = jax.tree.map(lambda leaf: leaf.astype(np.float16), params)
   with pytest.raises(InputError, match='is float16'):
-    huggingface.save(tmp_path / 'saved', config, jax.tree.map(lambda leaf: leaf.astype(np.float16), params))
+    huggingface.save(tmp_path / 'saved', config, half)
   assert not list(tmp_path.iterdir())
 
 
@@ -164,7 +171,8 @@ def test_saved_for_versions_4_of_transformers_too(tmp_path):
     huggingface.save(tmp_path / name, config, random_params(config))
     with safe_open(tmp_path / name / 'model.safetensors', framework='np') as file:
       assert file.metadata() == {'format': 'pt'}
-  neox, qwen = (json.loads((tmp_path / name / 'config.json').read_text()) for name in ('paper_gpt2', 'paper_qwen2'))
+  stored = lambda name: json.loads((tmp_path / name / 'config.json').read_text())
+  neox, qwen = stored('paper_gpt2'), stored('paper_qwen2')
   assert (neox['rotary_emb_base'], neox['rotary_pct'], qwen['rope_theta']) == (500.0, 1.0, 500.0)
 
 

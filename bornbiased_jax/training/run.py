@@ -1,0 +1,98 @@
+"""All that defines a training run."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from bornbiased_jax.configs import ModelConfig, check_count
+from bornbiased_jax.data.corpus import Corpus
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import as_seed
+from bornbiased_jax.models.sharding import batch_shards
+from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.training.step import Recipe
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One training run, of one network or of several that differ in their seeds.
+
+  Args:
+    config: the architecture.
+    recipe: how it is trained.
+    seeds: one network per seed. All see the same data in the same order; if
+      there are several, they train together under vmap.
+    data: the text to train on.
+    validation: the text to evaluate on.
+    data_seed: seed of the order of the data, independent of `seeds`.
+    directory: folder of the run; each network has a folder seed_SEED in it.
+    mesh: devices to train on, from `models.make_mesh`.
+    keep_steps: steps whose checkpoints are never removed. Those of the first
+      and the last step always stay.
+    save_every: steps between checkpoints. The latest two stay.
+    evaluate_every: steps between evaluations.
+    validation_sequences: largest number of sequences in an evaluation.
+    resume: a run, or a folder of runs, to go on from with its optimizer state.
+    init_from: a run, a folder of runs, or a `transformers` directory from
+      which to take the parameters alone.
+
+  Raises:
+    InputError: a seed is given twice or outside its range, an interval is
+      below one step, the mesh does not divide the batch, several networks
+      would train on several devices, or sequences are longer than the model's.
+  """
+
+  config: ModelConfig
+  recipe: Recipe
+  seeds: tuple[int, ...]
+  data: Corpus
+  validation: Corpus
+  data_seed: int
+  directory: Path
+  mesh: Mesh
+  keep_steps: tuple[int, ...] = ()
+  save_every: int = 1000
+  evaluate_every: int = 1000
+  validation_sequences: int = 64
+  resume: str | os.PathLike | None = None
+  init_from: str | os.PathLike | None = None
+
+  def __post_init__(self):
+    if len({int(as_seed(seed)) for seed in self.seeds}) != len(self.seeds):
+      raise InputError(f'seeds={self.seeds} has one of them twice')
+    for name in ('save_every', 'evaluate_every', 'validation_sequences'):
+      check_count(name, getattr(self, name))
+    self._check_batch()
+    if self.together and self.mesh.size > 1:
+      raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '
+                       f'{self.mesh.size}, so train them one after another, each as a run of '
+                       'its own')
+    if self.recipe.length > self.config.length:
+      raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
+                       f'length={self.config.length}')
+
+  def _check_batch(self):
+    recipe, shards = self.recipe, batch_shards(self.mesh)
+    if recipe.batch_size // recipe.accumulation % shards:
+      raise InputError(
+          f'batch_size={recipe.batch_size} in accumulation={recipe.accumulation} parts cannot be '
+          f'spread over data x fsdp = {shards} devices; choose a multiple of '
+          f'{recipe.accumulation * shards}')
+
+  @property
+  def together(self) -> bool:
+    """Whether there are several networks, so that states have a leading axis of networks."""
+    return len(self.seeds) > 1
+
+  @property
+  def directories(self) -> list[Path]:
+    """The folder of each network, in the order of `seeds`."""
+    return [self.directory / f'seed_{seed}' for seed in self.seeds]
+
+  def metadata(self, seed: int, parent: dict | None) -> dict:
+    """What the checkpoints of one network say about their run, as JSON."""
+    return checkpoint.as_metadata(
+        config=self.config, recipe=self.recipe, seed=seed, parent=parent,
+        data=self.data.metadata(), data_seed=self.data_seed)

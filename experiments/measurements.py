@@ -1,0 +1,69 @@
+"""What the experiments on ensembles measure of a network, and which rows they keep of it."""
+
+import jax.numpy as jnp
+from scipy import stats
+
+from bornbiased_jax.analysis import inter_sequence, predictions
+from bornbiased_jax.analysis.statistics import Statistic, combine
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models.transformer import Transformer
+
+
+def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
+  """Statistics of the last position, over sequences.
+
+  Results: `preference`, which tokens the network predicts; `direction`, the
+  contraction direction; `layers`, the similarity of sequences after each
+  layer, with its std over pairs if `pair_std` is true.
+  """
+  return combine({
+      'preference': predictions(config.vocab_size),
+      'direction': inter_sequence('hidden_last'),
+      'layers': inter_sequence('residual_last', pair_std=pair_std),
+  })
+
+
+def contraction(config: ModelConfig) -> Statistic:
+  """`preference`, with the std of the similarities over pairs of sequences."""
+  return preference(config, pair_std=True)
+
+
+def direction_token(config: ModelConfig):
+  """The token that the contraction direction predicts, as the `readout` of `ensemble.measure`.
+
+  It is the argmax of the LM head W_U applied to the direction (Finding 2.2).
+  """
+
+  def readout(params, sums):
+    logits_V = Transformer(config).apply(
+        {'params': params}, sums['direction']['unit_sum'], method='unembed')
+    return {'direction_top1_id': jnp.argmax(logits_V)}
+
+  return readout
+
+
+def contraction_row(measured: dict) -> dict:
+  """The row of a network of which `contraction` and `direction_token` were measured."""
+  return {
+      **measured['preference'],
+      'direction_top1_id': measured['direction_top1_id'],
+      **layers_row(measured['layers']),
+      'inter_sequence_cosine': measured['layers']['cosine'][-1],
+  }
+
+
+def layers_row(measured: dict) -> dict:
+  """Similarity of sequences after each layer, and its std over pairs."""
+  return {'layer_cosine': measured['cosine'], 'layer_cosine_std': measured['cosine_std']}
+
+
+def direction_agreement(rows: list[dict]) -> dict:
+  """How often the contraction direction predicts the network's preferred token (Finding 2.2).
+
+  Returns:
+    `direction_agreement`, the share of rows, and `direction_agreement_ci95`,
+    its exact binomial interval.
+  """
+  agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
+  return {'direction_agreement': agree / len(rows),
+          'direction_agreement_ci95': list(stats.binomtest(agree, len(rows)).proportion_ci())}

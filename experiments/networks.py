@@ -1,0 +1,122 @@
+"""The networks that experiments compare: what they read, and where a training study keeps them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from tqdm import tqdm
+
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import METHODS, Fingerprint, fingerprint, fingerprints, seedprint
+from bornbiased_jax.lineage.methods import Score, Subject
+from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.storage import checkpoint
+from experiments import command_line
+from experiments.command_line import Setting, flagged
+from experiments.parsing import choice, listed, optional, whole
+
+SETTINGS = command_line.SETTINGS | {
+    'num_ids': Setting(optional(whole),
+                       'random token ids are drawn below this number, so that networks of '
+                       'different vocabularies read the same; if not given, from the whole '
+                       'vocabulary'),
+    'study': Setting(str, 'folder of experiments.training_study, whose checkpoints are compared',
+                     hint='a folder of experiments.training_study'),
+    'methods': Setting(listed(choice(*METHODS)),
+                       f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}'),
+}
+PROBE = dict(probe='tokens', num_sequences=2000, length=64, probe_seed=0, num_ids=None)
+
+
+def probe_of(settings: SimpleNamespace) -> Probe:
+  """What the networks read."""
+  return Probe(settings.probe, settings.num_sequences, settings.length, settings.probe_seed,
+               settings.num_ids)
+
+
+def take(name: str, probe: Probe, cache: Path) -> Fingerprint:
+  """The fingerprint of the network `name`, from the folder `cache` if it is there."""
+  with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
+    return fingerprint(name, probe, cache, on_batch=bar.update)
+
+
+def look_up(name: str) -> ModelConfig | None:
+  """The model of a network, None for a saved fingerprint; raises InputError if there is none."""
+  if not name.endswith('.npz'):
+    return load_config(name)
+  fingerprints.load(name)
+  return None
+
+
+def check_probe(models: dict[str, ModelConfig | None], probe: Probe) -> None:
+  """Checks that networks can read the probe, and that those of one width read the same.
+
+  Args:
+    models: the model of each network by its name; None for a saved fingerprint.
+    probe: what they are to read.
+
+  Raises:
+    InputError: the probe is longer than a network's sequences, or networks of
+      different vocabularies would draw different tokens.
+  """
+  first = {}
+  for name, model in models.items():
+    if model:
+      check_length(probe.length, model, name)
+      other, size = first.setdefault(model.width, (name, model.vocab_size))
+      if probe.kind == 'tokens' and not probe.num_ids and model.vocab_size != size:
+        raise InputError(
+            f'--num_ids: {other} knows {size} token ids and {name} {model.vocab_size}; give '
+            f'--num_ids={min(size, model.vocab_size)} or less, so that all read the same')
+
+
+def check_length(length: int, config: ModelConfig, name: str) -> None:
+  """Raises InputError for sequences that the network `name` cannot read."""
+  if length > config.length:
+    raise InputError(f'--length: {length} exceeds the {config.length} positions of {name}')
+
+
+def check_sequences(settings: SimpleNamespace, config: ModelConfig) -> None:
+  """Checks the sequences that networks of one architecture read, before anything runs.
+
+  Raises:
+    InputError: they are too long for the networks, or too few to project out
+      what two networks read in common.
+  """
+  check_length(settings.length, config, 'the networks')
+  flagged('num_sequences', seedprint.check_projectable, settings.num_sequences, config.width)
+
+
+def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
+  """The run of a seed in the study.
+
+  The one on 'english' must be there. The one on 'python' need not, because only
+  some networks are continued.
+  """
+  run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
+  if phase == 'english' and 0 not in checkpoint.steps(run):
+    raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of '
+                     'experiments.training_study, or other --seeds')
+  return run
+
+
+def with_others(seeds: list[int]) -> list[tuple[int, int]]:
+  """Each seed paired with the next, and the last with the first."""
+  if len(seeds) < 2:
+    raise InputError('--seeds: at least two, since networks of different seeds are compared')
+  return list(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
+
+
+def subject(config: ModelConfig, params: dict, settings: SimpleNamespace) -> Subject:
+  """A network as the methods of `METHODS` take it."""
+  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
+  return Subject(config, params, probe)
+
+
+def compare(method: str, base: Subject, suspect: Subject) -> Score:
+  """Score and log10 p; the score is None if the method cannot compare these architectures."""
+  try:
+    return METHODS[method].score(base, suspect)
+  except InputError:
+    return Score(None)

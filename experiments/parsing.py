@@ -1,0 +1,83 @@
+"""From the text of a flag to its value, which results.json can hold; a mistake is an InputError."""
+
+from collections.abc import Callable
+import math
+import re
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+
+MAX_SEED = 2**32 - 1
+
+
+def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
+  if not text.isdecimal() or not lowest <= int(text) <= highest:
+    raise InputError(f'{text!r} is not a whole number from {lowest} to {highest}')
+  return int(text)
+
+
+def number(text: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value < math.inf:
+    raise InputError(f'{text!r} is not a number of at least 0')
+  return value
+
+
+def positive(text: str) -> float:
+  if not (value := number(text)):
+    raise InputError(f'{text!r} is not a number above 0')
+  return value
+
+
+def listed(parse: Callable[[str], list | str | int]):
+  """The parser of comma-separated values, each given once; a part may be several of them."""
+
+  def parse_list(text):
+    values = []
+    for part in text.split(','):
+      value = parse(part.strip())
+      values.extend(value if isinstance(value, list) else [value])
+    if len(set(values)) < len(values):
+      raise InputError(f'{text!r} names one twice')
+    return values
+
+  return parse_list
+
+
+def seed_range(text: str) -> list[int]:
+  """'42' → [42]; '0-3' → [0, 1, 2, 3]."""
+  match = re.fullmatch(r'(\d+)(?:-(\d+))?', text)
+  if not match:
+    raise InputError(f'{text!r} is neither a seed, as 42, nor a range, as 0-99')
+  first, last = (whole(part, 0) for part in (match[1], match[2] or match[1]))
+  if not first <= last < first + 10**6:
+    raise InputError(f'{text!r} must run upwards, over a million seeds at most')
+  return list(range(first, last + 1))
+
+
+def preset_name(text: str) -> str:
+  configs.get(text)
+  return text
+
+
+def choice(*choices: str):
+  """The parser of one of a few words."""
+  def parse(text):
+    if text not in choices:
+      raise InputError(f'{text!r} is not one of {", ".join(choices)}')
+    return text
+  return parse
+
+
+def optional(parse):
+  """The parser that also takes 'none': no value, which leaves the choice to the program."""
+  def parsed(text):
+    try:
+      return None if text == 'none' else parse(text)
+    except InputError as error:
+      raise InputError(f"{error}, nor 'none'") from None
+
+  return parsed

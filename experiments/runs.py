@@ -1,0 +1,170 @@
+"""From settings of training to trained networks, and the report on their losses."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+from matplotlib.figure import Figure
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.environment import environment
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.models import sharding
+from bornbiased_jax.training import Run, loop, monitor, start
+from experiments import training_settings
+from experiments.command_line import flagged, name_flags
+from experiments.networks import check_length
+from experiments.results import make_directory, table, write_json
+
+# Below this width one network does not fill an accelerator. On two CPU cores several at once took
+# 0.64 to 1.1 times as long as one after another (`benchmark training`).
+TOGETHER_WIDTH = 256
+HELD_OUT = 0.05
+
+
+def train(settings: SimpleNamespace, output_dir: Path) -> None:
+  """Trains a network for each seed, or goes on with it, and writes the report on all of them.
+
+  Args:
+    settings: those of `training_settings`.
+    output_dir: gets a folder seed_SEED per network, results.json and figure.png.
+
+  Raises:
+    InputError: settings that contradict each other, or `loop.train`'s.
+  """
+  rates = [loop.train(run) for run in runs_of(settings, output_dir)]
+  if jax.process_index() == 0:
+    metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
+    summary = [summarize(seed, lines) for seed, lines in metrics.items()]
+    write('pretrain', recorded(settings), output_dir, summary, figure(metrics), rates=rates)
+
+
+def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
+  """The runs, one after another, into which memory and devices divide the seeds."""
+  training_settings.check(settings)
+  data, validation = texts(settings)
+  config = model(settings, data)
+  mesh = sharding.make_mesh(settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
+  together = how_many_together(settings, config.width, mesh.size)
+  make_directory(output_dir)
+  return [
+      name_flags(
+          Run, config=config, recipe=training_settings.recipe_of(settings),
+          seeds=tuple(settings.seeds[first:first + together]), data=data, validation=validation,
+          data_seed=settings.data_seed, directory=output_dir, mesh=mesh,
+          keep_steps=tuple(settings.keep_steps or ()), save_every=settings.save_every,
+          evaluate_every=settings.evaluate_every,
+          validation_sequences=settings.validation_sequences, resume=settings.resume,
+          init_from=settings.init_from)
+      for first in range(0, len(settings.seeds), together)]
+
+
+def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -> int:
+  """How many networks train at once: --together, or all if they are small and on one device."""
+  is_small = width <= TOGETHER_WIDTH and num_devices == 1
+  wanted = settings.together or (len(settings.seeds) if is_small else 1)
+  together = min(wanted, len(settings.seeds))
+  if together > 1 and num_devices > 1:
+    raise InputError(f'--together: {together} networks train together on one device only, and here '
+                     f'are {num_devices}; give --together=1')
+  return together
+
+
+def load_text(flag: str, spec: str, tokenizer: tokenizers.Tokenizer) -> corpus.Corpus:
+  """The text that a flag names; of one too large for memory, the error names the program to use."""
+  try:
+    return flagged(flag, corpus.load, spec, tokenizer)
+  except InputError as error:
+    message = str(error).replace('corpus.write', 'python -m experiments.tokenize_text')
+    raise InputError(message) from None
+
+
+def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
+  """What to train on, and what to evaluate on."""
+  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  data = load_text('data', settings.data, tokenizer)
+  if settings.valid:
+    return data, load_text('valid', settings.valid, tokenizer)
+  return corpus.hold_out(data, HELD_OUT)
+
+
+def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig:
+  """The preset, or what the parent is, with the settings that do not change its shape."""
+  names = ('dtype', 'remat', 'intervention', 'intervention_position', 'intervention_strength')
+  own = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
+  if parent(settings):
+    config = dataclasses.replace(parent_config(settings), **own)
+  else:
+    length = settings.max_length or max(settings.length, configs.get(settings.config).length)
+    config = configs.get(settings.config, vocab_size=settings.vocab_size or data.vocab_size,
+                         length=length, **own)
+  check_length(settings.length, config, 'the model')
+  for name in ('intervention_position', 'intervention_strength'):
+    if name in own and config.intervention not in configs.AT_ONE_POSITION:
+      raise InputError(f'--{name}: only with an --intervention at one position, of '
+                       f'{", ".join(configs.AT_ONE_POSITION)}')
+  return config
+
+
+def parent(settings: SimpleNamespace) -> str | None:
+  """Where parameters come from, if not from seeds."""
+  return settings.resume or settings.init_from
+
+
+def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
+  """The model of a run, of a folder of runs (of its first), or of a transformers directory."""
+  for name in ('vocab_size', 'max_length'):
+    if getattr(settings, name):
+      raise InputError(f'--{name}: the parent brings its own')
+  flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
+  if not Path(source).expanduser().is_dir():
+    raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
+                     'nor a transformers model')
+  first = next(iter(start.runs_in(source)), source)
+  config = flagged(flag, load_config, str(first))
+  flagged('seeds', start.parents_of, source, settings.seeds)
+  return config
+
+
+def recorded(settings: SimpleNamespace) -> dict:
+  """The settings as results.json has them: without a preset if the model is the parent's."""
+  return vars(settings) | ({'config': None} if parent(settings) else {})
+
+
+def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict], drawn: Figure,
+          **more) -> None:
+  """Writes results.json and the loss curves, and prints the summary as a table."""
+  write_json(output_dir / 'results.json', {
+      'experiment': experiment, 'settings': settings, 'environment': environment(), **more,
+      'summary': summary})
+  plotting.save(drawn, output_dir / 'figure.png')
+  shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
+  print(table([{name: shown(value) for name, value in row.items()} for row in summary]))
+  print(f'wrote {output_dir}/results.json and {output_dir}/figure.png, beside the checkpoints')
+
+
+def summarize(seed: int, lines: list[dict]) -> dict:
+  """A row per network: its training loss over the last twentieth of the steps, and validation."""
+  trained = [line for line in lines if 'loss' in line]
+  evaluated = [line for line in lines if 'perplexity' in line]
+  tail = np.mean([line['loss'] for line in trained[-max(1, len(trained) // 20):]])
+  return {'seed': seed, 'step': trained[-1]['step'], 'loss': float(tail),
+          'validation_loss': evaluated[-1]['validation_loss'],
+          'perplexity': evaluated[-1]['perplexity']}
+
+
+def figure(metrics_of_seed: dict[int, list[dict]]) -> Figure:
+  """Training loss, smoothed over a hundredth of the run, and validation loss as dots."""
+  with plotting.style():
+    drawn = plotting.figure(6, 3.4)
+    ax = drawn.subplots()
+    for seed, lines in metrics_of_seed.items():
+      plotting.loss_curve(ax, lines, label=f'seed {seed}')
+    ax.set(xlabel='optimizer step', ylabel='loss (nats per token)',
+           title='Training loss (line), validation loss (dots)')
+    ax.legend(ncols=1 + len(metrics_of_seed) // 6)
+  return drawn

@@ -1,0 +1,55 @@
+"""What experiments.attention_sink measures of one network."""
+
+import numpy as np
+
+from bornbiased_jax.analysis import attention_sink
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data import Corpus
+from experiments.results import ci95
+
+
+def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], settings,
+            lengths: list[int]) -> dict:
+  """Sinks at the first position and at --position, by length, and what stands out.
+
+  Sink rates of single heads, and what stands out, are at the longest length.
+  """
+  tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
+  received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
+  row = {'lengths': lengths}
+  for name, position in (('first', 0), ('position', settings.position)):
+    sinks = [attention_sink.rate_of(weight_NLHT, config, position) for weight_NLHT in received]
+    row |= {f'{name}_rate': [sink.rate for sink in sinks],
+            f'{name}_rate_ci95': [ci95(sink.rate_N) for sink in sinks],
+            f'{name}_weight': [float(sink.weight_NLH.mean()) for sink in sinks],
+            f'{name}_floor': [sink.floor for sink in sinks],
+            f'{name}_rate_LH': sinks[-1].rate_LH,
+            f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
+  row |= attention_sink.diagnostics(config, params, tokens_NT)
+  row['effective_rank_L'] = attention_sink.effective_rank(config, params, tokens_NT)
+  return row | strongest_neurons(config, params, tokens_NT)
+
+
+def strongest_neurons(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict:
+  """The MLP unit of each layer that the first token excites most."""
+  neurons = attention_sink.super_neurons(config, params, tokens_NT)
+  top_L = neurons['activation_LF'].argmax(axis=-1)
+  at_top = lambda name: np.take_along_axis(neurons[name], top_L[:, None], axis=-1)[:, 0]
+  return {'super_neuron_L': top_L, 'super_activation_L': at_top('activation_LF'),
+          'super_concentration_L': at_top('concentration_LF')}
+
+
+def draw_sequences(tokens: np.ndarray, settings) -> np.ndarray:
+  """Ids [num_sequences, longest] from random places of a text."""
+  longest = settings.lengths[-1]
+  random = np.random.default_rng(settings.probe_seed)
+  start_N = random.integers(0, len(tokens) - longest, settings.num_sequences)
+  return np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
+
+
+def losses(config: ModelConfig, params: dict, texts: dict[str, Corpus],
+           settings) -> dict[str, float]:
+  """Mean loss on each text, in nats per token."""
+  most = settings.loss_sequences * settings.length + 1
+  strided = lambda tokens: attention_sink.strided_loss(config, params, tokens, settings.length)
+  return {name: strided(text.tokens[:most]) for name, text in texts.items()}

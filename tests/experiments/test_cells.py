@@ -1,0 +1,88 @@
+"""The loop over cells and seeds: what it measures, in which chunks, and what it leaves out."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
+from bornbiased_jax.models import flops
+from experiments import cells
+from experiments.results import Results
+
+SETTINGS = SimpleNamespace(seeds=[3, 1, 2, 0], num_sequences=6, **cells.STACK)
+
+
+def row(measured):
+  return {'cosine': measured['cosine']}
+
+
+def stacks():
+  """Two cells, of one and of two layers; the second has seeds of its own."""
+  statistic = inter_sequence('residual_last')
+  one, two = (cells.stack_cell({'layers': depth}, StackConfig(('mlp',) * depth, 8, 8), 2, SETTINGS,
+                               statistic, row) for depth in (1, 2))
+  return [one, two._replace(seeds=[7, 5])]
+
+
+def measured(directory, **settings):
+  results = Results(directory, 'stacks', SETTINGS)
+  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | settings), results)
+  return results
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  """The seeds that `ensemble.measure` is asked for, one list per call."""
+  calls, measure = [], ensemble.measure
+
+  def spy(network, statistic, probe, seeds, **how):
+    calls.append(list(seeds))
+    return measure(network, statistic, probe, seeds, **how)
+
+  monkeypatch.setattr(ensemble, 'measure', spy)
+  return calls
+
+
+def test_every_cell_has_a_row_for_each_of_its_seeds(tmp_path):
+  rows = measured(tmp_path).rows
+  assert [(row['layers'], row['seed']) for row in rows] == [
+      (1, 3), (1, 1), (1, 2), (1, 0), (2, 7), (2, 5)]
+  assert [len(row['cosine']) for row in rows] == [1] * 4 + [2] * 2
+
+
+def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
+  chunk_size = jax.device_count()
+  seeds = list(range(2 * chunk_size))
+  sizes = dict(batch_size=4, chunk_size=chunk_size, seeds=seeds)
+  whole = measured(tmp_path / 'whole', **sizes).rows
+  assert asked == [seeds, [7, 5]]
+  partial = Results(tmp_path / 'partial', 'stacks', SETTINGS)
+  there = [row | {'marked': True} for row in whole[:chunk_size + 1]]
+  for row in there:
+    partial.add(row)
+  asked.clear()
+  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | sizes), partial)
+  assert asked == [seeds[chunk_size:], [7, 5]]
+  assert partial.rows == there + whole[chunk_size + 1:]
+  asked.clear()
+  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | sizes), partial)
+  assert asked == []
+
+
+def test_a_transformer_cell_is_what_its_settings_say():
+  settings = SimpleNamespace(num_sequences=6, **cells.GAUSSIAN | dict(dtype='bfloat16'))
+  cell = cells.transformer_cell('tiny_gpt2', 5, settings, lambda config: config.width, row,
+                                sublayers='mlp_only')
+  config = configs.get('tiny_gpt2', dtype='bfloat16', length=5, sublayers='mlp_only')
+  assert cell.fields == {'config': 'tiny_gpt2', 'length': 5, 'sublayers': 'mlp_only'}
+  assert cell.network.config == config and cell.statistic == 128 and cell.readout is None
+  assert (cell.probe.kind, cell.probe.num_sequences, cell.probe.length) == ('gaussian', 6, 5)
+  assert cell.flops == flops.forward_flops(config, 5, num_logits=1)
+
+
+def test_flops_of_a_stack():
+  mlp, attention = (cells.stack_cell({}, StackConfig((layer,), 8, 16), 3, SETTINGS, None, row).flops
+                    for layer in ('mlp', 'attention'))
+  assert (mlp, attention) == (3 * 2 * 2 * 8 * 16, 3 * 8)

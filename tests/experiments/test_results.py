@@ -1,0 +1,159 @@
+"""results.json: kept while rows are added, resumed, or refused; and the table of its rows."""
+
+import json
+import math
+from types import SimpleNamespace
+
+from matplotlib.figure import Figure
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from experiments import results
+from experiments.results import Results
+
+ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
+
+
+def open_results(directory, experiment='sweep', num_sequences=60, **settings):
+  return Results(directory, experiment, SimpleNamespace(num_sequences=num_sequences, **settings))
+
+
+def saved(directory):
+  return json.loads((directory / 'results.json').read_text())
+
+
+def finish(opened, mean):
+  opened.finish([{'mean': mean}], lambda row: {'mean': str(row['mean'])}, Figure())
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The folder of a run that is complete."""
+  opened = open_results(tmp_path / 'run', lengths=[4, 8])
+  for row in ROWS:
+    opened.add(row)
+  finish(opened, 0.375)
+  return tmp_path / 'run'
+
+
+def test_a_finished_run_has_all_parts(run):
+  content = saved(run)
+  assert content['experiment'] == 'sweep' and content['complete']
+  assert content['settings'] == {'num_sequences': 60, 'lengths': [4, 8]}
+  assert (content['rows'], content['summary']) == (ROWS, [{'mean': 0.375}])
+  assert {'jax', 'backend', 'device'} <= set(content['environment'])
+  assert (run / 'figure.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_the_end_of_a_run_is_told(tmp_path, capsys):
+  finish(open_results(tmp_path), 0.375)
+  header, mean, wrote = capsys.readouterr().out.splitlines()
+  assert (header.strip(), mean) == ('mean', '0.375')
+  assert wrote == f'wrote {tmp_path / "results.json"} and {tmp_path / "figure.png"}'
+
+
+def test_rows_reach_the_file_while_a_run_goes_on(tmp_path, monkeypatch):
+  opened = open_results(tmp_path)
+  assert saved(tmp_path)['rows'] == [] and not saved(tmp_path)['complete']
+  opened.add(ROWS[0])  # Within a second of the last writing.
+  assert saved(tmp_path)['rows'] == []
+  monkeypatch.setattr(results, 'WRITE_INTERVAL_S', -1.0)
+  opened.add(ROWS[1])
+  assert saved(tmp_path)['rows'] == ROWS
+
+
+def test_a_run_goes_on_from_its_rows(run):
+  content = saved(run)
+  (run / 'results.json').write_text(json.dumps(content | {'complete': False, 'summary': []}))
+  resumed = open_results(run, lengths=[4, 8])
+  assert resumed.rows == ROWS and not resumed.content['complete']
+  resumed.add({'seed': 2, 'cosine': 0.75})
+  finish(resumed, 0.5)
+  assert saved(run) == content | {
+      'rows': [*ROWS, {'seed': 2, 'cosine': 0.75}], 'summary': [{'mean': 0.5}]}
+
+
+@pytest.mark.parametrize('changed, message', [
+    (dict(num_sequences=61), 'num_sequences=60, not 61'),
+    (dict(lengths=[4]), r'lengths=\[4, 8\], not \[4\]'),
+    (dict(depth=3), 'depth=None, not 3'),
+    (dict(experiment='contraction'), 'experiment=sweep, not contraction'),
+])
+def test_other_settings_in_the_same_folder_are_refused(changed, message, run):
+  before = (run / 'results.json').read_bytes()
+  with pytest.raises(InputError, match=f'--output_dir.*{message}'):
+    open_results(run, **{'lengths': [4, 8]} | changed)
+  assert (run / 'results.json').read_bytes() == before
+
+
+def test_another_environment_in_the_same_folder_is_refused(run):
+  content = saved(run)
+  content['environment']['jax'] = '0.4.1'
+  (run / 'results.json').write_text(json.dumps(content))
+  with pytest.raises(InputError, match='environment jax=0.4.1, not'):
+    open_results(run, lengths=[4, 8])
+
+
+@pytest.mark.parametrize('content', [
+    '', '{', '[]', 'null', '{"rows": []}', '{"experiment": 3, "settings": [1]}'])
+def test_a_foreign_file_is_refused_and_kept(content, tmp_path):
+  (tmp_path / 'results.json').write_text(content)
+  with pytest.raises(InputError, match='not a results file'):
+    open_results(tmp_path)
+  assert (tmp_path / 'results.json').read_text() == content
+
+
+def test_a_run_without_rows_gives_way_to_other_settings(run):
+  empty = saved(run) | {'complete': False, 'rows': [], 'summary': []}
+  (run / 'results.json').write_text(json.dumps(empty))
+  opened = open_results(run, lengths=[4])
+  assert opened.content['settings']['lengths'] == [4] and opened.rows == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
+  def full(path, content):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(results, 'write_atomically', full)
+  with pytest.raises(InputError, match='--output_dir: cannot write .*No space left on device'):
+    open_results(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(InputError, match='--output_dir: cannot make .*file'):
+    open_results(tmp_path / 'file' / 'run')
+
+
+def test_what_json_lacks_becomes_null_or_a_list(tmp_path):
+  opened = open_results(tmp_path)
+  opened.add({'nan': math.nan, 'inf': np.float32(np.inf), 'array': np.array([1.5, np.nan]),
+              'count': np.int64(3), 'nested': {'pair': (1, -math.inf)}})
+  assert opened.rows == [{'nan': None, 'inf': None, 'array': [1.5, None], 'count': 3,
+                          'nested': {'pair': [1, None]}}]
+  results.write_json(tmp_path / 'other.json', {'rows': opened.rows, 'none': [], 'x': math.nan})
+  text = (tmp_path / 'other.json').read_text()
+  assert json.loads(text) == {'rows': opened.rows, 'none': [], 'x': None}
+  assert text.count('\n  {') == len(opened.rows)
+
+
+def test_an_interval_needs_two_values():
+  rows = [{'x': value} for value in (1.0, 2.0, 3.0)]
+  # Student's t at 97.5 % with two degrees of freedom is 4.3027.
+  assert results.mean_ci95(rows, 'x') == {
+      'x': 2.0, 'x_ci95': pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)}
+  assert results.plus_minus(results.mean_ci95(rows, 'x'), 'x', '+.1f') == '+2.0 ± 2.5'
+  assert results.plus_minus(results.mean_ci95(rows[:1], 'x'), 'x', '.1f') == '1.0 ± –'
+
+
+def test_the_error_of_the_probe_is_added_in_quadrature():
+  compared = results.mean_and_theory([1.0, 3.0], probe_error=0.75, theory=None)
+  assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.25), 'theory': None}
+
+
+def test_groups_and_table():
+  rows = [{'T': 8, 'seed': 0}, {'T': 4, 'seed': 0}, {'T': 8, 'seed': 1}]
+  assert results.grouped(rows, 'T') == [({'T': 8}, [rows[0], rows[2]]), ({'T': 4}, [rows[1]])]
+  assert results.table([{'model': 'tiny', 'T': '4'}, {'model': 'nano_gpt2', 'T': '1024'}]) == (
+      '    model     T\n     tiny     4\nnano_gpt2  1024')

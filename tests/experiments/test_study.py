@@ -1,0 +1,224 @@
+"""The training study and the experiments that read its checkpoints, at smoke scale."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import seedprint
+from bornbiased_jax.lineage.fingerprints import of_seeds
+from bornbiased_jax.lineage.methods import METHODS
+from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.training import loop
+from experiments import (
+  baselines,
+  calibrate,
+  persistence,
+  pretrain,
+  robustness,
+  runs,
+  seedprint_tables,
+  training_study,
+  unrelated_pairs,
+)
+from experiments.command_line import resolve
+import tiny_runs
+
+one_device = tiny_runs.one_device
+READERS = [persistence, seedprint_tables, baselines, robustness]
+
+
+def smoke(experiment, **given):
+  return resolve(experiment.SCALES, 'smoke', experiment.SETTINGS, **given)
+
+
+def small(**given):
+  return smoke(pretrain, **dict(batch_size='2', length='16') | given)
+
+
+@pytest.fixture(scope='module')
+def study(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('study')
+  settings = smoke(training_study, seeds='42,43', batch_size='2', length='16')
+  training_study.main(settings, directory)
+  return directory
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(continued='42,7'), '--continued: 7 is not one of --seeds=42,43,44'),
+    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
+    (dict(keep_steps='7'), '--keep_steps: 7 exceeds --num_steps=6'),
+    (dict(python_keep_steps='2,5'), '--python_keep_steps: 5 exceeds --python_steps=4'),
+])
+def test_a_study_is_checked_before_anything_is_made(tmp_path, wrong, message):
+  with pytest.raises(InputError, match=message):
+    training_study.main(smoke(training_study, batch_size='2', **wrong), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('flag', ['init_from', 'resume'])
+def test_seeds_that_a_folder_lacks_are_named_before_training(study, tmp_path, monkeypatch, flag):
+  monkeypatch.setattr(loop, 'train', lambda run: pytest.fail('trained'))
+  settings = small(seeds='42,44', together='1', **{flag: str(study / 'english')})
+  message = '--seeds: .*english has no seed_44; it has seed_42, seed_43$'
+  with pytest.raises(InputError, match=message):
+    pretrain.main(settings, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_the_study_leaves_checkpoints_of_known_lineage(study):
+  steps = [checkpoint.steps(study / 'english' / f'seed_{seed}') for seed in (42, 43)]
+  assert steps == [[0, 3, 4, 6]] * 2
+  assert checkpoint.steps(study / 'python' / 'seed_42') == [0, 2, 4]
+  parent, child = (checkpoint.load_params(study / phase / 'seed_42', step)[1]
+                   for phase, step in (('english', 6), ('python', 0)))
+  jax.tree.map(np.testing.assert_array_equal, parent, child)
+  metadata, _ = checkpoint.restore(study / 'python' / 'seed_42', lambda metadata: {}, [4])
+  assert metadata['parent']['seed'] == 42 and metadata['parent']['step'] == 6
+  for phase in ('.', 'english', 'python'):
+    assert (study / phase / 'figure.png').stat().st_size > 10000
+    for row in results_of(study / phase)['summary']:
+      assert row['perplexity'] == pytest.approx(np.exp(row['validation_loss']))
+
+
+def results_of(directory):
+  return json.loads((directory / 'results.json').read_text())
+
+
+def test_results_have_no_preset_where_the_model_is_the_parents(study):
+  config = [results_of(study / phase)['settings']['config'] for phase in ('english', 'python')]
+  assert config == ['tiny_llama2', None]
+
+
+def read_study(experiment, study, directory):
+  experiment.main(smoke(experiment, study=str(study)), directory)
+  assert (directory / 'figure.png').stat().st_size > 10000
+  return results_of(directory)
+
+
+def test_the_studys_bias_persists(study, tmp_path):
+  rows = read_study(persistence, study, tmp_path)['rows']
+  english, python = (0, 3, 4, 6), (0, 2, 4)
+  assert [(row['seed'], row['phase'], row['step']) for row in rows] == [
+      *((42, 'english', step) for step in english), *((42, 'python', step) for step in python),
+      *((43, 'english', step) for step in english)]
+  for row in rows:
+    assert row['own_tau'] > row['control_tau'] + 0.1
+    assert sum(row['largest_count']) == 300
+  assert rows[0]['own_tau'] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_studys_pairs_are_judged(study, tmp_path):
+  results = read_study(seedprint_tables, study, tmp_path)
+  judged = {(row['group'], row['related']): (row['pairs'], row['misjudged'])
+            for row in results['summary']}
+  # Six steps leave descendants that every test finds; the other pairs share nothing.
+  assert judged == {('a', False): (2, 0), ('b', True): (7, 0), ('c', False): (2, 0),
+                    ('d', False): (2, 0), ('d', True): (1, 0)}
+  assert all(row['z'] > 10 for row in results['rows'] if row['related'])
+
+
+def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
+  results = read_study(baselines, study, tmp_path)
+  # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger.
+  # Logits alone have no null.
+  assert len(results['rows']) == (len(METHODS) - 1) * (2 + 1 + 2 + 1 + 1)
+  same = {(row['table'], row['method']): row['same'] for row in results['summary']}
+  assert same['6', 'SeedPrint'] == same['6', 'MLP units'] == 1 and same['4a', 'SeedPrint'] == 0
+  assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
+
+
+@pytest.mark.parametrize('experiment', READERS)
+@pytest.mark.parametrize('wrong, message', [
+    (dict(study='nowhere'), '--study: nowhere/english/seed_42 has no checkpoint of step 0'),
+    (dict(seeds='42,43,44'), '--study: .*seed_44 has no checkpoint of step 0'),
+    (dict(num_sequences='256'), '--num_sequences: .* more than 256 are needed'),
+    (dict(length='9999'), '--length: 9999 exceeds the 2048 positions of the networks'),
+])
+def test_what_a_study_lacks_is_named_and_nothing_written(study, tmp_path, experiment, wrong,
+                                                         message):
+  made = smoke(experiment, **dict(study=str(study), seeds='42,43') | wrong)
+  if experiment is robustness and len(made.seeds) < 3:
+    made.seeds.append(42)  # A third, which the study has.
+  with pytest.raises(InputError, match=message):
+    experiment.main(made, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('experiment', READERS[:2])
+def test_a_network_is_no_stranger_to_itself(study, tmp_path, experiment):
+  with pytest.raises(InputError, match='--seeds: at least two'):
+    experiment.main(smoke(experiment, study=str(study), seeds='42'), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_robustness_of_random_networks(tmp_path):
+  settings = smoke(robustness)
+  robustness.main(settings, tmp_path)
+  summary = results_of(tmp_path)['summary']
+  found = {(row['alteration'], row['strength']): row['found'] for row in summary}
+  assert list(found) == [('none', None), ('permute units', None), ('quantize', 8), ('quantize', 4)]
+  assert found['permute units', None] == {'SeedPrint': 1, 'MLP units': 0, 'Intrinsic': 1}
+  assert found['none', None]['MLP units'] == 1
+  assert summary[1]['logit_change'] < 1e-4 < summary[3]['logit_change']
+  with pytest.raises(InputError, match='--seeds: at least three'):
+    robustness.main(SimpleNamespace(**vars(settings) | {'seeds': [1, 2]}), tmp_path)
+
+
+def test_robustness_of_trained_networks(study):
+  """What only a study has: initializations and continuations as bases and suspects."""
+  settings = smoke(robustness, study=str(study), alterations='prune')
+  settings.seeds = [42, 43]
+  originals = robustness.load(settings, '')
+  made = {name: make() for name, _, make in robustness.alterations_of(settings, originals)
+          if name.startswith('train')}
+  assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42]]
+  row = robustness.measure(*made['train from init'], ['PCS'])
+  assert len(row['PCS, related']) == 2 and len(row['PCS, unrelated']) == 1
+  assert row['PCS, related log10 p'] == [None] * 2
+
+
+def test_unrelated_networks_are_calibrated(tmp_path, study):
+  calibrate.main(smoke(calibrate, probes='gaussian'), tmp_path)
+  row, aligned = results_of(tmp_path)['rows']
+  assert row['pairs'] == aligned['pairs'] == 10 and row['input_shared']
+  assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
+  assert abs(aligned['mean_z']) < 1.5 and 'published_t_0.01' not in aligned
+  two_runs = smoke(calibrate, probes='gaussian', runs=str(study / 'english'))
+  with pytest.raises(InputError, match='has 2 folders seed_'):
+    calibrate.main(two_runs, tmp_path / 'trained')
+  with pytest.raises(InputError, match='--num_sequences: .* more than 256 are needed'):
+    calibrate.main(smoke(calibrate, num_sequences='256'), tmp_path / 'trained')
+  assert not (tmp_path / 'trained').exists()
+
+
+def test_calibrate_and_the_test_agree(tmp_path):
+  """The z of many pairs at once is that of one pair."""
+  networks = of_seeds(configs.get('tiny_llama2'), range(3), Probe('gaussian', 300, 4))
+  hidden_SND, input_ND = np.stack([each.hidden_ND for each in networks]), networks[0].input_ND
+  z_P = unrelated_pairs.pairwise_z(*unrelated_pairs.project(hidden_SND, input_ND))
+  for z, (i, j) in zip(z_P, ((0, 1), (0, 2), (1, 2)), strict=True):
+    alone = seedprint.calibrated_test(hidden_SND[i], hidden_SND[j], input_ND, num_permutations=9)
+    assert z == pytest.approx(alone.z, abs=1e-3)
+
+
+def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  config, params = checkpoint.load_params(study / 'english' / 'seed_42')
+  huggingface.save(tmp_path / 'model', config, params)
+  peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'model')
+  ids = np.arange(20)[None]
+  with torch.inference_mode():
+    logits = peer(torch.tensor(ids)).logits.numpy()
+  ours = Transformer(config).apply({'params': params}, ids)
+  np.testing.assert_allclose(ours, logits, atol=2e-5)
+  onwards = small(init_from=str(tmp_path / 'model'), seeds='1')
+  run, = runs.runs_of(onwards, tmp_path / 'onwards')
+  assert run.config.vocab_size == 257 and run.config.num_layers == 4

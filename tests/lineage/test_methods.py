@@ -1,0 +1,54 @@
+"""All methods behind one interface: what they refuse, and how scores become decisions."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import methods
+from bornbiased_jax.models.initialization import init_params
+from small_networks import ALIGNED, LLAMA
+
+
+@pytest.mark.parametrize('method', [
+    'SeedPrint', 'SeedPrint logits', 'SeedPrint published', 'REEF', 'REEF unbiased',
+])
+def test_methods_refuse_networks_that_read_different_tokens(method):
+  larger = dataclasses.replace(LLAMA, vocab_size=90)
+  subjects = [methods.Subject(config, init_params(config, 1), Probe('tokens', 20, 4))
+              for config in (LLAMA, larger)]
+  with pytest.raises(InputError, match='did not read the same: give both the same num_ids'):
+    methods.METHODS[method].score(*subjects)
+
+
+@pytest.fixture(scope='module')
+def subjects():
+  """Two unrelated networks."""
+  return [methods.Subject(ALIGNED, init_params(ALIGNED, seed), Probe('tokens', 200, 4))
+          for seed in (1, 2)]
+
+
+@pytest.mark.parametrize('method', methods.METHODS)
+def test_every_method_tells_a_network_from_another(method, subjects):
+  base, other = subjects
+  itself, unrelated = (methods.METHODS[method].score(base, suspect) for suspect in (base, other))
+  assert itself.score > unrelated.score
+  assert methods.published_verdict(method, itself)
+
+
+def test_p_values_and_z_scores_are_judged_at_one_percent():
+  for p_value, expected in ((0.0099, True), (0.0101, False)):
+    by_p = methods.Score(0.0, np.log10(p_value))
+    assert methods.published_verdict('SeedPrint', by_p) == expected
+    by_z = methods.Score(stats.norm.isf(p_value))
+    assert methods.published_verdict('SeedPrint logits', by_z) == expected
+
+
+def test_ranks_of_exchangeable_scores_are_uniform():
+  scores = np.random.default_rng(0).standard_normal(20).tolist()
+  p_values = [methods.rank_p_value(score, scores[:i] + scores[i + 1:])
+              for i, score in enumerate(scores)]
+  np.testing.assert_allclose(sorted(p_values), np.arange(1, 21) / 20)

@@ -1,0 +1,63 @@
+"""Every name of a network gives the same network, and names of none are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import networks
+from bornbiased_jax.models import sharding
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint, huggingface
+
+CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+TOKENS = Probe('tokens', 40, 6)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return init_params(CONFIG, 5)
+
+
+def test_every_source_gives_the_same_network(tmp_path, params):
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(config=CONFIG))
+  writer.close()
+  llama = configs.get('tiny_llama2', vocab_size=50)
+  huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
+  for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
+    config, loaded, about = networks.load(name)
+    assert config == CONFIG and about['checksum'] == int(checkpoint.checksum(params))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  config, loaded, about = networks.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  shard = loaded['head'].addressable_shards[0].data
+  assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
+  assert about['checksum'] == networks.load(f'{tmp_path}/exported')[2]['checksum']
+  assert about['checksum'] == int(checkpoint.checksum(init_params(config, 1)))
+  preset = networks.load('tiny_llama2:3')
+  jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
+  cache = tmp_path / 'cache'
+  made = networks.fingerprint(f'{tmp_path}/run', TOKENS, cache)
+  file, = cache.iterdir()
+  before = file.stat().st_mtime_ns
+  again = networks.fingerprint(f'{tmp_path}/run@7', TOKENS, cache)
+  np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
+  assert file.stat().st_mtime_ns == before and again.metadata['about']['name'].endswith('@7')
+  saved = networks.fingerprint(str(file), TOKENS)
+  np.testing.assert_array_equal(saved.hidden_ND, made.hidden_ND)
+  file.write_bytes(file.read_bytes()[:-100])
+  mended = networks.fingerprint(f'{tmp_path}/run', TOKENS, cache)
+  np.testing.assert_array_equal(mended.hidden_ND, made.hidden_ND)
+  assert [path.name for path in cache.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize('name, message', [
+    ('nowhere', 'no such network; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
+    ('tests', 'no checkpoint'),
+])
+def test_names_that_are_no_network(name, message):
+  with pytest.raises(InputError, match=message):
+    networks.load(name)

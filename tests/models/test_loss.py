@@ -1,0 +1,31 @@
+"""The loss in chunks equals the loss of all logits at once, which never exist."""
+
+import functools
+
+import jax
+import optax
+import pytest
+
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.loss import next_token_loss
+from bornbiased_jax.models.transformer import Transformer
+from tiny_steps import CONFIGS, assert_close, tokens
+
+
+@pytest.mark.parametrize('name, length', [('gpt2', 1), ('gpt2', 130), ('llama2', 257)])
+def test_chunked_loss_equals_optax_on_all_logits(name, length):
+  config, ids = CONFIGS[name], tokens(length=length)
+  params = init_params(config, 0)
+  plain = lambda params: optax.softmax_cross_entropy_with_integer_labels(
+      Transformer(config).apply({'params': params}, ids[:, :-1]), ids[:, 1:]).mean()
+  chunked = functools.partial(next_token_loss, config, tokens_BT=ids)
+  evaluated = lambda loss: jax.jit(jax.value_and_grad(loss))(params)
+  assert_close(evaluated(chunked), evaluated(plain), rtol=1e-4, atol=1e-6)
+
+
+def test_logits_of_the_whole_batch_never_exist():
+  ids = tokens(length=512)
+  params = jax.eval_shape(functools.partial(init_params, CONFIGS['gpt2']), 0)
+  loss = functools.partial(next_token_loss, CONFIGS['gpt2'], tokens_BT=ids)
+  program = jax.jit(jax.grad(loss)).lower(params)
+  assert '8x512x50x' not in program.as_text() and '8x128x50x' in program.as_text()

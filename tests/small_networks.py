@@ -1,0 +1,44 @@
+"""Small networks that tests of several modules share, and token ids for them to read."""
+
+import functools
+
+import jax
+import numpy as np
+
+from bornbiased_jax import configs
+from bornbiased_jax.models import transformer
+from bornbiased_jax.models.initialization import init_params
+
+SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
+LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
+GROUPED = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2)
+GPT2 = configs.get('tiny_gpt2', **SMALL, length=300)
+# These have enough tokens per channel for a change of basis to be found from the embeddings.
+ALIGNED = configs.get('tiny_llama2', **SMALL | dict(num_layers=2, vocab_size=300))
+ALIGNED_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=2, vocab_size=300))
+
+
+def tokens(n=6, length=150, seed=0):
+  return np.asarray(jax.random.randint(jax.random.key(seed), (n, length), 0, 70))
+
+
+def read(config, params, ids, *names):
+  return jax.jit(functools.partial(transformer.read, config, names=names))(params, ids)
+
+
+def sharpened(config, seed=1):
+  """Parameters whose heads attend to some positions much more than to others."""
+  params = init_params(config, seed)
+  for name in ('query', 'key'):
+    params['blocks'][name]['kernel'] *= 3
+  return params
+
+
+def trained(config, seed=1):
+  """Parameters as of a trained network, in which no gain is 1 and no bias is 0."""
+  def shift(path, leaf):
+    if path[-1].key not in ('scale', 'bias'):
+      return leaf
+    return leaf + 0.2 * jax.random.normal(jax.random.key(len(str(path))), leaf.shape)
+
+  return jax.tree_util.tree_map_with_path(shift, init_params(config, seed))

@@ -1,0 +1,62 @@
+"""Figures show the numbers that they are given, in the shared look."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import plotting
+
+
+@pytest.fixture
+def ax():
+  with plotting.style():
+    yield plotting.figure(4, 3).subplots()
+
+
+def test_a_figure_is_saved_as_a_png_of_its_size(ax, tmp_path):
+  plotting.save(ax.figure, tmp_path / 'figure.png')
+  content = (tmp_path / 'figure.png').read_bytes()
+  assert content.startswith(b'\x89PNG')
+  # 4 by 3 inches have 150 dots per inch.
+  assert struct.unpack('>II', content[16:24]) == (600, 450)
+
+
+def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks(ax):
+  x, values = np.arange(5), np.random.default_rng(0).standard_normal((50, 5))
+  plotting.band(ax, x, values, label='networks')
+  line, = ax.lines
+  np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
+  corners = ax.collections[0].get_paths()[0].vertices
+  for i in x:
+    drawn = corners[corners[:, 0] == i, 1]
+    assert drawn.min() == pytest.approx(np.percentile(values[:, i], 10))
+    assert drawn.max() == pytest.approx(np.percentile(values[:, i], 90))
+
+
+def test_a_closed_form_is_a_black_dashed_line(ax):
+  plotting.theory(ax, [1, 2], [3, 4], 'Prop 2')
+  line, = ax.lines
+  assert (line.get_color(), line.get_linestyle(), line.get_label()) == ('k', '--', 'Prop 2')
+
+
+def test_a_loss_curve_averages_hundredths_and_shows_validation_as_dots(ax):
+  """If the loss is the step, then so is every average of it."""
+  lines = [{'step': step, 'loss': float(step)} for step in range(1, 301)]
+  lines.insert(100, {'step': 100, 'validation_loss': 7.0})
+  plotting.loss_curve(ax, lines)
+  curve, dots = ax.lines
+  np.testing.assert_allclose(curve.get_xdata(), np.arange(2, 301, 3))
+  np.testing.assert_allclose(curve.get_ydata(), np.arange(2, 301, 3))
+  assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([100], [7.0])
+  assert dots.get_linestyle() == 'None' and dots.get_color() == curve.get_color()
+
+
+def test_logarithmic_axes_have_plain_numbers(ax):
+  ax.set_xscale('log')
+  ax.set_xlim(0.4, 25)
+  plotting.plain_log_ticks(ax.xaxis)
+  ax.figure.draw_without_rendering()
+  shown = [label.get_text() for label in ax.get_xticklabels()
+           if 0.4 <= label.get_position()[0] <= 25]
+  assert shown == ['0.5', '1', '2', '5', '10', '20']

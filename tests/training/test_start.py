@@ -1,0 +1,69 @@
+"""A run begins where it should, and refuses the folder of another run."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.training import loop
+from bornbiased_jax.training.start import begin
+import tiny_runs
+from tiny_runs import final
+
+HERE = Path(__file__).parents[1]
+
+
+def test_where_a_run_begins(whole, tmp_path):
+  """It begins in its own folder, else at `resume`, else at `init_from`, else at its seed."""
+  parent = whole()
+  run = functools.partial(tiny_runs.run, tmp_path / 'new', recipe=dict(num_steps=8))
+  started = lambda **source: begin(run(**source))
+  last = final(parent)
+  (state, _), = [started(resume=parent, init_from=parent / 'seed_3')]
+  jax.tree.map(np.testing.assert_array_equal, state.params, last)
+  assert int(state.step) == 6 and float(state.opt_state[1][0].mu['embedding'].std()) > 0
+  state, (metadata,) = started(init_from=parent)
+  jax.tree.map(np.testing.assert_array_equal, state.params, last)
+  assert int(state.step) == 0 and float(state.opt_state[1][0].mu['embedding'].std()) == 0
+  assert (metadata['seed'], metadata['step']) == (3, 6)
+  assert metadata['checksum'] == int(checkpoint.checksum(last))
+  state, parents = started()
+  np.testing.assert_array_equal(state.params['embedding'],
+                                checkpoint.load_params(parent / 'seed_3', 0)[1]['embedding'])
+  assert parents == [None]
+  loop.train(run(init_from=parent))
+  assert int(started(init_from=parent)[0].step) == 8
+
+
+def test_onwards_from_a_transformers_directory(whole, tmp_path):
+  config, params = checkpoint.load_params(whole() / 'seed_3')
+  huggingface.save(tmp_path / 'exported', config, params)
+  state, _ = begin(tiny_runs.run(tmp_path / 'new', init_from=tmp_path / 'exported'))
+  jax.tree.map(np.testing.assert_array_equal, state.params, params)
+  other = dataclasses.replace(tiny_runs.CONFIG, mlp_width=32)
+  with pytest.raises(InputError, match='mlp_width=64, not 32'):
+    begin(tiny_runs.run(tmp_path / 'new', config=other, init_from=tmp_path / 'exported'))
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(recipe=dict(peak_lr=1e-3)), 'peak_lr=0.01, not 0.001'),
+    (dict(data=tiny_runs.tokens(2)), 'digest=digest 0, not digest 2'),
+    (dict(data_seed=6), 'data_seed=5, not 6'),
+    (dict(config=dataclasses.replace(tiny_runs.CONFIG, rope_theta=5.0)),
+     'rope_theta=10000.0, not 5.0'),
+    (dict(init_from=HERE), 'init_from or resume=None'),
+])
+def test_the_folder_of_another_run_is_refused(whole, change, message):
+  with pytest.raises(InputError, match=f'seed_3 holds a run with .*{message}'):
+    begin(tiny_runs.run(whole(), **change))
+
+
+def test_what_may_change_between_stop_and_resume(whole):
+  remat = dataclasses.replace(tiny_runs.CONFIG, remat='full')
+  state, _ = begin(tiny_runs.run(whole(), config=remat, recipe=dict(accumulation=2)))
+  assert int(state.step) == 6
