@@ -26,9 +26,9 @@ from absl import flags
 from bornbiased_jax import plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments import command_line
 from experiments.benchmarks import chart
-from experiments.results import make_directory, write_json
+from experiments.shared import command_line
+from experiments.shared.results import make_directory, write_json
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
               'comparison')

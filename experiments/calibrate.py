@@ -38,11 +38,17 @@ from bornbiased_jax.lineage import alignment, fingerprints
 from bornbiased_jax.lineage.verdict import input_is_shared
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
-from experiments import command_line, networks
-from experiments.command_line import Setting
-from experiments.parsing import choice, listed, optional, whole
-from experiments.results import Results
-from experiments.unrelated_pairs import LEVELS, pairwise_z, project, published_p_values, rates
+from experiments.shared import command_line, networks
+from experiments.shared.command_line import Setting
+from experiments.shared.parsing import choice, listed, optional, whole
+from experiments.shared.results import Results
+from experiments.shared.unrelated_pairs import (
+  LEVELS,
+  pairwise_z,
+  project,
+  published_p_values,
+  rates,
+)
 
 PROBES = ('gaussian', 'tokens', 'shared_tokens')
 TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection',

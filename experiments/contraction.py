@@ -18,9 +18,9 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import similarity
-from experiments import command_line, measurements
-from experiments.cells import TOKENS, measure_cells, transformer_cell
-from experiments.results import Results, grouped, mean_ci95, plus_minus
+from experiments.shared import command_line, measurements
+from experiments.shared.cells import TOKENS, measure_cells, transformer_cell
+from experiments.shared.results import Results, grouped, mean_ci95, plus_minus
 
 SCALES = {
     'smoke': TOKENS | dict(

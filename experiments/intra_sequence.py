@@ -24,9 +24,9 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import StackConfig, combine, intra_sequence, positional_std, theory
 from bornbiased_jax.errors import InputError
-from experiments import command_line
-from experiments.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
-from experiments.results import Results, grouped
+from experiments.shared import command_line
+from experiments.shared.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
+from experiments.shared.results import Results, grouped
 
 SCALES = {
     'smoke': GAUSSIAN | dict(

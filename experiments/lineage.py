@@ -34,9 +34,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line, networks
-from experiments.networks import SETTINGS
-from experiments.results import make_directory, table, write_json
+from experiments.shared import command_line, networks
+from experiments.shared.networks import SETTINGS
+from experiments.shared.results import make_directory, table, write_json
 
 MOST_SHOWN = 40
 _SATURATED_Z = 20

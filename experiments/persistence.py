@@ -24,10 +24,10 @@ from bornbiased_jax.lineage import kendall_tau, published
 from bornbiased_jax.lineage.seedprint import without_shared_input
 from bornbiased_jax.lineage.verdict import input_is_shared
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line, networks
-from experiments.command_line import Setting
-from experiments.parsing import optional, whole
-from experiments.results import Results
+from experiments.shared import command_line, networks
+from experiments.shared.command_line import Setting
+from experiments.shared.parsing import optional, whole
+from experiments.shared.results import Results
 
 PHASES = ('english', 'python')
 SETTINGS = networks.SETTINGS | {

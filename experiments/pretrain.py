@@ -30,8 +30,8 @@ from types import SimpleNamespace
 import jax
 
 from bornbiased_jax.errors import InputError
-from experiments import command_line, runs
-from experiments.training_settings import SCALES, SETTINGS
+from experiments.shared import command_line, runs
+from experiments.shared.training_settings import SCALES, SETTINGS
 
 
 def main(settings: SimpleNamespace, output_dir: Path) -> None:

@@ -29,10 +29,10 @@ from bornbiased_jax.lineage import METHODS, alterations
 from bornbiased_jax.lineage.methods import Subject
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line, networks
-from experiments.command_line import Setting
-from experiments.parsing import choice, listed, number, optional
-from experiments.results import Results
+from experiments.shared import command_line, networks
+from experiments.shared.command_line import Setting
+from experiments.shared.parsing import choice, listed, number, optional
+from experiments.shared.results import Results
 
 P_LEVEL = 0.01
 

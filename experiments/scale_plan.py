@@ -43,11 +43,11 @@ import jax
 from bornbiased_jax import configs
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments import chips, command_line, scale_programs
-from experiments.chips import CHIPS, GIB
-from experiments.command_line import Setting
-from experiments.parsing import optional, preset_name, whole
-from experiments.results import make_directory, table, write_json
+from experiments.shared import chips, command_line, scale_programs
+from experiments.shared.chips import CHIPS, GIB
+from experiments.shared.command_line import Setting
+from experiments.shared.parsing import optional, preset_name, whole
+from experiments.shared.results import make_directory, table, write_json
 
 
 def topology_name(text):

@@ -39,10 +39,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints, methods
 from bornbiased_jax.lineage.kendall import MAX_ROWS
 from bornbiased_jax.lineage.networks import FORMS
-from experiments import command_line, networks
-from experiments.command_line import Setting, flagged
-from experiments.parsing import whole
-from experiments.results import make_directory, write_json
+from experiments.shared import command_line, networks
+from experiments.shared.command_line import Setting, flagged
+from experiments.shared.parsing import whole
+from experiments.shared.results import make_directory, write_json
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 SETTINGS = networks.SETTINGS | {

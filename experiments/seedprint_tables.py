@@ -29,9 +29,9 @@ from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line, networks
-from experiments.networks import SETTINGS
-from experiments.results import Results, grouped
+from experiments.shared import command_line, networks
+from experiments.shared.networks import SETTINGS
+from experiments.shared.results import Results, grouped
 
 _LAPTOP = dict(study=None, seeds=list(range(42, 52))) | networks.PROBE
 SCALES = {

@@ -16,8 +16,8 @@ from absl import flags
 
 from bornbiased_jax.data import tokenizers, write
 from bornbiased_jax.errors import InputError
-from experiments import command_line
-from experiments.command_line import flagged
+from experiments.shared import command_line
+from experiments.shared.command_line import flagged
 
 NAMES = ('input', 'output_dir', 'tokenizer')
 

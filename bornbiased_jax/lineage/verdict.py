@@ -66,9 +66,10 @@ def compare(base: Fingerprint, suspect: Fingerprint,
     InputError: the fingerprints are of different probes.
 
   Example:
-    >>> from bornbiased_jax import analysis, lineage
-    >>> answers = lineage.fingerprint('tiny_gpt2:42', analysis.Probe('tokens', 1000, 4))
-    >>> lineage.compare(answers, answers)[0]['verdict']
+    >>> from bornbiased_jax import lineage
+    >>> hidden, inputs = np.random.default_rng(0).standard_normal((2, 1000, 8))
+    >>> network = lineage.Fingerprint(hidden, inputs, {'probe': {}, 'about': {}})
+    >>> lineage.compare(network, network)[0]['verdict']
     'related'
   """
   n, D = base.hidden_ND.shape

@@ -4,8 +4,8 @@ These are the similarities of sequences with their std over pairs, and the
 contraction direction.
 """
 
-from experiments import measurements
 from experiments.benchmarks import sweep
+from experiments.shared import measurements
 
 
 def run() -> list[dict]:

@@ -223,7 +223,8 @@ def test_the_command(paths, tmp_path):
 @pytest.mark.parametrize('arguments, message', [
     ((), '--input is missing'), (('--input=a.txt',), '--output_dir is missing'),
     (('--input=none.txt', '--output_dir=out'), "no text 'none.txt'"),
-    (('--input=a.txt', '--output_dir=out', '--tokenizer=words'), "no tokenizer 'words'"),
+    (('--input=a.txt', '--output_dir=out', '--tokenizer=words'),
+     "--tokenizer: no tokenizer 'words'"),
     (('a.txt',), "'a.txt' is not a flag"),
 ])
 def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_path):

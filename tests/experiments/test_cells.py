@@ -8,8 +8,8 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
 from bornbiased_jax.models import flops
-from experiments import cells
-from experiments.results import Results
+from experiments.shared import cells
+from experiments.shared.results import Results
 
 SETTINGS = SimpleNamespace(seeds=[3, 1, 2, 0], num_sequences=6, **cells.STACK)
 

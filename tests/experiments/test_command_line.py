@@ -8,11 +8,12 @@ import sys
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import command_line, seed_sweep
+from experiments import seed_sweep
+from experiments.shared import command_line
 
-FOLDER = Path(command_line.__file__).parent
-EXPERIMENTS = sorted(path.stem for path in FOLDER.glob('*.py')
-                     if 'command_line.run(' in path.read_text() and path.stem != 'command_line')
+EXPERIMENTS = sorted(path.stem for path in Path(seed_sweep.__file__).parent.glob('*.py')
+                     if 'command_line.run(' in path.read_text())
+assert {'pretrain', 'robustness', 'seed_sweep'} < set(EXPERIMENTS)
 
 
 def command(*arguments):

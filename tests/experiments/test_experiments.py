@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import ablation, command_line
+from experiments import ablation
+from experiments.shared import command_line
 
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence')
 

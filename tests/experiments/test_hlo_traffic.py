@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import hlo_traffic
+from experiments.shared import hlo_traffic
 
 # Five rounds, each of which gathers and multiplies a slice of a stack, beside a
 # collective in two parts. Its lines are as long as XLA makes them.

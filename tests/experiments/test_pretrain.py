@@ -6,8 +6,9 @@ import pytest
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
-from experiments import pretrain, runs
-from experiments.command_line import resolve
+from experiments import pretrain
+from experiments.shared import runs
+from experiments.shared.command_line import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import results
-from experiments.results import Results
+from experiments.shared import results
+from experiments.shared.results import Results
 
 ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
 

@@ -14,8 +14,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
-from experiments import chips, scale_plan, scale_programs
-from experiments.chips import CHIPS, GIB
+from experiments import scale_plan
+from experiments.shared import chips, scale_programs
+from experiments.shared.chips import CHIPS, GIB
 
 
 @pytest.mark.parametrize('state, given, shape', [

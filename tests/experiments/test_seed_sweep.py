@@ -16,7 +16,8 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer, read
-from experiments import command_line, seed_sweep
+from experiments import seed_sweep
+from experiments.shared import command_line
 
 pytestmark = pytest.mark.usefixtures('optimized')
 

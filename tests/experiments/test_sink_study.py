@@ -13,8 +13,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
-from experiments import attention_sink, pretrain, sink_measures, sink_report
-from experiments.command_line import resolve
+from experiments import attention_sink, pretrain
+from experiments.shared import sink_measures, sink_report
+from experiments.shared.command_line import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device

@@ -22,12 +22,11 @@ from experiments import (
   persistence,
   pretrain,
   robustness,
-  runs,
   seedprint_tables,
   training_study,
-  unrelated_pairs,
 )
-from experiments.command_line import resolve
+from experiments.shared import runs, unrelated_pairs
+from experiments.shared.command_line import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device

@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments import lineage, seedprint
-from experiments.command_line import resolve
+from experiments.shared.command_line import resolve
 from small_networks import ALIGNED, ALIGNED_GPT2, trained
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)

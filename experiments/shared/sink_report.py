@@ -8,7 +8,7 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
-from experiments.results import ci95, grouped, mean_ci95, plus_minus
+from experiments.shared.results import ci95, grouped, mean_ci95, plus_minus
 
 # Measured at several lengths, of which the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')

@@ -20,7 +20,7 @@ import jax
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
-from experiments.parsing import choice, listed, optional, preset_name, seed_range, whole
+from experiments.shared.parsing import choice, listed, optional, preset_name, seed_range, whole
 
 FLAGS = flags.FLAGS
 

@@ -12,9 +12,9 @@ from bornbiased_jax.lineage import METHODS, Fingerprint, fingerprint, fingerprin
 from bornbiased_jax.lineage.methods import Score, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
-from experiments import command_line
-from experiments.command_line import Setting, flagged
-from experiments.parsing import choice, listed, optional, whole
+from experiments.shared import command_line
+from experiments.shared.command_line import Setting, flagged
+from experiments.shared.parsing import choice, listed, optional, whole
 
 SETTINGS = command_line.SETTINGS | {
     'num_ids': Setting(optional(whole),

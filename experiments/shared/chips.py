@@ -10,7 +10,7 @@ import jax
 from jax.experimental import topologies
 
 from bornbiased_jax.errors import InputError
-from experiments.hlo_traffic import Traffic, traffic
+from experiments.shared.hlo_traffic import Traffic, traffic
 
 GIB = 2**30
 

@@ -6,9 +6,17 @@ from types import SimpleNamespace
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
-from experiments import command_line
-from experiments.command_line import Setting, name_flags
-from experiments.parsing import choice, listed, number, optional, positive, preset_name, whole
+from experiments.shared import command_line
+from experiments.shared.command_line import Setting, name_flags
+from experiments.shared.parsing import (
+  choice,
+  listed,
+  number,
+  optional,
+  positive,
+  preset_name,
+  whole,
+)
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
 SETTINGS = command_line.SETTINGS | {
