@@ -41,7 +41,7 @@ def test_a_closed_form_is_a_black_dashed_line(ax):
 
 
 def test_a_loss_curve_averages_hundredths_and_shows_validation_as_dots(ax):
-  """If the loss is the step, then so is every average of it."""
+  """Here the loss is the number of the step, so that its averages are averages of steps."""
   lines = [{'step': step, 'loss': float(step)} for step in range(1, 301)]
   lines.insert(100, {'step': 100, 'validation_loss': 7.0})
   plotting.loss_curve(ax, lines)

@@ -1,4 +1,4 @@
-"""The spread of representations at each position is numpy's."""
+"""The spread of representations at each position equals what numpy computes."""
 
 import numpy as np
 

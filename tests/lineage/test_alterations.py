@@ -63,21 +63,21 @@ def test_damage_grows_with_its_strength(alteration):
 
 
 def test_damage_is_what_it_says():
-  config, key = CONFIGS['llama'], jax.random.key(0)
+  config, key = CONFIGS['llama'], functools.partial(jax.random.key, 0)
   params = init_params(config, 1)
   up = lambda altered: np.asarray(altered[1]['blocks']['up']['kernel'])
   before = up((config, params))
-  pruned = up(alterations.prune(config, params, key, 0.3))
+  pruned = up(alterations.prune(config, params, key(), 0.3))
   assert np.mean(pruned == 0) == pytest.approx(0.3, abs=0.01)
-  quantized = up(alterations.quantize(config, params, key, 4))
+  quantized = up(alterations.quantize(config, params, key(), 4))
   assert np.unique(np.round(quantized[0, :, 0], 9)).size <= 15
-  noise = up(alterations.add_noise(config, params, key, 0.5)) - before
+  noise = up(alterations.add_noise(config, params, key(), 0.5)) - before
   assert np.std(noise) == pytest.approx(0.5 * before.std(), rel=0.05)
-  added = up(alterations.add_low_rank(config, params, key, 0.5, rank=3)) - before
+  added = up(alterations.add_low_rank(config, params, key(), 0.5, rank=3)) - before
   assert np.linalg.matrix_rank(added[0], tol=1e-4) == 3
   assert np.linalg.norm(added[0]) == pytest.approx(0.5 * np.linalg.norm(before[0]), rel=1e-4)
-  redrawn = up(alterations.redraw_layers(config, params, key, 1 / 3))
+  redrawn = up(alterations.redraw_layers(config, params, key(), 1 / 3))
   assert np.array_equal(redrawn[:2], before[:2])
   assert not np.isclose(redrawn[2], before[2]).any(axis=0).all()
-  other = 2 * up(alterations.average(config, params, key, 0.5)) - before
+  other = 2 * up(alterations.average(config, params, key(), 0.5)) - before
   assert abs(np.corrcoef(other.ravel(), before.ravel())[0, 1]) < 0.05

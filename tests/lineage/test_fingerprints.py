@@ -45,7 +45,7 @@ def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
 
 @pytest.mark.parametrize('shape', [(4, 1, 1), (1, 2, 2)])
 def test_devices_share_a_fingerprint(params, shape):
-  """They do so even if their number does not divide the sequences, nor these the batches."""
+  """Their number need not divide a batch, nor the size of a batch the number of sequences."""
   mesh = sharding.make_mesh(*shape)
   spread = jax.device_put(params, sharding.shardings(mesh, params))
   made = fingerprints.fingerprint(CONFIG, spread, Probe('tokens', 38, 6), batch_size=9)

@@ -24,7 +24,8 @@ def assert_same(actual, expected):
   np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
 
 
-# As many columns as are computed at once, or fewer, compile one program.
+# Each k is a multiple of the number of columns computed at once, or smaller than it. Other sizes
+# would compile a second program for the rest.
 @pytest.mark.parametrize('n, k', [
     (2, 256), (3, 512), (17, 1024), (128, 256), (129, 512), (1000, 128), (5000, 32), (20_000, 12)])
 def test_equals_scipy(n, k):

@@ -1,4 +1,4 @@
-"""All methods behind one interface: what they refuse, and how scores become decisions."""
+"""All methods tell a network from another, and their scores are judged as stated."""
 
 import dataclasses
 

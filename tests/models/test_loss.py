@@ -1,4 +1,4 @@
-"""The loss in chunks equals the loss of all logits at once, which never exist."""
+"""The loss in chunks equals the loss of all logits, but never has all of them in memory."""
 
 import functools
 

@@ -71,7 +71,7 @@ def test_from_four_devices_to_one_and_back(whole, tmp_path, monkeypatch):
 
 
 def test_networks_trained_together_are_those_trained_alone(whole, tmp_path, monkeypatch):
-  """They are so even if the run is killed between the saves of two networks, or at the first."""
+  """This holds even if the run is killed between the first, or later, saves of two networks."""
   stop_after(monkeypatch, 0, tiny_runs.run(tmp_path, seeds=(2, 3)))
   (tmp_path / 'seed_3' / '0').rename(tmp_path / 'seed_3' / '0.orbax-checkpoint-tmp')
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path, seeds=(2, 3)))

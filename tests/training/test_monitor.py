@@ -24,7 +24,7 @@ def metrics(*losses):
 
 
 def test_rates_are_medians_over_steps(tmp_path, monkeypatch):
-  """A step ends when the next one is added. The first is not timed, as it compiles."""
+  """A step ends when the next one is added. The first step, which compiles, is not timed."""
   now = [0.0]
   monkeypatch.setattr(monitor.time, 'monotonic', lambda: now[0])
   with monitor.Monitor([tmp_path], 0, 4, 650, lambda tokens_per_s: tokens_per_s / 400) as watched:

@@ -82,7 +82,7 @@ def test_accumulation_equals_the_whole_batch(name):
 
 @pytest.mark.parametrize('backend', ['cpu', 'gpu'])
 def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
-  """It does so too in the order in which accelerators compute it."""
+  """This holds in the order of computation of CPUs and in that of accelerators."""
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   seeds = jnp.arange(3)
   states = jax.jit(jax.vmap(functools.partial(init_state, CONFIGS['llama2'], RECIPE)))(seeds)
