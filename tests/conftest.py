@@ -2,7 +2,7 @@
 
 Every test sees four fake CPU devices. Programs are compiled with few optimizations and kept in
 a cache on disk, because most tests run a program once and spend most of their time compiling it.
-Operations that promote ranks implicitly or use a random key twice raise an error.
+An operation that would promote ranks implicitly raises an error.
 
 Processes that tests start inherit all of this through the environment.
 """
@@ -24,7 +24,6 @@ os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')
-os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
 
 
 def pytest_xdist_auto_num_workers(config):

@@ -28,6 +28,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import make_mesh, shardings
 from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.digest import digest
 
 FORMS = 'RUN, RUN@STEP, a transformers directory, a fingerprint .npz, or PRESET:SEED'
 
@@ -41,7 +42,7 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
 
   Returns:
     The configuration, the parameters, and JSON that identifies the network: its
-    name and a checksum of its parameters.
+    name and the digest of its parameters.
 
   Raises:
     InputError: there is no network of that name, or it is damaged.
@@ -53,7 +54,7 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
     ((2048, 128), 'tiny_gpt2:42')
   """
   config, params = _load(name, mesh)
-  return config, params, {'name': name, 'checksum': int(checkpoint.checksum(params))}
+  return config, params, {'name': name, 'digest': digest(params)}
 
 
 def load_config(name: str) -> ModelConfig:
@@ -134,7 +135,7 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   if cache is None:
     return compute()
   settings = fingerprints.probe_settings(probe, config, logit_ids)
-  identity = json.dumps([about['checksum'], dataclasses.asdict(config), settings])
+  identity = json.dumps([about['digest'], dataclasses.asdict(config), settings])
   path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
   if path.exists():
     with contextlib.suppress(InputError):  # A damaged fingerprint is made anew.

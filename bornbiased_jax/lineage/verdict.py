@@ -94,12 +94,12 @@ def compare(base: Fingerprint, suspect: Fingerprint,
         f'use more than {2 * channels}.')), None
   result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
   report |= _judged(result, alpha, n, D, BLIND_TO_BASES)
-  checksums = [about.get('checksum') for about in (report['base'], report['suspect'])]
-  # A stranger's file may claim any checksum, so the answers must be equal as well.
-  same = checksums[0] is not None and checksums[0] == checksums[1]
+  digests = [about.get('digest') for about in (report['base'], report['suspect'])]
+  # A stranger's file may claim any digest, so the answers must be equal as well.
+  same = digests[0] is not None and digests[0] == digests[1]
   if same and np.array_equal(base.hidden_ND, suspect.hidden_ND):
-    report['reasons'].append('Their parameters have the same checksum and their answers are '
-                             'equal: they are the same network.')
+    report['reasons'].append('Their parameters have the same SHA-256 digest and their answers '
+                             'are equal: they are the same network.')
   return report, result
 
 

@@ -22,9 +22,7 @@ import warnings
 
 from absl import logging
 import jax
-from jax import lax
 from jax.experimental import multihost_utils
-import jax.numpy as jnp
 from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
@@ -35,8 +33,11 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.storage.digest import checksum, linear_checksum
 
-SCHEMA = 1
+SCHEMA = 2
+# The checksum of each schema that can be read.
+_CHECKSUMS = {1: lambda tree: int(linear_checksum(tree)), SCHEMA: checksum}
 
 
 class Writer:
@@ -65,7 +66,7 @@ class Writer:
 
     The metadata are JSON that describes the run, as from `as_metadata`.
     """
-    checksums = {'params': int(checksum(params)), 'opt_state': int(checksum(opt_state))}
+    checksums = {'params': checksum(params), 'opt_state': checksum(opt_state)}
     metadata = metadata | {'schema': SCHEMA, 'step': step, 'environment': environment(),
                            'checksums': checksums}
     with self._told():
@@ -107,25 +108,6 @@ def _reason(error):
   """An error in one line: orbax and tensorstore write several, and end with what happened."""
   line = ' '.join(str(error).split()) or type(error).__name__
   return line if len(line) < 200 else f'{line[:60]} … {line[-120:]}'
-
-
-@jax.jit
-def checksum(tree: Any) -> jax.Array:
-  """A uint32 that changes if any one bit of a tree of 4-byte arrays does.
-
-  It is the sum modulo 2^32 of all words, each multiplied by an odd number that
-  depends on its place. Integers add exactly in any order, so the checksum is
-  the same on any mesh.
-  """
-  def of_leaf(leaf):
-    word = lax.bitcast_convert_type(leaf, jnp.uint32)
-    place = jnp.uint32(0)
-    for axis, size in enumerate(leaf.shape):
-      index = lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-      place = place * jnp.uint32(size % 2**32) + index
-    return jnp.sum(word * (2 * place + 1), dtype=jnp.uint32)
-
-  return sum((2 * i + 1) * of_leaf(leaf) for i, leaf in enumerate(jax.tree.leaves(tree)))
 
 
 def steps(directory: str | os.PathLike) -> list[int]:
@@ -215,8 +197,10 @@ class _Damaged(Exception):
 def _restore_step(directory, step, abstract):
   metadata = _read(ocp.JsonCheckpointHandler(), directory / str(step) / 'run')
   try:
-    if metadata['schema'] != SCHEMA:
-      raise InputError(f'checkpoint has schema {metadata["schema"]}; this version reads {SCHEMA}')
+    schema = metadata['schema']
+    if schema not in _CHECKSUMS:
+      readable = ' and '.join(map(str, _CHECKSUMS))
+      raise InputError(f'checkpoint has schema {schema}; this version reads {readable}')
     checksums = {name: metadata['checksums'][name] for name in ('params', 'opt_state')}
     wanted = abstract(metadata)
   except (TypeError, KeyError, AttributeError) as error:
@@ -224,7 +208,7 @@ def _restore_step(directory, step, abstract):
   items = {name: _read(ocp.StandardCheckpointHandler(), directory / str(step) / name,
                        args=ocp.args.StandardRestore(tree)) for name, tree in wanted.items()}
   for name, tree in items.items():
-    if int(checksum(tree)) != checksums[name]:
+    if _CHECKSUMS[schema](tree) != checksums[name]:
       raise _Damaged(f'{name} does not have the checksum that was saved with it')
   return metadata | {'step': step}, items
 

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.digest import digest
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
   TrainState,
@@ -178,7 +179,7 @@ def _init_from(run, seed, directory):
   else:
     _refuse_other_model(run, directory, huggingface.load_config(directory))
     _, params = huggingface.load(directory, run.mesh)
-    parent = {'directory': str(run.init_from), 'checksum': int(checkpoint.checksum(params))}
+    parent = {'directory': str(run.init_from), 'digest': digest(params)}
   begin_with = jax.jit(functools.partial(start_from, run.recipe), out_shardings=_shardings(run))
   return begin_with(params), parent
 

@@ -12,6 +12,7 @@ from bornbiased_jax.lineage import networks
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.digest import digest
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 TOKENS = Probe('tokens', 40, 6)
@@ -30,13 +31,13 @@ def test_every_source_gives_the_same_network(tmp_path, params):
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
     config, loaded, about = networks.load(name)
-    assert config == CONFIG and about['checksum'] == int(checkpoint.checksum(params))
+    assert config == CONFIG and about['digest'] == digest(params)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
   config, loaded, about = networks.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
-  assert about['checksum'] == networks.load(f'{tmp_path}/exported')[2]['checksum']
-  assert about['checksum'] == int(checkpoint.checksum(init_params(config, 1)))
+  assert about['digest'] == networks.load(f'{tmp_path}/exported')[2]['digest']
+  assert about['digest'] == digest(init_params(config, 1))
   preset = networks.load('tiny_llama2:3')
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
   cache = tmp_path / 'cache'

@@ -10,6 +10,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.digest import checksum
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
 import tiny_runs
@@ -31,7 +32,7 @@ def test_where_a_run_begins(whole, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, state.params, last)
   assert int(state.step) == 0 and float(state.opt_state[1][0].mu['embedding'].std()) == 0
   assert (metadata['seed'], metadata['step']) == (3, 6)
-  assert metadata['checksum'] == int(checkpoint.checksum(last))
+  assert metadata['checksum'] == checksum(last)
   state, parents = started()
   np.testing.assert_array_equal(state.params['embedding'],
                                 checkpoint.load_params(parent / 'seed_3', 0)[1]['embedding'])

@@ -1,0 +1,125 @@
+"""Digests and checksums: no altered network passes for another, on any mesh."""
+
+import hashlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_checkpoint import state_of
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage import networks, verdict
+from bornbiased_jax.models import sharding
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.digest import checksum, digest, leaf_digests, linear_checksum
+import tiny_runs
+
+LLAMA = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=64, mlp_width=96,
+                    vocab_size=50)
+MATRIX_D = {'query': 0, 'key': 0, 'value': 0, 'up': 0, 'gate': 0, 'output': 1, 'down': 1}
+
+
+def small_tree():
+  rng = np.random.default_rng(0)
+  return {'a': np.float32(rng.normal(size=(32, 32))), 'b': {'c': np.float32(rng.normal(size=8))}}
+
+
+def altered(tree, seed):
+  """A change of one of four kinds that a sum of words is blind to, or may be."""
+  rng = np.random.default_rng(seed)
+  a = tree['a'].copy()
+  words, kind = a.reshape(-1).view(np.uint32), seed % 4
+  i, j = rng.choice(words.size, 2, replace=False)
+  if kind == 0:  # An even number of flipped signs.
+    chosen = rng.choice(words.size, 2 * rng.integers(1, 16), replace=False)
+    words[chosen] ^= np.uint32(2**31)
+  elif kind == 1:
+    words[[i, j]] = words[[j, i]]
+  elif kind == 2:
+    k = rng.integers(1, 2**31, dtype=np.uint32)
+    words[[i, j]] += np.array([k, 2**32 - int(k)], np.uint32)
+  else:
+    a = a[rng.permutation(32)][:, rng.permutation(32)]
+  return tree | {'a': a}
+
+
+def test_no_two_of_ten_thousand_altered_trees_share_a_digest_or_checksum():
+  tree = small_tree()
+  trees = {json.dumps(each['a'].tolist()): each
+           for each in (tree, *(altered(tree, seed) for seed in range(10_000)))}
+  assert len(trees) > 9900
+  assert len({digest(each) for each in trees.values()}) == len(trees)
+  assert len({checksum(each) for each in trees.values()}) == len(trees)
+
+
+def test_a_digest_is_sha256_of_names_shapes_types_and_bytes():
+  leaves = leaf_digests(small_tree())
+  c = small_tree()['b']['c']
+  assert leaves['b/c'] == hashlib.sha256(b'["float32", [8]]' + c.tobytes()).hexdigest()
+  assert digest(small_tree()) == hashlib.sha256(json.dumps(
+      [['a', leaves['a']], ['b/c', leaves['b/c']]]).encode()).hexdigest()
+  a = small_tree()['a']
+  others = [{'a': a}, {'b': a}, {'a': a.reshape(16, 64)}, {'a': a.view(np.int32)}, {'a': {'a': a}},
+            {'a': np.asfortranarray(a).T}]
+  assert len({digest(other) for other in others}) == len(others)
+  assert digest({'a': np.asfortranarray(a)}) == digest({'a': a}) == digest({'a': jnp.array(a)})
+  assert digest({'a': a.astype('>f4')}) == digest({'a': a})
+
+
+def test_a_digest_is_the_same_on_any_mesh():
+  params = init_params(LLAMA, 1)
+  for shape in ((4, 1, 1), (1, 2, 2)):
+    mesh = sharding.make_mesh(*shape)
+    spread = jax.device_put(params, sharding.shardings(mesh, params))
+    assert digest(spread) == digest(params) and checksum(spread) == checksum(params)
+
+
+def test_the_checksum_sees_every_bit_and_no_mesh():
+  tree = state_of(5)
+  whole = checksum(tree)
+  assert checksum(state_of(5, tiny_runs.mesh(1, 2, 2))) == whole
+  leaves, structure = jax.tree.flatten(tree)
+  rng = np.random.default_rng(0)
+  for i, leaf in enumerate(leaves):
+    words = np.array(leaf).reshape(-1).view(np.uint32)
+    words[rng.integers(words.size)] ^= np.uint32(1 << rng.integers(32))
+    changed = [*leaves[:i], jnp.array(words.view(leaf.dtype).reshape(leaf.shape)), *leaves[i + 1:]]
+    assert checksum(jax.tree.unflatten(structure, changed)) != whole
+  swapped = jax.tree.map(lambda leaf: jnp.flip(leaf) if leaf.ndim else leaf, tree)
+  assert checksum(swapped) != whole
+
+
+def flipped(params, sign_D):
+  """The same function with some channels of the residual stream of the other sign (RMSNorm)."""
+  blocks = dict(params['blocks'])
+  for name, axis in MATRIX_D.items():
+    sign = sign_D[:, None] if axis == 0 else sign_D[None, :]
+    blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] * sign[None]}
+  return params | {'blocks': blocks, 'embedding': params['embedding'] * sign_D[None],
+                   'head': params['head'] * sign_D[None]}
+
+
+@pytest.mark.parametrize('cached', [False, True])
+def test_a_network_with_flipped_signs_is_not_answered_from_the_cache_of_another(tmp_path, cached):
+  """Logits are equal, every matrix differs, and the old checksum was blind to it."""
+  sign_D = np.float32(np.where(np.arange(64) < 53, -1, 1))
+  params = init_params(LLAMA, 1)
+  other = flipped(params, sign_D)
+  assert int(linear_checksum(other)) == int(linear_checksum(params))
+  assert checksum(other) != checksum(params)
+  assert not set(leaf_digests(other).items()) & set(
+      item for item in leaf_digests(params).items() if 'kernel' in item[0])
+  for name, network in (('base', params), ('suspect', other)):
+    huggingface.save(tmp_path / name, LLAMA, network)
+  probe, cache = Probe('tokens', 200, 8), tmp_path / 'cache'
+  if cached:
+    networks.fingerprint(str(tmp_path / 'base'), probe, cache)
+  base, suspect = (networks.fingerprint(str(tmp_path / name), probe, cache)
+                   for name in ('base', 'suspect'))
+  np.testing.assert_array_equal(base.hidden_ND * sign_D[None], suspect.hidden_ND)
+  report, _ = verdict.compare(base, suspect)
+  assert report['verdict'] != 'related' and 'same network' not in ' '.join(report['reasons'])
