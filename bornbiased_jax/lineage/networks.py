@@ -28,7 +28,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import make_mesh, shardings
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digest import digest
+from bornbiased_jax.storage.digests import digest
 
 FORMS = 'RUN, RUN@STEP, a transformers directory, a fingerprint .npz, or PRESET:SEED'
 

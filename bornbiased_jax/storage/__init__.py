@@ -1,11 +1,11 @@
 """The two doors through which networks enter and leave.
 
   checkpoint             orbax checkpoints of a training run, restored on any mesh
-  digest                 what names a network, and what notices damage
+  digests                what names a network, and what notices damage
   huggingface            directories of `transformers`, from safetensors alone
   huggingface_families   how each of its families names our fields and modules
 """
 
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.checkpoint import Writer, load_config, load_params, steps
-from bornbiased_jax.storage.digest import digest, leaf_digests
+from bornbiased_jax.storage.digests import digest, leaf_digests

@@ -33,7 +33,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import draw_params
-from bornbiased_jax.storage.digest import checksum, linear_checksum
+from bornbiased_jax.storage.digests import checksum, linear_checksum
 
 SCHEMA = 2
 # The checksum of each schema that can be read.

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digest import digest
+from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
   TrainState,

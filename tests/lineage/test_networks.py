@@ -12,7 +12,7 @@ from bornbiased_jax.lineage import networks
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digest import digest
+from bornbiased_jax.storage.digests import digest
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 TOKENS = Probe('tokens', 40, 6)

@@ -18,7 +18,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.storage.digest import linear_checksum
+from bornbiased_jax.storage.digests import linear_checksum
 from bornbiased_jax.training.step import Recipe, init_state
 import tiny_runs
 
@@ -198,7 +198,7 @@ def test_a_save_that_fails_halfway_loses_nothing(copied):
   program = f'''
 import resource, signal, sys
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.storage.digest import linear_checksum
+from bornbiased_jax.storage.digests import linear_checksum
 from bornbiased_jax.errors import InputError
 import test_checkpoint
 writer = checkpoint.Writer({str(copied)!r}, keep_steps=(1,))

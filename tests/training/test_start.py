@@ -10,7 +10,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digest import checksum
+from bornbiased_jax.storage.digests import checksum
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
 import tiny_runs

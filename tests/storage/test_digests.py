@@ -14,8 +14,8 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage import networks, verdict
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage import huggingface
-from bornbiased_jax.storage.digest import checksum, digest, leaf_digests, linear_checksum
+from bornbiased_jax.storage import digests, huggingface
+from bornbiased_jax.storage.digests import checksum, digest, leaf_digests, linear_checksum
 import tiny_runs
 
 LLAMA = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=64, mlp_width=96,
@@ -123,3 +123,26 @@ def test_a_network_with_flipped_signs_is_not_answered_from_the_cache_of_another(
   np.testing.assert_array_equal(base.hidden_ND * sign_D[None], suspect.hidden_ND)
   report, _ = verdict.compare(base, suspect)
   assert report['verdict'] != 'related' and 'same network' not in ' '.join(report['reasons'])
+
+
+def test_a_checksum_needs_no_copy_of_the_tree():
+  tree = {name: jax.ShapeDtypeStruct((1024, 1024), jnp.float32) for name in 'ab'}
+  compiled = digests._mixed_sums.lower(tree).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 2**20
+
+
+def test_the_checksum_is_the_sum_that_it_says():
+  """Transcribed with Python's integers."""
+  def mix(x):
+    x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+    x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+    return x ^ x >> 16
+
+  tree = {'a': np.float32([[1, -2, 3], [4, 5, -6]]), 'b': np.int32(7)}
+  total = [0, 0]
+  for i, leaf in enumerate(tree.values()):
+    for place, word in enumerate(np.atleast_1d(leaf).reshape(-1).view(np.uint32).tolist()):
+      for half in (0, 1):
+        key = mix((place + mix(2 * i + half + 1)) % 2**32)
+        total[half] = (total[half] + mix(word ^ key)) % 2**32
+  assert checksum(tree) == f'{total[0]:08x}{total[1]:08x}'
