@@ -100,8 +100,9 @@ def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig
     config = dataclasses.replace(parent_config(settings), **own)
   else:
     length = settings.max_length or max(settings.length, configs.get(settings.config).length)
+    tied = {} if settings.tied_head is None else {'tied_head': settings.tied_head}
     config = configs.get(settings.config, vocab_size=settings.vocab_size or data.vocab_size,
-                         length=length, **own)
+                         length=length, **tied, **own)
   check_length(settings.length, config, 'the model')
   for name in ('intervention_position', 'intervention_strength'):
     if name in own and config.intervention not in configs.AT_ONE_POSITION:
@@ -117,8 +118,8 @@ def parent(settings: SimpleNamespace) -> str | None:
 
 def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
   """The model of a run, of a folder of runs (of its first), or of a transformers directory."""
-  for name in ('vocab_size', 'max_length'):
-    if getattr(settings, name):
+  for name in ('vocab_size', 'max_length', 'tied_head'):
+    if getattr(settings, name) is not None:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
   if not Path(source).expanduser().is_dir():
