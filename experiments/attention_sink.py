@@ -145,7 +145,7 @@ def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
 
 def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
   """A network, under the intervention `afterwards` if there is one."""
-  config, params, _ = lineage.load(case.source)
+  config, params = lineage.load(case.source)
   if case.afterwards:
     config = dataclasses.replace(
         config, intervention=case.afterwards, intervention_position=settings.position,

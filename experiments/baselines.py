@@ -60,7 +60,7 @@ def main(settings, output_dir):
   networks.check_sequences(settings, load_config(todo[0][2]))
   results = Results(output_dir, 'baselines', settings)
   done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
-  take = functools.cache(lambda name: networks.subject(*lineage.load(name)[:2], settings))
+  take = functools.cache(lambda name: networks.subject(*lineage.load(name), settings))
   fresh = functools.cache(lambda config: fresh_networks(config, settings))
   null = functools.cache(lambda method, base: methods.reference_scores(
       method, take(base), fresh(take(base).config)))

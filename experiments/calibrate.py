@@ -35,7 +35,7 @@ from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import alignment, fingerprints
-from bornbiased_jax.lineage.verdict import input_is_shared
+from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 from experiments.shared import command_line, networks
@@ -128,7 +128,7 @@ def trained_cells(settings) -> dict:
           trained_networks(runs, kind, settings), settings)
   if alignable(config):
     found['trained, aligned'] = lambda: measure_aligned(
-        [lineage.load(run)[:2] for run in runs[:settings.aligned_seeds]], settings)
+        [lineage.load(run) for run in runs[:settings.aligned_seeds]], settings)
   return found
 
 
@@ -179,7 +179,7 @@ def measure_aligned(loaded, settings) -> dict:
   """The same of `alignment.aligned_test`, which needs a forward pass for every pair."""
   pairs = list(itertools.combinations(loaded, 2))
   probe = probe_of('gaussian', settings)
-  z_P = np.array([lineage.aligned_test(*pair, probe, num_permutations=1).z
+  z_P = np.array([lineage.aligned_test(*pair, probe, num_permutations=0).z
                   for pair in tqdm(pairs, desc='aligned', unit='pair', leave=False)])
   return {'input_shared': True,
           **rates(z_P, {'calibrated': stats.norm.sf(z_P)}, len(loaded))}

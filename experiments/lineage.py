@@ -7,53 +7,66 @@
 Networks are given in the forms that experiments.seedprint takes. A folder of networks stands for
 all of them, and a run for each of its checkpoints.
 
-Each network reads the probe once, and every pair of fingerprints is compared. z says by how many
-standard deviations two networks agree better, channel by channel, than they do when the channels of
-one are permuted: about 0 if they are unrelated, above 3.7 (p < 1e-4) if they are related. p-values
-are corrected for the number of pairs (Benjamini and Yekutieli, valid for dependent pairs).
+Each network is read once, and every pair is judged by the witnesses of experiments.seedprint, but
+for those that turn the suspect into the basis of the base: a descendant whose channels were
+permuted or rotated on purpose is found by that program alone. z is that of the strongest witness
+that can accuse: about 0 if two networks are unrelated, and above 4 if they are related. p-values
+are corrected for the number of pairs (Benjamini and Yekutieli, valid for dependent pairs). Networks
+of one width read token ids below the smallest of their vocabularies. What a folder holds and cannot
+be read is named and left out.
 
 Writes results.json (a row per pair), matrix.csv (z) and figure.png (a heat map in the order of a
-clustering). Fingerprints are kept in OUTPUT_DIR/fingerprints.
+clustering). What was read of each network is kept in OUTPUT_DIR/dossiers.
 """
 
 import csv
+import dataclasses
 import io
 import itertools
 import math
 from pathlib import Path
+import sys
 
+from matplotlib.patches import Rectangle
 import numpy as np
 from scipy import stats
 from scipy.cluster import hierarchy
 from tqdm import tqdm
 
-from bornbiased_jax import plotting
+from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import verdict
+from bornbiased_jax.lineage.dossiers import Dossier
+from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
 from bornbiased_jax.storage import checkpoint
 from experiments.shared import command_line, networks
 from experiments.shared.networks import SETTINGS
 from experiments.shared.results import make_directory, table, write_json
 
 MOST_SHOWN = 40
+# With more networks than these, cells have no room for numbers.
+MOST_WRITTEN = 20
 _SATURATED_Z = 20
 SCALES = {
-    'smoke': networks.PROBE | dict(num_sequences=300, length=4),
-    'laptop': networks.PROBE,
-    'paper': networks.PROBE | dict(length=1024),
+    'smoke': networks.TOKENS | dict(num_sequences=300, length=4),
+    'laptop': networks.TOKENS,
+    'paper': networks.TOKENS | dict(length=1024),
 }
 
 
 def main(settings, output_dir):
   probe = networks.probe_of(settings)
-  names = find(settings.networks, output_dir, probe)
+  models = find(settings.networks, output_dir, probe)
   make_directory(output_dir)
-  bar = tqdm(names, unit='network', desc='fingerprints', delay=1, leave=False)
-  prints = [networks.take(name, probe, output_dir / 'fingerprints') for name in bar]
-  rows = compare_all(names, prints)
+  sizes = smallest_vocabularies(models, probe)
+  taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir)
+           for name in tqdm(models, unit='network', desc='dossiers', delay=1, leave=False)}
+  rows = compare_all(taken)
+  names = list(taken)
   write_json(output_dir / 'results.json', {
       'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
       'networks': names, 'rows': rows})
@@ -64,14 +77,43 @@ def main(settings, output_dir):
   print(f'wrote {output_dir}/results.json, matrix.csv and figure.png')
 
 
-def find(given: list[str], output_dir: Path, probe) -> list[str]:
-  """The networks that the command line names, each once; raises InputError if one is not there."""
-  names = [name for each in given for name in expand(each, output_dir)]
-  models = {name: networks.look_up(name) for name in names}
+def take(name, probe, output_dir) -> Dossier:
+  with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
+    return lineage.dossier(name, probe, output_dir / 'dossiers', on_batch=bar.update)
+
+
+def find(given: list[str], output_dir: Path, probe) -> dict[str, ModelConfig | None]:
+  """The model of each network that the command line names; None for a saved file.
+
+  Raises:
+    InputError: a network is not there, unless a folder holds it, or there are less
+      than two.
+  """
+  models = {}
+  for each in given:
+    inside = expand(each, output_dir)
+    for name in inside:
+      try:
+        model = networks.look_up(name)
+        networks.check_readable(name, model, probe)
+        models[name] = model
+      except InputError as error:
+        if inside == [each]:
+          raise
+        print(f'left out: {error}', file=sys.stderr)
   if len(models) < 2:
     raise InputError('name at least two different networks, or a folder of them; see --help')
-  networks.check_probe(models, probe)
-  return list(models)
+  return models
+
+
+def smallest_vocabularies(models, probe) -> dict[str, int | None]:
+  """How many ids each network reads: those that all networks of its width have."""
+  known = {name: model for name, model in models.items() if model}
+  smallest = {model.width: min(each.vocab_size for each in known.values()
+                               if each.width == model.width) for model in known.values()}
+  if probe.num_ids:
+    smallest = dict.fromkeys(smallest, probe.num_ids)
+  return {name: smallest[model.width] if model else None for name, model in models.items()}
 
 
 def expand(given: str, output_dir: Path) -> list[str]:
@@ -82,32 +124,50 @@ def expand(given: str, output_dir: Path) -> list[str]:
   if not path.is_dir() or (path / 'config.json').exists():
     return [given]
   inside = [child for child in sorted(path.iterdir())
-            if child.is_dir() and child.name != 'fingerprints'
+            if child.is_dir() and child.name not in ('fingerprints', 'dossiers')
             and child.resolve() != output_dir.resolve()]
   found = [name for child in inside for name in expand(str(child), output_dir)]
   return found + [str(child) for child in sorted(path.glob('*.npz'))]
 
 
-def compare_all(names, prints) -> list[dict]:
+def compare_all(taken: dict[str, Dossier]) -> list[dict]:
   """A row per pair, with p-values corrected over all pairs that can be compared."""
-  rows, named = [], list(zip(names, prints, strict=True))
-  bar = tqdm(list(itertools.combinations(named, 2)), unit='pair', desc='pairs', delay=1,
-             leave=False)
-  for (a, print_a), (b, print_b) in bar:
-    report, _ = verdict.compare(print_a, print_b)
-    kept = {name: report[name] for name in ('verdict', 'statistic', 'z', 'log10_p')}
-    rows.append({'base': a, 'suspect': b} | kept)
+  rows, pairs = [], list(itertools.combinations(taken.items(), 2))
+  # A single related pair among all must be able to survive the correction.
+  most = max(NUM_PERMUTATIONS, min(10**6, math.ceil(
+      1000 * len(pairs) * (1 + math.log(max(1, len(pairs)))))))
+  bar = tqdm(pairs, unit='pair', desc='pairs', delay=1, leave=False)
+  for (a, of_a), (b, of_b) in bar:
+    report = judge(of_a, of_b, most)
+    rows.append({'base': a, 'suspect': b, 'verdict': report['verdict'],
+                 'p_value': report.get('p_value'), 'z': strongest(report),
+                 'z_of': {row['witness']: row['z'] for row in report.get('witnesses', [])},
+                 'reasons': report['reasons']})
   correct(rows)
   return rows
 
 
+def judge(base, suspect, num_permutations) -> dict:
+  """The report on a pair; saved files that read another probe are not comparable."""
+  try:
+    return verdict.compare(base, suspect, num_permutations=num_permutations)
+  except InputError as error:
+    return {'verdict': 'not comparable', 'reasons': [str(error)]}
+
+
+def strongest(report) -> float | None:
+  """z of the witness with the largest one, of those that can accuse, or else of all."""
+  heard = [row for row in report.get('witnesses', []) if row['z'] is not None]
+  accusers = [row['z'] for row in heard if row['accuses']]
+  return max(accusers or [row['z'] for row in heard], default=None)
+
+
 def correct(rows) -> None:
   """Adds p-values corrected for the number of pairs, and withdraws what does not survive that."""
-  tested = [row for row in rows if row['z'] is not None]
+  tested = [row for row in rows if row['p_value'] is not None]
   if not tested:
     return
-  p_values = [10.0**row['log10_p'] for row in tested]
-  corrected = stats.false_discovery_control(p_values, method='by')
+  corrected = stats.false_discovery_control([row['p_value'] for row in tested], method='by')
   for row, p_value in zip(tested, corrected, strict=True):
     row['corrected_p_value'] = float(p_value)
     # One pair in many is extreme by chance.
@@ -116,9 +176,10 @@ def correct(rows) -> None:
 
 
 def matrix(names, rows) -> np.ndarray:
-  """z of every pair, symmetric; NaN on the diagonal and for networks that are not comparable."""
+  """z of every pair, symmetric: infinite with itself, NaN if two networks are not comparable."""
   index = {name: i for i, name in enumerate(names)}
   z_MM = np.full((len(names), len(names)), np.nan)
+  np.fill_diagonal(z_MM, np.inf)
   for row in rows:
     i, j = index[row['base']], index[row['suspect']]
     z_MM[i, j] = z_MM[j, i] = np.nan if row['z'] is None else row['z']
@@ -127,7 +188,8 @@ def matrix(names, rows) -> np.ndarray:
 
 def write_matrix(path, names, z_MM) -> None:
   text = io.StringIO()
-  lines = [[name, *np.round(row, 3)] for name, row in zip(names, z_MM, strict=True)]
+  written = lambda z: {np.inf: 'itself'}.get(z, '' if np.isnan(z) else round(float(z), 3))
+  lines = [[name, *map(written, row)] for name, row in zip(names, z_MM, strict=True)]
   csv.writer(text).writerows([['z', *names], *lines])
   write_atomically(path, text.getvalue().encode())
 
@@ -135,40 +197,53 @@ def write_matrix(path, names, z_MM) -> None:
 def show(rows) -> None:
   counts = {name: sum(row['verdict'] == name for row in rows) for name in verdict.VERDICTS}
   tested = [row for row in rows if row['z'] is not None]
-  strongest = sorted(tested, key=lambda row: -row['z'])[:MOST_SHOWN]
-  if strongest:
-    print(table([display(row) for row in strongest]))
-  print(f'{len(rows)} pairs, the {len(strongest)} strongest above: '
+  shown = sorted(tested, key=lambda row: -row['z'])[:MOST_SHOWN]
+  if shown:
+    print(table([display(row) for row in shown]))
+  print(f'{len(rows)} pairs, the {len(shown)} strongest above: '
         + ', '.join(f'{count} {name}' for name, count in counts.items() if count))
 
 
 def display(row) -> dict[str, str]:
-  log10_p = math.log10(max(row['corrected_p_value'], 1e-300))
-  return {'network': row['base'][-40:], 'and': row['suspect'][-40:],
-          't': f'{row["statistic"]:.4f}', 'z': f'{row["z"]:.1f}',
-          'corrected p': p_value_text(log10_p), 'verdict': row['verdict']}
+  p_value = row.get('corrected_p_value')
+  return {'network': row['base'][-40:], 'and': row['suspect'][-40:], 'z': f'{row["z"]:.1f}',
+          'corrected p': '–' if p_value is None else p_value_text(math.log10(p_value)),
+          'verdict': row['verdict']}
 
 
 def draw(names, z_MM):
-  """z of every pair, related networks side by side."""
+  """z of every pair, related networks side by side; grey: not comparable, dark: itself."""
   similarity_MM = np.clip(np.nan_to_num(z_MM), 0, _SATURATED_Z) / _SATURATED_Z
   distance = 1 - similarity_MM[np.triu_indices(len(names), 1)]
   tree = hierarchy.optimal_leaf_ordering(hierarchy.average(distance), distance)
   order = hierarchy.leaves_list(tree)
   common = len(Path(*_common_parts(names)).as_posix()) + 1 if _common_parts(names) else 0
+  shown_MM = z_MM[np.ix_(order, order)]
   with plotting.style():
-    size = min(12, 3 + 0.22 * len(names))
+    size = min(14, 3 + 0.36 * len(names))
     figure = plotting.figure(size + 1.5, size)
     ax = figure.subplots()
-    image = ax.imshow(z_MM[np.ix_(order, order)], cmap='RdBu_r', vmin=-_SATURATED_Z,
-                      vmax=_SATURATED_Z)
+    ax.set_facecolor('#cccccc')
+    image = ax.imshow(np.where(np.isinf(shown_MM), np.nan, shown_MM), cmap='RdBu_r',
+                      vmin=-_SATURATED_Z, vmax=_SATURATED_Z)
+    write_cells(ax, shown_MM)
     labels = [names[i][common:][-28:] for i in order]
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
     ax.set_yticks(range(len(names)), labels, fontsize='x-small')
-    ax.grid(False)
-    ax.set_title('Related pairs are red (z, cut off at ±20)')
-    figure.colorbar(image, ax=ax, shrink=0.7, label='z')
+    ax.grid(visible=False)
+    ax.set_title('Related pairs are red. Grey: not comparable')
+    figure.colorbar(image, ax=ax, shrink=0.7, label='z (colour cut off at ±20)')
   return figure
+
+
+def write_cells(ax, z_MM) -> None:
+  """A dark square for each network with itself, and z in the other cells if there is room."""
+  for (i, j), z in np.ndenumerate(z_MM):
+    if i == j:
+      ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color='#444444'))
+    elif len(z_MM) <= MOST_WRITTEN and not np.isnan(z):
+      ax.text(j, i, f'{z:.0f}', ha='center', va='center', fontsize='x-small',
+              color='white' if abs(z) > 0.6 * _SATURATED_Z else 'black')
 
 
 def _common_parts(names):

@@ -22,7 +22,7 @@ from bornbiased_jax.analysis import similarity
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import kendall_tau, published
 from bornbiased_jax.lineage.seedprint import without_shared_input
-from bornbiased_jax.lineage.verdict import input_is_shared
+from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.storage import checkpoint
 from experiments.shared import command_line, networks
 from experiments.shared.command_line import Setting

@@ -3,8 +3,8 @@
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
 
-Each network is altered in every way of bornbiased_jax.lineage.alterations. Every method then
-compares the altered network with its original (related) and with the other networks (unrelated).
+Each network is altered in every way of bornbiased_jax.lineage.alterations and damage. Every method
+then compares the altered network with its original (related) and with the others (unrelated).
 The threshold of a method is the score that a share --false_positive_rate of all its unrelated pairs
 exceeds, whatever was done to the second network. So methods that have p-values can be compared with
 those that have none. S networks make S (S - 1) / 2 unrelated pairs per alteration, and these pairs
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, alterations
+from bornbiased_jax.lineage import METHODS, alterations, damage
 from bornbiased_jax.lineage.methods import Subject
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
@@ -43,7 +43,7 @@ def rate(text: str) -> float:
   return value
 
 
-ALTERATIONS = (*alterations.PRESERVING, *alterations.DAMAGING)
+ALTERATIONS = (*alterations.PRESERVING, *damage.DAMAGING)
 SETTINGS = networks.SETTINGS | {
     'study': Setting(optional(str),
                      'folder of experiments.training_study, whose trained networks are altered; if '
@@ -95,7 +95,7 @@ def random_networks(settings) -> dict[int, Subject]:
 def load(settings, step, phase='english') -> dict[int, Subject]:
   """The study's networks by seed, those that are there: at a step ('@0'), or at the last ('')."""
   runs = {seed: networks.run_of(settings, phase, seed) for seed in settings.seeds}
-  return {seed: networks.subject(*lineage.load(f'{run}{step}')[:2], settings)
+  return {seed: networks.subject(*lineage.load(f'{run}{step}'), settings)
           for seed, run in runs.items() if checkpoint.steps(run)}
 
 
@@ -110,8 +110,8 @@ def alterations_of(settings, originals):
 
   yield 'none', None, lambda: (originals, originals)
   for name in settings.alterations:
-    if name in alterations.DAMAGING:
-      change, strengths = alterations.DAMAGING[name]
+    if name in damage.DAMAGING:
+      change, strengths = damage.DAMAGING[name]
       for strength in strengths:
         yield name, strength, altered(change, strength)
     elif is_allowed(alterations.PRESERVING[name], next(iter(originals.values()))):

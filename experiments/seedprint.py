@@ -1,31 +1,30 @@
 """Does one network descend from another? This program compares two networks and gives a verdict.
 
-The test is SeedPrint (Algorithm 1) with a calibrated null. Both networks read the same random
-sequences. Their answers are correlated channel by channel, and the mean correlation is compared
-with what it is when the channels of one network are permuted.
-
-    python -m experiments.seedprint --base=results/pretrain_laptop/seed_42@0 \\
-        --suspect=results/pretrain_laptop/seed_42
-    python -m experiments.seedprint --base=my_llama/ --suspect=their_llama/ --num_sequences=4000
+    python -m experiments.seedprint my_llama/ their_llama/
+    python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
-another one), a transformers directory (safetensors), a saved fingerprint (.npz), or PRESET:SEED for
-a random network.
+another one), a transformers directory (safetensors), PRESET:SEED for a random network, or an .npz
+file that this program has saved.
 
-If the residual channels of the suspect may have been rotated or permuted, add --align. Both
-networks then read Gaussian vectors, and the suspect is first turned into the basis of the base,
-which is found from the embeddings of both.
+Several witnesses are heard. Those that can accuse compare the order of MLP units and of value
+channels, which is random in an independent network, whatever it has learned and from whom. The
+others compare the answers of both networks to the same random inputs (SeedPrint, Algorithm 1, with
+a calibrated null). All are heard again after the residual stream of the suspect was turned into
+that of the base, as the embeddings of both suggest, so that permuted, rotated or sign-flipped
+channels do not hide a descendant. All p-values are those of exact permutation tests or larger.
 
-With --references=K the base is also compared with K fresh random networks of its own architecture,
-which gives a null distribution that rests on no theory.
-
-Writes the verdict to OUTPUT_DIR/results.json (schema 1: verdict, reasons, statistic, z, log10_p, …)
-and the evidence to OUTPUT_DIR/figure.png. Fingerprints are kept in OUTPUT_DIR/fingerprints.
+Writes a folder for the pair into OUTPUT_DIR: results.json (schema 2), figure.png, and report.html,
+a page that stands for itself. What was read of each network is kept in OUTPUT_DIR/dossiers. Such a
+file can be compared later without the network, but then it cannot be turned.
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input, 1 a crash.
 """
 
-import dataclasses
+import hashlib
+import json
+from pathlib import Path
+import re
 import sys
 
 import numpy as np
@@ -33,148 +32,132 @@ from scipy import stats
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
-from bornbiased_jax.analysis import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints, methods
-from bornbiased_jax.lineage.kendall import MAX_ROWS
+from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.networks import FORMS
-from experiments.shared import command_line, networks
+from experiments.shared import command_line, networks, verdict_page
 from experiments.shared.command_line import Setting, flagged
-from experiments.shared.parsing import whole
-from experiments.shared.results import make_directory, write_json
+from experiments.shared.parsing import optional
+from experiments.shared.results import make_directory, table, write_json
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 SETTINGS = networks.SETTINGS | {
-    'base': Setting(str, f'a network: {FORMS}', hint=FORMS),
-    'suspect': Setting(str, 'the other network, in the same form', hint=FORMS),
-    'align': Setting(None,
-                     'first undo a rotation or permutation of the residual channels, which is '
-                     'found from the embeddings'),
-    'references': Setting(lambda text: whole(text, 0, 10**4),
-                          "fresh random networks of the base's architecture to compare it with"),
+    'base': Setting(optional(str), f'a network, instead of the first word: {FORMS}'),
+    'suspect': Setting(optional(str), 'the other network, instead of the second word'),
 }
-_LAPTOP = dict(base=None, suspect=None, align=False, references=0) | networks.PROBE
+_LAPTOP = dict(base=None, suspect=None) | networks.TOKENS
 SCALES = {
-    'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences=300, length=4,
-                            references=3),
+    'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences=1000,
+                            length=4),
     'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(length=1024),
+    'paper': _LAPTOP | dict(num_sequences=10_000, length=1024),
 }
 
 
 def main(settings, output_dir):
-  probe = probe_of(settings)
+  name_pair(settings)
+  probe = networks.probe_of(settings)
   check(settings, probe)
   make_directory(output_dir)
-  judge = aligned if settings.align else plain
-  report, result, reference = judge(settings, probe, output_dir)
-  write_json(output_dir / 'results.json', {
-      'experiment': 'seedprint', 'settings': vars(settings), 'environment': environment()} | report
-      | {'reference': reference})
-  show(report, settings)
-  if result:
-    plotting.save(draw(result, report, reference), output_dir / 'figure.png')
-  print(f'wrote {output_dir}/results.json' + (' and figure.png' if result else ''))
+  with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False) as bar:
+    report = lineage.compare_networks(settings.base, settings.suspect, probe,
+                                      output_dir / 'dossiers', on_batch=bar.update)
+  report = {'experiment': 'seedprint', 'settings': vars(settings),
+            'environment': environment()} | report
+  folder = output_dir / folder_name(report)
+  make_directory(folder)
+  plotting.save(draw(report), folder / 'figure.png')
+  write_atomically(folder / 'report.html',
+                   verdict_page.render(report, folder / 'figure.png').encode())
+  write_json(folder / 'results.json', report)
+  show(report)
+  print(f'wrote {folder}/results.json, figure.png and report.html')
   sys.exit(EXIT_CODES[report['verdict']])
 
 
-def probe_of(settings) -> Probe:
-  """What both read; tokens mean nothing to a network in another basis."""
-  probe = networks.probe_of(settings)
-  return dataclasses.replace(probe, kind='gaussian', num_ids=None) if settings.align else probe
+def name_pair(settings) -> None:
+  """Takes base and suspect from the words of the command line, if they are there."""
+  words = vars(settings).pop('words', [])
+  if len(words) > 2 or (words and (settings.base or settings.suspect)):
+    raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect')
+  for name, word in zip(('base', 'suspect'), words, strict=False):
+    setattr(settings, name, word)
+  for name in ('base', 'suspect'):
+    if not getattr(settings, name):
+      raise InputError(f'--{name}: is missing: {FORMS}')
 
 
 def check(settings, probe) -> None:
-  """Raises InputError for networks that are not there, and flags that do not go with --align."""
-  models = {getattr(settings, flag): flagged(flag, networks.look_up, getattr(settings, flag))
-            for flag in ('base', 'suspect')}
-  networks.check_probe(models, probe)
-  if settings.align and settings.references:
-    raise InputError('--references: only without --align')
-  if settings.align and None in models.values():
-    raise InputError('--align: needs the networks themselves; a fingerprint cannot be turned')
+  """Raises InputError for networks that are not there, and probes that they cannot read."""
+  for flag in ('base', 'suspect'):
+    name = getattr(settings, flag)
+    networks.check_readable(name, flagged(flag, networks.look_up, name), probe)
 
 
-def plain(settings, probe, output_dir):
-  """Report, result and reference from the fingerprints of both networks."""
-  cache = output_dir / 'fingerprints'
-  base, suspect = (networks.take(name, probe, cache) for name in (settings.base, settings.suspect))
-  report, result = lineage.compare(base, suspect)
-  reference = None
-  if settings.references and result:
-    reference = refer(base, report, probe, settings)
-    count_agreeing(report, reference)
-  if result and probe.num_sequences <= MAX_ROWS:
-    published = lineage.published_test(base.hidden_ND, suspect.hidden_ND)
-    report['published_p_value'] = published.p_value
-  return report, result, reference
+def folder_name(report) -> str:
+  """A folder for this pair and probe alone, so that no run overwrites another pair's verdict."""
+  sides = [report[side] for side in ('base', 'suspect')]
+  identity = json.dumps([sides, report.get('probe')], sort_keys=True).encode()
+  words = [re.sub(r'[^\w@.-]+', '_', Path(str(side.get('name'))).name)[-40:] for side in sides]
+  return f'{words[0]}_and_{words[1]}_{hashlib.sha256(identity).hexdigest()[:8]}'
 
 
-def aligned(settings, probe, output_dir):
-  """Report and result of both networks, the suspect in a basis found from the embeddings."""
-  *pair, about = zip(*(lineage.load(name) for name in (settings.base, settings.suspect)),
-                     strict=True)
-  return *lineage.compare_aligned(*zip(*pair, strict=True), probe, about), None
-
-
-def refer(base, report, probe, settings) -> dict:
-  """Rank of the suspect's z among those of fresh networks: p = (1 + as large) / (K + 1)."""
-  config = fingerprints.config_of(base)
-  seeds = methods.FIRST_REFERENCE + np.arange(settings.references)
-  with tqdm(total=len(seeds), desc='references', unit='network', leave=False) as bar:
-    fresh = fingerprints.of_seeds(config, seeds.tolist(), probe, on_network=bar.update)
-  z_K = [lineage.compare(base, other)[0]['z'] for other in fresh]
-  return {'z': z_K, 'p_value': methods.rank_p_value(report['z'], z_K)}
-
-
-def count_agreeing(report, reference) -> None:
-  """Adds to the reasons how many fresh networks agree as much, of which one forbids 'related'."""
-  as_much = sum(z >= report['z'] for z in reference['z'])
-  report['reasons'].append(f'Of {len(reference["z"])} fresh networks of its architecture {as_much} '
-                           'agree with the base as much.')
-  if report['verdict'] == 'related' and as_much:
-    report['verdict'] = 'inconclusive'
-
-
-def show(report, settings) -> None:
-  print(f'{report["verdict"].upper()}: {settings.base} and {settings.suspect}', *report['reasons'],
+def show(report) -> None:
+  print(f'{report["verdict"].upper()}: {report["settings"]["base"]} and '
+        f'{report["settings"]["suspect"]}', *report['reasons'], *report.get('doubts', []),
         sep='\n  ')
-  if report['verdict'] == 'unrelated' and not settings.align:
-    print('  With --align the comparison also looks behind a permutation or rotation.')
+  if rows := report.get('witnesses'):
+    print(table([display(row) for row in rows]))
 
 
-def draw(result, report, reference):
-  """Left: t and its null. Right: the correlation of each channel with the other network's."""
+def display(row) -> dict[str, str]:
+  if row['obstacle']:
+    return {'witness': row['witness'], 'can accuse': yes(row), 'z': '–', 'p-value': '–'}
+  return {'witness': row['witness'], 'can accuse': yes(row), 'z': f'{row["z"]:.1f}',
+          'p-value': f'{row["p_value"]:.2g}'}
+
+
+def yes(row) -> str:
+  return 'yes' if row['accuses'] else 'no'
+
+
+def draw(report):
+  """The statistic of each witness that was heard, and its null; or why there is none."""
+  rows = [row for row in report.get('witnesses', []) if row['obstacle'] is None]
+  base, suspect = (str(report[side].get('name'))[-50:] for side in ('base', 'suspect'))
   with plotting.style():
-    figure = plotting.figure(8, 3)
-    null, channels = figure.subplots(1, 2)
-    draw_null(null, result, reference)
-    null.set(ylim=(0, None), title=f'Verdict: {report["verdict"]}')
-    null.legend()
-    lowest, highest = result.dimension_D.min(), result.dimension_D.max()
-    margin = max(0.02, 0.1 * (highest - lowest))
-    channels.hist(result.dimension_D, bins=np.linspace(lowest - margin, highest + margin, 41),
-                  color=plotting.COLORS[0])
-    channels.axvline(0, color='black', linewidth=1)
-    channels.set(xlabel='rank correlation', ylabel='channels',
-                 title=f'Each of {len(result.dimension_D)} channels with the other\'s')
+    lines = max(1, -(-len(rows) // 4))
+    figure = plotting.figure(11, 0.6 + 2.1 * lines)
+    figure.suptitle(f'{base} and {suspect}: {report["verdict"]}' + probe_text(report),
+                    fontsize='medium')
+    panels = figure.subplots(lines, 4, squeeze=False).ravel()
+    for ax in panels[len(rows):]:
+      ax.set_axis_off()
+    for ax, row in zip(panels, rows, strict=False):
+      draw_witness(ax, row)
+    if not rows:
+      panels[0].text(0, 0.5, 'no witness was heard', fontsize='large')
   return figure
 
 
-def draw_null(ax, result, reference):
-  """The statistic, its null under permuted channels, and those of fresh networks as ticks."""
-  mean, std = result.statistic - result.z * result.null_std, result.null_std
-  reach = max(5 * std, 1.2 * abs(result.statistic))
-  grid = np.linspace(-reach, reach, 801)
-  ax.fill_between(grid, stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5, linewidth=0,
-                  label='channels permuted')
-  ax.axvline(result.statistic, color=plotting.COLORS[1], label=f'observed, z = {result.z:.1f}')
-  for i, z in enumerate(reference['z'] if reference else ()):
-    ax.axvline(mean + z * std, ymax=0.1, color=plotting.COLORS[0], linewidth=1,
-               label='fresh networks' if i == 0 else None)
-  ax.set(xlabel='mean rank correlation of same channels, t', ylabel='density')
+def probe_text(report) -> str:
+  if not report.get('probe'):
+    return ''
+  return f' (n = {report["sequences"]:,}, T = {report["probe"]["length"]})'
+
+
+def draw_witness(ax, row):
+  """What one witness found, and the null of permuted parts."""
+  mean, std = row['null_mean'], row['null_std']
+  reach = max(5 * std, 1.2 * abs(row['statistic'] - mean))
+  grid = mean + np.linspace(-reach, reach, 2001)
+  ax.fill_between(grid, stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5, linewidth=0)
+  ax.axvline(row['statistic'], color=plotting.COLORS[1 if row['accuses'] else 0])
+  ax.set(ylim=(0, None), yticks=[], xlabel='mean likeness of same parts')
+  ax.locator_params(axis='x', nbins=4)
+  ax.set_title(f'{row["witness"]}\nz = {row["z"]:.1f}', fontsize='small')
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'seedprint', SCALES, __doc__, SETTINGS, positional='words')

@@ -26,8 +26,9 @@ from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.statistics import p_value_text
-from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict
+from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict, witnesses
 from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.permutations import permutation_test
 from bornbiased_jax.storage import checkpoint
 from experiments.shared import command_line, networks
 from experiments.shared.networks import SETTINGS
@@ -88,23 +89,23 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
 
 
 def compare(base, suspect, null) -> dict:
-  report, result = verdict.compare(base, suspect)
+  matrix_DD, leak = witnesses.correlated(base, suspect)
+  result = permutation_test(matrix_DD, leak=leak)
   known = published.published_test(base.hidden_ND, suspect.hidden_ND, null=null)
-  return {'verdict': report['verdict'], 'statistic': result.statistic, 'z': result.z,
-          'log10_p': result.log10_p, 'published_t': known.p_value, 'published_u': known.p_value_u,
-          **subsets(base, suspect)}
+  return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
+          'published_t': known.p_value, 'published_u': known.p_value_u, **subsets(base, suspect)}
 
 
 def subsets(base, suspect) -> dict[str, float]:
   """The ablation: z of the calibrated test on k of the base's dimensions, chosen in three ways."""
   answers = base.hidden_ND, suspect.hidden_ND
-  if verdict.input_is_shared(base, suspect):
+  if witnesses.input_is_shared(base, suspect):
     answers = seedprint.without_shared_input(*answers, base.input_ND)
   matrix_DD = np.asarray(seedprint.correlations(*answers))
   order_D, k = np.argsort(base.hidden_ND.mean(axis=0)), published.default_k(len(matrix_DD))
   chosen = {'lowest': order_D[:k], 'highest': order_D[-k:],
             'random': np.random.default_rng(0).permutation(order_D)[:k]}
-  return {f'z_{name}': seedprint.permutation_test(matrix_DD[np.ix_(index_K, index_K)], 99).z
+  return {f'z_{name}': permutation_test(matrix_DD[np.ix_(index_K, index_K)], 0).z
           for name, index_K in chosen.items()}
 
 

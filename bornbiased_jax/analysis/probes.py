@@ -9,7 +9,7 @@ from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import as_seed, stream_key
 
-KINDS = ('tokens', 'gaussian')
+KINDS = ('tokens', 'gaussian', 'sphere')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Probe:
   Args:
     kind: 'tokens' for ids that are independent and uniform over the vocabulary, or
       'gaussian' for vectors of independent N(0, config.embedding_std²) entries, which
-      take the place of the token embeddings.
+      take the place of the token embeddings, or 'sphere' for such vectors of one length.
     num_sequences: number of sequences, n.
     length: number of positions per sequence, T.
     seed: whole number in [0, 2^32). A probe shares no randomness with the network of
@@ -72,8 +72,13 @@ class Probe:
         raise InputError(f"num_ids={num_ids} exceeds the network's vocab_size={config.vocab_size}")
       draw = lambda key: jax.random.randint(key, (self.length,), 0, num_ids)
     else:
-      shape = (self.length, config.width)
-      draw = lambda key: config.embedding_std * jax.random.normal(key, shape)
+      draw = lambda key: config.embedding_std * self._vectors(key, config.width)
     root = stream_key('probe', self.seed)
     one = lambda index: draw(jax.random.fold_in(root, index))
     return jax.vmap(one)(index_B.astype(jnp.uint32))
+
+  def _vectors(self, key, width):
+    vectors_TD = jax.random.normal(key, (self.length, width))
+    if self.kind == 'gaussian':
+      return vectors_TD
+    return vectors_TD * (width**0.5 / jnp.linalg.norm(vectors_TD, axis=-1, keepdims=True))

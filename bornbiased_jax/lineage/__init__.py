@@ -4,14 +4,21 @@ SeedPrint lets two networks read the same random inputs, a probe, and asks wheth
 their answers agree dimension by dimension. The answers are their fingerprints.
 
   fingerprints     a network's answers to a probe: computed, saved and loaded
-  networks         networks by name, and their fingerprints
+  features         the order of hidden features, which tells descent
+  inventory        the tensors that two networks share
+  dossiers         all that a verdict reads of one network
+  permutations     the test on which all verdicts rest
+  seedprint        the calibrated test of answers, channel by channel
+  alignment        the same after undoing a change of basis
+  witnesses        all tests of a pair, and what each of them misses
+  doubts           what else could make witnesses agree
+  verdict          what may be said about two networks, as sentences and as JSON
+  networks         networks by name, and verdicts on them
   kendall          Kendall's tau-b of columns, one by one or all with all
   kendall_signs    its counts over all columns with all
   published        SeedPrint as published, for comparison
-  seedprint        the calibrated test, which is the one to trust
-  alignment        the calibrated test after undoing a change of basis
-  verdict          what may be said about two networks, as sentences and as JSON
-  alterations      what can be done to a network to hide where it comes from
+  alterations      what hides where a network comes from without changing its function
+  damage           what changes its function
   baselines        the fingerprints of others: Intrinsic, REEF, PCS and ICS
   methods          all fingerprints behind one interface
 """
@@ -23,10 +30,13 @@ from bornbiased_jax.lineage.alignment import (
   matched_units_test,
 )
 from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs, reef
+from bornbiased_jax.lineage.dossiers import Dossier
+from bornbiased_jax.lineage.features import unit_order, value_order
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.kendall import kendall_matrix, kendall_tau
-from bornbiased_jax.lineage.methods import METHODS, Method, Score, Subject, rank_p_value
-from bornbiased_jax.lineage.networks import fingerprint, load
+from bornbiased_jax.lineage.methods import METHODS, Method, Score, Subject, judge, rank_p_value
+from bornbiased_jax.lineage.networks import compare_networks, dossier, fingerprint, load
+from bornbiased_jax.lineage.permutations import CalibratedResult
 from bornbiased_jax.lineage.published import PublishedResult, default_k, published_test
-from bornbiased_jax.lineage.seedprint import CalibratedResult, calibrated_test, norm_trace
-from bornbiased_jax.lineage.verdict import compare, compare_aligned
+from bornbiased_jax.lineage.seedprint import calibrated_test, norm_trace
+from bornbiased_jax.lineage.verdict import compare

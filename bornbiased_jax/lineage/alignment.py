@@ -20,12 +20,8 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.fingerprints import exact
-from bornbiased_jax.lineage.seedprint import (
-  NUM_PERMUTATIONS,
-  CalibratedResult,
-  calibrated_test,
-  check_projectable,
-)
+from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
+from bornbiased_jax.lineage.seedprint import calibrated_test, check_projectable
 from bornbiased_jax.models.transformer import read
 
 # Common tokens per channel. With fewer, some change of basis fits unrelated embeddings too.
@@ -53,7 +49,8 @@ def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
   Args:
     embedding_a: embeddings [V, D] of the tokens that both networks know.
     embedding_b: embeddings [V, D] of the same tokens in the other basis.
-    kind: 'rotation' (orthogonal Procrustes) or 'permutation' (linear assignment).
+    kind: 'rotation' (orthogonal Procrustes) or 'permutation' (linear assignment, by
+      which channels may also change their sign).
     rows: the tokens to fit, by default all.
 
   Raises:
@@ -75,14 +72,15 @@ def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
     raise InputError('embeddings that are not finite numbers do not determine a change of basis')
   a, b = a[rows], b[rows]
   if kind == 'permutation':
-    row, column = optimize.linear_sum_assignment(a.T @ b, maximize=True)
-    return np.eye(len(row))[column]
+    product_DD = a.T @ b
+    row, column = optimize.linear_sum_assignment(np.abs(product_DD), maximize=True)
+    return np.where(product_DD[row, column] < 0, -1.0, 1.0)[:, None] * np.eye(len(row))[column]
   left, _, right = np.linalg.svd(a.T @ b)
   return left @ right
 
 
 def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
-                 *, kind: str | None = None,
+                 *, kind: str | None = None, change_DD: np.ndarray | None = None,
                  num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
   """`calibrated_test` of two networks, whatever the basis of the suspect's residual stream.
 
@@ -100,10 +98,11 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   Args:
     base: configuration and parameters of one network.
     suspect: configuration and parameters of the other.
-    probe: a probe of kind 'gaussian' with more than twice as many sequences as
+    probe: a probe of kind 'gaussian' or 'sphere' with more than twice as many sequences as
       channels.
     kind: as in `basis_change`. The default is 'rotation', or 'permutation' for
       networks with LayerNorm, which does not commute with rotations.
+    change_DD: W, if it is known already.
     num_permutations: as in `calibrated_test`.
 
   Raises:
@@ -111,15 +110,14 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
       few common tokens or sequences.
   """
   (config_a, params_a), (config_b, params_b) = base, suspect
-  if probe.kind != 'gaussian':
+  if probe.kind == 'tokens':
     raise InputError('the aligned test changes the basis of what the suspect reads, so it needs a '
-                     'gaussian probe')
-  if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
-    raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width '
-                     f'{config_b.width} have no basis in common')
+                     'gaussian probe or one of kind sphere')
+  check_alignable(config_a, config_b)
   check_projectable(probe.num_sequences, config_a.width)
-  embeddings = common_embeddings(base, suspect)
-  change_DD = jnp.float32(basis_change(*embeddings, kind or kind_of(config_a)))
+  if change_DD is None:
+    change_DD = basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a))
+  change_DD = jnp.asarray(change_DD, jnp.float32)
   answers_of = lambda config, params, change_DD: in_batches(
       functools.partial(_answers, exact(config), probe, config_a, params, change_DD),
       probe.num_sequences, probe.length)
@@ -128,6 +126,13 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   with jax.default_matmul_precision('highest'):
     return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a,
                            num_permutations=num_permutations)
+
+
+def check_alignable(config_a: ModelConfig, config_b: ModelConfig) -> None:
+  """Raises InputError if two networks differ in width or norm."""
+  if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
+    raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width '
+                     f'{config_b.width} have no basis in common')
 
 
 def basis_fit(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> float:

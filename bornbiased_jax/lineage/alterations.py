@@ -1,14 +1,13 @@
-"""What can be done to a descendant to hide its origin: changes that keep its function, and damage.
+"""What can be done to a descendant to hide its origin without changing its function.
 
-Each alteration is a pure function (config, params, key, …) → (config, params). Those in
+Each alteration is a pure function (config, params, key) → (config, params). Those in
 PRESERVING leave the logits as they are, so that nobody who only uses the network can
-tell. They raise InputError if the architecture lacks the symmetry that they use. Those
-in DAMAGING take a strength.
+tell. They raise InputError if the architecture lacks the symmetry that they use.
+`damage` has those that change the function.
 """
 
 from collections.abc import Callable
 import dataclasses
-import math
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -16,7 +15,6 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import head_of
 
 Altered = tuple[ModelConfig, dict]
@@ -36,7 +34,12 @@ _READERS = {'attention_norm': ('query', 'key', 'value'), 'mlp_norm': ('up', 'gat
 
 def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Permutes the hidden units of each MLP."""
-  orders_LF = _permutations(key, config.num_layers, config.mlp_width)
+  return order_units(config, params, _permutations(key, config.num_layers, config.mlp_width))
+
+
+def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Altered:
+  """Puts the hidden units of each MLP, or some of them, into a given order, [layers, units]."""
+  config = dataclasses.replace(config, mlp_width=orders_LF.shape[1])
   return config, _change(params, {
       f'blocks/{name}/{leaf}': lambda x, axis=axis: _take(x, orders_LF, axis)
       for name, leaf, axis in (
@@ -65,9 +68,26 @@ def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 
 def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Permutes the channels of the residual stream."""
-  order_D = jax.random.permutation(key, config.width)
+  return order_channels(config, params, jax.random.permutation(key, config.width))
+
+
+def order_channels(config: ModelConfig, params: dict, order_D: jax.Array) -> Altered:
+  """Puts the channels of the residual stream into a given order."""
   return config, _change(params, {name: lambda x, axis=axis: jnp.take(x, order_D, axis)
                                   for name, axis in _CHANNEL_AXIS.items()})
+
+
+def flip_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Changes the sign of random channels of the residual stream: of most, or with LayerNorm of all.
+
+  Only if all signs change, or none, does LayerNorm's mean stay what it is up to its sign.
+  """
+  sign_D = jnp.where(jax.random.uniform(key, (config.width,)) < 0.8, -1.0, 1.0)
+  sign_D = -jnp.ones_like(sign_D) if config.norm == 'layernorm' else sign_D
+  along = lambda axis: sign_D if axis == -1 else sign_D[:, None]
+  return config, _change(params, {
+      name: lambda x, axis=axis: x * jnp.broadcast_to(along(axis), x.shape)
+      for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
 
 
 def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -183,71 +203,12 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
                                   'blocks/down/kernel': lambda x: x / unit_LF[..., None]})
 
 
-def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Adds Gaussian noise whose std is `strength` times that of each matrix."""
-  noisy = lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape)
-  return config, _each_matrix(params, key, noisy)
-
-
-def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float,
-                 rank: int = 8) -> Altered:
-  """Adds a random matrix of low rank to each matrix, as LoRA would.
-
-  Its Frobenius norm is `strength` times that of the matrix.
-  """
-  def update(x, key):
-    left_key, right_key = jax.random.split(key)
-    left = jax.random.normal(left_key, (len(x), rank))
-    added = left @ jax.random.normal(right_key, (rank, x.shape[1]))
-    return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
-  return config, _each_matrix(params, key, update)
-
-
-def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Sets a share `strength` of each matrix to 0, its entries of least size; ignores `key`."""
-  return config, _each_matrix(
-      params, key, lambda x, key: jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x))
-
-
-def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Rounds to `strength` bits and back, with a scale per column of each matrix; ignores `key`."""
-  levels = 2 ** (strength - 1) - 1
-
-  def round_trip(x, key):
-    scale = jnp.maximum(jnp.abs(x).max(axis=0, keepdims=True), 1e-30) / levels
-    return jnp.round(x / scale) * scale
-  return config, _each_matrix(params, key, round_trip)
-
-
-def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Averages with an unrelated random network of the same architecture, of weight `strength`."""
-  other = _other(config, key)
-  return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
-
-
-def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Draws the last layers anew: a share `strength` of all layers, rounded up."""
-  kept = config.num_layers - math.ceil(strength * config.num_layers)
-  replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
-  blocks = jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])
-  return config, params | {'blocks': blocks}
-
-
 PRESERVING: dict[str, Callable] = {
     'permute units': permute_units, 'permute heads': permute_heads,
     'permute channels': permute_channels, 'rotate channels': rotate_channels,
+    'flip channels': flip_channels,
     'mix values': mix_values, 'turn queries': turn_queries, 'scale channels': scale_channels,
 }
-# By name, each function and the strengths to try.
-DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
-    'noise': (add_noise, (0.5, 1.0, 2.0)), 'low rank': (add_low_rank, (0.1, 0.5, 1.0)),
-    'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)),
-    'average': (average, (0.3, 0.5, 0.7)), 'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
-}
-
-
-def _other(config, key):
-  return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
 
 
 def _factors(key, *shape):
@@ -268,15 +229,3 @@ def _change(params, changes):
   flat = flatten_dict(params, sep='/')
   changed = {name: change(flat[name]) for name, change in changes.items() if name in flat}
   return unflatten_dict(flat | changed, sep='/')
-
-
-def _each_matrix(params, key, change):
-  """Applies `change(matrix, key)` to every kernel and embedding, layer by layer."""
-  flat = flatten_dict(params, sep='/')
-  for i, (name, leaf) in enumerate(sorted(flat.items())):
-    own = jax.random.fold_in(key, i)
-    if name.startswith('blocks/') and name.endswith('kernel'):
-      flat[name] = jax.vmap(change)(leaf, jax.random.split(own, len(leaf)))
-    elif name.endswith(('kernel', 'embedding', 'head')):
-      flat[name] = change(leaf, own)
-  return unflatten_dict(flat, sep='/')

@@ -35,7 +35,7 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
 
   Example:
     >>> from bornbiased_jax import lineage
-    >>> _, params, _ = lineage.load('tiny_gpt2:42')
+    >>> _, params = lineage.load('tiny_gpt2:42')
     >>> round(lineage.intrinsic(params, params), 3)
     1.0
   """
@@ -84,7 +84,7 @@ def pcs(params_a: dict, params_b: dict) -> float:
 
   Example:
     >>> from bornbiased_jax import lineage
-    >>> (_, a, _), (_, b, _) = lineage.load('tiny_gpt2:42'), lineage.load('tiny_gpt2:43')
+    >>> (_, a), (_, b) = lineage.load('tiny_gpt2:42'), lineage.load('tiny_gpt2:43')
     >>> round(lineage.pcs(a, a), 3), lineage.pcs(a, b) > 0.1
     (1.0, True)
   """

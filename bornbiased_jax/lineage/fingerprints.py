@@ -33,7 +33,7 @@ from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import head_of, read
 
 SCHEMA = 1
-_ARRAYS = ('hidden_ND', 'input_ND')
+ARRAYS = ('hidden_ND', 'input_ND')
 _MOST_METADATA_BYTES = 2**20
 
 
@@ -55,11 +55,15 @@ class Fingerprint:
   input_ND: np.ndarray
   metadata: dict
 
+  def named(self, about: dict) -> 'Fingerprint':
+    """The same answers, of a network that is known as `about`."""
+    return dataclasses.replace(self, metadata=self.metadata | {'about': about})
+
   def save(self, path: str | os.PathLike) -> None:
     """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all."""
     content = io.BytesIO()
     encoded = np.frombuffer(json.dumps(self.metadata).encode(), np.uint8)
-    np.savez(content, **{name: getattr(self, name) for name in _ARRAYS}, metadata=encoded)
+    np.savez(content, **{name: getattr(self, name) for name in ARRAYS}, metadata=encoded)
     write_atomically(path, content.getvalue())
 
 
@@ -226,7 +230,8 @@ def probe_settings(probe: Probe, config: ModelConfig,
   settings = dataclasses.asdict(probe)
   if probe.kind == 'tokens':
     settings['num_ids'] = probe.num_ids or config.vocab_size
-  else:
+  elif probe.kind == 'gaussian':
+    # Vectors of kind 'sphere' are compared whatever their length: norms take it out.
     settings['embedding_std'] = config.embedding_std
   if logit_ids is not None:
     settings['logit_ids'] = list(logit_ids)
@@ -243,32 +248,46 @@ def load(path: str | os.PathLike) -> Fingerprint:
     InputError: the file is not a fingerprint of this version, is damaged, or has
       values that are not finite.
   """
+  with opened(path) as (archive, metadata):
+    return from_archive(archive, metadata)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike):
+  """The archive of a saved fingerprint or dossier and its metadata.
+
+  Whatever is found to be wrong with them in the block becomes an InputError.
+  """
   path = Path(path).expanduser()
   try:
     with zipfile.ZipFile(path) as archive:
-      hidden_ND, input_ND = (_array(archive, name, np.float32, 2) for name in _ARRAYS)
-      metadata = json.loads(_array(archive, 'metadata', np.uint8, 1).tobytes())
-    if metadata['schema'] != SCHEMA:
-      raise InputError(f'{path}: a fingerprint of schema {metadata["schema"]}; this version reads '
-                       f'schema {SCHEMA}')
-    probe, about = metadata['probe'], metadata['about']
-    probe_hash, num_ids = probe['hash'], probe.get('num_ids')
+      yield archive, json.loads(array(archive, 'metadata', np.uint8, 1).tobytes())
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
-  except InputError:
-    raise
-  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, EOFError, RecursionError,
-          RuntimeError) as error:
+  except InputError as error:
+    raise InputError(f'{path}: {error}'.replace(f'{path}: {path}', str(path))) from None
+  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError, EOFError,
+          RecursionError, RuntimeError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
+
+
+def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> Fingerprint:
+  """The fingerprint whose arrays have names that begin with `prefix`."""
+  if metadata['schema'] != SCHEMA:
+    raise InputError(f'a fingerprint of schema {metadata["schema"]}; this version reads '
+                     f'schema {SCHEMA}')
+  hidden_ND, input_ND = (array(archive, prefix + name, np.float32, 2) for name in ARRAYS)
+  probe, about = metadata['probe'], metadata['about']
   if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
-      or not isinstance(probe_hash, str) or not isinstance(num_ids, int | None)):
-    raise InputError(f'{path} is not a fingerprint: its parts do not fit each other')
+      or not isinstance(probe['hash'], str)
+      or not isinstance(probe.get('num_ids'), int | None)):
+    raise ValueError('its parts do not fit each other')
   if not (np.isfinite(hidden_ND).all() and np.isfinite(input_ND).all()):
-    raise InputError(f'{path} has values that are not finite numbers')
+    raise InputError('it has values that are not finite numbers')
   return Fingerprint(hidden_ND, input_ND, metadata)
 
 
-def _array(archive, name, dtype, ndim):
+def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.ndarray:
   """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
   info = archive.getinfo(f'{name}.npy')
   size_of_file = os.fstat(archive.fp.fileno()).st_size

@@ -16,9 +16,18 @@ from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alignment, baselines, fingerprints, published, verdict
+from bornbiased_jax.lineage import (
+  alignment,
+  baselines,
+  dossiers,
+  fingerprints,
+  published,
+  verdict,
+  witnesses,
+)
+from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.seedprint import calibrated_test
+from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, permutation_test
 from bornbiased_jax.models.transformer import head_of, read
 
 NUM_LOGITS = 256
@@ -51,7 +60,7 @@ class Subject:
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
-    >>> config, params, _ = lineage.load('tiny_gpt2:42')
+    >>> config, params = lineage.load('tiny_gpt2:42')
     >>> network = lineage.Subject(config, params, analysis.Probe('tokens', 300, 8))
     >>> round(lineage.METHODS['PCS'].score(network, network).score, 3)
     1.0
@@ -62,9 +71,14 @@ class Subject:
   probe: Probe
 
   @functools.cached_property
+  def dossier(self) -> Dossier:
+    """All that a verdict reads of the network."""
+    return dossiers.take(self.config, self.params, self.probe)
+
+  @property
   def hidden(self) -> Fingerprint:
     """The network's answers to the probe."""
-    return fingerprints.fingerprint(self.config, self.params, self.probe)
+    return self.dossier.tokens
 
   @functools.cached_property
   def logits(self) -> Fingerprint:
@@ -109,18 +123,56 @@ def _of_same_tokens(
   return checked
 
 
-def _calibrated(base: Fingerprint, suspect: Fingerprint) -> Score:
-  shared = base.input_ND if verdict.input_is_shared(base, suspect) else None
-  return _z(calibrated_test(base.hidden_ND, suspect.hidden_ND, shared, num_permutations=1))
+def _witness(name: str) -> Callable[[Subject, Subject], Score]:
+  """The method that hears one witness."""
+  def score(base, suspect):
+    aligned = name.startswith('aligned')
+    heard = (_hear_aligned(base, suspect)[0] if aligned
+             else witnesses.hear(base.dossier, suspect.dossier, num_permutations=0))
+    if isinstance(heard[name], str):
+      raise InputError(heard[name])
+    return Score(heard[name].z, heard[name].log10_p)
+
+  return score
 
 
-def _z(result):
-  return Score(result.z, result.log10_p)
+def _hear_aligned(base, suspect, num_permutations=0):
+  probe = dossiers.vector_probe(base.config, base.probe)
+  return witnesses.hear_aligned(base.pair, suspect.pair, probe, num_permutations)
 
 
-def _aligned(base: Subject, suspect: Subject) -> Score:
-  probe = dataclasses.replace(base.probe, kind='gaussian', num_ids=None)
-  return _z(alignment.aligned_test(base.pair, suspect.pair, probe, num_permutations=1))
+def _verdict(base: Subject, suspect: Subject) -> Score:
+  """All witnesses that can accuse, combined as in a verdict, under the normal law."""
+  if base.config.width != suspect.config.width:
+    raise InputError('networks of different widths are not comparable')
+  heard = witnesses.hear(base.dossier, suspect.dossier, num_permutations=0)
+  log10_p = verdict.familywise_log10_p(heard | _hear_aligned(base, suspect)[0])
+  if log10_p is None:
+    raise InputError('no witness that can accuse was heard')
+  return Score(-log10_p, log10_p)
+
+
+def judge(base: Subject, suspect: Subject, num_permutations: int = NUM_PERMUTATIONS) -> dict:
+  """The verdict on two networks that are in memory (`verdict.compare`).
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', 1000, 8)
+    >>> a, b = (lineage.Subject(*lineage.load(f'tiny_gpt2:{i}'), probe) for i in (1, 2))
+    >>> lineage.judge(a, b)['verdict']
+    'unrelated'
+  """
+  if base.config.width != suspect.config.width:
+    return {'schema': verdict.SCHEMA} | verdict.not_comparable(base.config.width,
+                                                                suspect.config.width)
+  heard, fit = _hear_aligned(base, suspect, num_permutations)
+  return verdict.compare(base.dossier, suspect.dossier, aligned=heard, embedding_fit=fit,
+                         num_permutations=num_permutations)
+
+
+def _logits(base, suspect):
+  matrix_VV, leak = witnesses.correlated(base.logits, suspect.logits)
+  return Score(permutation_test(matrix_VV, num_permutations=0, leak=leak).z)
 
 
 def _published(base: Subject, suspect: Subject) -> Score:
@@ -162,13 +214,18 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    'SeedPrint': Method(_of_same_tokens(
-        lambda base, suspect: _calibrated(base.hidden, suspect.hidden)), 'z', None),
-    'SeedPrint aligned': Method(_aligned, 'z', None),
+    'Verdict': Method(_verdict, '-log10 p', None),
+    'SeedPrint': Method(_of_same_tokens(_witness('tokens')), 'z', None),
+    'SeedPrint, any sign': Method(_of_same_tokens(_witness('tokens, any sign')), 'z', None),
+    'SeedPrint vectors': Method(_witness('vectors'), 'z', None),
+    'SeedPrint aligned': Method(_witness('aligned answers'), 'z', None),
+    'unit order': Method(_witness('unit order'), 'z', None),
+    'unit order aligned': Method(_witness('aligned unit order'), 'z', None),
+    'value order': Method(_witness('value order'), 'z', None),
+    'value order aligned': Method(_witness('aligned value order'), 'z', None),
     # An id means the same in all networks, so trained networks agree, related or not.
     # The null distribution of this z is unknown: the score comes without a p-value.
-    'SeedPrint logits': Method(_of_same_tokens(
-        lambda base, suspect: Score(_calibrated(base.logits, suspect.logits).score)), 'z', None),
+    'SeedPrint logits': Method(_of_same_tokens(_logits), 'z', None),
     'SeedPrint published': Method(_of_same_tokens(_published), '-log10 p', None),
     'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
     'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),

@@ -23,17 +23,18 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints
+from bornbiased_jax.lineage import dossiers, fingerprints, verdict, witnesses
+from bornbiased_jax.lineage.dossiers import Dossier, vector_probe
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import make_mesh, shardings
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
 
-FORMS = 'RUN, RUN@STEP, a transformers directory, a fingerprint .npz, or PRESET:SEED'
+FORMS = 'RUN, RUN@STEP, a transformers directory, a saved .npz, or PRESET:SEED'
 
 
-def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
+def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
   """Loads the network `name` onto one device or a mesh.
 
   Args:
@@ -41,31 +42,17 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict, dict]:
     mesh: from `sharding.make_mesh`; by default one device holds the network.
 
   Returns:
-    The configuration, the parameters, and JSON that identifies the network: its
-    name and the digest of its parameters.
+    The configuration and the parameters.
 
   Raises:
     InputError: there is no network of that name, or it is damaged.
 
   Example:
     >>> from bornbiased_jax import lineage
-    >>> config, params, about = lineage.load('tiny_gpt2:42')
-    >>> params['embedding'].shape, about['name']
-    ((2048, 128), 'tiny_gpt2:42')
+    >>> config, params = lineage.load('tiny_gpt2:42')
+    >>> params['embedding'].shape
+    (2048, 128)
   """
-  config, params = _load(name, mesh)
-  return config, params, {'name': name, 'digest': digest(params)}
-
-
-def load_config(name: str) -> ModelConfig:
-  """The configuration alone of the network `name`; raises InputError as `load` does."""
-  kind, place, _ = _locate(name)
-  loaders = {'preset': configs.get, 'run': checkpoint.load_config,
-             'transformers': huggingface.load_config}
-  return loaders[kind](place)
-
-
-def _load(name, mesh):
   kind, place, number = _locate(name)
   if kind == 'run':
     return checkpoint.load_params(place, number, mesh)
@@ -76,6 +63,14 @@ def _load(name, mesh):
     return config, init_params(config, number)
   draw, seed = functools.partial(draw_params, config), as_seed(number)
   return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
+
+
+def load_config(name: str) -> ModelConfig:
+  """The configuration alone of the network `name`; raises InputError as `load` does."""
+  kind, place, _ = _locate(name)
+  loaders = {'preset': configs.get, 'run': checkpoint.load_config,
+             'transformers': huggingface.load_config}
+  return loaders[kind](place)
 
 
 def _locate(name):
@@ -104,16 +99,14 @@ def _split(name):
 
 
 def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
-                logit_ids: tuple[int, ...] | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
-  """The fingerprint of the network `name`. All devices share the parameters and each batch.
+  """The answers of the network `name` to a probe. All devices share parameters and batches.
 
   Args:
     name: as in `load`, or the path of a saved fingerprint, an .npz file.
     probe: what the network reads. A saved fingerprint keeps its own probe.
     cache: folder that keeps fingerprints, made if it is missing. A call that was
       stopped goes on from there. By default nothing is kept.
-    logit_ids: as in `fingerprints.fingerprint`.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
@@ -128,20 +121,82 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
+  return _kept(name, probe, cache, on_batch, fingerprints.fingerprint, fingerprints.load)
+
+
+def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+            on_batch: Callable[[int], None] = lambda sequences: None) -> Dossier:
+  """All that a verdict reads of the network `name` (`dossiers.take`).
+
+  Arguments and errors are those of `fingerprint`; the probe is one of tokens, and an
+  .npz file may hold a dossier or a fingerprint.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
+    >>> sorted(lineage.dossier('tiny_gpt2:42', probe).sketch)
+    ['down', 'output', 'up', 'value']
+  """
+  if name.endswith('.npz'):
+    return dossiers.load(name)
+  return _kept(name, probe, cache, on_batch, dossiers.take, dossiers.load)
+
+
+def compare_networks(base: str, suspect: str, probe: Probe,
+                     cache: str | os.PathLike | None = None, *,
+                     on_batch: Callable[[int], None] = lambda sequences: None) -> dict:
+  """The verdict of all witnesses on two networks (`verdict.compare`).
+
+  Args:
+    base: name of a network, as in `load`, or of a saved dossier or fingerprint.
+    suspect: the other.
+    probe: random tokens. If neither says how many ids there are, and the vocabularies
+      differ, both read ids of the smaller one.
+    cache: as in `fingerprint`.
+    on_batch: called after each batch with its number of sequences.
+
+  Raises:
+    InputError: as `fingerprint` does.
+
+  Cost: both networks are in memory at once, unless one is a saved file. Then there
+  are no aligned witnesses.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
+    >>> lineage.compare_networks('tiny_gpt2:1', 'tiny_gpt2:2', probe)['verdict']
+    'unrelated'
+  """
+  known = [None if name.endswith('.npz') else load_config(name) for name in (base, suspect)]
+  if None not in known and known[0].width != known[1].width:
+    return {'schema': verdict.SCHEMA, 'base': {'name': base}, 'suspect': {'name': suspect},
+            **verdict.not_comparable(known[0].width, known[1].width)}
+  if None not in known and probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
+    probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
+  taken = [dossier(name, probe, cache, on_batch=on_batch) for name in (base, suspect)]
+  if None in known:
+    return verdict.compare(*taken)
+  networks = [load(name) for name in (base, suspect)]
+  heard, fit = witnesses.hear_aligned(*networks, vector_probe(known[0], probe))
+  return verdict.compare(*taken, aligned=heard, embedding_fit=fit)
+
+
+def _kept(name, probe, cache, on_batch, take, read):
+  """What `take` makes of a network, from the cache if it is there."""
   mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
-  config, params, about = load(name, mesh)
-  compute = functools.partial(fingerprints.fingerprint, config, params, probe,
-                              logit_ids=logit_ids, about=about, on_batch=on_batch)
+  config, params = load(name, mesh)
+  about = {'name': name, 'digest': digest(params)}
+  compute = functools.partial(take, config, params, probe, about=about, on_batch=on_batch)
   if cache is None:
     return compute()
-  settings = fingerprints.probe_settings(probe, config, logit_ids)
-  identity = json.dumps([about['digest'], dataclasses.asdict(config), settings])
+  settings = fingerprints.probe_settings(probe, config)
+  identity = json.dumps([take.__module__, about['digest'], dataclasses.asdict(config), settings])
   path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
   if path.exists():
-    with contextlib.suppress(InputError):  # A damaged fingerprint is made anew.
-      found = fingerprints.load(path)
+    with contextlib.suppress(InputError):  # A damaged file is made anew.
+      found = read(path)
       on_batch(probe.num_sequences)
-      return dataclasses.replace(found, metadata=found.metadata | {'about': about})
+      return found.named(about)
   parts = path.with_suffix('.parts')
   made = compute(parts=parts)
   path.parent.mkdir(parents=True, exist_ok=True)

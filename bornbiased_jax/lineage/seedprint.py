@@ -5,57 +5,22 @@ final norm at the last position, [n, D]. The test of the paper's Section 4 and
 Algorithm 1 is in `published`.
 """
 
-import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.fingerprints import fingerprint
 from bornbiased_jax.lineage.kendall import kendall_matrix
-from bornbiased_jax.lineage.published import published_test
-from bornbiased_jax.models.initialization import stream_key
+from bornbiased_jax.lineage.permutations import (
+  NUM_PERMUTATIONS,
+  CalibratedResult,
+  permutation_test,
+)
 
-__all__ = ['CalibratedResult', 'calibrated_test', 'check_projectable', 'correlations',
-           'diagonal_moments', 'fingerprint', 'norm_trace', 'permutation_test', 'published_test',
-           'residuals', 'unit_ranks', 'without_shared_input']
-
-NUM_PERMUTATIONS = 9999
 # If a projection leaves less than this share of a channel's norm, it leaves only rounding errors.
 ROUNDING = 1e-5
-
-
-class CalibratedResult(NamedTuple):
-  """The result of `calibrated_test`.
-
-  Attributes:
-    statistic: t, the mean rank correlation of dimension i of one network with
-      dimension i of the other. It is an effect size, 0 under independence.
-    z: (t - leak - mean) / null_std, where mean and null_std are those of t over all
-      permutations of the dimensions, in closed form.
-    log10_p: log10 of the one-sided p-value of z under the normal law. A value
-      below -12 is no more evidence than -12.
-    p_value: one-sided p-value over random permutations, never below
-      1 / (their number + 1).
-    null_std: std of t over all permutations of the dimensions.
-    dimension_D: the D rank correlations whose mean is t.
-    num_degenerate: number of dimensions that are constant in one of the networks.
-      They correlate with nothing.
-    leak: the part of t that a shared input may have caused (`norm_trace`).
-  """
-
-  statistic: float
-  z: float
-  log10_p: float
-  p_value: float
-  null_std: float
-  dimension_D: np.ndarray
-  num_degenerate: int
-  leak: float
 
 
 def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
@@ -85,7 +50,7 @@ def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
       vector of a Gaussian probe, or the embedding of the last token if both
       networks have the same embedding. None if nothing is shared.
     kendall: whether step 2 uses Kendall's tau-b instead of Spearman's rho.
-    num_permutations: number of random permutations for `p_value`.
+    num_permutations: as in `permutations.permutation_test`.
     seed: seed of these permutations.
 
   Raises:
@@ -101,6 +66,14 @@ def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
     >>> lineage.calibrated_test(answers, answers, num_permutations=99).z > 5
     True
   """
+  matrix_DD, leak = channel_correlations(hidden_a, hidden_b, shared_input, kendall=kendall)
+  return permutation_test(matrix_DD, num_permutations, seed, leak)
+
+
+def channel_correlations(hidden_a: jax.Array, hidden_b: jax.Array,
+                         shared_input: jax.Array | None = None, *,
+                         kendall: bool = False) -> tuple[np.ndarray, float]:
+  """Steps 1 and 2 of `calibrated_test`: the matrix M [D, D], and the leak of a shared input."""
   hidden_a, hidden_b = _checked(hidden_a, hidden_b)
   leak = 0.0
   if shared_input is not None:
@@ -112,8 +85,7 @@ def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
     leak = math.prod(float(norm_trace(*each, shared_input))
                      for each in zip((hidden_a, hidden_b), left, strict=True))
     hidden_a, hidden_b = left
-  matrix_DE = np.asarray((kendall_matrix if kendall else correlations)(hidden_a, hidden_b))
-  return permutation_test(matrix_DE, num_permutations, seed, leak)
+  return np.asarray((kendall_matrix if kendall else correlations)(hidden_a, hidden_b)), leak
 
 
 def without_shared_input(hidden_a: jax.Array, hidden_b: jax.Array,
@@ -192,56 +164,6 @@ def unit_ranks(x_ND: jax.Array) -> jax.Array:
   """
   rank_ND = jax.scipy.stats.rankdata(x_ND, axis=0) - (x_ND.shape[0] + 1) / 2
   return rank_ND / jnp.linalg.norm(rank_ND, axis=0, keepdims=True)
-
-
-def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTATIONS,
-                     seed: int = 0, leak: float = 0.0) -> CalibratedResult:
-  """Tests whether the diagonal of a matrix is larger than chance makes it.
-
-  This is step 3 of `calibrated_test`. Under the null hypothesis the columns are
-  exchangeable.
-
-  Args:
-    matrix_DD: any measure of association, [D, D]; NaN counts as 0.
-    num_permutations: number of random permutations for `p_value`.
-    seed: seed of these permutations.
-    leak: the part of the diagonal's mean that is no evidence.
-
-  Example:
-    >>> from bornbiased_jax.lineage import seedprint
-    >>> seedprint.permutation_test(np.eye(8), num_permutations=99).p_value
-    0.01
-  """
-  degenerate = np.isnan(matrix_DD).all(axis=1) | np.isnan(matrix_DD).all(axis=0)
-  matrix_DD = np.nan_to_num(np.asarray(matrix_DD, np.float64))
-  statistic, mean, std = map(float, diagonal_moments(matrix_DD))
-  z = (statistic - leak - mean) / std if std > 0 else 0.0
-  key = stream_key('permutation', seed)
-  permuted = np.asarray(_permuted_means(jnp.float32(matrix_DD), key, num_permutations))
-  # Permutations that give the diagonal itself must count, so rounding gets a margin.
-  reached = int(np.sum(permuted >= statistic - leak - 1e-6 * (1 + std)))
-  return CalibratedResult(
-      statistic, z, log10_p=float(stats.norm.logsf(z) / math.log(10)),
-      p_value=(1 + reached) / (num_permutations + 1), null_std=std,
-      dimension_D=np.diagonal(matrix_DD), num_degenerate=int(degenerate.sum()), leak=leak)
-
-
-def diagonal_moments(matrix_DD):
-  """The mean of the diagonal of [D, D], and that mean's mean and std over permutations.
-
-  All permutations of the columns count (Hoeffding 1951).
-  """
-  D, mean = len(matrix_DD), matrix_DD.mean()
-  centred_DD = (matrix_DD - matrix_DD.mean(axis=1, keepdims=True)
-                - matrix_DD.mean(axis=0, keepdims=True) + mean)
-  return matrix_DD.diagonal().mean(), mean, ((centred_DD**2).sum() / (D**2 * (D - 1)))**0.5
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _permuted_means(matrix_DD, key, count):
-  D = len(matrix_DD)
-  one = lambda key: jnp.mean(matrix_DD[jnp.arange(D), jax.random.permutation(key, D)])
-  return jax.lax.map(one, jax.random.split(key, count), batch_size=256)
 
 
 def _checked(a, b):

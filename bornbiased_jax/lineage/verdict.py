@@ -1,227 +1,229 @@
-"""The verdict on two networks, as sentences that can be quoted and as JSON.
+"""The verdict on two networks, from several witnesses, as sentences that can be quoted and as JSON.
 
-If the evidence is not sufficient either way, the verdict is 'inconclusive'.
+If the evidence is not sufficient either way, the verdict is 'inconclusive', and the
+reasons say what is missing or what else may have caused what was found.
 """
 
 import math
 
-import numpy as np
 from scipy import stats
 
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import p_value_text
-from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alignment, fingerprints
-from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.seedprint import CalibratedResult, calibrated_test
+from bornbiased_jax.lineage import doubts, inventory, witnesses
+from bornbiased_jax.lineage.dossiers import Dossier
+from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
+from bornbiased_jax.lineage.witnesses import WITNESSES, Testimony
 
-SCHEMA = 1
+SCHEMA = 2
 VERDICTS = ('related', 'unrelated', 'inconclusive', 'not comparable')
 
-# 'related' needs a p-value of at most ALPHA, 'unrelated' one above UNRELATED_ABOVE.
+# 'related' needs a p-value of at most ALPHA, corrected for the number of witnesses that can accuse.
 ALPHA = 1e-4
+# 'unrelated' needs all witnesses, corrected for their number, to stay above this.
 UNRELATED_ABOVE = 0.01
-# 'unrelated' also needs enough sequences, and a test that can find a mean correlation as small
-# as DETECTABLE, 1.5 times what it can find between the trained networks on which it was checked.
+# 'unrelated' also needs enough sequences, and a witness that can find a mean likeness as small as
+# DETECTABLE, 1.5 times what answers show between the trained networks on which it was checked.
 LEAST_SEQUENCES = 1000
+# No null distribution is known so far in its tail that smaller p-values would mean anything.
+LEAST_LOG10_P = -12.0
 DETECTABLE = 0.144
-# The largest share of constant channels with which a comparison is conclusive.
-MOST_DEGENERATE = 0.1
-# Inputs of two networks whose cosine is above this count as shared and are projected out. An
-# embedding and its copy lie above it after rounding to 8 bits or a little training. Below it,
-# an embedding that was taken over and trained further counts as evidence of descent.
-SHARED_ABOVE = 0.99
 
-# The least `basis_fit` for 'related' after an alignment: more than what training on similar
-# text alone makes.
-LEAST_FIT = 0.7
-
-BLIND_TO_BASES = (
-    'A descendant whose residual channels were permuted or rotated on purpose would also look '
-    'unrelated to this test; the aligned comparison (compare_aligned) is made for that case.')
-BLIND_TO_EMBEDDINGS = (
-    'A descendant whose embeddings were replaced, or whose tokens were renumbered, would also '
-    'look unrelated to this test.')
+MEANING = (
+    'Related means that one descends from the other, that both share an ancestor, or that both '
+    'were drawn from one seed by the same code. The test does not say which of them came first.')
+ACCUSERS = tuple(name for name, kind in WITNESSES.items() if kind.accuses)
 
 
-def compare(base: Fingerprint, suspect: Fingerprint,
-            alpha: float = ALPHA) -> tuple[dict, CalibratedResult | None]:
+def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None,
+            embedding_fit: float | None = None, alpha: float = ALPHA,
+            num_permutations: int = NUM_PERMUTATIONS) -> dict:
   """Does one of two networks descend from the other, or do both descend from a third?
 
   Args:
-    base: fingerprint of one network.
-    suspect: fingerprint of the other network, from the same probe.
+    base: what is known of one network.
+    suspect: what is known of the other, from the same probe.
+    aligned: what the witnesses say that need both networks (`witnesses.hear_aligned`).
+    embedding_fit: `alignment.basis_fit`, which goes with it.
     alpha: largest p-value for the verdict 'related'.
+    num_permutations: as in `permutations.permutation_test`.
 
   Returns:
-    The report, which is JSON, and the result of the test, or None if no test was
-    made. The report has schema; verdict, one of VERDICTS; reasons, a list of
-    sentences; statistic, z and log10_p of the test (`seedprint.CalibratedResult`);
-    permutation_p_value, never below 1e-4; detectable, the mean correlation that the
-    test finds with 95 % probability; sequences; width; input_shared; probe; base
-    and suspect.
+    The report, which is JSON. It has schema; verdict, one of VERDICTS; reasons, a list
+    of sentences; p_value, that of descent: the smallest of the witnesses that can accuse
+    times their number; witnesses, a row for each (`testimony`); doubts, a list of
+    sentences; shared_tensors (`inventory.shared`); detectable, the mean likeness of parts
+    that would be found with 95 % probability; embedding_fit; sequences; width; alpha;
+    probe; base and suspect.
 
   Raises:
-    InputError: the fingerprints are of different probes.
+    InputError: the networks read different probes.
+
+  Cost: two matrix products of 2 n D² FLOPs and `num_permutations` permutations per
+  witness that finds something; seconds for D = 128.
 
   Example:
-    >>> from bornbiased_jax import lineage
-    >>> hidden, inputs = np.random.default_rng(0).standard_normal((2, 1000, 8))
-    >>> network = lineage.Fingerprint(hidden, inputs, {'probe': {}, 'about': {}})
-    >>> lineage.compare(network, network)[0]['verdict']
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
+    >>> network = lineage.dossier('tiny_gpt2:42', probe)
+    >>> lineage.compare(network, network, num_permutations=99_999)['verdict']
     'related'
   """
-  n, D = base.hidden_ND.shape
-  if base.metadata['probe'] != suspect.metadata['probe'] and D == suspect.hidden_ND.shape[1]:
-    raise InputError('fingerprints of different probes cannot be compared: the base read '
-                     f'{_probe(base)}; the suspect read {_probe(suspect)}{_cure(base, suspect)}')
-  report = _report(n, D, base.metadata['probe'], base.metadata['about'], suspect.metadata['about'])
-  if D != suspect.hidden_ND.shape[1]:
-    return report | _of_widths(D, suspect.hidden_ND.shape[1]), None
-  if 'logit_ids' in base.metadata['probe']:
-    return report | _ruled('inconclusive', (
-        'These fingerprints are logits of chosen token ids. An id means the same in all networks, '
-        'so networks trained on similar text answer alike, related or not, and no verdict can '
-        'rest on that.')), None
-  shared = input_is_shared(base, suspect)
-  report['input_shared'] = shared
-  channels = base.input_ND.shape[1]
-  if shared and n <= 2 * channels:
-    return report | _ruled('inconclusive', (
-        'Both networks read the same input vectors, or almost the same. These must be projected '
-        f'out before the test, and {n} sequences are too few to project out {channels} channels: '
-        f'use more than {2 * channels}.')), None
-  result = calibrated_test(base.hidden_ND, suspect.hidden_ND, base.input_ND if shared else None)
-  report |= _judged(result, alpha, n, D, BLIND_TO_BASES)
-  digests = [about.get('digest') for about in (report['base'], report['suspect'])]
-  # A stranger's file may claim any digest, so the answers must be equal as well.
-  same = digests[0] is not None and digests[0] == digests[1]
-  if same and np.array_equal(base.hidden_ND, suspect.hidden_ND):
-    report['reasons'].append('Their parameters have the same SHA-256 digest and their answers '
-                             'are equal: they are the same network.')
-  return report, result
+  known = base.tokens or base.vectors
+  report = {
+      'schema': SCHEMA, 'verdict': None, 'reasons': [], 'p_value': None, 'witnesses': [],
+      'doubts': [], 'shared_tensors': [], 'detectable': None, 'embedding_fit': embedding_fit,
+      'sequences': len(known.hidden_ND), 'width': base.width, 'alpha': alpha,
+      'probe': known.metadata['probe'], 'base': base.about, 'suspect': suspect.about}
+  if base.width != suspect.width:
+    return report | not_comparable(base.width, suspect.width)
+  heard = witnesses.hear(base, suspect, num_permutations) | (aligned or {})
+  if base.tensors is not None and suspect.tensors is not None:
+    report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
+  report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'])
+  if doubts.units_are_sorted(base, suspect):
+    heard |= {name: 'the units of both networks seem to be sorted' for name in heard
+              if 'unit order' in name}
+  report['witnesses'] = [testimony(name, heard[name]) for name in WITNESSES if name in heard]
+  log10_p = familywise_log10_p(heard)
+  report['p_value'] = None if log10_p is None else 10**max(log10_p, LEAST_LOG10_P)
+  report['detectable'] = detectable(heard, alpha)
+  verdict, reasons = _decide(report, heard, base, suspect)
+  return report | {'verdict': verdict, 'reasons': reasons + _identity(base, suspect)}
 
 
-def compare_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
-                    about: tuple[dict, dict] = ({}, {}),
-                    alpha: float = ALPHA) -> tuple[dict, CalibratedResult | None]:
-  """`compare` after undoing a change of basis of the residual stream (`alignment.aligned_test`).
+def not_comparable(base_width: int, suspect_width: int) -> dict:
+  """The verdict on networks of different widths, which needs no more than their configurations."""
+  return {'verdict': 'not comparable', 'reasons': [
+      f'The networks have {base_width} and {suspect_width} residual channels. The tests pair '
+      'channels one by one and do not leave any out to make the numbers equal.']}
 
-  Args:
-    base: configuration and parameters of one network.
-    suspect: configuration and parameters of the other.
-    probe: a probe of kind 'gaussian'.
-    about: JSON for each of them that says which network it is.
-    alpha: largest p-value for the verdict 'related'.
 
-  Returns:
-    As `compare`; the report also has embedding_fit (`alignment.basis_fit`). The
-    verdict is 'inconclusive' if the networks cannot be aligned, or if they agree
-    although their embeddings fit badly: training on similar text may do as much.
+def testimony(name: str, result: CalibratedResult | str) -> dict:
+  """What one witness says, as JSON: statistic, z, p_value and its null, or why it says nothing."""
+  kind = WITNESSES[name]
+  row = {'witness': name, 'accuses': kind.accuses, 'compares': kind.compares,
+         'misses': kind.misses}
+  if isinstance(result, str):
+    return row | {'p_value': None, 'z': None, 'statistic': None, 'obstacle': result}
+  return row | {
+      'p_value': 10**max(result.log10_p, LEAST_LOG10_P), 'z': result.z, 'statistic': result.statistic,
+      'null_mean': result.statistic - result.z * result.null_std, 'null_std': result.null_std,
+      'normal_log10_p': max(result.normal_log10_p, LEAST_LOG10_P),
+      'permutation_p_value': result.permutation_p_value, 'obstacle': None}
+
+
+def familywise_log10_p(heard: Testimony) -> float | None:
+  """log10 of the p-value of descent: the smallest of those that can accuse, times their number.
+
+  None if none of them has been heard.
   """
-  n, D = probe.num_sequences, base[0].width
-  report = _report(n, D, fingerprints.probe_settings(probe, base[0]), *about)
-  report |= {'input_shared': True, 'embedding_fit': None}
-  if D != suspect[0].width:
-    return report | _of_widths(D, suspect[0].width), None
-  try:
-    result = alignment.aligned_test(base, suspect, probe)
-    report['embedding_fit'] = fit = alignment.basis_fit(*alignment.common_embeddings(base, suspect),
-                                                        alignment.kind_of(base[0]))
-  except InputError as error:
-    return report | _ruled('inconclusive', f'These networks cannot be aligned: {error}.'), None
-  report |= _judged(result, alpha, n, D, BLIND_TO_EMBEDDINGS)
-  report['reasons'].append(
-      'In the best common basis the embeddings of the two networks have a mean cosine of '
-      f'{fit:.2f}, measured on tokens that were not used to find that basis.')
-  if report['verdict'] == 'related' and fit < LEAST_FIT:
-    report['verdict'] = 'inconclusive'
-    report['reasons'].append(
-        f'Where this cosine is below {LEAST_FIT}, unrelated networks that were trained on similar '
-        'text may agree as well, so the verdict is not related but inconclusive.')
-  return report, result
+  log10_p = [heard[name].log10_p for name in ACCUSERS if _spoke(heard, name)]
+  return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
 
 
-def _report(n, D, probe, base, suspect):
-  return {'schema': SCHEMA, 'verdict': None, 'reasons': [], 'statistic': None, 'z': None,
-          'log10_p': None, 'permutation_p_value': None, 'detectable': None, 'sequences': n,
-          'width': D, 'input_shared': None, 'probe': probe, 'base': base, 'suspect': suspect}
+def detectable(heard: Testimony, alpha: float) -> float | None:
+  """The mean likeness that the most powerful witness finds with 95 % probability."""
+  found = [heard[name] for name in ('unit order', 'tokens', 'vectors') if _spoke(heard, name)]
+  reach = stats.norm.isf(alpha) + stats.norm.isf(0.05)
+  return min((each.statistic + (reach - each.z) * each.null_std for each in found), default=None)
 
 
-def _of_widths(base, suspect):
-  return _ruled('not comparable', (
-      f'The networks have {base} and {suspect} residual channels. This test pairs channels one by '
-      'one and does not leave any out to make the numbers equal.'))
+def _spoke(heard, name):
+  return isinstance(heard.get(name), CalibratedResult)
 
 
-def _judged(result, alpha, n, D, blind_spot):
-  # The mean of the null, with the leak of a shared input added.
-  null_mean = result.statistic - result.z * result.null_std
-  detectable = null_mean + (stats.norm.isf(alpha) + stats.norm.isf(0.05)) * result.null_std
-  return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
-          'permutation_p_value': result.p_value, 'detectable': detectable} | _ruled(
-              *_decide(result, detectable, alpha, n, D, blind_spot))
+def _decide(report, heard, base, suspect):
+  """The verdict and its reasons."""
+  level = UNRELATED_ABOVE / max(1, sum(_spoke(heard, name) for name in heard))
+  agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level]
+  accused = [name for name in ACCUSERS if name in agree]
+  if report['p_value'] is not None and report['p_value'] <= report['alpha']:
+    return 'related', [_found(heard, accused), _rate(report), MEANING]
+  if accused:
+    return 'inconclusive', [_found(heard, accused), (
+        f'Chance seldom gives as much, but an accusation needs a p-value of {report["alpha"]:g} '
+        f'at most over all witnesses that can accuse, and here it is '
+        f'{p_value_text(math.log10(report["p_value"]))}.')]
+  if agree:
+    return 'inconclusive', [_found(heard, agree), *_other_causes(report, agree, base, suspect)]
+  if missing := _missing(report, heard):
+    return 'inconclusive', ['No witness finds descent.', missing]
+  return 'unrelated', ['No witness finds descent.', *_limits(report, heard)]
 
 
-def input_is_shared(base: Fingerprint, suspect: Fingerprint) -> bool:
-  """Whether two networks read the same vectors, or almost the same.
-
-  These come from a Gaussian probe, from a common embedding, or from slightly changed
-  copies of one. The criterion is a cosine above SHARED_ABOVE. What learned positions
-  add is the same for every sequence and does not count.
-  """
-  if base.input_ND.shape != suspect.input_ND.shape:
-    return False
-  a_ND, b_ND = (each.input_ND - each.input_ND.mean(axis=0) for each in (base, suspect))
-  return bool(np.vdot(a_ND, b_ND) > SHARED_ABOVE * np.linalg.norm(a_ND) * np.linalg.norm(b_ND))
+def _found(heard, names):
+  parts = [f'{name} (z = {heard[name].z:.1f}, p-value {p_value_text(heard[name].log10_p)})'
+           for name in names]
+  return f'They agree in {", ".join(parts)}.'
 
 
-def _decide(result, detectable, alpha, n, D, blind_spot):
-  most_permuted_p = max(alpha, 1e-3)
-  found = (f'Over {n} sequences, the {D} channels of one network have a mean rank correlation of '
-           f'{result.statistic:.4f} with the same channels of the other. Compared with permuted '
-           f'channels: z = {result.z:.1f}, p-value {p_value_text(result.log10_p)}.')
-  if result.num_degenerate > MOST_DEGENERATE * D:
-    return 'inconclusive', found, (
-        f'{result.num_degenerate} of {D} channels are constant in at least one of the networks. '
-        f'With more than {MOST_DEGENERATE:.0%} such channels a comparison is inconclusive.')
-  if result.log10_p <= math.log10(alpha) and result.p_value <= most_permuted_p:
-    return 'related', found, (
-        f'At most one in {1 / alpha:,.0f} pairs of independent networks is called related. This '
-        'is not the probability that these two networks are independent. Related means that one '
-        'descends from the other or that both share an ancestor; the test does not say which of '
-        'the two came first.')
-  if 10**result.log10_p <= UNRELATED_ABOVE:
-    return 'inconclusive', found, (
-        f'The p-value is at most {UNRELATED_ABOVE:g}, which chance seldom gives, but an '
-        f'accusation needs at most {alpha:g}, and at most {most_permuted_p:g} under random '
-        f'permutations, where it is {result.p_value:.2g}. More sequences, or another probe seed, '
-        'may settle the question.')
-  if n < LEAST_SEQUENCES:
-    return 'inconclusive', found, (f'{n} sequences are too few to call two networks unrelated: '
-                                   f'use {LEAST_SEQUENCES} at least.')
-  if detectable > DETECTABLE:
-    return 'inconclusive', found, (
-        f'A mean correlation below {detectable:.3f} may have been missed. To call two networks '
-        f'unrelated, the test must be able to find one of {DETECTABLE:g}: use more sequences.')
-  return 'unrelated', found, (
-      f'A mean correlation of {detectable:.4f} or more would have been found with a probability '
-      f'of 95 %; a smaller one may have been missed. {blind_spot}')
+def _rate(report):
+  return (f'At most one in {1 / report["alpha"]:,.0f} pairs of independent networks is called '
+          'related. This is not the probability that these two networks are independent.')
 
 
-def _ruled(verdict, *reasons):
-  return {'verdict': verdict, 'reasons': list(reasons)}
+def _other_causes(report, agree, base, suspect):
+  """What else than descent makes the answers of networks agree."""
+  if report['p_value'] is None:
+    yield ('Only answers are known. They agree in descendants, but also in networks with a common '
+           'embedding or teacher. The order of hidden features could tell: compare the networks '
+           'themselves.')
+  else:
+    yield ('But their hidden features do not correspond to each other in their order. Descendants '
+           'keep it, unless it was changed on purpose.')
+  if doubts.embedding_is_shared(base, suspect, report['shared_tensors']):
+    yield ('The suspect shares its embedding or LM head with the base, which is enough to make '
+           'answers agree. Its blocks are not shown to descend.')
+  elif agree == ['aligned answers']:
+    yield ('They agree only after a change of basis that was found from their embeddings '
+           f'(cosine {report["embedding_fit"]:.2f} on tokens not used to find it). So do '
+           'descendants whose channels were rotated and whose hidden features were permuted on '
+           'purpose, but also independent networks that were trained on similar text.')
+  elif 'vectors' not in agree:
+    yield ('They agree where tokens are read, but not where random vectors are. That is the same '
+           'representation, as students of one teacher have it, and not shown to be the same '
+           'weights.')
 
 
-def _probe(fingerprint):
-  probe = fingerprint.metadata['probe']
-  return ', '.join(f'{name} {value}' for name, value in probe.items()
-                   if name not in ('hash', 'logit_ids'))
+def _missing(report, heard):
+  """What keeps a verdict from being 'unrelated'."""
+  for name in ('tokens', 'vectors'):
+    if not _spoke(heard, name):
+      return f'But one of them is missing: {name}, because {heard[name]}.'
+    degenerate = heard[name].num_degenerate
+    if degenerate > doubts.MOST_DEGENERATE * report['width']:
+      return (f'{degenerate} of {report["width"]} channels are constant in at least one of the '
+              f'networks. With more than {doubts.MOST_DEGENERATE:.0%} such channels a comparison '
+              'is inconclusive.')
+  if report['sequences'] < LEAST_SEQUENCES:
+    return (f'{report["sequences"]} sequences are too few to call two networks unrelated: use '
+            f'{LEAST_SEQUENCES} at least.')
+  if report['detectable'] > DETECTABLE:
+    return (f'A mean likeness below {report["detectable"]:.3f} may have been missed. To call two '
+            f'networks unrelated, a witness must be able to find one of {DETECTABLE:g}: use more '
+            'sequences.')
+  if isinstance(heard.get('aligned answers'), str):
+    return ('A descendant whose channels were rotated or permuted could not be looked for: '
+            f'{heard["aligned answers"]}.')
+  return None
 
 
-def _cure(*both):
-  sizes = [fingerprint.metadata['probe'].get('num_ids') for fingerprint in both]
-  if None in sizes or sizes[0] == sizes[1]:
-    return ''
-  return f'; a probe with num_ids={min(sizes)} lets both read the same tokens'
+def _limits(report, heard):
+  yield (f'A mean likeness of {report["detectable"]:.4f} or more, 1 being that of a copy, would '
+         'have been found with a probability of 95 %; a smaller one may have been missed.')
+  if 'aligned answers' not in heard:
+    yield ('A descendant whose residual channels were permuted or rotated on purpose was not '
+           'looked for: that needs the networks themselves.')
+  yield ('A descendant whose embeddings were replaced and whose channels and hidden features were '
+         'then permuted would also look unrelated.')
+
+
+def _identity(base, suspect):
+  digests = [each.about.get('digest') for each in (base, suspect)]
+  if digests[0] is None or digests[0] != digests[1]:
+    return []
+  # A stranger's file may claim any digest of the whole, so all that is known must be equal as well.
+  if base.tensors is None or base.tensors.keys() != suspect.tensors.keys() or any(
+      (base.tensors[name].sample != suspect.tensors[name].sample).any() for name in base.tensors):
+    return []
+  return ['Their parameters have the same SHA-256 digest: they are the same network.']

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.ensemble import default_batch_size
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage import fingerprints, verdict
+from bornbiased_jax.lineage import dossiers, verdict
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 from experiments.benchmarks import timing
@@ -24,7 +24,7 @@ def row(name, n, length, rounds) -> dict:
             for first in range(0, n, size)]
 
   def compare():
-    verdict.compare(*(fingerprints.fingerprint(config, params, probe) for params in networks))
+    verdict.compare(*(dossiers.take(config, params, probe) for params in networks))
     return 0
 
   forward = _forward(config)

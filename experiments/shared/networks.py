@@ -8,7 +8,7 @@ from tqdm import tqdm
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, Fingerprint, fingerprint, fingerprints, seedprint
+from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
 from bornbiased_jax.lineage.methods import Score, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
@@ -26,13 +26,14 @@ SETTINGS = command_line.SETTINGS | {
     'methods': Setting(listed(choice(*METHODS)),
                        f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}'),
 }
-PROBE = dict(probe='tokens', num_sequences=2000, length=64, probe_seed=0, num_ids=None)
+TOKENS = dict(num_sequences=2000, length=64, probe_seed=0, num_ids=None)
+PROBE = dict(probe='tokens') | TOKENS
 
 
 def probe_of(settings: SimpleNamespace) -> Probe:
-  """What the networks read."""
-  return Probe(settings.probe, settings.num_sequences, settings.length, settings.probe_seed,
-               settings.num_ids)
+  """What the networks read; tokens, for programs that have no setting `probe`."""
+  return Probe(getattr(settings, 'probe', 'tokens'), settings.num_sequences, settings.length,
+               settings.probe_seed, settings.num_ids)
 
 
 def take(name: str, probe: Probe, cache: Path) -> Fingerprint:
@@ -42,33 +43,20 @@ def take(name: str, probe: Probe, cache: Path) -> Fingerprint:
 
 
 def look_up(name: str) -> ModelConfig | None:
-  """The model of a network, None for a saved fingerprint; raises InputError if there is none."""
+  """The model of a network, None for a saved file; raises InputError if there is none."""
   if not name.endswith('.npz'):
     return load_config(name)
-  fingerprints.load(name)
+  dossiers.load(name)
   return None
 
 
-def check_probe(models: dict[str, ModelConfig | None], probe: Probe) -> None:
-  """Checks that networks can read the probe, and that those of one width read the same.
-
-  Args:
-    models: the model of each network by its name; None for a saved fingerprint.
-    probe: what they are to read.
-
-  Raises:
-    InputError: the probe is longer than a network's sequences, or networks of
-      different vocabularies would draw different tokens.
-  """
-  first = {}
-  for name, model in models.items():
-    if model:
-      check_length(probe.length, model, name)
-      other, size = first.setdefault(model.width, (name, model.vocab_size))
-      if probe.kind == 'tokens' and not probe.num_ids and model.vocab_size != size:
-        raise InputError(
-            f'--num_ids: {other} knows {size} token ids and {name} {model.vocab_size}; give '
-            f'--num_ids={min(size, model.vocab_size)} or less, so that all read the same')
+def check_readable(name: str, model: ModelConfig | None, probe: Probe) -> None:
+  """Raises InputError if the network `name` cannot read a probe; a saved file (None) has read."""
+  if model:
+    check_length(probe.length, model, name)
+    if (probe.num_ids or 0) > model.vocab_size:
+      raise InputError(f'--num_ids: {probe.num_ids} exceeds the {model.vocab_size} token ids of '
+                       f'{name}')
 
 
 def check_length(length: int, config: ModelConfig, name: str) -> None:

@@ -9,6 +9,7 @@ from scipy import stats
 from tqdm import tqdm
 
 from bornbiased_jax.lineage import published, seedprint
+from bornbiased_jax.lineage.permutations import diagonal_moments
 
 ALPHAS = (0.05, 0.01, 0.001)
 LEVELS = np.logspace(-4, 0, 81)
@@ -34,7 +35,7 @@ def pairwise_z(hidden_SND, trace_S=None) -> np.ndarray:
   def against_all(rank_ND, trace):
     def z_of(other):
       with jax.default_matmul_precision('highest'):
-        statistic, mean, std = seedprint.diagonal_moments(rank_ND.T @ other[0])
+        statistic, mean, std = diagonal_moments(rank_ND.T @ other[0])
       return (statistic - trace * other[1] - mean) / std
     return jax.lax.map(z_of, (ranks_SND, trace_S))
 

@@ -43,7 +43,7 @@ def test_flags_can_say_what_scales_say(name):
     for setting, value in values.items():
       parse = settings[setting].parse
       if parse is None:
-        assert value in (False, True)
+        assert value in (None, False, True)
       elif value is not None:
         parsed = parse(command_line.as_text(value))
         assert parsed == value and type(parsed) is type(value), setting

@@ -10,7 +10,7 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alignment, alterations, seedprint
+from bornbiased_jax.lineage import alignment, alterations, damage, seedprint
 from bornbiased_jax.lineage.fingerprints import fingerprint
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED, ALIGNED_GPT2, GPT2, LLAMA, SMALL, trained
@@ -24,7 +24,7 @@ PROBE = Probe('gaussian', 1000, 8)
 ])
 def test_the_aligned_test_sees_through_a_change_of_basis(config, hidden_by):
   params = trained(config)
-  noisy = alterations.add_noise(config, params, jax.random.key(2), 0.3)
+  noisy = damage.add_noise(config, params, jax.random.key(2), 0.3)
   suspect = hidden_by(*noisy, jax.random.key(3))
   assert alignment.aligned_test((config, params), suspect, PROBE).z > 8
   own = lambda config, params: fingerprint(config, params, Probe('tokens', 1000, 8)).hidden_ND
@@ -39,7 +39,7 @@ def test_the_aligned_test_does_not_accuse():
 
 
 @pytest.mark.parametrize('change, message', [
-    (dict(probe=Probe('tokens', 1000, 8)), 'gaussian probe'),
+    (dict(probe=Probe('tokens', 1000, 8)), 'gaussian probe or'),
     (dict(width=64), 'no basis in common'), (dict(norm='layernorm'), 'no basis in common'),
     (dict(vocab_size=63), 'tokens per channel'),
 ])
@@ -53,7 +53,7 @@ def test_what_cannot_be_aligned(change, message):
 
 def test_matched_units():
   params, other = init_params(LLAMA, 1), init_params(LLAMA, 2)
-  noisy = alterations.add_noise(LLAMA, params, jax.random.key(0), 0.5)
+  noisy = damage.add_noise(LLAMA, params, jax.random.key(0), 0.5)
   permuted = alterations.permute_units(*noisy, jax.random.key(1))[1]
   test = alignment.matched_units_test
   assert test(params, noisy[1]).log10_p < -20 and test(params, noisy[1]).statistic > 0.9
@@ -81,3 +81,10 @@ def test_dead_units_can_be_matched():
   silenced = {'up': {'kernel': up['kernel'].at[:, :, :5].set(0)}}
   dead = params | {'blocks': params['blocks'] | silenced}
   assert alignment.matched_units_test(params, dead).log10_p < -10
+
+
+def test_a_permutation_with_changed_signs_is_found():
+  embedding = np.random.default_rng(0).standard_normal((40, 6))
+  sign_D, order_D = np.array([1, -1, -1, 1, 1, -1]), np.array([2, 0, 1, 5, 4, 3])
+  change_DD = alignment.basis_change(embedding, (embedding * sign_D)[:, order_D], 'permutation')
+  np.testing.assert_array_equal(embedding @ change_DD, (embedding * sign_D)[:, order_D])

@@ -10,7 +10,7 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, baselines
+from bornbiased_jax.lineage import alterations, baselines, damage
 from bornbiased_jax.models.initialization import init_params
 from small_networks import GPT2, GROUPED, LLAMA
 
@@ -18,7 +18,7 @@ from small_networks import GPT2, GROUPED, LLAMA
 def pair(config):
   """Two networks that are related, but not the same."""
   params = init_params(config, 1)
-  return params, alterations.add_noise(config, params, jax.random.key(0), 0.5)[1]
+  return params, damage.add_noise(config, params, jax.random.key(0), 0.5)[1]
 
 
 def kernels(params, name):

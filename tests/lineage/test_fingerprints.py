@@ -13,7 +13,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints, verdict
+from bornbiased_jax.lineage import fingerprints, witnesses
 from bornbiased_jax.models import sharding, transformer
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer
@@ -38,8 +38,8 @@ def test_a_fingerprint_is_the_last_answer_to_each_sequence(probe, params):
   seeds = fingerprints.of_seeds(CONFIG, [4, 5], probe)
   np.testing.assert_allclose(seeds[1].hidden_ND, made.hidden_ND, atol=2e-5)
   # They come from another program, which may round the same vectors differently.
-  assert verdict.input_is_shared(seeds[1], made)
-  assert verdict.input_is_shared(seeds[0], made) == (probe.kind == 'gaussian')
+  assert witnesses.input_is_shared(seeds[1], made)
+  assert witnesses.input_is_shared(seeds[0], made) == (probe.kind == 'gaussian')
   assert np.abs(seeds[0].hidden_ND - made.hidden_ND).max() > 0.1
 
 

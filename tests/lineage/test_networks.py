@@ -1,5 +1,7 @@
 """Every name of a network gives the same network, and names of none are refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,14 +32,13 @@ def test_every_source_gives_the_same_network(tmp_path, params):
   llama = configs.get('tiny_llama2', vocab_size=50)
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
-    config, loaded, about = networks.load(name)
-    assert config == CONFIG and about['digest'] == digest(params)
+    config, loaded = networks.load(name)
+    assert config == CONFIG and digest(loaded) == digest(params)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  config, loaded, about = networks.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  config, loaded = networks.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
-  assert about['digest'] == networks.load(f'{tmp_path}/exported')[2]['digest']
-  assert about['digest'] == digest(init_params(config, 1))
+  assert digest(loaded) == digest(init_params(config, 1))
   preset = networks.load('tiny_llama2:3')
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
   cache = tmp_path / 'cache'
@@ -62,3 +63,30 @@ def test_every_source_gives_the_same_network(tmp_path, params):
 def test_names_that_are_no_network(name, message):
   with pytest.raises(InputError, match=message):
     networks.load(name)
+
+
+def test_two_networks_by_name(tmp_path, params):
+  """From names to a verdict, with and without the networks themselves."""
+  for name, seed in (('a', 1), ('b', 2)):
+    writer = checkpoint.Writer(tmp_path / name)
+    writer.save(0, init_params(CONFIG, seed), {'count': jnp.zeros(3)},
+                checkpoint.as_metadata(config=CONFIG))
+    writer.close()
+  a, b, cache = f'{tmp_path}/a', f'{tmp_path}/b', tmp_path / 'cache'
+  compare = lambda *names: networks.compare_networks(*names, TOKENS, cache)
+  report = compare(a, a)
+  assert report['verdict'] == 'related' and 'same network' in report['reasons'][-1]
+  assert report['base']['name'] == a
+  report = compare(a, b)
+  assert report['verdict'] == 'inconclusive' and '40 sequences' in report['reasons'][-1]
+  saved = [str(path) for path in cache.glob('*.npz')]
+  assert len(saved) == 2
+  report = compare(a, saved[0])
+  assert 'aligned answers' not in [row['witness'] for row in report['witnesses']]
+  assert compare(a, 'tiny_gpt2:1')['verdict'] == 'not comparable'
+  larger = dataclasses.replace(CONFIG, vocab_size=60)
+  writer = checkpoint.Writer(tmp_path / 'c')
+  writer.save(0, init_params(larger, 1), {'count': jnp.zeros(3)},
+              checkpoint.as_metadata(config=larger))
+  writer.close()
+  assert compare(a, f'{tmp_path}/c')['probe']['num_ids'] == 50

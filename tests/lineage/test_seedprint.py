@@ -27,29 +27,12 @@ def test_correlations_are_scipys(kind):
   np.testing.assert_allclose(seedprint.correlations(a, b), expected, atol=1e-6)
 
 
-def test_moments_are_those_over_all_permutations():
-  matrix = noise(3, 6, 6).astype(float)
-  means = [matrix[np.arange(6), list(order)].mean() for order in itertools.permutations(range(6))]
-  np.testing.assert_allclose(seedprint.diagonal_moments(matrix),
-                             (matrix.diagonal().mean(), np.mean(means), np.std(means)))
-
-
-def test_monte_carlo_and_normal_p_values_agree():
-  a = noise(4, 500, 40)
-  b = noise(5, 500, 40) + 0.025 * a
-  result = seedprint.calibrated_test(a, b)
-  assert 1.5 < result.z < 4.5
-  assert 10**result.log10_p == pytest.approx(result.p_value, rel=0.5)
-  np.testing.assert_allclose(result.statistic, result.dimension_D.mean())
-  assert seedprint.calibrated_test(a, b).p_value == result.p_value
-
-
 def test_a_related_pair_is_found_wherever_its_common_part_lies():
   a = noise(6, 400, 30)
   for scale in (1.0, -1.0):
     result = seedprint.calibrated_test(a, scale * a + noise(7, 400, 30))
     assert scale * result.z > 10
-  assert result.p_value == 1.0  # One-sided: descendants keep the sign.
+  assert result.permutation_p_value > 0.99  # One-sided: descendants keep the sign.
 
 
 def test_kendall_instead_of_spearman():
@@ -132,6 +115,6 @@ def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
              for a, b in itertools.combinations(prints, 2)]
     assert np.mean(leaky) > np.mean(z) + 1
   params = init_params(config, 3)
-  alone = seedprint.fingerprint(config, params, probe, batch_size=150)
+  alone = fingerprints.fingerprint(config, params, probe, batch_size=150)
   np.testing.assert_allclose(alone.hidden_ND, prints[3].hidden_ND, atol=1e-4)
   assert seedprint.calibrated_test(alone.hidden_ND, prints[3].hidden_ND, shared).z > 20

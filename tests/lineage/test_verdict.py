@@ -1,190 +1,162 @@
-"""Verdicts on two fingerprints, and the programs that report them."""
+"""Verdicts on pairs of dossiers: what is said, and why."""
 
 import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, fingerprints, verdict
+from bornbiased_jax.lineage import alterations, damage, dossiers, fingerprints, methods, verdict
+from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage import checkpoint, huggingface
-from experiments import lineage, seedprint
-from experiments.shared.command_line import resolve
-from small_networks import ALIGNED, ALIGNED_GPT2, trained
+from small_networks import ALIGNED, ALIGNED_GPT2, GPT2, trained
 
-CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
-TOKENS, GAUSSIAN = Probe('tokens', 40, 6), Probe('gaussian', 40, 6)
-ALIGNED_PROBE = Probe('gaussian', 1000, 8)
+PROBE = Probe('tokens', 1000, 8)
 
 
-@pytest.fixture(scope='module')
-def params():
-  return init_params(CONFIG, 5)
-
-
-def answers(hidden, inputs=None, name='a', width=32):
+def answers(hidden, inputs=None, kind='tokens'):
   inputs = np.zeros_like(hidden) if inputs is None else inputs
   return Fingerprint(hidden.astype(np.float32), inputs.astype(np.float32),
-                     {'schema': 1, 'probe': {'hash': 'x'}, 'model': {}, 'about': {'name': name}})
+                     {'schema': 1, 'probe': {'hash': 'x', 'kind': kind}, 'model': {}, 'about': {}})
 
 
 def noise(seed, n=2000, width=32):
   return np.random.default_rng(seed).standard_normal((n, width))
 
 
-MANY, SOME, FEW = (answers(noise(1, n), noise(8, n)) for n in (2000, 500, 50))
+def sketch(seed, units=64):
+  draw = lambda i, *shape: np.random.default_rng([seed, i]).standard_normal(shape)
+  long = {'up': draw(0, 2, units, 32), 'down': draw(1, 2, units, 32),
+          'value': draw(2, 2, 4, 8, 32), 'output': draw(3, 2, 4, 8, 32)}
+  return {name: np.float32(x / np.linalg.norm(x, axis=-1, keepdims=True))
+          for name, x in long.items()}
 
 
-@pytest.mark.parametrize('a, b, expected, reason', [
-    (MANY, answers(noise(1) + noise(2)), 'related', 'share an ancestor'),
-    (MANY, answers(noise(2)), 'unrelated', 'compare_aligned'),
-    (MANY, answers(noise(2) + 0.0126 * noise(1)), 'inconclusive', 'an accusation needs'),
-    (SOME, answers(noise(2, 500)), 'inconclusive', 'use 1000 at least'),
-    (MANY, answers(np.ones((2000, 32))), 'inconclusive', '32 of 32 channels are constant'),
-    (FEW, FEW, 'inconclusive', 'use more than 64'),
-    (answers(noise(1)), answers(noise(2, width=16)), 'not comparable',
-     '32 and 16 residual channels'),
+def dossier(tokens, vectors=None, weights=None, name='a'):
+  """A dossier of these answers; vectors are answered by the same numbers if not given."""
+  vectors = tokens if vectors is None else vectors
+  return Dossier(answers(tokens), answers(vectors, kind='sphere'), weights, None, {'name': name})
+
+
+BASE = dossier(noise(1), noise(2), sketch(1))
+
+
+@pytest.mark.parametrize('suspect, expected, reason', [
+    (dossier(noise(3), noise(4), sketch(2)), 'unrelated', 'would also look unrelated'),
+    (dossier(noise(3), noise(4), sketch(1)), 'related', 'one seed by the same code'),
+    (dossier(noise(1), noise(4), sketch(2)), 'inconclusive', 'students of one teacher'),
+    (dossier(noise(3), noise(2), sketch(2)), 'inconclusive', 'in their order'),
+    (dossier(-noise(1), noise(4), sketch(2)), 'inconclusive', 'students of one teacher'),
+    (dossier(noise(1), noise(2)), 'inconclusive', 'Only answers are known'),
+    (dossier(noise(3), noise(4)), 'unrelated', 'would also look unrelated'),
+    (dossier(np.ones((2000, 32)), noise(4)), 'inconclusive', '32 of 32 channels are constant'),
+    (dossier(noise(1, width=16)), 'not comparable', '32 and 16 residual channels'),
 ])
-def test_verdicts(a, b, expected, reason):
-  report, result = verdict.compare(a, b)
+def test_verdicts(suspect, expected, reason):
+  report = verdict.compare(BASE, suspect)
   assert report['verdict'] == expected, report
-  assert reason in report['reasons'][-1]
+  assert reason in ' '.join(report['reasons'])
   assert json.loads(json.dumps(report)) == report
-  assert (result is None) == (report['z'] is None)
 
 
-def test_neither_positions_nor_a_little_training_hide_a_shared_input():
-  a, b = fingerprints.of_seeds(dataclasses.replace(CONFIG, positions='learned'), [1, 2], GAUSSIAN)
-  assert np.abs(a.input_ND - b.input_ND).max() > 0.01 and verdict.input_is_shared(a, b)
-  a, b = fingerprints.of_seeds(CONFIG, [1, 2], TOKENS, embedding_seed=9)
-  change_ND = b.input_ND.std() * noise(3, 40)
-  moved = lambda share: dataclasses.replace(b, input_ND=b.input_ND + share * change_ND)
-  assert verdict.input_is_shared(a, moved(0.1)) and not verdict.input_is_shared(a, moved(0.3))
+def test_the_p_value_is_that_of_all_witnesses_that_can_accuse():
+  report = verdict.compare(BASE, dossier(noise(3), noise(4), sketch(1)))
+  accusers = [row['p_value'] for row in report['witnesses'] if row['accuses']]
+  assert len(accusers) == 2 and report['p_value'] == 2 * min(accusers) >= 1e-6
+  assert all(row['p_value'] >= 10**row['normal_log10_p'] for row in report['witnesses'])
 
 
-def test_what_both_read_is_taken_out_before_the_verdict():
-  shared = noise(9)
-  a, b = noise(1) + shared, noise(2) + shared
-  assert verdict.compare(answers(a, noise(8)), answers(b))[0]['verdict'] == 'related'
-  report, _ = verdict.compare(answers(a, shared), answers(b, shared))
-  assert report['input_shared'] and report['verdict'] == 'unrelated'
+def test_few_sequences_are_not_enough_to_call_networks_unrelated():
+  few = [dossier(noise(seed, 500), noise(seed + 5, 500), sketch(seed)) for seed in (1, 2)]
+  report = verdict.compare(*few)
+  assert report['verdict'] == 'inconclusive' and 'use 1000 at least' in report['reasons'][-1]
 
 
-def test_logits_accuse_nobody(params):
-  both = [fingerprints.fingerprint(CONFIG, params, TOKENS, logit_ids=(7, 3, 49))] * 2
-  report, result = verdict.compare(*both)
-  assert report['verdict'] == 'inconclusive' and result is None
-  assert 'related or not' in report['reasons'][0]
+def test_weak_evidence_of_order_does_not_accuse():
+  """Some units, of 64 in each layer, are in the place that they have in the base."""
+  weights = sketch(2)
+  for name in ('up', 'down'):
+    weights[name][:, :2] = sketch(1)[name][:, :2]
+    weights[name][0, 2] = sketch(1)[name][0, 2]
+  report = verdict.compare(BASE, dossier(noise(3), noise(4), weights))
+  assert report['verdict'] == 'inconclusive' and 'an accusation needs' in report['reasons'][-1]
 
 
-def test_fingerprints_of_different_probes_are_refused(params):
-  a, b = (fingerprints.fingerprint(CONFIG, params, Probe('tokens', 40, 6, seed)) for seed in (1, 2))
+def test_sorted_units_accuse_nobody():
+  """A common direction by which both sort their units makes their order agree."""
+  def sorted_sketch(seed):
+    weights, direction_R = sketch(seed), np.float32(noise(9, 1)[0] / 6)
+    for name in ('up', 'down'):
+      weights[name] += np.linspace(-1, 1, 64, dtype=np.float32)[None, :, None] * direction_R
+    return weights
+
+  both = [dossier(noise(seed), noise(seed + 5), sorted_sketch(seed)) for seed in (1, 2)]
+  report = verdict.compare(*both)
+  assert report['verdict'] != 'related'
+  assert 'seem to be sorted' in report['witnesses'][0]['obstacle']
+  assert 'their order is no evidence' in ' '.join(report['doubts'])
+
+
+def test_a_shared_embedding_is_named():
+  def subject(seed):
+    params = init_params(ALIGNED_GPT2, seed, embedding_seed=9)
+    return methods.Subject(ALIGNED_GPT2, params, PROBE)
+
+  report = methods.judge(subject(1), subject(2))
+  assert report['verdict'] != 'related'
+  assert {'tensor': 'embedding', 'how': 'equal', 'correlation': 1.0, 'equal_share': 1.0} in [
+      each | {'correlation': round(each['correlation'], 6)} for each in report['shared_tensors']]
+  assert 'one public embedding' in report['doubts'][0]
+
+
+@pytest.mark.parametrize('config, change', [
+    (ALIGNED, alterations.rotate_channels), (ALIGNED, alterations.flip_channels),
+    (ALIGNED, alterations.permute_channels), (ALIGNED_GPT2, alterations.permute_channels),
+    (ALIGNED_GPT2, alterations.flip_channels), (ALIGNED, alterations.permute_units),
+    (ALIGNED, alterations.permute_heads), (ALIGNED, alterations.mix_values),
+])
+def test_a_disguise_that_keeps_the_function_does_not_hide_a_descendant(config, change):
+  base = methods.Subject(config, trained(config), PROBE)
+  noisy = damage.add_noise(config, base.params, jax.random.key(2), 0.3)
+  suspect = methods.Subject(*change(*noisy, jax.random.key(3)), PROBE)
+  assert methods.judge(base, suspect)['verdict'] == 'related'
+
+
+def test_what_was_disguised_in_all_ways_is_at_least_doubtful():
+  base = methods.Subject(ALIGNED, trained(ALIGNED), PROBE)
+  network = base.pair
+  for change in (alterations.rotate_channels, alterations.permute_units,
+                 alterations.permute_heads, alterations.mix_values):
+    network = change(*network, jax.random.key(4))
+  report = methods.judge(base, methods.Subject(*network, PROBE))
+  assert report['verdict'] == 'inconclusive' and report['embedding_fit'] > 0.99
+  assert 'after a change of basis' in ' '.join(report['reasons'])
+
+
+def test_what_cannot_be_turned_is_not_called_unrelated():
+  """With 70 tokens for 32 channels a rotation cannot be told from chance."""
+  few = dataclasses.replace(GPT2, vocab_size=60)
+  both = [methods.Subject(few, init_params(few, seed), PROBE) for seed in (1, 2)]
+  report = methods.judge(*both)
+  assert report['verdict'] == 'inconclusive' and 'could not be looked for' in report['reasons'][-1]
+
+
+def test_answers_to_different_probes_are_refused():
+  params = init_params(GPT2, 1)
+  a, b = (dossiers.of_fingerprint(fingerprints.fingerprint(GPT2, params, Probe('tokens', 40, 6, i)))
+          for i in (1, 2))
   with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
     verdict.compare(a, b)
-  larger = dataclasses.replace(CONFIG, vocab_size=60)
-  other = fingerprints.fingerprint(larger, init_params(larger, 1), Probe('tokens', 40, 6, 1))
-  with pytest.raises(InputError, match='num_ids=50 lets both read the same'):
-    verdict.compare(a, other)
 
 
-def test_the_aligned_verdict():
-  base = ALIGNED, trained(ALIGNED)
-  hidden = alterations.rotate_channels(*base, jax.random.key(3))
-  names = {'name': 'a'}, {'name': 'b'}
-  report, result = verdict.compare_aligned(base, hidden, ALIGNED_PROBE, names)
-  assert report['verdict'] == 'related' and report['z'] == result.z
-  assert report['suspect'] == {'name': 'b'}
-  assert json.loads(json.dumps(report)) == report
-  assert report['embedding_fit'] > 0.99
-  # Networks that agree without a common embedding are not accused.
-  other = init_params(ALIGNED, 7)['embedding']
-  mixed = base[1] | {'embedding': 0.5 * base[1]['embedding'] + other}
-  report, _ = verdict.compare_aligned(base, (ALIGNED, mixed), ALIGNED_PROBE)
-  assert report['verdict'] == 'inconclusive' and report['embedding_fit'] < 0.6 and report['z'] > 8
-  assert 'trained on similar text' in report['reasons'][-1]
-  report, _ = verdict.compare_aligned(base, (ALIGNED, init_params(ALIGNED, 7)), ALIGNED_PROBE)
-  assert report['verdict'] == 'unrelated' and 'embeddings were replaced' in report['reasons'][1]
-  assert abs(report['embedding_fit']) < 0.1
-  gpt2 = ALIGNED_GPT2, init_params(ALIGNED_GPT2, 1)
-  report, result = verdict.compare_aligned(base, gpt2, ALIGNED_PROBE)
-  assert report['verdict'] == 'inconclusive' and not result
-  assert 'cannot be aligned: rmsnorm' in report['reasons'][0]
-
-
-def test_the_program_says_what_its_exit_code_says(tmp_path, capsys):
-  settings = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS, suspect='tiny_gpt2:1')
-  with pytest.raises(SystemExit) as stop:
-    seedprint.main(settings, tmp_path)
-  assert stop.value.code == 0
-  assert capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
-  report = json.loads((tmp_path / 'results.json').read_text())
-  assert report['verdict'] == 'related' and report['reference']['p_value'] == 0.25
-  assert 'the same network' in report['reasons'][-2]
-  assert 'Of 3 fresh networks' in report['reasons'][-1]
-  assert (tmp_path / 'figure.png').stat().st_size > 10000
-  settings.align = True
-  with pytest.raises(InputError, match='--references: only without --align'):
-    seedprint.main(settings, tmp_path)
-  settings.references = 0
-  with pytest.raises(SystemExit) as stop:
-    seedprint.main(settings, tmp_path)
-  assert stop.value.code == 0
-  report = json.loads((tmp_path / 'results.json').read_text())
-  assert report['probe']['kind'] == 'gaussian'
-  settings.suspect = 'tiny_gpt2:x'
-  with pytest.raises(InputError, match="--suspect: tiny_gpt2:x: 'x' is not a seed"):
-    seedprint.main(settings, tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-  with pytest.raises(InputError, match='--base: is missing'):
-    resolve(seedprint.SCALES, 'laptop', seedprint.SETTINGS)
-
-
-def test_the_program_tells_the_unrelated_of_align(tmp_path, capsys):
-  settings = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS, num_sequences='1000',
-                     references='0')
-  with pytest.raises(SystemExit) as stop:
-    seedprint.main(settings, tmp_path)
-  assert stop.value.code == 5 and 'With --align ' in capsys.readouterr().out
-  settings.length = 1025
-  with pytest.raises(InputError, match='--length: 1025 exceeds the 1024 positions of tiny_gpt2:1'):
-    seedprint.main(settings, tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-def test_the_zoo_is_compared_pair_by_pair(tmp_path, capsys):
-  for name, seed in (('a', 1), ('b', 1), ('c', 2)):
-    writer = checkpoint.Writer(tmp_path / 'zoo' / name)
-    writer.save(0, init_params(CONFIG, seed), {'count': jnp.zeros(3)},
-                checkpoint.as_metadata(config=CONFIG))
-    writer.close()
-  settings = resolve(lineage.SCALES, 'smoke', lineage.SETTINGS, num_sequences='1000')
-  settings.networks = [str(tmp_path / 'zoo'), 'tiny_gpt2:1']
-  lineage.main(settings, tmp_path / 'out')
-  content = json.loads((tmp_path / 'out' / 'results.json').read_text())
-  verdicts = {(row['base'][-3:], row['suspect'][-3:]): row['verdict'] for row in content['rows']}
-  assert verdicts == {
-      ('a@0', 'b@0'): 'related', ('a@0', 'c@0'): 'unrelated', ('b@0', 'c@0'): 'unrelated',
-      **{(name, '2:1'): 'not comparable' for name in ('a@0', 'b@0', 'c@0')}}
-  table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
-  assert table.shape == (5, 5) and table[1, 2] == table[2, 1] and float(table[1, 2]) > 10
-  assert (tmp_path / 'out' / 'figure.png').exists()
-  settings.networks = ['tiny_gpt2:1']
-  with pytest.raises(InputError, match='at least two different networks'):
-    lineage.main(settings, tmp_path / 'out')
-  settings.networks = ['tiny_gpt2:1', 'nowhere']
-  with pytest.raises(InputError, match='nowhere: no such network'):
-    lineage.main(settings, tmp_path / 'none')
-  settings.networks = ['tiny_gpt2:1', 'tiny_gpt2:2', str(tmp_path / 'bytes')]
-  llama = configs.get('tiny_llama2', vocab_size=257)
-  huggingface.save(tmp_path / 'bytes', llama, init_params(llama, 1))
-  message = '--num_ids: tiny_gpt2:1 knows 2048 .*bytes 257; give --num_ids=257'
-  with pytest.raises(InputError, match=message):
-    lineage.main(settings, tmp_path / 'none')
-  assert not (tmp_path / 'none').exists()
+def test_logits_accuse_nobody():
+  params = init_params(GPT2, 1)
+  logits = dossiers.of_fingerprint(
+      fingerprints.fingerprint(GPT2, params, PROBE, logit_ids=tuple(range(GPT2.width))))
+  report = verdict.compare(logits, logits)
+  assert report['verdict'] == 'inconclusive'
+  assert 'related or not' in report['reasons'][-1]

@@ -11,7 +11,7 @@ from test_checkpoint import state_of
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage import networks, verdict
+from bornbiased_jax.lineage import networks
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import digests, huggingface
@@ -117,12 +117,13 @@ def test_a_network_with_flipped_signs_is_not_answered_from_the_cache_of_another(
     huggingface.save(tmp_path / name, LLAMA, network)
   probe, cache = Probe('tokens', 200, 8), tmp_path / 'cache'
   if cached:
-    networks.fingerprint(str(tmp_path / 'base'), probe, cache)
-  base, suspect = (networks.fingerprint(str(tmp_path / name), probe, cache)
+    networks.dossier(str(tmp_path / 'base'), probe, cache)
+  base, suspect = (networks.dossier(str(tmp_path / name), probe, cache)
                    for name in ('base', 'suspect'))
-  np.testing.assert_array_equal(base.hidden_ND * sign_D[None], suspect.hidden_ND)
-  report, _ = verdict.compare(base, suspect)
-  assert report['verdict'] != 'related' and 'same network' not in ' '.join(report['reasons'])
+  np.testing.assert_array_equal(base.tokens.hidden_ND * sign_D[None], suspect.tokens.hidden_ND)
+  report = networks.compare_networks(*(str(tmp_path / name) for name in ('base', 'suspect')),
+                                     probe, cache)
+  assert report['verdict'] != 'unrelated' and 'same network' not in ' '.join(report['reasons'])
 
 
 def test_a_checksum_needs_no_copy_of_the_tree():

@@ -1,0 +1,122 @@
+"""What changes a descendant's function: noise, pruning, rounding, merging and other surgery.
+
+Each function takes (config, params, key, strength) and returns (config, params).
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.lineage.alterations import Altered, order_units
+from bornbiased_jax.models.initialization import init_params
+
+
+def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Adds Gaussian noise whose std is `strength` times that of each matrix."""
+  noisy = lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape)
+  return config, _each_matrix(params, key, noisy)
+
+
+def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float,
+                 rank: int = 8) -> Altered:
+  """Adds a random matrix of low rank to each matrix, as LoRA would.
+
+  Its Frobenius norm is `strength` times that of the matrix.
+  """
+  def update(x, key):
+    left_key, right_key = jax.random.split(key)
+    left = jax.random.normal(left_key, (len(x), rank))
+    added = left @ jax.random.normal(right_key, (rank, x.shape[1]))
+    return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
+  return config, _each_matrix(params, key, update)
+
+
+def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Sets a share `strength` of each matrix to 0, its entries of least size; ignores `key`."""
+  return config, _each_matrix(
+      params, key, lambda x, key: jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x))
+
+
+def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Rounds to `strength` bits and back, with a scale per column of each matrix; ignores `key`."""
+  levels = 2 ** (strength - 1) - 1
+
+  def round_trip(x, key):
+    scale = jnp.maximum(jnp.abs(x).max(axis=0, keepdims=True), 1e-30) / levels
+    return jnp.round(x / scale) * scale
+  return config, _each_matrix(params, key, round_trip)
+
+
+def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Averages with an unrelated random network of the same architecture, of weight `strength`."""
+  other = _other(config, key)
+  return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
+
+
+def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Draws the last layers anew: a share `strength` of all layers, rounded up."""
+  kept = config.num_layers - math.ceil(strength * config.num_layers)
+  replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
+  blocks = jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])
+  return config, params | {'blocks': blocks}
+
+
+def remove_units(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Removes a share `strength` of each MLP's units, those that write least; ignores `key`.
+
+  The others keep their order, as in width pruning.
+  """
+  size_LF = jnp.linalg.norm(params['blocks']['down']['kernel'], axis=-1)
+  count = config.mlp_width - round(strength * config.mlp_width)
+  return order_units(config, params, jnp.sort(jnp.argsort(-size_LF, axis=-1)[:, :count], axis=-1))
+
+
+def repeat_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Repeats a share `strength` of the layers, those in the middle; ignores `key`.
+
+  This is depth up-scaling: layers 0 to b, then a to the last one.
+  """
+  L, more = config.num_layers, math.ceil(strength * config.num_layers)
+  first = (L - more) // 2
+  index_M = jnp.array([*range(first + more), *range(first, L)])
+  blocks = jax.tree.map(lambda x: x[index_M], params['blocks'])
+  return dataclasses.replace(config, num_layers=len(index_M)), params | {'blocks': blocks}
+
+
+def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Draws a share `strength` of the rows of embedding and LM head anew, as for new tokens."""
+  other = _other(config, key)
+  count = math.ceil(strength * config.vocab_size)
+  return config, params | {name: jnp.concatenate((other[name][:count], params[name][count:]))
+                           for name in ('embedding', 'head') if name in params}
+
+
+# By name, each function and the strengths to try.
+DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
+    'noise': (add_noise, (0.5, 1.0, 2.0)), 'low rank': (add_low_rank, (0.1, 0.5, 1.0)),
+    'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)),
+    'average': (average, (0.3, 0.5, 0.7, 0.9)), 'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
+    'remove units': (remove_units, (0.25, 0.5)), 'repeat layers': (repeat_layers, (0.5,)),
+    'redraw tokens': (redraw_tokens, (0.5, 1.0)),
+}
+
+
+def _other(config, key):
+  return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
+
+
+def _each_matrix(params, key, change):
+  """Applies `change(matrix, key)` to every kernel and embedding, layer by layer."""
+  flat = flatten_dict(params, sep='/')
+  for i, (name, leaf) in enumerate(sorted(flat.items())):
+    own = jax.random.fold_in(key, i)
+    if name.startswith('blocks/') and name.endswith('kernel'):
+      flat[name] = jax.vmap(change)(leaf, jax.random.split(own, len(leaf)))
+    elif name.endswith(('kernel', 'embedding', 'head')):
+      flat[name] = change(leaf, own)
+  return unflatten_dict(flat, sep='/')

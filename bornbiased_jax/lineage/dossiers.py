@@ -1,0 +1,167 @@
+"""Dossiers: all that a verdict reads of one network, taken once, saved, and compared later."""
+
+from collections.abc import Callable
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+import zipfile
+
+import numpy as np
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import features, fingerprints, inventory
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.inventory import Tensor
+
+SCHEMA = 1
+# Vectors per channel, so that they can be projected out of the answers.
+_SEQUENCES_PER_CHANNEL = 4
+_FINGERPRINTS = ('tokens', 'vectors')
+_DIMENSIONS = dict.fromkeys(features.UNITS, 3) | dict.fromkeys(features.VALUES, 4)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dossier:
+  """What is known of a network; None stands for what is not.
+
+  Attributes:
+    tokens: its answers to random tokens.
+    vectors: its answers to random vectors of one length, one position each. Then nothing
+      but the vector itself can be passed on, and norms do not make that nonlinear.
+    sketch: its hidden features (`features.sketch`).
+    tensors: its tensors by name (`inventory.take`).
+    about: JSON that says which network it is.
+  """
+
+  tokens: Fingerprint | None
+  vectors: Fingerprint | None
+  sketch: dict[str, np.ndarray] | None
+  tensors: dict[str, Tensor] | None
+  about: dict
+
+  @property
+  def width(self) -> int:
+    """The number of residual channels."""
+    return (self.tokens or self.vectors).input_ND.shape[1]
+
+  def named(self, about: dict) -> 'Dossier':
+    """The same dossier, of a network that is known as `about`."""
+    return dataclasses.replace(self, about=about)
+
+  def save(self, path: str | os.PathLike) -> None:
+    """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all."""
+    metadata = {'dossier': SCHEMA, 'about': self.about, 'tensors': {
+        name: {'digest': each.digest, 'shape': each.shape} for name, each in self.tensors.items()}}
+    arrays = {f'sketch_{name}': x for name, x in self.sketch.items()}
+    arrays['samples'] = np.stack([each.sample for each in self.tensors.values()])
+    for kind in _FINGERPRINTS:
+      answers = getattr(self, kind)
+      metadata[kind] = answers.metadata
+      arrays |= {f'{kind}_{name}': getattr(answers, name) for name in fingerprints.ARRAYS}
+    content = io.BytesIO()
+    np.savez(content, **arrays, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
+    write_atomically(path, content.getvalue())
+
+
+def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = None,
+         on_batch: Callable[[int], None] = lambda sequences: None,
+         parts: str | os.PathLike | None = None) -> Dossier:
+  """The dossier of a network.
+
+  Args:
+    config: the architecture.
+    params: parameters, as from `initialization.init_params`.
+    probe: random tokens. The probe of vectors has as many sequences, or four per channel
+      if these are more, and its seed.
+    about: JSON that says which network it is.
+    on_batch: called after each batch with its number of sequences.
+    parts: folder for finished batches, as in `fingerprints.fingerprint`.
+
+  Raises:
+    InputError: as `fingerprints.fingerprint` does.
+
+  Cost: a forward pass per sequence of the probe, and reading every tensor once.
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs, models
+    >>> config = configs.get('tiny_gpt2')
+    >>> params = models.init_params(config, 42)
+    >>> take(config, params, analysis.Probe('tokens', 100, 4)).vectors.hidden_ND.shape
+    (512, 128)
+  """
+  answers = {}
+  for kind, each in (('tokens', probe), ('vectors', vector_probe(config, probe))):
+    answers[kind] = fingerprints.fingerprint(
+        config, params, each, about=about, on_batch=on_batch if kind == 'tokens' else _ignore,
+        parts=parts and Path(parts) / kind)
+  return Dossier(**answers, sketch=features.sketch(config, params),
+                 tensors=inventory.take(params), about=about or {})
+
+
+def _ignore(sequences):
+  pass
+
+
+def vector_probe(config: ModelConfig, probe: Probe) -> Probe:
+  """The probe of vectors that goes with a probe of tokens."""
+  count = max(probe.num_sequences, _SEQUENCES_PER_CHANNEL * config.width)
+  return Probe('sphere', count, 1, probe.seed)
+
+
+def of_fingerprint(answers: Fingerprint) -> Dossier:
+  """The dossier of a network of which nothing is known but its answers to one probe."""
+  kinds = dict.fromkeys(_FINGERPRINTS)
+  is_tokens = answers.metadata['probe'].get('kind', 'tokens') == 'tokens'
+  kinds['tokens' if is_tokens else 'vectors'] = answers
+  return Dossier(**kinds, sketch=None, tensors=None, about=answers.metadata['about'])
+
+
+def load(path: str | os.PathLike) -> Dossier:
+  """Loads a saved dossier, or a saved fingerprint, which may come from a stranger.
+
+  Nothing in the file is executed, and sizes are checked before memory is taken.
+
+  Raises:
+    InputError: the file is neither, is damaged, or has values that are not finite.
+  """
+  with fingerprints.opened(path) as (archive, metadata):
+    if 'dossier' not in metadata:
+      return of_fingerprint(fingerprints.load(path))
+    if metadata['dossier'] != SCHEMA:
+      raise InputError(f'{path}: a dossier of schema {metadata["dossier"]}; this version reads '
+                       f'schema {SCHEMA}')
+    answers = {kind: fingerprints.from_archive(archive, metadata[kind], f'{kind}_')
+               for kind in _FINGERPRINTS}
+    return Dossier(**answers, sketch=_sketch(archive), tensors=_tensors(archive, metadata),
+                   about=_checked(isinstance(metadata['about'], dict), metadata['about']))
+
+
+def _sketch(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
+  names = {name.removesuffix('.npy') for name in archive.namelist()}
+  found = {name: fingerprints.array(archive, f'sketch_{name}', np.float32, dimensions)
+           for name, dimensions in _DIMENSIONS.items() if f'sketch_{name}' in names}
+  for group in (features.UNITS, features.VALUES):
+    shapes = {found[name].shape[:-1] for name in group if name in found}
+    _checked(len(shapes) <= 1, None)
+  _checked(all(np.isfinite(x).all() and 0 not in x.shape for x in found.values()), None)
+  return found
+
+
+def _tensors(archive, metadata) -> dict[str, Tensor]:
+  sample_MS = fingerprints.array(archive, 'samples', np.float32, 2)
+  _checked(sample_MS.shape == (len(metadata['tensors']), inventory.SAMPLE_SIZE)
+           and np.isfinite(sample_MS).all(), None)
+  return {_checked(isinstance(name, str), name):
+          Tensor(str(each['digest']), tuple(map(int, each['shape'])), sample)
+          for (name, each), sample in zip(metadata['tensors'].items(), sample_MS, strict=True)}
+
+
+def _checked(holds, value):
+  if not holds:
+    raise ValueError('its parts do not fit each other')
+  return value

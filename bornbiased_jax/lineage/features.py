@@ -1,0 +1,206 @@
+"""What the hidden features of a network read and write, and whether two networks order them alike.
+
+The MLP units of a layer, and the value channels of an attention head, have no order of
+their own: initialization and training treat them all alike, whatever is learned. So in
+an independent network their order is a random one, even if both networks share their
+embeddings, their data or a teacher. This is a null hypothesis that training does not
+break, and it is tested exactly.
+
+A feature is known by the residual channels that it reads and writes, as vectors. Scales
+and signs that a network can move from one matrix to another without any effect do not
+count: gains of norms belong to what reads them, vectors have length 1, and vectors of
+which two can change sign together are compared by the product of their cosines.
+"""
+
+from collections.abc import Iterable
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize, stats
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult, permutation_test
+from bornbiased_jax.models.initialization import stream_key
+
+# The first units of each layer, which are as good as any others.
+MOST_UNITS = 512
+# Numbers to which a sketch reduces each vector; about 1 / sqrt(64) of noise in a cosine.
+SKETCH_SIZE = 64
+UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
+
+
+def vectors(config: ModelConfig, params: dict) -> dict[str, jax.Array]:
+  """What each hidden feature reads and writes, as vectors of length 1.
+
+  Returns:
+    gate (if there is one), up and down of each MLP unit, [L, U, D] with at most
+    MOST_UNITS units, and value and output of each value channel, [L, G, K, D];
+    the output has [L, G, K, N D] if N query heads share it. Sublayers that the
+    network lacks are left out.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> {name: x.shape for name, x in vectors(*lineage.load('tiny_gpt2:1')).items()}['up']
+    (4, 512, 128)
+  """
+  return _vectors(config, params['blocks'])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _vectors(config, blocks):
+  found = {}
+  if 'up' in blocks:
+    gain_LD1 = blocks['mlp_norm']['scale'][..., None]
+    for name in {'gate', 'up'} & blocks.keys():
+      found[name] = (blocks[name]['kernel'][:, :, :MOST_UNITS] * gain_LD1).mT
+    found['down'] = blocks['down']['kernel'][:, :MOST_UNITS]
+  if 'value' in blocks:
+    L, G, K = config.num_layers, config.num_kv_heads, config.head_size
+    gain_LD1 = blocks['attention_norm']['scale'][..., None]
+    found['value'] = (blocks['value']['kernel'] * gain_LD1).mT.reshape(L, G, K, -1)
+    output_LGNKD = blocks['output']['kernel'].reshape(L, G, config.num_heads // G, K, config.width)
+    found['output'] = jnp.swapaxes(output_LGNKD, 2, 3)
+  centre = lambda x: x - x.mean(axis=-1, keepdims=True) if config.norm == 'layernorm' else x
+  unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-30)
+  found = {name: centre(x) for name, x in found.items()}
+  if 'output' in found:
+    found['output'] = found['output'].reshape(*found['output'].shape[:3], -1)
+  return {name: unit(x) for name, x in found.items()}
+
+
+def turned(found: dict[str, jax.Array], change_DD: jax.Array) -> dict[str, jax.Array]:
+  """The `vectors` of a network carried back from a basis: x to x W', for `basis_change` W."""
+  D, change_DD = len(change_DD), jnp.asarray(change_DD, jnp.float32)
+  with jax.default_matmul_precision('highest'):
+    return {name: (x.reshape(*x.shape[:-1], -1, D) @ change_DD.T).reshape(x.shape)
+            for name, x in found.items()}
+
+
+def sketch(config: ModelConfig, params: dict) -> dict[str, np.ndarray]:
+  """The `vectors` in SKETCH_SIZE random directions, the same for all networks of a width.
+
+  Cosines are kept up to noise, so that two sketches can be compared as two
+  networks can. The order of the features, on which the test rests, is kept exactly.
+  """
+  found, key = vectors(config, params), stream_key('sketch', 0)
+
+  def project(x):
+    size = x.shape[-1]
+    if size <= SKETCH_SIZE:
+      return np.asarray(x)
+    with jax.default_matmul_precision('highest'):
+      shorter = x @ jax.random.normal(jax.random.fold_in(key, size), (size, SKETCH_SIZE))
+    length = jnp.linalg.norm(shorter, axis=-1, keepdims=True)
+    return np.asarray(shorter / jnp.maximum(length, 1e-30))
+
+  return {name: project(x) for name, x in found.items()}
+
+
+def unit_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
+  """Do MLP units of two networks correspond to each other in their order?
+
+  Null hypothesis: given all else, the order of the units is random in at least one of
+  the networks. One permutation is applied to all layers.
+
+  Args:
+    a: `vectors` or `sketch` of one network.
+    b: the same of the other. If it has other layers, all are compared with all. If it
+      has other units, the test is Spearman's, of the best matching.
+    num_permutations: as in `permutation_test`.
+
+  Raises:
+    InputError: a network has no MLP, only one has a gate, or widths differ.
+  """
+  names = _common(a, b, UNITS, 'MLP units')
+  if a['up'].shape[1] != b['up'].shape[1]:
+    matrix = sum(_matched_ranks(*layers) for layers in _layers(a, b, names))
+  else:
+    matrix = _mean(_unit_likeness(*layers) for layers in _layers(a, b, names))
+  return permutation_test(matrix, num_permutations)
+
+
+def value_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
+  """Do the value channels within the heads correspond to each other in their order?
+
+  Null hypothesis and arguments as in `unit_order`; one permutation is applied to all
+  heads of all layers. An order of whole heads is not tested.
+
+  Raises:
+    InputError: a network has no attention, or heads differ in number or size.
+  """
+  names = _common(a, b, VALUES, 'value channels')
+  if a['value'].shape[1:3] != b['value'].shape[1:3]:
+    raise InputError('their heads differ in number or size')
+  return permutation_test(_mean(_value_likeness(*layers) for layers in _layers(a, b, names)),
+                          num_permutations)
+
+
+def sortedness(found: dict) -> float:
+  """z of the likeness of MLP units to their neighbours, over random orders; 0 without an MLP.
+
+  In an exchangeable order it is nearly N(0, 1). Units that were sorted, by their mean
+  activation for instance, are more alike their neighbours than other units.
+  """
+  names = [name for name in UNITS if name in found]
+  if not names:
+    return 0.0
+  matrix = _mean(_unit_likeness(*layers) for layers in _layers(found, found, names))
+  random, along = np.random.default_rng(0), lambda order: matrix[order[:-1], order[1:]].mean()
+  drawn = [along(random.permutation(len(matrix))) for _ in range(199)]
+  return float((along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-30))
+
+
+def _common(a, b, names, what):
+  if names[-1] not in a or names[-1] not in b:
+    raise InputError(f'a network has no {what}')
+  if a.keys() & set(names) != b.keys() & set(names):
+    raise InputError('only one of them has gated units')
+  names = [name for name in names if name in a]
+  if any(a[name].shape[-1] != b[name].shape[-1] for name in names):
+    raise InputError('they differ in width or in heads per group')
+  return names
+
+
+def _layers(a, b, names) -> Iterable[tuple[dict, dict]]:
+  """Layers to compare: each with its own, or all with all if their numbers differ."""
+  L, M = len(a[names[0]]), len(b[names[0]])
+  pairs = zip(range(L), range(L), strict=True) if L == M else np.ndindex(L, M)
+  a, b = ({name: np.asarray(each[name]) for name in names} for each in (a, b))
+  for i, j in pairs:
+    yield {name: x[i] for name, x in a.items()}, {name: x[j] for name, x in b.items()}
+
+
+def _mean(matrices):
+  total, count = 0.0, 0
+  for count, matrix in enumerate(matrices, 1):  # noqa: B007
+    total = total + matrix
+  return total / count
+
+
+def _unit_likeness(a, b):
+  """Likeness [U, U] of all units of a layer of one network with all of another's.
+
+  An activation is not odd, so what it reads keeps its sign. Up and down of a gated
+  unit can change theirs together.
+  """
+  cosine = {name: a[name] @ b[name].T for name in a}
+  if 'gate' in cosine:
+    return cosine['gate'] + cosine['up'] * cosine['down']
+  return cosine['up'] + cosine['down']
+
+
+def _value_likeness(a, b):
+  """Likeness [K, K] of the value channels, mean over heads of equal number."""
+  cosine = {name: a[name] @ np.swapaxes(b[name], 1, 2) for name in a}
+  return (cosine['value'] * cosine['output']).mean(axis=0)
+
+
+def _matched_ranks(a, b):
+  """Products of ranks whose diagonal mean is Spearman's rho of the best matching of units."""
+  row, column = optimize.linear_sum_assignment(_unit_likeness(a, b), maximize=True)
+  ranks = [stats.rankdata(each) for each in (row, column)]
+  centred = [(rank - rank.mean()) / rank.std() for rank in ranks]
+  return np.outer(*centred)

@@ -1,0 +1,79 @@
+"""Which tensors two networks share: equal, partly equal, nearly equal, or equal up to scale."""
+
+import dataclasses
+import zlib
+
+from flax.traverse_util import flatten_dict
+import numpy as np
+
+from bornbiased_jax.storage.digests import leaf_digests
+
+# Entries that are kept of each tensor, at places that all networks of its shape have in common.
+SAMPLE_SIZE = 1024
+# Tables of tokens and positions are sampled in their first rows, which most vocabularies have.
+_FIRST_ROWS = 1024
+# More equal entries than rounding makes in independent tensors.
+LEAST_EQUAL = 0.05
+ALIKE = 0.99
+_SCALE_TOLERANCE = 0.02
+OF_TOKENS = ('embedding', 'head')
+_TABLES = (*OF_TOKENS, 'position_embedding')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """What is kept of a tensor: digest, shape, and SAMPLE_SIZE of its entries."""
+
+  digest: str
+  shape: tuple[int, ...]
+  sample: np.ndarray
+
+
+def take(params: dict) -> dict[str, Tensor]:
+  """The tensors of a network by name; each is on the host once.
+
+  Example:
+    >>> tensors = take({'head': np.eye(3, dtype=np.float32)})
+    >>> tensors['head'].shape, tensors['head'].sample.shape
+    ((3, 3), (1024,))
+  """
+  digests = leaf_digests(params)
+  return {name: Tensor(digests[name], leaf.shape, np.asarray(leaf[_places(name, leaf.shape)]))
+          for name, leaf in flatten_dict(params, sep='/').items()}
+
+
+def _places(name, shape):
+  random = np.random.default_rng(zlib.crc32(name.encode()))
+  sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
+  return tuple(random.integers(0, size, SAMPLE_SIZE) for size in sizes)
+
+
+def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
+  """The tensors that two networks have in common, as JSON.
+
+  Each has its name, how (equal, partly equal, nearly equal or equal up to scale),
+  the correlation of sampled entries and the share of them that are equal. Tensors that
+  are constant in both networks, as gains and biases are before training, do not count.
+  """
+  found = []
+  for name in sorted(a.keys() & b.keys()):
+    x, y = a[name], b[name]
+    comparable = x.shape == y.shape or name in _TABLES and x.shape[1:] == y.shape[1:]
+    if comparable and np.ptp(x.sample) > 0 and np.ptp(y.sample) > 0:
+      correlation = float(np.corrcoef(x.sample, y.sample)[0, 1])
+      equal = float(np.mean(x.sample == y.sample))
+      if how := _how(x, y, correlation, equal):
+        found.append({'tensor': name, 'how': how, 'correlation': correlation,
+                      'equal_share': equal})
+  return found
+
+
+def _how(x, y, correlation, equal):
+  if x.digest == y.digest:
+    return 'equal'
+  if equal > LEAST_EQUAL and len(np.unique(x.sample)) > SAMPLE_SIZE / 4:
+    return 'partly equal'
+  if abs(correlation) < ALIKE:
+    return None
+  same_scale = abs(x.sample.std() / y.sample.std() - 1) < _SCALE_TOLERANCE
+  return 'nearly equal' if correlation > 0 and same_scale else 'equal up to scale'

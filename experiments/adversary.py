@@ -1,0 +1,115 @@
+"""Can the verdict be fooled? Builds networks as an adversary would, and judges every pair of them.
+
+    python -m experiments.adversary
+
+Some pairs are innocent: independent networks that share a text, a public embedding, a teacher, an
+initialization scheme, or an order of their channels. Of these none may be called related. Others
+are descendants in disguise: sign flips, permutations, rotations, redrawn embeddings, pruning,
+averages. Of those whose function is what it was none may be called unrelated. Networks of one seed
+and different depth share their first random numbers without descent; 'related' is right for them,
+since it says so.
+
+The networks have width 16 or 32 and two layers and are trained on Shakespeare in bytes modulo 128.
+experiments/shared/constructions.py says how each pair is made.
+
+Writes results.json (a row per construction: verdicts, z of every witness by pair) and figure.png.
+If a run was stopped, the same command continues it.
+"""
+
+from collections import Counter
+
+import numpy as np
+from tqdm import tqdm
+
+from bornbiased_jax import lineage, plotting
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.lineage.verdict import VERDICTS
+from bornbiased_jax.lineage.witnesses import WITNESSES
+from experiments.shared import command_line
+from experiments.shared.command_line import Setting
+from experiments.shared.constructions import CONSTRUCTIONS
+from experiments.shared.parsing import choice, listed, whole
+from experiments.shared.results import Results
+
+# What a verdict must not be, by what is true.
+WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
+SETTINGS = command_line.SETTINGS | {
+    'constructions': Setting(listed(choice(*CONSTRUCTIONS)),
+                             f'what the adversary does, comma-separated, of '
+                             f'{"; ".join(CONSTRUCTIONS)}'),
+    'networks': Setting(lambda text: whole(text, 2, 100), 'networks of each construction'),
+}
+_LAPTOP = dict(constructions=list(CONSTRUCTIONS), networks=6, num_sequences=2000, length=16,
+               probe_seed=0)
+SCALES = {
+    'smoke': _LAPTOP | dict(constructions=['mimetic init', 'channels change sign'], networks=2,
+                            num_sequences=1000, length=4),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(networks=20, length=64),
+}
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'adversary', settings)
+  done = {row['construction'] for row in results.rows}
+  for name in tqdm(settings.constructions, unit='construction'):
+    if name not in done:
+      results.add({'construction': name, 'truth': CONSTRUCTIONS[name].truth}
+                  | measure(CONSTRUCTIONS[name].make(settings.networks), settings))
+  results.finish([summarize(row) for row in results.rows], display, draw(results.rows))
+
+
+def measure(pairs, settings) -> dict:
+  """Verdict, p-value and z of every witness, by pair."""
+  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
+  subjects, reports = {}, []
+  for pair in tqdm(pairs, unit='pair', leave=False):
+    base, suspect = (subjects.setdefault(id(params), lineage.Subject(config, params, probe))
+                     for config, params in pair)
+    reports.append(lineage.judge(base, suspect))
+  z = {name: [next((row['z'] for row in report['witnesses'] if row['witness'] == name), None)
+              for report in reports] for name in WITNESSES}
+  return {'verdicts': [report['verdict'] for report in reports],
+          'p_values': [report['p_value'] for report in reports], 'z': z,
+          'reasons': reports[0]['reasons'], 'doubts': reports[0]['doubts']}
+
+
+def summarize(row) -> dict:
+  """Counts of verdicts, the largest z of each witness, and whether no verdict is wrong."""
+  counts = Counter(row['verdicts'])
+  known = lambda name: [z for z in row['z'][name] if z is not None]
+  return {'construction': row['construction'], 'truth': row['truth'], 'pairs': len(row['verdicts']),
+          **{verdict: counts[verdict] for verdict in VERDICTS},
+          'wrong': counts[WRONG[row['truth']]],
+          'mean_z': {name: float(np.mean(known(name))) if known(name) else None
+                     for name in WITNESSES}}
+
+
+def display(row):
+  shown = lambda z: '–' if z is None else f'{z:.1f}'
+  verdicts = ', '.join(f'{row[name]} {name}' for name in VERDICTS if row[name])
+  return {'construction': row['construction'], 'truth': row['truth'], 'verdicts': verdicts,
+          'wrong': str(row['wrong']),
+          **{f'mean z, {name}': shown(z) for name, z in row['mean_z'].items()}}
+
+
+def draw(rows):
+  """z of every witness, a row per construction; innocent pairs blue, others orange."""
+  with plotting.style():
+    figure = plotting.figure(13, 1.2 + 0.24 * len(rows))
+    panels = figure.subplots(1, len(WITNESSES), sharey=True)
+    for ax, name in zip(panels, WITNESSES, strict=True):
+      for i, row in enumerate(rows):
+        z = [each for each in row['z'][name] if each is not None]
+        ax.plot(z, [i] * len(z), '|', markersize=7,
+                color=plotting.COLORS[0 if row['truth'] == 'unrelated' else 1])
+      ax.set_xscale('symlog', linthresh=5)
+      ax.set(title=name, xlabel='z')
+      ax.axvline(0, color='black', linewidth=0.8)
+    panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
+    panels[0].invert_yaxis()
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'adversary', SCALES, __doc__, SETTINGS)

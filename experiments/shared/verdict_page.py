@@ -1,0 +1,32 @@
+"""A verdict as one HTML page that stands for itself, to be sent to those who must decide."""
+
+import base64
+import math
+import os
+from pathlib import Path
+
+import jinja2
+
+from bornbiased_jax.analysis.statistics import p_value_text
+
+TEMPLATE = Path(__file__).with_name('verdict.html')
+COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666',
+          'not comparable': '#666666'}
+
+
+def render(report: dict, figure: str | os.PathLike) -> str:
+  """The page of a report of `verdict.compare`; names in it are escaped.
+
+  Args:
+    report: the report, with settings and environment.
+    figure: the PNG file that the page contains.
+  """
+  page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+                            lstrip_blocks=True).from_string(TEMPLATE.read_text())
+  png = base64.b64encode(Path(figure).read_bytes()).decode()
+  return page.render(report=report, png=png, color=COLORS[report['verdict']], p_text=p_text)
+
+
+def p_text(p_value: float) -> str:
+  """A p-value for readers."""
+  return p_value_text(math.log10(p_value))

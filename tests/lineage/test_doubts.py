@@ -1,0 +1,56 @@
+"""What else could make networks agree is noticed, and what could not is left out."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage import alterations, dossiers, doubts, inventory
+from bornbiased_jax.models.initialization import init_params
+from small_networks import ALIGNED, ALIGNED_GPT2
+
+POSITIONS = dataclasses.replace(ALIGNED_GPT2, positions='learned')
+PROBE = Probe('tokens', 200, 8)
+
+
+def dossier(config, params):
+  return dossiers.take(config, params, PROBE)
+
+
+def said(a, b):
+  return ' '.join(doubts.sentences(a, b, inventory.shared(a.tensors, b.tensors)))
+
+
+@pytest.mark.parametrize('config', [ALIGNED, POSITIONS])
+def test_nothing_is_doubtful_about_independent_networks(config):
+  assert said(*(dossier(config, init_params(config, seed)) for seed in (1, 2))) == ''
+
+
+def test_shared_positions_and_embeddings_are_named():
+  a, b = (init_params(POSITIONS, seed) for seed in (1, 2))
+  table = {'position_embedding': a['position_embedding']}
+  assert 'table of positions' in said(dossier(POSITIONS, a), dossier(POSITIONS, b | table))
+  half = jnp.concatenate((a['embedding'][:150], b['embedding'][150:]))
+  partly = dossier(POSITIONS, b | {'embedding': half})
+  assert 'one public embedding' in said(dossier(POSITIONS, a), partly)
+
+
+def test_sorted_channels_are_noticed_if_both_have_them():
+  def ordered(seed):
+    params = init_params(ALIGNED_GPT2, seed)
+    mean_D = dossier(ALIGNED_GPT2, params).tokens.hidden_ND.mean(axis=0)
+    return dossier(*alterations.order_channels(ALIGNED_GPT2, params, jnp.argsort(mean_D)))
+
+  a, b = ordered(1), ordered(2)
+  assert 'as if they had been sorted' in said(a, b)
+  assert said(a, dossier(ALIGNED_GPT2, init_params(ALIGNED_GPT2, 3))) == ''
+
+
+def test_outlier_channels_are_counted():
+  params = init_params(ALIGNED, 1)
+  scale = params['final_norm']['scale'].at[jnp.array([3, 5])].multiply(100.0)
+  wide = dossier(ALIGNED, params | {'final_norm': {'scale': scale}})
+  assert doubts.outliers(wide) == 2
+  assert '2 of the channels of the suspect have' in said(
+      dossier(ALIGNED, init_params(ALIGNED, 2)), wide)

@@ -1,0 +1,130 @@
+"""The order of hidden features is found in descendants, and is chance's own in everyone else."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import alterations, damage, features
+from bornbiased_jax.models.initialization import init_params
+from small_networks import GPT2, GROUPED, LLAMA, trained
+
+TESTS = (features.unit_order, features.value_order)
+CONFIGS = {'llama': LLAMA, 'grouped': GROUPED, 'gpt2': GPT2}
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_the_vectors_of_a_feature_have_length_one_and_what_they_read(name):
+  config = CONFIGS[name]
+  params = trained(config)
+  found = features.vectors(config, params)
+  for x in found.values():
+    np.testing.assert_allclose(jnp.linalg.norm(x, axis=-1), 1, rtol=1e-5)
+  blocks = params['blocks']
+  up_D = np.asarray(blocks['up']['kernel'][1, :, 5] * blocks['mlp_norm']['scale'][1])
+  up_D = up_D - up_D.mean() * (config.norm == 'layernorm')
+  np.testing.assert_allclose(found['up'][1, 5], up_D / np.linalg.norm(up_D), rtol=1e-4, atol=1e-6)
+  K, group = config.head_size, config.num_heads // config.num_kv_heads
+  output_FD = np.asarray(blocks['output']['kernel'][0])
+  # Value channel 3 of the last key head, as all query heads of its group write it.
+  first = (config.num_heads - group) * K + 3
+  rows = [output_FD[first + i * K] for i in range(group)]
+  rows = np.concatenate([row - row.mean() * (config.norm == 'layernorm') for row in rows])
+  np.testing.assert_allclose(found['output'][0, -1, 3], rows / np.linalg.norm(rows), rtol=1e-4,
+                             atol=1e-6)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize('change', ['scale channels', 'turn queries'])
+def test_scales_that_do_not_matter_do_not_count(name, change):
+  config, params = CONFIGS[name], trained(CONFIGS[name])
+  other = alterations.PRESERVING[change](config, params, jax.random.key(0))
+  a, b = features.vectors(config, params), features.vectors(*other)
+  for x, y in zip(a.values(), b.values(), strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_descendants_keep_the_order(name):
+  config, params = CONFIGS[name], trained(CONFIGS[name])
+  sketch = features.sketch
+  noisy = damage.add_noise(config, params, jax.random.key(1), 1.0)
+  for test in TESTS:
+    assert test(sketch(config, params), sketch(*noisy), 0).z > 4
+  permuted = sketch(*alterations.permute_units(*noisy, jax.random.key(2)))
+  assert features.unit_order(sketch(config, params), permuted, 0).z < 4
+  assert features.value_order(sketch(config, params), permuted, 0).z > 4
+
+
+def test_signs_that_move_between_matrices_do_not_count():
+  params = trained(LLAMA)
+  sign_F = jnp.where(jnp.arange(48) % 2, -1.0, 1.0)
+  blocks = params['blocks']
+  flipped = blocks | {'up': {'kernel': blocks['up']['kernel'] * sign_F[None, None]},
+                      'down': {'kernel': blocks['down']['kernel'] * sign_F[None, :, None]}}
+  a, b = (features.vectors(LLAMA, params | {'blocks': each}) for each in (blocks, flipped))
+  assert features.unit_order(a, b, 0).z == pytest.approx(features.unit_order(a, a, 0).z, rel=1e-4)
+
+
+@pytest.mark.parametrize('test', TESTS)
+def test_independent_networks_have_uniform_p_values(test):
+  """Whatever their units have in common: here, all read one direction, each to its degree."""
+  config = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64,
+                       vocab_size=8)
+  common_D = jax.random.normal(jax.random.key(7), (config.width,))
+
+  def sketch(seed):
+    params = init_params(config, seed)
+    degree = jax.random.normal(jax.random.key(seed), (2, 1, 64))
+    up = params['blocks']['up'] | {
+        'kernel': params['blocks']['up']['kernel'] + 0.02 * degree * common_D[None, :, None]}
+    return features.sketch(config, params | {'blocks': params['blocks'] | {'up': up}})
+
+  sketches = [sketch(seed) for seed in range(40)]
+  z = [test(a, b, 0).z for a, b in itertools.combinations(sketches, 2)]
+  assert abs(np.mean(z)) < 0.15 and abs(np.std(z) - 1) < 0.15
+  drawn = [test(a, b, 999).permutation_p_value
+           for a, b in zip(sketches[::2], sketches[1::2], strict=True)]
+  assert stats.kstest(drawn, 'uniform').pvalue > 0.001
+
+
+def test_other_numbers_of_layers_and_units():
+  params = trained(LLAMA)
+  a = features.sketch(LLAMA, params)
+  for change, strength in ((damage.repeat_layers, 0.5), (damage.remove_units, 0.5)):
+    b = features.sketch(*change(LLAMA, params, jax.random.key(0), strength))
+    assert features.unit_order(a, b, 0).z > 4.5
+    other = features.sketch(*change(LLAMA, init_params(LLAMA, 9), jax.random.key(0), strength))
+    assert abs(features.unit_order(a, other, 0).z) < 4
+
+
+def test_sorted_units_are_noticed():
+  params = trained(GPT2)
+  own = features.sketch(GPT2, params)
+  assert abs(features.sortedness(own)) < 3
+  along_L48 = params['blocks']['up']['kernel'].sum(axis=1)
+  ordered = alterations.order_units(GPT2, params, jnp.argsort(along_L48, axis=-1))
+  kernel = ordered[1]['blocks']['up']['kernel']
+  assert features.sortedness(features.sketch(GPT2, ordered[1] | {'blocks': ordered[1]['blocks'] | {
+      'up': ordered[1]['blocks']['up'] | {
+          'kernel': kernel + jnp.sort(along_L48, axis=-1)[:, None] / 32 * jnp.sign(kernel[:, :, :1])
+      }}})) > 2.5
+
+
+def test_what_cannot_be_compared():
+  gated, plain = (features.sketch(config, init_params(config, 1)) for config in (LLAMA, GPT2))
+  with pytest.raises(InputError, match='gated'):
+    features.unit_order(gated, plain)
+  wider = dataclasses.replace(GPT2, num_heads=8, num_kv_heads=8, head_size=4)
+  other = features.sketch(wider, init_params(wider, 1))
+  with pytest.raises(InputError, match='heads differ'):
+    features.value_order(plain, other)
+  no_mlp = dataclasses.replace(GPT2, sublayers='attention_only')
+  with pytest.raises(InputError, match='no MLP units'):
+    features.unit_order(plain, features.sketch(no_mlp, init_params(no_mlp, 1)))

@@ -1,0 +1,66 @@
+"""Permutation tests of a diagonal agree with brute force, and keep their level."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.lineage import permutations, seedprint
+from random_answers import noise
+
+
+def test_moments_are_those_over_all_permutations():
+  matrix = noise(3, 6, 6).astype(float)
+  means = [matrix[np.arange(6), list(order)].mean() for order in itertools.permutations(range(6))]
+  np.testing.assert_allclose(permutations.diagonal_moments(matrix),
+                             (matrix.diagonal().mean(), np.mean(means), np.std(means)))
+
+
+def test_drawn_and_normal_p_values_agree():
+  a = noise(4, 500, 40)
+  b = noise(5, 500, 40) + 0.025 * a
+  result = seedprint.calibrated_test(a, b)
+  assert 1.5 < result.z < 4.5
+  assert 10**result.normal_log10_p == pytest.approx(result.permutation_p_value, rel=0.5)
+  assert result.log10_p == max(result.normal_log10_p, math.log10(result.permutation_p_value))
+  np.testing.assert_allclose(result.statistic, result.dimension_D.mean())
+  assert seedprint.calibrated_test(a, b).permutation_p_value == result.permutation_p_value
+
+
+def test_the_p_value_is_that_of_all_permutations():
+  """Stopped early or not, it is an unbiased estimate of the share that reaches the diagonal."""
+  matrix = noise(7, 6, 6).astype(float)
+  means = np.array([matrix[np.arange(6), list(order)].mean()
+                    for order in itertools.permutations(range(6))])
+  expected = np.mean(means >= matrix.diagonal().mean() - 1e-9)
+  drawn = [permutations.permutation_test(matrix, 3000, seed).permutation_p_value
+           for seed in range(100)]
+  assert np.mean(drawn) == pytest.approx(expected, rel=0.15)
+
+
+def test_p_values_of_independent_networks_are_never_too_small():
+  """Heavy tails: one channel has most of the likeness, where the normal law accuses too often."""
+  random = np.random.default_rng(1)
+  matrices = random.standard_normal((2000, 12, 12))
+  matrices[:, 0, :] *= 30 * random.standard_normal((2000, 12))
+  results = [permutations.permutation_test(matrix, 2000) for matrix in matrices]
+  for alpha in (0.05, 0.01):
+    rate = np.mean([each.log10_p <= math.log10(alpha) for each in results])
+    assert rate < alpha + 3 * math.sqrt(alpha / 2000)
+  drawn = np.array([each.permutation_p_value for each in results])
+  assert abs(np.mean(drawn <= 0.05) - 0.05) < 0.02
+
+
+def test_without_permutations_the_normal_law_is_all():
+  result = permutations.permutation_test(np.eye(8), 0)
+  assert result.permutation_p_value is None
+  assert result.log10_p == pytest.approx(stats.norm.logsf(result.z) / math.log(10))
+
+
+def test_a_copy_has_the_smallest_p_value_and_nothing_has_none():
+  assert permutations.permutation_test(np.eye(40), 999).permutation_p_value == 1 / 1000
+  empty = permutations.permutation_test(np.full((8, 8), np.nan), 99)
+  assert (empty.z, empty.num_degenerate) == (0.0, 8)
+  assert empty.permutation_p_value == 1.0
