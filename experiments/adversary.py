@@ -36,7 +36,7 @@ WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrela
 SETTINGS = command_line.SETTINGS | {
     'constructions': Setting(listed(choice(*CONSTRUCTIONS)),
                              f'what the adversary does, comma-separated, of '
-                             f'{"; ".join(CONSTRUCTIONS)}'),
+                             f'{", ".join(CONSTRUCTIONS)}'),
     'networks': Setting(lambda text: whole(text, 2, 100), 'networks of each construction'),
 }
 _LAPTOP = dict(constructions=list(CONSTRUCTIONS), networks=6, num_sequences=2000, length=16,

@@ -216,7 +216,7 @@ class Method(NamedTuple):
 METHODS: dict[str, Method] = {
     'Verdict': Method(_verdict, '-log10 p', None),
     'SeedPrint': Method(_of_same_tokens(_witness('tokens')), 'z', None),
-    'SeedPrint, any sign': Method(_of_same_tokens(_witness('tokens, any sign')), 'z', None),
+    'SeedPrint any sign': Method(_of_same_tokens(_witness('tokens, any sign')), 'z', None),
     'SeedPrint vectors': Method(_witness('vectors'), 'z', None),
     'SeedPrint aligned': Method(_witness('aligned answers'), 'z', None),
     'unit order': Method(_witness('unit order'), 'z', None),

@@ -106,7 +106,8 @@ def testimony(name: str, result: CalibratedResult | str) -> dict:
   if isinstance(result, str):
     return row | {'p_value': None, 'z': None, 'statistic': None, 'obstacle': result}
   return row | {
-      'p_value': 10**max(result.log10_p, LEAST_LOG10_P), 'z': result.z, 'statistic': result.statistic,
+      'p_value': 10**max(result.log10_p, LEAST_LOG10_P), 'z': result.z,
+      'statistic': result.statistic,
       'null_mean': result.statistic - result.z * result.null_std, 'null_std': result.null_std,
       'normal_log10_p': max(result.normal_log10_p, LEAST_LOG10_P),
       'permutation_p_value': result.permutation_p_value, 'obstacle': None}

@@ -201,23 +201,23 @@ _ALL_SEVEN = (alterations.permute_units, alterations.permute_heads, alterations.
               alterations.scale_channels)
 _partial = functools.partial
 CONSTRUCTIONS: dict[str, Construction] = {
-    'one text, width 16': Construction('unrelated', _partial(same_text, NARROW)),
-    'one text, width 32': Construction('unrelated', _partial(same_text, LLAMA)),
-    'one text, GPT-2': Construction('unrelated', _partial(same_text, GPT2)),
+    'one text (width 16)': Construction('unrelated', _partial(same_text, NARROW)),
+    'one text (width 32)': Construction('unrelated', _partial(same_text, LLAMA)),
+    'one text (GPT-2)': Construction('unrelated', _partial(same_text, GPT2)),
     'mimetic init': Construction('unrelated', _partial(mimetic, False)),
-    'mimetic init, trained': Construction('unrelated', _partial(mimetic, True)),
+    'mimetic init (trained)': Construction('unrelated', _partial(mimetic, True)),
     'frozen public embedding': Construction('unrelated', _partial(frozen_embedding, 1)),
-    'public embedding, 50 % of rows': Construction('unrelated', _partial(frozen_embedding, 0.5)),
-    'public embedding, 90 % of rows': Construction('unrelated', _partial(frozen_embedding, 0.9)),
+    'public embedding (50 % of rows)': Construction('unrelated', _partial(frozen_embedding, 0.5)),
+    'public embedding (90 % of rows)': Construction('unrelated', _partial(frozen_embedding, 0.9)),
     'frozen sinusoids': Construction('unrelated', sinusoids),
     'sorted channels': Construction('unrelated', sorted_channels),
-    'sorted units, public embedding': Construction('unrelated', sorted_units),
+    'sorted units (public embedding)': Construction('unrelated', sorted_units),
     'students of one teacher': Construction('unrelated', students),
     'one outlier channel': Construction('unrelated', one_outlier),
     'bfloat16': Construction('unrelated', _partial(rounded, None)),
     'one quantization scale': Construction('unrelated', _partial(rounded, 5)),
     'embedding of std 1': Construction('unrelated', large_embedding),
-    'one seed, 2 and 3 layers': Construction('same seed', one_seed),
+    'one seed (2 and 3 layers)': Construction('same seed', one_seed),
     'channels change sign': Construction(
         'descendant', _partial(disguised, (alterations.flip_channels,))),
     'channels permuted': Construction(
@@ -225,10 +225,10 @@ CONSTRUCTIONS: dict[str, Construction] = {
     'units and heads permuted': Construction(
         'descendant', _partial(disguised, (alterations.permute_units, alterations.permute_heads))),
     'all seven changes': Construction('descendant', _partial(disguised, _ALL_SEVEN)),
-    'all seven changes, noise 0.5': Construction(
+    'all seven changes (noise 0.5)': Construction(
         'descendant', _partial(disguised, (*_ALL_SEVEN, _with_strength(damage.add_noise, 0.5)))),
-    'embedding redrawn, trained on': Construction('descendant', redrawn_tokens),
-    'average, 0.3 of the base': Construction(
+    'embedding redrawn (trained on)': Construction('descendant', redrawn_tokens),
+    'average (0.3 of the base)': Construction(
         'descendant', _partial(disguised, (_with_strength(damage.average, 0.7),))),
     'half of the units': Construction(
         'descendant', _partial(disguised, (_with_strength(damage.remove_units, 0.5),))),
@@ -236,6 +236,6 @@ CONSTRUCTIONS: dict[str, Construction] = {
         'descendant', _partial(disguised, (_with_strength(damage.repeat_layers, 0.5),))),
     'low rank of the same size': Construction(
         'descendant', _partial(disguised, (_with_strength(damage.add_low_rank, 1.0),))),
-    'rotated, average 0.5': Construction('descendant', _partial(disguised, (
+    'rotated (average 0.5)': Construction('descendant', _partial(disguised, (
         alterations.rotate_channels, _with_strength(damage.average, 0.5)))),
 }

@@ -1,0 +1,84 @@
+"""The program that compares every pair of a zoo."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint, huggingface
+from experiments import lineage
+from experiments.shared.command_line import resolve
+
+ORDER = ['a@0', 'b@0', 'c@0', 'tes', '2:1']
+CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+
+
+@pytest.fixture(scope='module')
+def zoo(tmp_path_factory):
+  """Two networks that are the same, another one, one of more ids, and a folder that is none."""
+  folder = tmp_path_factory.mktemp('zoo')
+  for name, seed in (('a', 1), ('b', 1), ('c', 2)):
+    writer = checkpoint.Writer(folder / name)
+    writer.save(0, init_params(CONFIG, seed), {'count': jnp.zeros(3)},
+                checkpoint.as_metadata(config=CONFIG))
+    writer.close()
+  llama = configs.get('tiny_llama2', vocab_size=257)
+  huggingface.save(folder / 'bytes', llama, init_params(llama, 1))
+  (folder / 'odd').mkdir()
+  (folder / 'odd' / 'config.json').write_text('{}')
+  return folder
+
+
+def settings(*networks, **given):
+  made = resolve(lineage.SCALES, 'smoke', lineage.SETTINGS, **dict(num_sequences='1000') | given)
+  made.networks = list(map(str, networks))
+  return made
+
+
+def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
+  lineage.main(settings(zoo, 'tiny_gpt2:1'), tmp_path / 'out')
+  content = json.loads((tmp_path / 'out' / 'results.json').read_text())
+  verdicts = {tuple(sorted((row['base'][-3:], row['suspect'][-3:]), key=ORDER.index)):
+              row['verdict'] for row in content['rows']}
+  small = {'a@0', 'b@0', 'c@0'}
+  assert verdicts == {
+      ('a@0', 'b@0'): 'related', ('a@0', 'c@0'): 'unrelated', ('b@0', 'c@0'): 'unrelated',
+      **{(name, '2:1'): 'not comparable' for name in small},
+      **{(name, 'tes'): 'not comparable' for name in small},
+      # Another family with another vocabulary, but drawn from the same seed by the same code.
+      ('tes', '2:1'): 'related'}
+  assert 'left out:' in capsys.readouterr().err
+  table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
+  assert table.shape == (6, 6)
+  place = {name: i for i, name in enumerate(table[0])}
+  a, b, c = (next(i for name, i in place.items() if name.endswith(each)) for each in sorted(small))
+  assert table[a, a] == 'itself' and float(table[a, b]) == float(table[b, a]) > 10
+  assert abs(float(table[a, c])) < 4 and table[a, place['tiny_gpt2:1']] == ''
+  assert (tmp_path / 'out' / 'figure.png').exists()
+  rows = {row['base'][-3:] + row['suspect'][-3:]: row for row in content['rows']}
+  assert rows['a@0b@0']['corrected_p_value'] >= rows['a@0b@0']['p_value']
+
+
+@pytest.mark.parametrize('networks, message', [
+    (['tiny_gpt2:1'], 'at least two different networks'),
+    (['tiny_gpt2:1', 'nowhere'], 'nowhere: no such network'),
+])
+def test_mistakes_are_named(tmp_path, networks, message):
+  with pytest.raises(InputError, match=message):
+    lineage.main(settings(*networks), tmp_path / 'none')
+  assert not (tmp_path / 'none').exists()
+
+
+def test_one_related_pair_among_many_survives_the_correction():
+  rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0}]
+  rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0}
+           for p_value in np.linspace(0.1, 1, 500)]
+  lineage.correct(rows)
+  assert rows[0]['verdict'] == 'related' and rows[0]['corrected_p_value'] < 0.01
+  rows[0]['p_value'] = 1e-4
+  lineage.correct(rows)
+  assert rows[0]['verdict'] == 'inconclusive'
