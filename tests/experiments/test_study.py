@@ -13,6 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import seedprint
 from bornbiased_jax.lineage.fingerprints import of_seeds
 from bornbiased_jax.lineage.methods import METHODS
+from bornbiased_jax.lineage.witnesses import WITNESSES
 from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
@@ -184,11 +185,13 @@ def test_robustness_of_trained_networks(study):
 
 
 def test_unrelated_networks_are_calibrated(tmp_path, study):
-  calibrate.main(smoke(calibrate, probes='gaussian'), tmp_path)
-  row, aligned = results_of(tmp_path)['rows']
-  assert row['pairs'] == aligned['pairs'] == 10 and row['input_shared']
+  calibrate.main(smoke(calibrate, probes='gaussian,verdict'), tmp_path)
+  row, judged = results_of(tmp_path)['rows']
+  assert row['pairs'] == judged['pairs'] == 10 and row['input_shared']
   assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
-  assert abs(aligned['mean_z']) < 1.5 and 'published_t_0.01' not in aligned
+  assert judged['z_of'].keys() == WITNESSES.keys() and 'published_t_0.01' not in judged
+  assert all(abs(each['mean']) < 1.5 for each in judged['z_of'].values())
+  assert judged['verdict_0.001'] == 0 and 'related' not in judged['verdicts']
   two_runs = smoke(calibrate, probes='gaussian', runs=str(study / 'english'))
   with pytest.raises(InputError, match='has 2 folders seed_'):
     calibrate.main(two_runs, tmp_path / 'trained')
