@@ -126,9 +126,8 @@ def _of_same_tokens(
 def _witness(name: str) -> Callable[[Subject, Subject], Score]:
   """The method that hears one witness."""
   def score(base, suspect):
-    aligned = name.startswith('aligned')
-    heard = (_hear_aligned(base, suspect)[0] if aligned
-             else witnesses.hear(base.dossier, suspect.dossier, num_permutations=0))
+    heard = _hear(base, suspect) if not name.startswith('aligned') else _hear_aligned(
+        base, suspect)[0]
     if isinstance(heard[name], str):
       raise InputError(heard[name])
     return Score(heard[name].z, heard[name].log10_p)
@@ -136,6 +135,13 @@ def _witness(name: str) -> Callable[[Subject, Subject], Score]:
   return score
 
 
+# Several methods ask for the same pair one after another.
+@functools.lru_cache(maxsize=1)
+def _hear(base, suspect):
+  return witnesses.hear(base.dossier, suspect.dossier, num_permutations=0)
+
+
+@functools.lru_cache(maxsize=1)
 def _hear_aligned(base, suspect, num_permutations=0):
   probe = dossiers.vector_probe(base.config, base.probe)
   return witnesses.hear_aligned(base.pair, suspect.pair, probe, num_permutations)
@@ -145,8 +151,7 @@ def _verdict(base: Subject, suspect: Subject) -> Score:
   """All witnesses that can accuse, combined as in a verdict, under the normal law."""
   if base.config.width != suspect.config.width:
     raise InputError('networks of different widths are not comparable')
-  heard = witnesses.hear(base.dossier, suspect.dossier, num_permutations=0)
-  log10_p = verdict.familywise_log10_p(heard | _hear_aligned(base, suspect)[0])
+  log10_p = verdict.familywise_log10_p(_hear(base, suspect) | _hear_aligned(base, suspect)[0])
   if log10_p is None:
     raise InputError('no witness that can accuse was heard')
   return Score(-log10_p, log10_p)

@@ -146,7 +146,7 @@ def _decide(report, heard, base, suspect):
         f'at most over all witnesses that can accuse, and here it is '
         f'{p_value_text(math.log10(report["p_value"]))}.')]
   if agree:
-    return 'inconclusive', [_found(heard, agree), *_other_causes(report, agree, base, suspect)]
+    return 'inconclusive', [_found(heard, agree), *_other_causes(report, heard, agree, base, suspect)]
   if missing := _missing(report, heard):
     return 'inconclusive', ['No witness finds descent.', missing]
   return 'unrelated', ['No witness finds descent.', *_limits(report, heard)]
@@ -163,8 +163,12 @@ def _rate(report):
           'related. This is not the probability that these two networks are independent.')
 
 
-def _other_causes(report, agree, base, suspect):
+def _other_causes(report, heard, agree, base, suspect):
   """What else than descent makes the answers of networks agree."""
+  if min(heard[name].log10_p for name in agree) > math.log10(report['alpha']):
+    yield ('Chance seldom gives as much, but sometimes. More sequences, or another probe seed, may '
+           'settle the question.')
+    return
   if report['p_value'] is None:
     yield ('Only answers are known. They agree in descendants, but also in networks with a common '
            'embedding or teacher. The order of hidden features could tell: compare the networks '
