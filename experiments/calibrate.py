@@ -81,7 +81,7 @@ SETTINGS = command_line.SETTINGS | {
 _LAPTOP = dict(
     runs=None, config=['tiny_llama2', 'tiny_gpt2'], seeds=list(range(100)),
     init_schemes=['gpt2', 'plain'], probes=list(PROBES), num_sequences=2000, length=32,
-    probe_seed=0, k=None, published_seeds=45, verdict_seeds=20)
+    probe_seed=0, k=None, published_seeds=45, verdict_seeds=12)
 SCALES = {
     'smoke': _LAPTOP | dict(config=['tiny_llama2'], seeds=[0, 1, 2, 3, 4], init_schemes=['gpt2'],
                             num_sequences=300, length=4, k=16),

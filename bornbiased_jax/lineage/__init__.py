@@ -6,6 +6,7 @@ their answers agree dimension by dimension. The answers are their fingerprints.
   fingerprints     a network's answers to a probe: computed, saved and loaded
   features         the order of hidden features, which tells descent
   inventory        the tensors that two networks share
+  archives         reads saved files without trusting them
   dossiers         all that a verdict reads of one network
   permutations     the test on which all verdicts rest
   seedprint        the calibrated test of answers, channel by channel

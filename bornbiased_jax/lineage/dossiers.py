@@ -14,7 +14,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage import features, fingerprints, inventory
+from bornbiased_jax.lineage import archives, features, fingerprints, inventory
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
 
@@ -129,7 +129,7 @@ def load(path: str | os.PathLike) -> Dossier:
   Raises:
     InputError: the file is neither, is damaged, or has values that are not finite.
   """
-  with fingerprints.opened(path) as (archive, metadata):
+  with archives.opened(path) as (archive, metadata):
     if 'dossier' not in metadata:
       return of_fingerprint(fingerprints.load(path))
     if metadata['dossier'] != SCHEMA:
@@ -143,7 +143,7 @@ def load(path: str | os.PathLike) -> Dossier:
 
 def _sketch(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
   names = {name.removesuffix('.npy') for name in archive.namelist()}
-  found = {name: fingerprints.array(archive, f'sketch_{name}', np.float32, dimensions)
+  found = {name: archives.array(archive, f'sketch_{name}', np.float32, dimensions)
            for name, dimensions in _DIMENSIONS.items() if f'sketch_{name}' in names}
   for group in (features.UNITS, features.VALUES):
     shapes = {found[name].shape[:-1] for name in group if name in found}
@@ -153,7 +153,7 @@ def _sketch(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
 
 
 def _tensors(archive, metadata) -> dict[str, Tensor]:
-  sample_MS = fingerprints.array(archive, 'samples', np.float32, 2)
+  sample_MS = archives.array(archive, 'samples', np.float32, 2)
   _checked(sample_MS.shape == (len(metadata['tensors']), inventory.SAMPLE_SIZE)
            and np.isfinite(sample_MS).all(), None)
   return {_checked(isinstance(name, str), name):

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import io
 import json
-import math
 import os
 from pathlib import Path
 import zipfile
@@ -28,13 +27,13 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import archives
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import head_of, read
 
 SCHEMA = 1
 ARRAYS = ('hidden_ND', 'input_ND')
-_MOST_METADATA_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -248,27 +247,8 @@ def load(path: str | os.PathLike) -> Fingerprint:
     InputError: the file is not a fingerprint of this version, is damaged, or has
       values that are not finite.
   """
-  with opened(path) as (archive, metadata):
+  with archives.opened(path) as (archive, metadata):
     return from_archive(archive, metadata)
-
-
-@contextlib.contextmanager
-def opened(path: str | os.PathLike):
-  """The archive of a saved fingerprint or dossier and its metadata.
-
-  Whatever is found to be wrong with them in the block becomes an InputError.
-  """
-  path = Path(path).expanduser()
-  try:
-    with zipfile.ZipFile(path) as archive:
-      yield archive, json.loads(array(archive, 'metadata', np.uint8, 1).tobytes())
-  except OSError as error:
-    raise InputError(f'{path}: {error.strerror or error}') from None
-  except InputError as error:
-    raise InputError(f'{path}: {error}'.replace(f'{path}: {path}', str(path))) from None
-  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError, EOFError,
-          RecursionError, RuntimeError) as error:
-    raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
 
 
 def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> Fingerprint:
@@ -276,7 +256,7 @@ def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> 
   if metadata['schema'] != SCHEMA:
     raise InputError(f'a fingerprint of schema {metadata["schema"]}; this version reads '
                      f'schema {SCHEMA}')
-  hidden_ND, input_ND = (array(archive, prefix + name, np.float32, 2) for name in ARRAYS)
+  hidden_ND, input_ND = (archives.array(archive, prefix + name, np.float32, 2) for name in ARRAYS)
   probe, about = metadata['probe'], metadata['about']
   if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
       or not isinstance(probe['hash'], str)
@@ -285,25 +265,6 @@ def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> 
   if not (np.isfinite(hidden_ND).all() and np.isfinite(input_ND).all()):
     raise InputError('it has values that are not finite numbers')
   return Fingerprint(hidden_ND, input_ND, metadata)
-
-
-def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.ndarray:
-  """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
-  info = archive.getinfo(f'{name}.npy')
-  size_of_file = os.fstat(archive.fp.fileno()).st_size
-  if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_of_file:
-    raise ValueError(f'{name} is not stored as savez stores it')
-  if name == 'metadata' and info.file_size > _MOST_METADATA_BYTES:
-    raise ValueError('its metadata is too long')
-  content = io.BytesIO(archive.read(info))
-  if np.lib.format.read_magic(content) != (1, 0):
-    raise ValueError(f'{name} has an unknown header')
-  shape, fortran_order, found = np.lib.format.read_array_header_1_0(content)
-  data = content.getbuffer()[content.tell():]
-  whole = math.prod(shape) * found.itemsize == len(data)
-  if found != dtype or len(shape) != ndim or fortran_order or not whole:
-    raise ValueError(f'{name} is {found}{list(shape)} in {len(data)} bytes')
-  return np.frombuffer(data, dtype).reshape(shape)
 
 
 def config_of(fingerprint: Fingerprint) -> ModelConfig:

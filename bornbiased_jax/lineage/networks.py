@@ -23,7 +23,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import dossiers, fingerprints, verdict, witnesses
+from bornbiased_jax.lineage import dossiers, features, fingerprints, verdict, witnesses
 from bornbiased_jax.lineage.dossiers import Dossier, vector_probe
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
@@ -31,6 +31,10 @@ from bornbiased_jax.models.sharding import make_mesh, shardings
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
 
+# Seeds that people choose, and the largest networks that are drawn to recognize one.
+KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
+MOST_RECOGNIZED = 2 * 10**7
+RECOGNIZED_Z = 8.0
 FORMS = 'RUN, RUN@STEP, a transformers directory, a saved .npz, or PRESET:SEED'
 
 
@@ -178,7 +182,39 @@ def compare_networks(base: str, suspect: str, probe: Probe,
     return verdict.compare(*taken)
   networks = [load(name) for name in (base, suspect)]
   heard, fit = witnesses.hear_aligned(*networks, vector_probe(known[0], probe))
-  return verdict.compare(*taken, aligned=heard, embedding_fit=fit)
+  report = verdict.compare(*taken, aligned=heard, embedding_fit=fit)
+  if report['verdict'] == 'related':
+    seeds = {seed_of(config, each.sketch) for config, each in zip(known, taken, strict=True)}
+    if len(seeds) == 1 and None not in seeds:
+      report['reasons'].append("Both began as this package's random network of seed "
+                               f'{seeds.pop()}.')
+  return report
+
+
+def seed_of(config: ModelConfig, sketch: dict) -> int | None:
+  """The seed of KNOWN_SEEDS from which this package drew what a network began as, or None.
+
+  Args:
+    config: the architecture; of more than MOST_RECOGNIZED parameters none is drawn.
+    sketch: `features.sketch` of the network.
+
+  Cost: drawing a network per seed that is tried.
+
+  Example:
+    >>> from bornbiased_jax.lineage import features
+    >>> config, params = load('tiny_gpt2:3')
+    >>> seed_of(config, features.sketch(config, params))
+    3
+  """
+  shapes = jax.eval_shape(functools.partial(draw_params, config), as_seed(0))
+  size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  if config.sublayers == 'attention_only' or size > MOST_RECOGNIZED:
+    return None
+  for seed in KNOWN_SEEDS:
+    drawn = features.sketch(config, init_params(config, seed))
+    if features.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
+      return seed
+  return None
 
 
 def _kept(name, probe, cache, on_batch, take, read):

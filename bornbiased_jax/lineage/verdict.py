@@ -146,7 +146,8 @@ def _decide(report, heard, base, suspect):
         f'at most over all witnesses that can accuse, and here it is '
         f'{p_value_text(math.log10(report["p_value"]))}.')]
   if agree:
-    return 'inconclusive', [_found(heard, agree), *_other_causes(report, heard, agree, base, suspect)]
+    causes = _other_causes(report, heard, agree, base, suspect)
+    return 'inconclusive', [_found(heard, agree), *causes]
   if missing := _missing(report, heard):
     return 'inconclusive', ['No witness finds descent.', missing]
   return 'unrelated', ['No witness finds descent.', *_limits(report, heard)]

@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import networks
+from bornbiased_jax.lineage import damage, features, networks
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -75,7 +75,7 @@ def test_two_networks_by_name(tmp_path, params):
   a, b, cache = f'{tmp_path}/a', f'{tmp_path}/b', tmp_path / 'cache'
   compare = lambda *names: networks.compare_networks(*names, TOKENS, cache)
   report = compare(a, a)
-  assert report['verdict'] == 'related' and 'same network' in report['reasons'][-1]
+  assert report['verdict'] == 'related' and 'same network' in ' '.join(report['reasons'])
   assert report['base']['name'] == a
   report = compare(a, b)
   assert report['verdict'] == 'inconclusive' and '40 sequences' in report['reasons'][-1]
@@ -90,3 +90,13 @@ def test_two_networks_by_name(tmp_path, params):
               checkpoint.as_metadata(config=larger))
   writer.close()
   assert compare(a, f'{tmp_path}/c')['probe']['num_ids'] == 50
+
+
+def test_a_seed_that_people_choose_is_recognized(params):
+  """The network of seed 5, after some training; one of a seed that nobody chooses is not."""
+  noisy = damage.add_noise(CONFIG, params, jax.random.key(0), 0.5)
+  assert networks.seed_of(CONFIG, features.sketch(*noisy)) == 5
+  unknown = init_params(CONFIG, 987654321)
+  assert networks.seed_of(CONFIG, features.sketch(CONFIG, unknown)) is None
+  report = networks.compare_networks('tiny_gpt2:7', 'tiny_gpt2:7', TOKENS)
+  assert 'random network of seed 7' in report['reasons'][-1]

@@ -1,0 +1,53 @@
+"""Files of arrays and JSON (.npz) that may come from a stranger. Nothing in them is executed."""
+
+import contextlib
+import io
+import json
+import math
+import os
+from pathlib import Path
+import zipfile
+
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+_MOST_METADATA_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike):
+  """The archive of a saved fingerprint or dossier and its metadata, a dict.
+
+  Whatever is found to be wrong with them in the block becomes an InputError.
+  """
+  path = Path(path).expanduser()
+  try:
+    with zipfile.ZipFile(path) as archive:
+      yield archive, json.loads(array(archive, 'metadata', np.uint8, 1).tobytes())
+  except OSError as error:
+    raise InputError(f'{path}: {error.strerror or error}') from None
+  except InputError as error:
+    raise InputError(f'{path}: {error}'.replace(f'{path}: {path}', str(path))) from None
+  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError, EOFError,
+          RecursionError, RuntimeError) as error:
+    raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
+
+
+def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.ndarray:
+  """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
+  info = archive.getinfo(f'{name}.npy')
+  size_of_file = os.fstat(archive.fp.fileno()).st_size
+  if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_of_file:
+    raise ValueError(f'{name} is not stored as savez stores it')
+  if name == 'metadata' and info.file_size > _MOST_METADATA_BYTES:
+    raise ValueError('its metadata is too long')
+  content = io.BytesIO(archive.read(info))
+  if np.lib.format.read_magic(content) != (1, 0):
+    raise ValueError(f'{name} has an unknown header')
+  shape, fortran_order, found = np.lib.format.read_array_header_1_0(content)
+  data = content.getbuffer()[content.tell():]
+  whole = math.prod(shape) * found.itemsize == len(data)
+  if found != dtype or len(shape) != ndim or fortran_order or not whole:
+    raise ValueError(f'{name} is {found}{list(shape)} in {len(data)} bytes')
+  return np.frombuffer(data, dtype).reshape(shape)
