@@ -18,11 +18,14 @@ If a run was stopped, the same command continues it.
 
 from collections import Counter
 
+from matplotlib.ticker import NullLocator
 import numpy as np
+from scipy import stats
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
+from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.verdict import VERDICTS
 from bornbiased_jax.lineage.witnesses import WITNESSES
 from experiments.shared import command_line
@@ -79,7 +82,7 @@ def summarize(row) -> dict:
   counts = Counter(row['verdicts'])
   known = lambda name: [z for z in row['z'][name] if z is not None]
   return {'construction': row['construction'], 'truth': row['truth'], 'pairs': len(row['verdicts']),
-          **{verdict: counts[verdict] for verdict in VERDICTS},
+          **{name: counts[name] for name in VERDICTS},
           'wrong': counts[WRONG[row['truth']]],
           'mean_z': {name: float(np.mean(known(name))) if known(name) else None
                      for name in WITNESSES}}
@@ -96,19 +99,31 @@ def display(row):
 def draw(rows):
   """z of every witness, a row per construction; innocent pairs blue, others orange."""
   with plotting.style():
-    figure = plotting.figure(13, 1.2 + 0.24 * len(rows))
-    panels = figure.subplots(1, len(WITNESSES), sharey=True)
+    figure = plotting.figure(13, 1.4 + 0.24 * len(rows))
+    panels = figure.subplots(1, len(WITNESSES), sharex=True, sharey=True)
     for ax, name in zip(panels, WITNESSES, strict=True):
-      for i, row in enumerate(rows):
-        z = [each for each in row['z'][name] if each is not None]
-        ax.plot(z, [i] * len(z), '|', markersize=7,
-                color=plotting.COLORS[0 if row['truth'] == 'unrelated' else 1])
-      ax.set_xscale('symlog', linthresh=5)
-      ax.set(title=name, xlabel='z')
-      ax.axvline(0, color='black', linewidth=0.8)
+      draw_witness(ax, name, rows)
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
     panels[0].invert_yaxis()
+    figure.suptitle('z of each witness: innocent pairs blue, descendants and networks of one seed '
+                    'orange; dashed: where those that can accuse do', fontsize='medium')
   return figure
+
+
+def draw_witness(ax, name, rows):
+  """A tick per pair; for a witness that can accuse, also the z from which it does."""
+  for i, row in enumerate(rows):
+    z = [each for each in row['z'][name] if each is not None]
+    ax.plot(z, [i] * len(z), '|', markersize=7,
+            color=plotting.COLORS[0 if row['truth'] == 'unrelated' else 1])
+  if WITNESSES[name].accuses:
+    ax.axvline(stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black', linestyle='--',
+               linewidth=0.8)
+  ax.axvline(0, color='black', linewidth=0.8)
+  ax.set_xscale('symlog', linthresh=5)
+  ax.set_xticks((-50, -5, 0, 5, 50), ('−50', '−5', '0', '5', '50'))
+  ax.xaxis.set_minor_locator(NullLocator())
+  ax.set_title(name, fontsize='small')
 
 
 if __name__ == '__main__':

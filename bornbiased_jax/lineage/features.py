@@ -181,15 +181,15 @@ def _mean(matrices):
 
 
 def _unit_likeness(a, b):
-  """Likeness [U, U] of all units of a layer of one network with all of another's.
+  """Likeness [U, U] of all units of a layer of one network with all of another's, 1 if equal.
 
   An activation is not odd, so what it reads keeps its sign. Up and down of a gated
   unit can change theirs together.
   """
   cosine = {name: a[name] @ b[name].T for name in a}
   if 'gate' in cosine:
-    return cosine['gate'] + cosine['up'] * cosine['down']
-  return cosine['up'] + cosine['down']
+    return (cosine['gate'] + cosine['up'] * cosine['down']) / 2
+  return (cosine['up'] + cosine['down']) / 2
 
 
 def _value_likeness(a, b):
