@@ -50,6 +50,8 @@ from experiments.shared.results import make_directory, table, write_json
 MOST_SHOWN = 40
 # With more networks than these, cells have no room for numbers.
 MOST_WRITTEN = 20
+# Of the pairs that are called related, at most this share is expected to be independent.
+FALSE_DISCOVERY_RATE = 0.01
 _SATURATED_Z = 20
 SCALES = {
     'smoke': networks.TOKENS | dict(num_sequences=300, length=4),
@@ -171,7 +173,7 @@ def correct(rows) -> None:
   for row, p_value in zip(tested, corrected, strict=True):
     row['corrected_p_value'] = float(p_value)
     # One pair in many is extreme by chance.
-    if row['verdict'] == 'related' and p_value > verdict.UNRELATED_ABOVE:
+    if row['verdict'] == 'related' and p_value > FALSE_DISCOVERY_RATE:
       row['verdict'] = 'inconclusive'
 
 

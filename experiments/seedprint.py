@@ -7,16 +7,19 @@ A network is given as a run of experiments.pretrain (RUN for its latest checkpoi
 another one), a transformers directory (safetensors), PRESET:SEED for a random network, or an .npz
 file that this program has saved.
 
-Several witnesses are heard. Those that can accuse compare the order of MLP units and of value
-channels, which is random in an independent network, whatever it has learned and from whom. The
-others compare the answers of both networks to the same random inputs (SeedPrint, Algorithm 1, with
-a calibrated null). All are heard again after the residual stream of the suspect was turned into
-that of the base, as the embeddings of both suggest, so that permuted, rotated or sign-flipped
-channels do not hide a descendant. All p-values are those of exact permutation tests or larger.
+The first network is the base, the second the suspect. Several tests are made, which are called
+witnesses. Those that can accuse compare the order of MLP units and of the value channels of a head.
+In independent networks these orders are random, whatever data or teacher they were trained with.
+The others compare the outputs of both networks on the same random inputs (SeedPrint, Algorithm 1 of
+the paper, with a permutation test in place of its t-test). Three of them are repeated after undoing
+a rotation, a permutation or changed signs of the suspect's residual channels, which are estimated
+from both embeddings: these hide a descendant only if its embeddings were replaced as well. Each
+p-value is the larger one of a permutation test and of the normal approximation.
 
-Writes a folder for the pair into OUTPUT_DIR: results.json (schema 2), figure.png, and report.html,
-a page that stands for itself. What was read of each network is kept in OUTPUT_DIR/dossiers. Such a
-file can be compared later without the network, but then it cannot be turned.
+Writes a folder for the pair into OUTPUT_DIR (results/seedprint_SCALE): results.json, figure.png and
+report.html, one self-contained page. What was read of each network, its dossier, is kept in
+OUTPUT_DIR/dossiers. Such a file can be compared later without the network, but then the tests that
+undo a change of basis are left out.
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input, 1 a crash.
 """
@@ -96,9 +99,10 @@ def check(settings, probe) -> None:
 
 
 def folder_name(report) -> str:
-  """A folder for this pair and probe alone, so that no run overwrites another pair's verdict."""
+  """A folder for this pair, as it was given, and its probe: no run overwrites another's verdict."""
   sides = [report[side] for side in ('base', 'suspect')]
-  identity = json.dumps([sides, report.get('probe')], sort_keys=True).encode()
+  given = [report['settings'][side] for side in ('base', 'suspect')]
+  identity = json.dumps([sides, given, report.get('probe')], sort_keys=True).encode()
   words = [re.sub(r'[^\w@.-]+', '_', Path(str(side.get('name'))).name)[-40:] for side in sides]
   return f'{words[0]}_and_{words[1]}_{hashlib.sha256(identity).hexdigest()[:8]}'
 

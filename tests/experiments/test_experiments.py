@@ -11,7 +11,8 @@ import pytest
 from experiments import ablation
 from experiments.shared import command_line
 
-EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence')
+EXPERIMENTS = (
+    'contraction', 'ablation', 'activation', 'amplification', 'intra_sequence', 'adversary')
 
 
 @pytest.fixture(scope='module')

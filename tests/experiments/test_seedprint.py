@@ -42,8 +42,9 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, other = run(tmp_path, base='tiny_gpt2:1', suspect='tiny_gpt2:2')
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
   saved = [str(path) for path in sorted((tmp_path / 'dossiers').glob('*.npz'))]
-  code, report, _ = run(tmp_path, *saved)
-  assert code == 5 and len(report['witnesses']) == 5
+  for pair in (saved, saved[::-1]):
+    code, report, _ = run(tmp_path, *pair)
+    assert code == 5 and len(report['witnesses']) == 5
   code, report, _ = run(tmp_path, 'tiny_gpt2:1', 'nano_gpt2:1')
   assert (code, report['verdict']) == (4, 'not comparable')
   assert '128 and 768 residual channels' in report['reasons'][0]
