@@ -141,9 +141,9 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
   draw, step = _one_network(network, statistic, probe)
   params, sums = jax.eval_shape(draw, jnp.uint32(0))
   with jax.default_matmul_precision('highest'):
-    programs = (jax.jit(draw).lower(jnp.uint32(0)),
-                jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size))
-  return max(map(program_bytes, programs))
+    lowered = (jax.jit(draw).lower(jnp.uint32(0)),
+               jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size))
+  return max(map(program_bytes, lowered))
 
 
 def program_bytes(lowered: jax.stages.Lowered) -> int:
@@ -203,7 +203,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   batch_size = batch_size or default_batch_size(probe.num_sequences, probe.length)
   batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
-  draw, step, read = programs(network, statistic, probe, readout)
+  draw, step, finish = programs(network, statistic, probe, readout)
   for start in range(0, len(seeds), chunk_size):
     chunk = seeds[start:start + chunk_size]
     params = sums = None  # Frees the previous chunk before the next one is drawn.
@@ -216,7 +216,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
         # and on_batch is never more than one batch ahead of what has been done.
         jax.block_until_ready(before)
         on_batch(size * len(chunk))
-      gathered = multihost_utils.process_allgather((sums, read(params, sums)), tiled=True)
+      gathered = multihost_utils.process_allgather((sums, finish(params, sums)), tiled=True)
     for i, seed in enumerate(chunk):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
@@ -239,7 +239,7 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
       networks.
     step: (params, sums, first, size=) → the sums with the sequences from `first` to
       `first + size - 1` added.
-    read: (params, sums) → the readout's results for each network.
+    finish: (params, sums) → the readout's results for each network.
   """
   draw, step = _one_network(network, statistic, probe)
 
