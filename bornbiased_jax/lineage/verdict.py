@@ -30,7 +30,8 @@ DETECTABLE = 0.144
 
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
-    'were drawn from one seed by the same code. The test does not say which of them came first.')
+    'began with the same numbers, as networks do that were drawn from one seed by the same code. '
+    'The test does not say which of them came first.')
 ACCUSERS = tuple(name for name, kind in WITNESSES.items() if kind.accuses)
 
 
