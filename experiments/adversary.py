@@ -89,11 +89,20 @@ def summarize(row) -> dict:
 
 
 def display(row):
-  shown = lambda z: '–' if z is None else f'{z:.1f}'
   verdicts = ', '.join(f'{row[name]} {name}' for name in VERDICTS if row[name])
-  return {'construction': row['construction'], 'truth': row['truth'], 'verdicts': verdicts,
-          'wrong': str(row['wrong']),
-          **{f'mean z, {name}': shown(z) for name, z in row['mean_z'].items()}}
+  return {'construction': row['construction'], 'verdicts': verdicts, 'wrong': str(row['wrong']),
+          'mean z, can accuse': strongest(row, accuses=True),
+          'mean z, cannot': strongest(row, accuses=False)}
+
+
+def strongest(row, accuses: bool) -> str:
+  """The largest mean z of the witnesses that can accuse, or cannot, and its witness."""
+  means = {name: z for name, z in row['mean_z'].items()
+           if z is not None and WITNESSES[name].accuses == accuses}
+  if not means:
+    return '–'
+  name = max(means, key=means.get)
+  return f'{means[name]:.1f} {name}'
 
 
 def draw(rows):
