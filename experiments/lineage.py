@@ -135,7 +135,8 @@ def expand(given: str, output_dir: Path) -> list[str]:
 def compare_all(taken: dict[str, Dossier]) -> list[dict]:
   """A row per pair, with p-values corrected over all pairs that can be compared."""
   rows, pairs = [], list(itertools.combinations(taken.items(), 2))
-  # A single related pair among all must be able to survive the correction.
+  # A single related pair among all must be able to survive the correction; above some 30
+  # networks that would take too many permutations, and the reasons name the other program.
   most = max(NUM_PERMUTATIONS, min(10**6, math.ceil(
       1000 * len(pairs) * (1 + math.log(max(1, len(pairs)))))))
   bar = tqdm(pairs, unit='pair', desc='pairs', delay=1, leave=False)
@@ -175,6 +176,9 @@ def correct(rows) -> None:
     # One pair in many is extreme by chance.
     if row['verdict'] == 'related' and p_value > FALSE_DISCOVERY_RATE:
       row['verdict'] = 'inconclusive'
+      row['reasons'] = [
+          f'Alone, this pair would be called related. Among {len(tested)} pairs its corrected '
+          f'p-value is {p_value:.2g}. Compare it with experiments.seedprint.']
 
 
 def matrix(names, rows) -> np.ndarray:
@@ -229,7 +233,7 @@ def draw(names, z_MM):
     image = ax.imshow(np.where(np.isinf(shown_MM), np.nan, shown_MM), cmap='RdBu_r',
                       vmin=-_SATURATED_Z, vmax=_SATURATED_Z)
     write_cells(ax, shown_MM)
-    labels = [names[i][common:][-28:] for i in order]
+    labels = [names[i][common:][-28:].replace('$', r'\$') for i in order]
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
     ax.set_yticks(range(len(names)), labels, fontsize='x-small')
     ax.grid(visible=False)

@@ -134,7 +134,7 @@ def draw(report):
     lines = max(1, -(-len(rows) // 4))
     figure = plotting.figure(11, 0.6 + 2.1 * lines)
     figure.suptitle(f'{base} and {suspect}: {report["verdict"]}' + probe_text(report),
-                    fontsize='medium')
+                    fontsize='medium', parse_math=False)
     panels = figure.subplots(lines, 4, squeeze=False).ravel()
     for ax in panels[len(rows):]:
       ax.set_axis_off()

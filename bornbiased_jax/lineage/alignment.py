@@ -6,6 +6,7 @@ matrices alone and undoes it before the test. `matched_units_test` looks at weig
 and can find permuted MLP units (Zhu et al. 2025).
 """
 
+import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from bornbiased_jax.models.transformer import read
 
 # Common tokens per channel. With fewer, some change of basis fits unrelated embeddings too.
 LEAST_TOKENS_A_CHANNEL = 2
+REWEIGHTINGS = 4
 
 
 class MatchedUnits(NamedTuple):
@@ -44,13 +46,17 @@ class MatchedUnits(NamedTuple):
 
 def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
                  rows: slice = slice(None)) -> np.ndarray:
-  """The change of basis W [D, D] for which embedding_a W ≈ embedding_b, by least squares.
+  """The change of basis W [D, D] for which embedding_a W ≈ embedding_b.
+
+  Rows count by their direction alone, and in each of REWEIGHTINGS rounds by how well
+  they fitted in the one before.
 
   Args:
     embedding_a: embeddings [V, D] of the tokens that both networks know.
     embedding_b: embeddings [V, D] of the same tokens in the other basis.
-    kind: 'rotation' (orthogonal Procrustes) or 'permutation' (linear assignment, by
-      which channels may also change their sign).
+    kind: 'rotation' (orthogonal Procrustes), 'centred rotation' (one that leaves the
+      vector of ones in place), or 'permutation' (linear assignment, by which channels
+      may also change their sign).
     rows: the tokens to fit, by default all.
 
   Raises:
@@ -70,17 +76,51 @@ def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
                      f'{LEAST_TOKENS_A_CHANNEL} common tokens per channel')
   if not (np.isfinite(a).all() and np.isfinite(b).all()):
     raise InputError('embeddings that are not finite numbers do not determine a change of basis')
-  a, b = a[rows], b[rows]
+  a, b = (_unit_rows(x[rows]) for x in (a, b))
+  weight_V1 = np.ones((len(a), 1))
+  for _ in range(REWEIGHTINGS):
+    change_DD = _best_change(a.T @ (weight_V1 * b), kind)
+    # Tokens that do not fit, such as ids that never occur, have no say in the next round.
+    weight_V1 = np.maximum(0, np.sum(a @ change_DD * b, axis=1, keepdims=True))**2
+  return change_DD
+
+
+def _unit_rows(x):
+  return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
+
+
+def _best_change(product_DD, kind):
   if kind == 'permutation':
-    product_DD = a.T @ b
     row, column = optimize.linear_sum_assignment(np.abs(product_DD), maximize=True)
     return np.where(product_DD[row, column] < 0, -1.0, 1.0)[:, None] * np.eye(len(row))[column]
-  left, _, right = np.linalg.svd(a.T @ b)
+  if kind == 'centred rotation':
+    # The vector of ones stays where it is: nothing else is as large in this product.
+    D, size = len(product_DD), np.abs(product_DD).sum()
+    centre = lambda x: x - x.mean(axis=0, keepdims=True) - x.mean(axis=1, keepdims=True) + x.mean()
+    product_DD = centre(product_DD) + size * np.ones((D, D))
+  left, _, right = np.linalg.svd(product_DD)
   return left @ right
 
 
+def fitted_change(base: tuple[ModelConfig, dict],
+                  suspect: tuple[ModelConfig, dict]) -> tuple[np.ndarray, float]:
+  """The `basis_change` of the kind that fits best, and its `basis_fit`.
+
+  Of a network with LayerNorm, channels can be permuted, or rotated around the vector
+  of ones.
+
+  Raises:
+    InputError: there is no such change (`check_alignable`, `basis_change`).
+  """
+  check_alignable(base[0], suspect[0])
+  embeddings = common_embeddings(base, suspect)
+  fits = {kind: basis_fit(*embeddings, kind) for kind in kinds_of(base[0])}
+  kind = max(fits, key=fits.get)
+  return basis_change(*embeddings, kind), fits[kind]
+
+
 def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dict], probe: Probe,
-                 *, kind: str | None = None, change_DD: np.ndarray | None = None,
+                 *, change_DD: np.ndarray | None = None,
                  num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
   """`calibrated_test` of two networks, whatever the basis of the suspect's residual stream.
 
@@ -100,9 +140,7 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
     suspect: configuration and parameters of the other.
     probe: a probe of kind 'gaussian' or 'sphere' with more than twice as many sequences as
       channels.
-    kind: as in `basis_change`. The default is 'rotation', or 'permutation' for
-      networks with LayerNorm, which does not commute with rotations.
-    change_DD: W, if it is known already.
+    change_DD: W, if it is known already; by default that of `fitted_change`.
     num_permutations: as in `calibrated_test`.
 
   Raises:
@@ -116,10 +154,10 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   check_alignable(config_a, config_b)
   check_projectable(probe.num_sequences, config_a.width)
   if change_DD is None:
-    change_DD = basis_change(*common_embeddings(base, suspect), kind or kind_of(config_a))
+    change_DD, _ = fitted_change(base, suspect)
   change_DD = jnp.asarray(change_DD, jnp.float32)
   answers_of = lambda config, params, change_DD: in_batches(
-      functools.partial(_answers, exact(config), probe, config_a, params, change_DD),
+      functools.partial(_answers, exact(sized(config, params)), probe, params, change_DD),
       probe.num_sequences, probe.length)
   hidden_a, input_a = answers_of(config_a, params_a, jnp.eye(config_a.width))
   hidden_b, _ = answers_of(config_b, params_b, change_DD)
@@ -164,20 +202,34 @@ def common_embeddings(base: tuple[ModelConfig, dict],
   return base[1]['embedding'][:common], suspect[1]['embedding'][:common]
 
 
-def kind_of(config: ModelConfig) -> str:
-  """The `basis_change` to look for: LayerNorm commutes with permutations but not rotations."""
-  return 'rotation' if config.norm == 'rmsnorm' else 'permutation'
+def kinds_of(config: ModelConfig) -> tuple[str, ...]:
+  """The kinds of `basis_change` with which a network's norms commute."""
+  return ('rotation',) if config.norm == 'rmsnorm' else ('permutation', 'centred rotation')
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _answers(config, probe, base_config, params, change_DD, index_B):
-  """Answers and the base's input vectors, both at the last position.
+def embedding_size(params: dict) -> float:
+  """The root mean square of an embedding's entries, as the next power of 2.
+
+  Vectors that take the place of embeddings are given this size, because their size
+  beside what the blocks add to the stream matters. Few sizes need few programs.
+  """
+  return 2.0**round(math.log2(max(1e-30, float(jnp.sqrt(jnp.mean(params['embedding']**2))))))
+
+
+def sized(config: ModelConfig, params: dict) -> ModelConfig:
+  """The configuration with which random vectors have `embedding_size`."""
+  return dataclasses.replace(config, embedding_std=embedding_size(params))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _answers(config, probe, params, change_DD, index_B):
+  """Answers and the input vectors in the base's basis, both at the last position.
 
   The answers are the final norm's output without gain and bias, which belong to a
   basis.
   """
   with jax.default_matmul_precision('highest'):
-    inputs_BTD = probe.inputs(base_config, index_B)
+    inputs_BTD = probe.inputs(config, index_B)
     x_BD = read(config, params, inputs_BTD @ change_DD, ('residual_last',))['residual_last'][-1]
     if config.norm == 'layernorm':
       x_BD = x_BD - x_BD.mean(axis=-1, keepdims=True)

@@ -100,8 +100,8 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
     InputError: the network has LayerNorm, whose mean a rotation changes.
   """
   if config.norm != 'rmsnorm':
-    raise InputError('a rotation of the residual stream changes what LayerNorm computes; only '
-                     'RMSNorm keeps it')
+    raise InputError('a random rotation of the residual stream changes what LayerNorm computes, '
+                     'because it moves the mean; RMSNorm keeps it')
   config, params = _fold_gains(config, params)
   rotation_DE = jax.random.orthogonal(key, config.width)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)

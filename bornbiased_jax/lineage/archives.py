@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+import tokenize
 import zipfile
 
 import numpy as np
@@ -29,8 +30,8 @@ def opened(path: str | os.PathLike):
     raise InputError(f'{path}: {error.strerror or error}') from None
   except InputError as error:
     raise InputError(f'{path}: {error}'.replace(f'{path}: {path}', str(path))) from None
-  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError, EOFError,
-          RecursionError, RuntimeError) as error:
+  except (zipfile.BadZipFile, LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
+          EOFError, RecursionError, RuntimeError, SyntaxError, tokenize.TokenError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None
 
 

@@ -14,7 +14,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage import archives, features, fingerprints, inventory
+from bornbiased_jax.lineage import alignment, archives, features, fingerprints, inventory
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
 
@@ -22,6 +22,8 @@ SCHEMA = 1
 # Vectors per channel, so that they can be projected out of the answers.
 _SEQUENCES_PER_CHANNEL = 4
 _FINGERPRINTS = ('tokens', 'vectors')
+# More than any network has; a file that claims more is not believed.
+_MOST_LAYERS, _MOST_FEATURES = 1000, 2**17
 _DIMENSIONS = dict.fromkeys(features.UNITS, 3) | dict.fromkeys(features.VALUES, 4)
 
 
@@ -94,17 +96,14 @@ def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = N
     >>> take(config, params, analysis.Probe('tokens', 100, 4)).vectors.hidden_ND.shape
     (512, 128)
   """
-  answers = {}
-  for kind, each in (('tokens', probe), ('vectors', vector_probe(config, probe))):
-    answers[kind] = fingerprints.fingerprint(
-        config, params, each, about=about, on_batch=on_batch if kind == 'tokens' else _ignore,
-        parts=parts and Path(parts) / kind)
-  return Dossier(**answers, sketch=features.sketch(config, params),
+  part = lambda kind: parts and Path(parts) / kind
+  tokens = fingerprints.fingerprint(config, params, probe, about=about, on_batch=on_batch,
+                                    parts=part('tokens'))
+  vectors = fingerprints.fingerprint(alignment.sized(config, params), params,
+                                     vector_probe(config, probe), about=about,
+                                     parts=part('vectors'))
+  return Dossier(tokens, vectors, sketch=features.sketch(config, params),
                  tensors=inventory.take(params), about=about or {})
-
-
-def _ignore(sequences):
-  pass
 
 
 def vector_probe(config: ModelConfig, probe: Probe) -> Probe:
@@ -147,8 +146,13 @@ def _sketch(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
            for name, dimensions in _DIMENSIONS.items() if f'sketch_{name}' in names}
   for group in (features.UNITS, features.VALUES):
     shapes = {found[name].shape[:-1] for name in group if name in found}
-    _checked(len(shapes) <= 1, None)
-  _checked(all(np.isfinite(x).all() and 0 not in x.shape for x in found.values()), None)
+    _checked(len(shapes) <= 1 and (group[-1] in found) == (group[-2] in found), None)
+  for x in found.values():
+    _checked(0 < len(x) <= _MOST_LAYERS and 0 < x.shape[-1] <= features.SKETCH_SIZE
+             and 0 < np.prod(x.shape[1:-1]) <= _MOST_FEATURES, None)
+    length = np.linalg.norm(x.astype(np.float64), axis=-1)
+    _checked(np.all((np.abs(length - 1) < 1e-3) | (length < 1e-3)), None)
+  _checked('up' not in found or found['up'].shape[1] <= features.MOST_UNITS, None)
   return found
 
 

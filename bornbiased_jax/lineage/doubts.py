@@ -10,6 +10,10 @@ from bornbiased_jax.lineage.witnesses import input_is_shared
 # An order of channels or units counts as chance's own below this z of its test; above it in
 # both networks, it may be what they have in common.
 ORDERED_Z = 2.5
+# log10 of the p-value below which features of one number count as alike in different layers.
+STRUCTURE_LOG10_P = -3.0
+# The largest share of units with a near copy in their layer.
+MOST_REPEATED = 0.1
 # A channel with more than this share of the variance of all answers is an outlier.
 OUTLIER_SHARE = 0.2
 # The largest share of constant channels with which a comparison of answers is conclusive.
@@ -24,10 +28,23 @@ def embedding_is_shared(base: Dossier, suspect: Dossier, shared: list[dict]) -> 
   return None not in both and input_is_shared(*both)
 
 
-def units_are_sorted(base: Dossier, suspect: Dossier) -> bool:
-  """Whether both networks have their MLP units in an order that chance does not give."""
-  both = base.sketch, suspect.sketch
-  return None not in both and min(map(features.sortedness, both)) > ORDERED_Z
+def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
+  """By 'unit order' and 'value order', why chance alone does not decide it, if it does not."""
+  a, b = base.sketch, suspect.sketch
+  if a is None or b is None:
+    return {}
+  found = {}
+  for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
+    if features.structure_log10_p(a, b, group) < STRUCTURE_LOG10_P:
+      found[name] = 'features of one number are alike in different layers'
+  if min(map(features.sortedness, (a, b))) > ORDERED_Z:
+    found['unit order'] = 'the units of both networks seem to be sorted'
+  if min(map(features.repeated_share, (a, b))) > MOST_REPEATED:
+    found['unit order'] = 'the units of both networks repeat each other'
+  if None not in (base.tensors, suspect.tensors) and inventory.zeros_agree(base.tensors,
+                                                                           suspect.tensors):
+    found['unit order'] = 'both networks have their zeros in the same places'
+  return found
 
 
 def channels_are_sorted(base: Dossier, suspect: Dossier) -> bool:
@@ -72,9 +89,9 @@ def sentences(base: Dossier, suspect: Dossier, shared: list[dict]) -> list[str]:
   if channels_are_sorted(base, suspect):
     found.append('In both, a mean or std of the channels follows their number, as if they had '
                  'been sorted. Then answers may agree.')
-  if units_are_sorted(base, suspect):
-    found.append('In both, MLP units are more alike their neighbours than chance makes them, as '
-                 'if they had been sorted. Then their order is no evidence.')
+  for name, why in order_has_meaning(base, suspect).items():
+    found.append(f'The {name} is no evidence here, because it is not only chance that decides it: '
+                 f'{why}.')
   for name, each in (('base', base), ('suspect', suspect)):
     if count := outliers(each):
       found.append(f'{count} of the channels of the {name} {"has" if count == 1 else "have"} more '

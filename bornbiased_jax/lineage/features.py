@@ -14,6 +14,8 @@ which two can change sign together are compared by the product of their cosines.
 
 from collections.abc import Iterable
 import functools
+import math
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,8 @@ from bornbiased_jax.models.initialization import stream_key
 MOST_UNITS = 512
 # Numbers to which a sketch reduces each vector; about 1 / sqrt(64) of noise in a cosine.
 SKETCH_SIZE = 64
+# Units of this likeness are copies of each other.
+REPEATED = 0.9
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 
 
@@ -108,15 +112,19 @@ def unit_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> Ca
   Args:
     a: `vectors` or `sketch` of one network.
     b: the same of the other. If it has other layers, all are compared with all. If it
-      has other units, the test is Spearman's, of the best matching.
+      has other units, the test is Spearman's, of the best matching. Layers without living
+      units are left out, and so are units that are dead (0) in a layer: their places may
+      have a meaning.
     num_permutations: as in `permutation_test`.
 
   Raises:
-    InputError: a network has no MLP, only one has a gate, or widths differ.
+    InputError: a network has no MLP or no living units, only one has a gate, or widths
+      differ.
   """
   names = _common(a, b, UNITS, 'MLP units')
+  a, b = _without_dead_units(a, b, names)
   if a['up'].shape[1] != b['up'].shape[1]:
-    matrix = sum(_matched_ranks(*layers) for layers in _layers(a, b, names))
+    matrix = _mean(_matched_ranks(*layers) for layers in _layers(a, b, names))
   else:
     matrix = _mean(_unit_likeness(*layers) for layers in _layers(a, b, names))
   return permutation_test(matrix, num_permutations)
@@ -138,11 +146,36 @@ def value_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> C
                           num_permutations)
 
 
-def sortedness(found: dict) -> float:
-  """z of the likeness of MLP units to their neighbours, over random orders; 0 without an MLP.
+def structure_log10_p(a: dict, b: dict, group: tuple[str, ...]) -> float:
+  """log10 p of the order of features being one that all layers of two networks share.
 
-  In an exchangeable order it is nearly N(0, 1). Units that were sorted, by their mean
-  activation for instance, are more alike their neighbours than other units.
+  Features of a layer of one network have nothing to do with those of the next layer of
+  the other, related or not, unless their place itself has a meaning: in weights that are
+  tiled, near the identity or a Hadamard matrix, or sorted in one direction. Such weights
+  make the order of independent networks agree. The squares of z of all layers with
+  the next one are added (chi-squared); 0 with fewer than two layers or other sizes.
+
+  Args:
+    a: `vectors` or `sketch` of one network.
+    b: the same of the other.
+    group: UNITS or VALUES.
+  """
+  names = [name for name in group if name in a and name in b]
+  shapes = [{x[name].shape[:-1] for name in names} for x in (a, b)]
+  if group[-1] not in names or shapes[0] != shapes[1] or len(a[names[0]]) < 2:
+    return 0.0
+  likeness = _unit_likeness if group is UNITS else _value_likeness
+  shifted = {name: np.roll(b[name], 1, axis=0) for name in names}
+  z = [permutation_test(likeness(*layers), 0).z for layers in _layers(a, shifted, names)]
+  return float(stats.chi2.logsf(np.sum(np.square(z)), len(z)) / math.log(10))
+
+
+def sortedness(found: dict) -> float:
+  """|z| of the likeness of MLP units to their neighbours, over random orders; 0 without an MLP.
+
+  In an exchangeable order z is nearly N(0, 1). Units that were sorted, by their mean
+  activation for instance, are more alike their neighbours than other units, and less
+  so if they were dealt to several devices.
   """
   names = [name for name in UNITS if name in found]
   if not names:
@@ -150,7 +183,20 @@ def sortedness(found: dict) -> float:
   matrix = _mean(_unit_likeness(*layers) for layers in _layers(found, found, names))
   random, along = np.random.default_rng(0), lambda order: matrix[order[:-1], order[1:]].mean()
   drawn = [along(random.permutation(len(matrix))) for _ in range(199)]
-  return float((along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-30))
+  return float(abs(along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-30))
+
+
+def repeated_share(found: dict) -> float:
+  """The share of MLP units that have a near copy in their layer, as tiled weights have."""
+  names = [name for name in UNITS if name in found]
+  if not names:
+    return 0.0
+  shares = []
+  for layer, _ in _layers(found, found, names):
+    likeness = _unit_likeness(layer, layer)
+    np.fill_diagonal(likeness, 0)
+    shares.append(np.mean(likeness.max(axis=1) > REPEATED))
+  return float(np.mean(shares))
 
 
 def _common(a, b, names, what):
@@ -171,6 +217,21 @@ def _layers(a, b, names) -> Iterable[tuple[dict, dict]]:
   a, b = ({name: np.asarray(each[name]) for name in names} for each in (a, b))
   for i, j in pairs:
     yield {name: x[i] for name, x in a.items()}, {name: x[j] for name, x in b.items()}
+
+
+def _without_dead_units(a, b, names):
+  """Both networks without layers that are dead, and without units that are dead in a layer."""
+  alive = [np.all([np.any(np.asarray(x[name]), axis=-1) for name in names], axis=0) for x in (a, b)]
+  kept = [alive_LU.any(axis=1) for alive_LU in alive]
+  if len(a[names[0]]) == len(b[names[0]]):
+    kept = [kept[0] & kept[1]] * 2
+  units = [alive_LU[kept_L].all(axis=0) for alive_LU, kept_L in zip(alive, kept, strict=True)]
+  if len(units[0]) == len(units[1]):
+    units = [units[0] & units[1]] * 2
+  if not min(each.sum() for each in kept) or min(each.sum() for each in units) < 2:
+    raise InputError('a network has too few living MLP units')
+  return [{name: np.asarray(x[name])[kept_L][:, unit_U] for name in names}
+          for x, kept_L, unit_U in zip((a, b), kept, units, strict=True)]
 
 
 def _mean(matrices):
@@ -199,8 +260,19 @@ def _value_likeness(a, b):
 
 
 def _matched_ranks(a, b):
-  """Products of ranks whose diagonal mean is Spearman's rho of the best matching of units."""
-  row, column = optimize.linear_sum_assignment(_unit_likeness(a, b), maximize=True)
-  ranks = [stats.rankdata(each) for each in (row, column)]
-  centred = [(rank - rank.mean()) / rank.std() for rank in ranks]
+  """Products of ranks whose diagonal mean is Spearman's rho of the best matching of units.
+
+  Units are shuffled first: where likenesses tie, as those of dead units do, the
+  assignment would otherwise pair equal numbers.
+  """
+  likeness = _unit_likeness(a, b)
+  # The smaller network gives the rows, so that the k-th pair is of the same unit in all layers.
+  likeness = likeness.T if likeness.shape[0] > likeness.shape[1] else likeness
+  random = np.random.default_rng(zlib.crc32(likeness.tobytes()))
+  rows, columns = (random.permutation(size) for size in likeness.shape)
+  row, column = optimize.linear_sum_assignment(likeness[np.ix_(rows, columns)], maximize=True)
+  matched = np.empty(len(rows), int)
+  matched[rows[row]] = columns[column]
+  rank = stats.rankdata(matched)
+  centred = [(each - each.mean()) / each.std() for each in (np.arange(len(rank)), rank)]
   return np.outer(*centred)

@@ -230,7 +230,7 @@ def probe_settings(probe: Probe, config: ModelConfig,
   if probe.kind == 'tokens':
     settings['num_ids'] = probe.num_ids or config.vocab_size
   elif probe.kind == 'gaussian':
-    # Vectors of kind 'sphere' are compared whatever their length: norms take it out.
+    # Vectors of kind 'sphere' have the length that suits each network; directions are the same.
     settings['embedding_std'] = config.embedding_std
   if logit_ids is not None:
     settings['logit_ids'] = list(logit_ids)
@@ -259,8 +259,9 @@ def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> 
   hidden_ND, input_ND = (archives.array(archive, prefix + name, np.float32, 2) for name in ARRAYS)
   probe, about = metadata['probe'], metadata['about']
   if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
-      or not isinstance(probe['hash'], str)
-      or not isinstance(probe.get('num_ids'), int | None)):
+      or not isinstance(probe['hash'], str) or not isinstance(probe.get('length'), int)
+      or not isinstance(probe.get('num_ids'), int | None)
+      or 'logit_ids' not in probe and hidden_ND.shape != input_ND.shape):
     raise ValueError('its parts do not fit each other')
   if not (np.isfinite(hidden_ND).all() and np.isfinite(input_ND).all()):
     raise InputError('it has values that are not finite numbers')

@@ -15,6 +15,8 @@ _FIRST_ROWS = 1024
 # More equal entries than rounding makes in independent tensors.
 LEAST_EQUAL = 0.05
 ALIKE = 0.99
+# Correlation of the places of zeros above which two networks have one sparsity mask.
+MASK_ALIKE = 0.3
 _SCALE_TOLERANCE = 0.02
 OF_TOKENS = ('embedding', 'head')
 _TABLES = (*OF_TOKENS, 'position_embedding')
@@ -52,8 +54,9 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
   """The tensors that two networks have in common, as JSON.
 
   Each has its name, how (equal, partly equal, nearly equal or equal up to scale),
-  the correlation of sampled entries and the share of them that are equal. Tensors that
-  are constant in both networks, as gains and biases are before training, do not count.
+  the correlation of sampled entries and the share of them that are equal and not 0.
+  Tensors that are constant in both networks, as gains and biases are before training, do
+  not count.
   """
   found = []
   for name in sorted(a.keys() & b.keys()):
@@ -61,7 +64,7 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
     comparable = x.shape == y.shape or name in _TABLES and x.shape[1:] == y.shape[1:]
     if comparable and np.ptp(x.sample) > 0 and np.ptp(y.sample) > 0:
       correlation = float(np.corrcoef(x.sample, y.sample)[0, 1])
-      equal = float(np.mean(x.sample == y.sample))
+      equal = float(np.mean((x.sample == y.sample) & (x.sample != 0)))
       if how := _how(x, y, correlation, equal):
         found.append({'tensor': name, 'how': how, 'correlation': correlation,
                       'equal_share': equal})
@@ -77,3 +80,14 @@ def _how(x, y, correlation, equal):
     return None
   same_scale = abs(x.sample.std() / y.sample.std() - 1) < _SCALE_TOLERANCE
   return 'nearly equal' if correlation > 0 and same_scale else 'equal up to scale'
+
+
+def zeros_agree(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+  """Whether two networks have zeros in the same places of an MLP, as under one sparsity mask."""
+  for name in (f'blocks/{part}/kernel' for part in ('up', 'gate', 'down')):
+    if name in a and name in b and a[name].shape == b[name].shape:
+      zeros = np.stack([a[name].sample == 0, b[name].sample == 0]).astype(float)
+      if zeros.mean(axis=1).min() > LEAST_EQUAL and np.ptp(zeros, axis=1).min() > 0 and (
+          np.corrcoef(zeros)[0, 1] > MASK_ALIKE):
+        return True
+  return False

@@ -6,6 +6,7 @@ reasons say what is missing or what else may have caused what was found.
 
 import math
 
+import numpy as np
 from scipy import stats
 
 from bornbiased_jax.analysis.statistics import p_value_text
@@ -81,15 +82,17 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   if base.tensors is not None and suspect.tensors is not None:
     report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
   report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'])
-  if doubts.units_are_sorted(base, suspect):
-    heard |= {name: 'the units of both networks seem to be sorted' for name in heard
-              if 'unit order' in name}
+  for order, why in doubts.order_has_meaning(base, suspect).items():
+    heard |= {name: why for name in heard if order in name}
   report['witnesses'] = [testimony(name, heard[name]) for name in WITNESSES if name in heard]
   log10_p = familywise_log10_p(heard)
   report['p_value'] = None if log10_p is None else 10**max(log10_p, LEAST_LOG10_P)
   report['detectable'] = detectable(heard, alpha)
+  if _are_one(base, suspect):
+    return report | {'verdict': 'related', 'reasons': [
+        'Their parameters have the same SHA-256 digest: they are the same network.']}
   verdict, reasons = _decide(report, heard, base, suspect)
-  return report | {'verdict': verdict, 'reasons': reasons + _identity(base, suspect)}
+  return report | {'verdict': verdict, 'reasons': reasons}
 
 
 def not_comparable(base_width: int, suspect_width: int) -> dict:
@@ -162,7 +165,8 @@ def _found(heard, names):
 
 def _rate(report):
   return (f'At most one in {1 / report["alpha"]:,.0f} pairs of independent networks is called '
-          'related. This is not the probability that these two networks are independent.')
+          'related, if chance alone decides which feature is where, as in networks that are drawn '
+          'at random and trained. This is not the probability that these two are independent.')
 
 
 def _other_causes(report, heard, agree, base, suspect):
@@ -176,8 +180,8 @@ def _other_causes(report, heard, agree, base, suspect):
            'embedding or teacher. The order of hidden features could tell: compare the networks '
            'themselves.')
   else:
-    yield ('But their hidden features do not correspond to each other in their order. Descendants '
-           'keep it, unless it was changed on purpose.')
+    yield ('But it is not shown that their hidden features correspond to each other in their '
+           'order. Descendants keep it, unless it was changed on purpose.')
   if doubts.embedding_is_shared(base, suspect, report['shared_tensors']):
     yield ('The suspect shares its embedding or LM head with the base, which is enough to make '
            'answers agree. Its blocks are not shown to descend.')
@@ -186,7 +190,7 @@ def _other_causes(report, heard, agree, base, suspect):
            f'(cosine {report["embedding_fit"]:.2f} on tokens not used to find it). So do '
            'descendants whose channels were rotated and whose hidden features were permuted on '
            'purpose, but also independent networks that were trained on similar text.')
-  elif 'vectors' not in agree:
+  elif 'vectors' not in agree and _spoke(heard, 'vectors') and 'aligned answers' not in agree:
     yield ('They agree where tokens are read, but not where random vectors are. That is the same '
            'representation, as students of one teacher have it, and not shown to be the same '
            'weights.')
@@ -205,7 +209,7 @@ def _missing(report, heard):
   if report['sequences'] < LEAST_SEQUENCES:
     return (f'{report["sequences"]} sequences are too few to call two networks unrelated: use '
             f'{LEAST_SEQUENCES} at least.')
-  if report['detectable'] > DETECTABLE:
+  if not report['detectable'] <= DETECTABLE:  # NaN is no power either.
     return (f'A mean likeness below {report["detectable"]:.3f} may have been missed. To call two '
             f'networks unrelated, a witness must be able to find one of {DETECTABLE:g}: use more '
             'sequences.')
@@ -216,21 +220,22 @@ def _missing(report, heard):
 
 
 def _limits(report, heard):
-  yield (f'A mean likeness of {report["detectable"]:.4f} or more, 1 being that of a copy, would '
-         'have been found with a probability of 95 %; a smaller one may have been missed.')
+  yield (f'A mean likeness of parts in the same place of {report["detectable"]:.4f} or more, 1 '
+         'being that of a copy, would have been found with a probability of 95 %. A smaller one '
+         'may have been missed.')
   if 'aligned answers' not in heard:
     yield ('A descendant whose residual channels were permuted or rotated on purpose was not '
            'looked for: that needs the networks themselves.')
-  yield ('A descendant whose embeddings were replaced and whose channels and hidden features were '
-         'then permuted would also look unrelated.')
+  yield ('A descendant whose embeddings were replaced, or most of them made unlike on purpose, and '
+         'whose channels were then permuted or rotated would also look unrelated.')
 
 
-def _identity(base, suspect):
+def _are_one(base, suspect):
+  """Whether two dossiers are of one network; a stranger's file may claim any digest."""
   digests = [each.about.get('digest') for each in (base, suspect)]
-  if digests[0] is None or digests[0] != digests[1]:
-    return []
-  # A stranger's file may claim any digest of the whole, so all that is known must be equal as well.
-  if base.tensors is None or base.tensors.keys() != suspect.tensors.keys() or any(
-      (base.tensors[name].sample != suspect.tensors[name].sample).any() for name in base.tensors):
-    return []
-  return ['Their parameters have the same SHA-256 digest: they are the same network.']
+  if digests[0] is None or digests[0] != digests[1] or None in (base.tensors, suspect.tensors):
+    return False
+  return base.tensors.keys() == suspect.tensors.keys() and all(
+      tensor.digest == suspect.tensors[name].digest
+      and np.array_equal(tensor.sample, suspect.tensors[name].sample)
+      for name, tensor in base.tensors.items())

@@ -183,10 +183,7 @@ def hear_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   """
   names = 'aligned unit order', 'aligned value order', 'aligned answers'
   try:
-    alignment.check_alignable(base[0], suspect[0])
-    embeddings, kind = alignment.common_embeddings(base, suspect), alignment.kind_of(base[0])
-    change_DD = alignment.basis_change(*embeddings, kind)
-    fit = alignment.basis_fit(*embeddings, kind)
+    change_DD, fit = alignment.fitted_change(base, suspect)
   except InputError as error:
     return dict.fromkeys(names, str(error)), None
   a, b = features.vectors(*base), features.turned(features.vectors(*suspect), change_DD)

@@ -81,4 +81,4 @@ def test_one_related_pair_among_many_survives_the_correction():
   assert rows[0]['verdict'] == 'related' and rows[0]['corrected_p_value'] < 0.01
   rows[0]['p_value'] = 1e-4
   lineage.correct(rows)
-  assert rows[0]['verdict'] == 'inconclusive'
+  assert rows[0]['verdict'] == 'inconclusive' and 'Among 501 pairs' in rows[0]['reasons'][0]

@@ -88,3 +88,27 @@ def test_a_permutation_with_changed_signs_is_found():
   sign_D, order_D = np.array([1, -1, -1, 1, 1, -1]), np.array([2, 0, 1, 5, 4, 3])
   change_DD = alignment.basis_change(embedding, (embedding * sign_D)[:, order_D], 'permutation')
   np.testing.assert_array_equal(embedding @ change_DD, (embedding * sign_D)[:, order_D])
+
+
+def test_a_rotation_around_the_vector_of_ones_is_found():
+  random = np.random.default_rng(0)
+  embedding = random.standard_normal((60, 8))
+  basis = np.linalg.qr(np.c_[np.ones(8), random.standard_normal((8, 7))])[0]
+  inner = np.eye(8)
+  inner[1:, 1:] = stats.ortho_group.rvs(7, random_state=1)
+  rotation = basis @ inner @ basis.T
+  change_DD = alignment.basis_change(embedding, embedding @ rotation, 'centred rotation')
+  np.testing.assert_allclose(change_DD, rotation, atol=1e-6)
+  np.testing.assert_allclose(change_DD.sum(axis=0), 1, atol=1e-6)
+  gpt2, other = ((ALIGNED_GPT2, {'embedding': each}) for each in (embedding, embedding @ rotation))
+  assert alignment.fitted_change(gpt2, other)[1] > 0.99
+
+
+def test_tokens_that_do_not_fit_have_no_say():
+  """Half of the rows were redrawn and made thirty times as large."""
+  random = np.random.default_rng(0)
+  embedding, other = random.standard_normal((2, 128, 16))
+  rotation = stats.ortho_group.rvs(16, random_state=1)
+  spoiled = np.where(np.arange(128)[:, None] % 2, embedding @ rotation, 30 * other)
+  np.testing.assert_allclose(alignment.basis_change(embedding, spoiled, 'rotation'), rotation,
+                             atol=0.2)

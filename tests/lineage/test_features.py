@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
@@ -128,3 +128,72 @@ def test_what_cannot_be_compared():
   no_mlp = dataclasses.replace(GPT2, sublayers='attention_only')
   with pytest.raises(InputError, match='no MLP units'):
     features.unit_order(plain, features.sketch(no_mlp, init_params(no_mlp, 1)))
+
+
+@pytest.mark.parametrize('units', [64, 48])
+@pytest.mark.parametrize('dead', ['a layer of one', 'half of the units of both'])
+def test_the_places_of_dead_units_are_no_evidence(dead, units):
+  """An assignment would pair those of equal number, and a mean over places would count them."""
+  z = []
+  for seed in range(40):
+    a, b = random_sketch(seed, 64), random_sketch(100 + seed, units)
+    for name in ('up', 'down'):
+      if dead == 'a layer of one':
+        a[name][0] = 0
+      else:
+        a[name][:, 32:] = b[name][:, 32:] = 0
+    z += [features.unit_order(a, b, 0).z, features.unit_order(b, a, 0).z]
+  assert abs(np.mean(z)) < 0.5 and 0.7 < np.std(z) < 1.3
+  for name in ('up', 'down'):
+    a[name][:] = 0
+  with pytest.raises(InputError, match='too few living'):
+    features.unit_order(a, b)
+
+
+def random_sketch(seed, units):
+  random = np.random.default_rng(seed)
+  found = {name: random.standard_normal((2, units, 24)).astype(np.float32)
+           for name in ('up', 'down')}
+  return {name: x / np.linalg.norm(x, axis=-1, keepdims=True) for name, x in found.items()}
+
+
+def tiled(seed):
+  found = random_sketch(seed, 64)
+  return {name: np.concatenate([x[:, :16]] * 4, axis=1) for name, x in found.items()}
+
+
+def near_identity(seed):
+  noise = random_sketch(seed, 24)
+  return {name: (x + 2 * np.eye(24, dtype=np.float32)) / 2.2 for name, x in noise.items()}
+
+
+def hadamard(seed):
+  signs = np.sign(random_sketch(seed, 32)['up'][:, :1])
+  pattern = linalg.hadamard(32)[None, :, :24] / 24**0.5
+  return {'up': np.float32(pattern * signs), 'down': random_sketch(seed + 1, 32)['down']}
+
+
+@pytest.mark.parametrize('make, noticed_by', [
+    (tiled, features.repeated_share), (near_identity, None), (hadamard, None),
+])
+def test_places_with_a_meaning_are_noticed(make, noticed_by):
+  """They make the order of independent networks agree more often than chance."""
+  noticed = []
+  for seed in range(20):
+    a, b = make(2 * seed), make(1000 + 2 * seed)
+    noticed.append(noticed_by(a) > 0.1 and noticed_by(b) > 0.1 if noticed_by else
+                   features.structure_log10_p(a, b, features.UNITS) < -3)
+  assert np.mean(noticed) > 0.6
+  assert noticed_by is None or noticed_by(random_sketch(1, 64)) == 0
+
+
+def test_layers_of_networks_have_no_order_in_common():
+  """Nor have those of a network and its descendant."""
+  params = [trained(LLAMA, seed) for seed in range(12)]
+  a = [features.sketch(LLAMA, each) for each in params]
+  noisy = [features.sketch(*damage.add_noise(LLAMA, each, jax.random.key(i), 0.5))
+           for i, each in enumerate(params)]
+  pairs = list(zip(a, noisy, strict=True)) + list(zip(a, a[1:], strict=False))
+  for group in (features.UNITS, features.VALUES):
+    p_values = [10**features.structure_log10_p(*pair, group) for pair in pairs]
+    assert stats.kstest(p_values, 'uniform').pvalue > 0.001
