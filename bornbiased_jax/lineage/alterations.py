@@ -94,16 +94,11 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   """Rotates the residual stream by a random orthogonal matrix.
 
   The gains of the norms are folded into the layers that read them, because a rotation
-  does not commute with gains.
-
-  Raises:
-    InputError: the network has LayerNorm, whose mean a rotation changes.
+  does not commute with gains. With LayerNorm the vector of ones stays where it is, so
+  that the mean does.
   """
-  if config.norm != 'rmsnorm':
-    raise InputError('a random rotation of the residual stream changes what LayerNorm computes, '
-                     'because it moves the mean; RMSNorm keeps it')
   config, params = _fold_gains(config, params)
-  rotation_DE = jax.random.orthogonal(key, config.width)
+  rotation_DE = _rotation(config, key)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
   with jax.default_matmul_precision('highest'):
     return config, _change(params, {
@@ -111,20 +106,35 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
         for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
 
 
+def _rotation(config, key):
+  D = config.width
+  if config.norm == 'rmsnorm':
+    return jax.random.orthogonal(key, D)
+  inner_DD = jnp.eye(D).at[1:, 1:].set(jax.random.orthogonal(key, D - 1))
+  # A reflection that exchanges the first axis and the vector of ones.
+  axis_D = jnp.eye(D)[0] - 1 / D**0.5
+  mirror_DD = jnp.eye(D) - 2 * jnp.outer(axis_D, axis_D) / (axis_D @ axis_D)
+  with jax.default_matmul_precision('highest'):
+    return mirror_DD @ inner_DD @ mirror_DD
+
+
 def _fold_gains(config, params):
   """The same network with gains of 1. A tied head becomes a head of its own."""
+  def folded(norm):
+    gain = norm['scale']
+    return {name: jnp.ones_like(x) if name == 'scale' else x / gain for name, x in norm.items()}
+
   blocks = dict(params['blocks'])
   for norm, readers in _READERS.items():
     if norm not in blocks:
       continue
     gain_LD = blocks[norm]['scale']
-    blocks[norm] = {'scale': jnp.ones_like(gain_LD)}
+    blocks[norm] = folded(blocks[norm])
     for name in blocks.keys() & readers:
       blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] * gain_LD[..., None]}
   gain_D, head_VD = params['final_norm']['scale'], head_of(config, params)
   return dataclasses.replace(config, tied_head=False), params | {
-      'blocks': blocks, 'final_norm': {'scale': jnp.ones_like(gain_D)},
-      'head': head_VD * gain_D[None]}
+      'blocks': blocks, 'final_norm': folded(params['final_norm']), 'head': head_VD * gain_D[None]}
 
 
 def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:

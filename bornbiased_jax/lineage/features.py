@@ -183,7 +183,7 @@ def sortedness(found: dict) -> float:
   matrix = _mean(_unit_likeness(*layers) for layers in _layers(found, found, names))
   random, along = np.random.default_rng(0), lambda order: matrix[order[:-1], order[1:]].mean()
   drawn = [along(random.permutation(len(matrix))) for _ in range(199)]
-  return float(abs(along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-30))
+  return float(abs(along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-9))
 
 
 def repeated_share(found: dict) -> float:

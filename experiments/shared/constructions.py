@@ -18,7 +18,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import alterations, damage
 from bornbiased_jax.models import init_params, read
-from experiments.shared.small_training import from_seeds, imitate, train
+from experiments.shared.small_training import from_seeds, imitate, text, train
 
 Network = tuple[ModelConfig, dict]
 Pairs = list[tuple[Network, Network]]
@@ -135,6 +135,35 @@ def rounded(bits: int | None, count: int) -> Pairs:
   return all_pairs(LLAMA, [jax.tree.map(change, params) for params in networks])
 
 
+def structured(change: Callable[[jax.Array, jax.Array], jax.Array], count: int) -> Pairs:
+  """Weights whose place has a meaning; not trained.
+
+  `change` makes each MLP kernel of that of a network and that of a public one.
+  """
+  public = init_params(LLAMA, PUBLIC_SEED)['blocks']
+
+  def make(params):
+    blocks = dict(params['blocks'])
+    for name in ('up', 'gate'):
+      blocks[name] = {'kernel': change(blocks[name]['kernel'], public[name]['kernel'])}
+    across = change(blocks['down']['kernel'].mT, public['down']['kernel'].mT)
+    return params | {'blocks': blocks | {'down': {'kernel': across.mT}}}
+
+  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+
+
+def tile(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  return jnp.tile(kernel_LDF[:, :, :12], (1, 1, 8))
+
+
+def mask(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  return jnp.where(public_LDF > LLAMA.linear_std, kernel_LDF, 0)
+
+
+def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  return kernel_LDF + 2 * LLAMA.linear_std * jnp.tile(jnp.eye(LLAMA.width), (1, 3))[None]
+
+
 def large_embedding(count: int) -> Pairs:
   """Embeddings of std 1, as where a multiplier of muP was folded into them; not trained."""
   config = dataclasses.replace(LLAMA, embedding_std=1.0)
@@ -166,15 +195,23 @@ def _families(count):
 
 
 def disguised(changes: tuple[Callable, ...], count: int) -> Pairs:
-  """Descendants to which changes were made one after another, where the family allows them."""
+  """Descendants to which changes were made one after another."""
   def disguise(network, seed):
     for i, change in enumerate(changes):
       network = change(*network, jax.random.key(1000 * seed + i))
     return network
 
-  families = (network for network in _families(count)
-              if network[0].norm == 'rmsnorm' or alterations.rotate_channels not in changes)
-  return [(network, disguise(network, seed)) for seed, network in enumerate(families)]
+  return [(network, disguise(network, seed)) for seed, network in enumerate(_families(count))]
+
+
+def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
+  """Redraws the embedding of ids that the text never has, thirty times as large."""
+  seen = np.unique(text(config.vocab_size, STEPS))
+  is_rare_V1 = ~np.isin(np.arange(config.vocab_size), seen)[:, None]
+  fresh = 30 * params['embedding'].std() * jax.random.normal(key, params['embedding'].shape)
+  head = params['embedding' if config.tied_head else 'head']
+  return dataclasses.replace(config, tied_head=False), params | {
+      'embedding': jnp.where(is_rare_V1, fresh, params['embedding']), 'head': head}
 
 
 def redrawn_tokens(count: int) -> Pairs:
@@ -217,6 +254,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
     'bfloat16': Construction('unrelated', _partial(rounded, None)),
     'one quantization scale': Construction('unrelated', _partial(rounded, 5)),
     'embedding of std 1': Construction('unrelated', large_embedding),
+    'tiled units': Construction('unrelated', _partial(structured, tile)),
+    'one sparsity mask': Construction('unrelated', _partial(structured, mask)),
+    'near the identity': Construction('unrelated', _partial(structured, add_identity)),
     'one seed (2 and 3 layers)': Construction('same seed', one_seed),
     'channels change sign': Construction(
         'descendant', _partial(disguised, (alterations.flip_channels,))),
@@ -227,6 +267,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
     'all seven changes': Construction('descendant', _partial(disguised, _ALL_SEVEN)),
     'all seven changes (noise 0.5)': Construction(
         'descendant', _partial(disguised, (*_ALL_SEVEN, _with_strength(damage.add_noise, 0.5)))),
+    'rare tokens spoiled (and all seven)': Construction(
+        'descendant', _partial(disguised, (spoil_rare_tokens, *_ALL_SEVEN))),
     'embedding redrawn (trained on)': Construction('descendant', redrawn_tokens),
     'average (0.3 of the base)': Construction(
         'descendant', _partial(disguised, (_with_strength(damage.average, 0.7),))),
