@@ -237,7 +237,7 @@ def draw(names, z_MM):
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
     ax.set_yticks(range(len(names)), labels, fontsize='x-small')
     ax.grid(visible=False)
-    ax.set_title('Related pairs are red. Grey: not comparable')
+    ax.set_title('Related pairs are red. Grey: not comparable; dark: itself')
     figure.colorbar(image, ax=ax, shrink=0.7, label='z (colour cut off at ±20)')
   return figure
 
