@@ -25,6 +25,9 @@ UNRELATED_ABOVE = 0.01
 # 'unrelated' also needs enough sequences, and a witness that can find a mean likeness as small as
 # DETECTABLE, 1.5 times what answers show between the trained networks on which it was checked.
 LEAST_SEQUENCES = 1000
+# Networks that were trained on one text agree in aligned answers by a mean correlation of up to
+# 0.16 (width 16 to 128); a copy in disguise by 1, and by 0.24 if half of its embedding is spoiled.
+LEAST_DISGUISED = 0.2
 # No null distribution is known so far in its tail that smaller p-values would mean anything.
 LEAST_LOG10_P = -12.0
 DETECTABLE = 0.144
@@ -140,7 +143,8 @@ def _spoke(heard, name):
 def _decide(report, heard, base, suspect):
   """The verdict and its reasons."""
   level = UNRELATED_ABOVE / max(1, sum(_spoke(heard, name) for name in heard))
-  agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level]
+  agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level
+           and not _as_after_similar_text(heard, name)]
   accused = [name for name in ACCUSERS if name in agree]
   if report['p_value'] is not None and report['p_value'] <= report['alpha']:
     return 'related', [_found(heard, accused), _rate(report), MEANING]
@@ -155,6 +159,10 @@ def _decide(report, heard, base, suspect):
   if missing := _missing(report, heard):
     return 'inconclusive', ['No witness finds descent.', missing]
   return 'unrelated', ['No witness finds descent.', *_limits(report, heard)]
+
+
+def _as_after_similar_text(heard, name):
+  return name == 'aligned answers' and heard[name].statistic < LEAST_DISGUISED
 
 
 def _found(heard, names):
@@ -223,6 +231,11 @@ def _limits(report, heard):
   yield (f'A mean likeness of parts in the same place of {report["detectable"]:.4f} or more, 1 '
          'being that of a copy, would have been found with a probability of 95 %. A smaller one '
          'may have been missed.')
+  if _spoke(heard, 'aligned answers') and heard['aligned answers'].log10_p < -2:
+    yield ('After a change of basis the answers agree by a mean correlation of '
+           f'{heard["aligned answers"].statistic:.2f}, as those of networks do that were trained '
+           'on similar text. A copy in disguise has 1. One that was also changed much may have '
+           'been missed.')
   if 'aligned answers' not in heard:
     yield ('A descendant whose residual channels were permuted or rotated on purpose was not '
            'looked for: that needs the networks themselves.')
