@@ -60,6 +60,8 @@ TITLES = {name: title for name, title in TESTS.items() if name[-1] not in 'uz'} 
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {
+    'config': Setting(optional(command_line.SETTINGS['config'].parse),
+                      command_line.SETTINGS['config'].help + ', or none, for --runs alone'),
     'probes': Setting(listed(choice(*PROBES)),
                       'cells to measure (see above), comma-separated, of '
                       f'{", ".join(PROBES)}'),
@@ -94,6 +96,8 @@ def main(settings, output_dir):
   if len(settings.seeds) < 3:
     raise InputError('--seeds: at least three networks are needed')
   todo = random_cells(settings) | trained_cells(settings)
+  if not todo:
+    raise InputError('--config: none, and --runs is not given either: nothing to measure')
   results = Results(output_dir, 'calibrate', settings)
   done = {row['cell'] for row in results.rows}
   for name, make in todo.items():
@@ -107,7 +111,7 @@ def main(settings, output_dir):
 def random_cells(settings) -> dict:
   """The cells of random networks: by name, functions that measure a row."""
   found = {}
-  for name, scheme in itertools.product(settings.config, settings.init_schemes):
+  for name, scheme in itertools.product(settings.config or (), settings.init_schemes):
     config = configs.get(name, init_scheme=scheme)
     networks.check_sequences(settings, config)
     seeds = settings.seeds[:settings.verdict_seeds]
