@@ -25,9 +25,10 @@ UNRELATED_ABOVE = 0.01
 # 'unrelated' also needs enough sequences, and a witness that can find a mean likeness as small as
 # DETECTABLE, 1.5 times what answers show between the trained networks on which it was checked.
 LEAST_SEQUENCES = 1000
-# Networks that were trained on one text agree in aligned answers by a mean correlation of up to
-# 0.16 (width 16 to 128); a copy in disguise by 1, and by 0.24 if half of its embedding is spoiled.
-LEAST_DISGUISED = 0.2
+# Aligned answers of a mean correlation below this are no sign of a disguise. A copy in disguise has
+# 1, one with noise of half its weights' std has at least 0.15; independent networks that were
+# trained on one text have up to 0.16 at width 32, and 0.04 (LLaMA) or 0.11 (GPT-2) at width 128.
+LEAST_DISGUISED = 0.1
 # No null distribution is known so far in its tail that smaller p-values would mean anything.
 LEAST_LOG10_P = -12.0
 DETECTABLE = 0.144
