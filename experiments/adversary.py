@@ -78,7 +78,7 @@ def measure(pairs, settings) -> dict:
 
 
 def summarize(row) -> dict:
-  """Counts of verdicts, the largest z of each witness, and whether no verdict is wrong."""
+  """Counts of verdicts and of wrong ones, and the mean z of each witness."""
   counts = Counter(row['verdicts'])
   known = lambda name: [z for z in row['z'][name] if z is not None]
   return {'construction': row['construction'], 'truth': row['truth'], 'pairs': len(row['verdicts']),

@@ -6,7 +6,6 @@ matrices alone and undoes it before the test. `matched_units_test` looks at weig
 and can find permuted MLP units (Zhu et al. 2025).
 """
 
-import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.fingerprints import exact
+from bornbiased_jax.lineage.fingerprints import exact, sized
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
 from bornbiased_jax.lineage.seedprint import calibrated_test, check_projectable
 from bornbiased_jax.models.transformer import read
@@ -205,20 +204,6 @@ def common_embeddings(base: tuple[ModelConfig, dict],
 def kinds_of(config: ModelConfig) -> tuple[str, ...]:
   """The kinds of `basis_change` with which a network's norms commute."""
   return ('rotation',) if config.norm == 'rmsnorm' else ('permutation', 'centred rotation')
-
-
-def embedding_size(params: dict) -> float:
-  """The root mean square of an embedding's entries, as the next power of 2.
-
-  Vectors that take the place of embeddings are given this size, because their size
-  beside what the blocks add to the stream matters. Few sizes need few programs.
-  """
-  return 2.0**round(math.log2(max(1e-30, float(jnp.sqrt(jnp.mean(params['embedding']**2))))))
-
-
-def sized(config: ModelConfig, params: dict) -> ModelConfig:
-  """The configuration with which random vectors have `embedding_size`."""
-  return dataclasses.replace(config, embedding_std=embedding_size(params))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -12,15 +12,25 @@ import zipfile
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
 
 _MOST_METADATA_BYTES = 2**20
+
+
+def write(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict) -> None:
+  """Writes arrays and metadata, which appear whole or not at all."""
+  content = io.BytesIO()
+  encoded = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
+  np.savez(content, **arrays, metadata=encoded)
+  write_atomically(path, content.getvalue())
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike):
   """The archive of a saved fingerprint or dossier and its metadata, a dict.
 
-  Whatever is found to be wrong with them in the block becomes an InputError.
+  Whatever is found to be wrong with them in the block becomes an InputError that names
+  the file.
   """
   path = Path(path).expanduser()
   try:
@@ -29,7 +39,7 @@ def opened(path: str | os.PathLike):
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
   except InputError as error:
-    raise InputError(f'{path}: {error}'.replace(f'{path}: {path}', str(path))) from None
+    raise InputError(f'{path}: {error}') from None
   except (zipfile.BadZipFile, LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
           EOFError, RecursionError, RuntimeError, SyntaxError, tokenize.TokenError) as error:
     raise InputError(f'{path} is not a fingerprint, or damaged: {error}') from None

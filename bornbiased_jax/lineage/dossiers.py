@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import io
-import json
 import os
 from pathlib import Path
 import zipfile
@@ -13,8 +11,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage import alignment, archives, features, fingerprints, inventory
+from bornbiased_jax.lineage import archives, features, fingerprints, inventory
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
 
@@ -65,9 +62,7 @@ class Dossier:
       answers = getattr(self, kind)
       metadata[kind] = answers.metadata
       arrays |= {f'{kind}_{name}': getattr(answers, name) for name in fingerprints.ARRAYS}
-    content = io.BytesIO()
-    np.savez(content, **arrays, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
-    write_atomically(path, content.getvalue())
+    archives.write(path, arrays, metadata)
 
 
 def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = None,
@@ -99,7 +94,7 @@ def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = N
   part = lambda kind: parts and Path(parts) / kind
   tokens = fingerprints.fingerprint(config, params, probe, about=about, on_batch=on_batch,
                                     parts=part('tokens'))
-  vectors = fingerprints.fingerprint(alignment.sized(config, params), params,
+  vectors = fingerprints.fingerprint(fingerprints.sized(config, params), params,
                                      vector_probe(config, probe), about=about,
                                      parts=part('vectors'))
   return Dossier(tokens, vectors, sketch=features.sketch(config, params),
@@ -130,9 +125,9 @@ def load(path: str | os.PathLike) -> Dossier:
   """
   with archives.opened(path) as (archive, metadata):
     if 'dossier' not in metadata:
-      return of_fingerprint(fingerprints.load(path))
+      return of_fingerprint(fingerprints.from_archive(archive, metadata))
     if metadata['dossier'] != SCHEMA:
-      raise InputError(f'{path}: a dossier of schema {metadata["dossier"]}; this version reads '
+      raise InputError(f'a dossier of schema {metadata["dossier"]}; this version reads '
                        f'schema {SCHEMA}')
     answers = {kind: fingerprints.from_archive(archive, metadata[kind], f'{kind}_')
                for kind in _FINGERPRINTS}

@@ -77,8 +77,16 @@ def positions_are_shared(shared: list[dict]) -> bool:
   return any(each['tensor'] == 'position_embedding' for each in shared)
 
 
-def sentences(base: Dossier, suspect: Dossier, shared: list[dict]) -> list[str]:
-  """All doubts about a pair, for readers."""
+def sentences(base: Dossier, suspect: Dossier, shared: list[dict],
+              meaning: dict[str, str]) -> list[str]:
+  """All doubts about a pair, for readers.
+
+  Args:
+    base: one network.
+    suspect: the other.
+    shared: their `inventory.shared`.
+    meaning: their `order_has_meaning`.
+  """
   found = []
   if embedding_is_shared(base, suspect, shared):
     found.append('They have embedding or LM head in common, as networks have that were built on '
@@ -89,7 +97,7 @@ def sentences(base: Dossier, suspect: Dossier, shared: list[dict]) -> list[str]:
   if channels_are_sorted(base, suspect):
     found.append('In both, a mean or std of the channels follows their number, as if they had '
                  'been sorted. Then answers may agree.')
-  for name, why in order_has_meaning(base, suspect).items():
+  for name, why in meaning.items():
     found.append(f'The {name} is no evidence here, because it is not only chance that decides it: '
                  f'{why}.')
   for name, each in (('base', base), ('suspect', suspect)):

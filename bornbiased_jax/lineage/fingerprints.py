@@ -7,6 +7,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 from pathlib import Path
 import zipfile
@@ -60,10 +61,7 @@ class Fingerprint:
 
   def save(self, path: str | os.PathLike) -> None:
     """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all."""
-    content = io.BytesIO()
-    encoded = np.frombuffer(json.dumps(self.metadata).encode(), np.uint8)
-    np.savez(content, **{name: getattr(self, name) for name in ARRAYS}, metadata=encoded)
-    write_atomically(path, content.getvalue())
+    archives.write(path, {name: getattr(self, name) for name in ARRAYS}, self.metadata)
 
 
 def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
@@ -169,6 +167,16 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
 def exact(config: ModelConfig) -> ModelConfig:
   """The configuration with which fingerprints are computed: float32, nothing recomputed."""
   return dataclasses.replace(config, dtype='float32', remat='none')
+
+
+def sized(config: ModelConfig, params: dict) -> ModelConfig:
+  """The configuration with which random vectors are as large as the network's embeddings.
+
+  Their size beside what the blocks add to the stream matters. It is the root mean square
+  of the embedding's entries, as the nearest power of 2: few sizes need few programs.
+  """
+  size = max(1e-30, float(jnp.sqrt(jnp.mean(params['embedding']**2))))
+  return dataclasses.replace(config, embedding_std=2.0**round(math.log2(size)))
 
 
 @functools.lru_cache(maxsize=8)

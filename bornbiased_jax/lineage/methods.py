@@ -168,8 +168,7 @@ def judge(base: Subject, suspect: Subject, num_permutations: int = NUM_PERMUTATI
     'unrelated'
   """
   if base.config.width != suspect.config.width:
-    return {'schema': verdict.SCHEMA} | verdict.not_comparable(base.config.width,
-                                                                suspect.config.width)
+    return verdict.not_comparable(base.config.width, suspect.config.width)
   heard, fit = _hear_aligned(base, suspect, num_permutations)
   return verdict.compare(base.dossier, suspect.dossier, aligned=heard, embedding_fit=fit,
                          num_permutations=num_permutations)

@@ -125,7 +125,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  return _kept(name, probe, cache, on_batch, fingerprints.fingerprint, fingerprints.load)
+  return _kept(name, _spread(name), probe, cache, on_batch, fingerprints.fingerprint,
+               fingerprints.load)
 
 
 def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -143,7 +144,7 @@ def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
   """
   if name.endswith('.npz'):
     return dossiers.load(name)
-  return _kept(name, probe, cache, on_batch, dossiers.take, dossiers.load)
+  return _kept(name, _spread(name), probe, cache, on_batch, dossiers.take, dossiers.load)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
@@ -173,14 +174,16 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   """
   known = [None if name.endswith('.npz') else load_config(name) for name in (base, suspect)]
   if None not in known and known[0].width != known[1].width:
-    return {'schema': verdict.SCHEMA, 'base': {'name': base}, 'suspect': {'name': suspect},
+    return {'base': {'name': base}, 'suspect': {'name': suspect},
             **verdict.not_comparable(known[0].width, known[1].width)}
   if None not in known and probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  taken = [dossier(name, probe, cache, on_batch=on_batch) for name in (base, suspect)]
   if None in known:
-    return verdict.compare(*taken)
-  networks = [load(name) for name in (base, suspect)]
+    return verdict.compare(*(dossier(name, probe, cache, on_batch=on_batch)
+                             for name in (base, suspect)))
+  networks = [_spread(name) for name in (base, suspect)]
+  taken = [_kept(name, network, probe, cache, on_batch, dossiers.take, dossiers.load)
+           for name, network in zip((base, suspect), networks, strict=True)]
   heard, fit = witnesses.hear_aligned(*networks, vector_probe(known[0], probe))
   report = verdict.compare(*taken, aligned=heard, embedding_fit=fit)
   if report['verdict'] == 'related':
@@ -217,10 +220,14 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   return None
 
 
-def _kept(name, probe, cache, on_batch, take, read):
+def _spread(name):
+  """A network over all devices."""
+  return load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
+
+
+def _kept(name, network, probe, cache, on_batch, take, read):
   """What `take` makes of a network, from the cache if it is there."""
-  mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
-  config, params = load(name, mesh)
+  config, params = network
   about = {'name': name, 'digest': digest(params)}
   compute = functools.partial(take, config, params, probe, about=about, on_batch=on_batch)
   if cache is None:

@@ -85,8 +85,9 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   heard = witnesses.hear(base, suspect, num_permutations) | (aligned or {})
   if base.tensors is not None and suspect.tensors is not None:
     report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
-  report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'])
-  for order, why in doubts.order_has_meaning(base, suspect).items():
+  meaning = doubts.order_has_meaning(base, suspect)
+  report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'], meaning)
+  for order, why in meaning.items():
     heard |= {name: why for name in heard if order in name}
   report['witnesses'] = [testimony(name, heard[name]) for name in WITNESSES if name in heard]
   log10_p = familywise_log10_p(heard)
@@ -101,7 +102,7 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
 
 def not_comparable(base_width: int, suspect_width: int) -> dict:
   """The verdict on networks of different widths, which needs no more than their configurations."""
-  return {'verdict': 'not comparable', 'reasons': [
+  return {'schema': SCHEMA, 'verdict': 'not comparable', 'reasons': [
       f'The networks have {base_width} and {suspect_width} residual channels. The tests pair '
       'channels one by one and do not leave any out to make the numbers equal.']}
 

@@ -19,7 +19,8 @@ def dossier(config, params):
 
 
 def said(a, b):
-  return ' '.join(doubts.sentences(a, b, inventory.shared(a.tensors, b.tensors)))
+  return ' '.join(doubts.sentences(a, b, inventory.shared(a.tensors, b.tensors),
+                                   doubts.order_has_meaning(a, b)))
 
 
 @pytest.mark.parametrize('config', [ALIGNED, POSITIONS])
