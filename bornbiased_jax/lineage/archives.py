@@ -53,11 +53,12 @@ def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.nda
     raise ValueError(f'{name} is not stored as savez stores it')
   if name == 'metadata' and info.file_size > _MOST_METADATA_BYTES:
     raise ValueError('its metadata is too long')
-  content = io.BytesIO(archive.read(info))
+  stored = archive.read(info)
+  content = io.BytesIO(stored)
   if np.lib.format.read_magic(content) != (1, 0):
     raise ValueError(f'{name} has an unknown header')
   shape, fortran_order, found = np.lib.format.read_array_header_1_0(content)
-  data = content.getbuffer()[content.tell():]
+  data = memoryview(stored)[content.tell():]  # Python 3.12.1 can crash on BytesIO.getbuffer.
   whole = math.prod(shape) * found.itemsize == len(data)
   if found != dtype or len(shape) != ndim or fortran_order or not whole:
     raise ValueError(f'{name} is {found}{list(shape)} in {len(data)} bytes')
