@@ -5,6 +5,7 @@
   interventions    the changes of the value aggregate that the attention-sink study compares
   initialization   from a seed to parameters
   loss             next-token loss that never holds the logits of a whole batch
+  sampling         ids drawn one after another from a network's own predictions
   sharding         rules from the names of parameters to the axes of a mesh of devices
   flops            floating-point operations of a forward pass, and the rate a device reaches
 """
@@ -12,5 +13,6 @@
 from bornbiased_jax.models.flops import forward_flops, matmul_rate
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.loss import next_token_loss, token_losses
+from bornbiased_jax.models.sampling import sample
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.models.transformer import READS, Transformer, head_of, read
