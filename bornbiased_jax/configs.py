@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from bornbiased_jax.errors import InputError
 
@@ -26,6 +27,9 @@ INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', *AT_ONE_POSI
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
 BASE_STD = 0.02
 BASE_WIDTH = 768
+
+# The default of a field that is computed from the others, so that it is a number in every network.
+_COMPUTED: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +89,8 @@ class ModelConfig:
   mlp_width: int
   vocab_size: int
   length: int = 1024
-  num_kv_heads: int | None = None
-  head_size: int | None = None
+  num_kv_heads: int = _COMPUTED
+  head_size: int = _COMPUTED
   norm: str = 'layernorm'
   norm_epsilon: float = 1e-5
   activation: str = 'gelu_tanh'
@@ -100,7 +104,7 @@ class ModelConfig:
   tied_head: bool = True
   sublayers: str = 'full'
   init_scheme: str = 'gpt2'
-  linear_std: float | None = None
+  linear_std: float = _COMPUTED
   embedding_std: float = BASE_STD
   dtype: str = 'float32'
   remat: str = 'none'
@@ -186,7 +190,7 @@ _QWEN2 = dict(_LLAMA2, qkv_bias=True, norm_epsilon=1e-6)
 _NANO = dict(num_layers=12, num_heads=12, width=768)
 _TINY = dict(num_layers=4, num_heads=4, width=128, vocab_size=2048)
 
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     'nano_gpt2': dict(_NANO, mlp_width=3072, vocab_size=50257),
     'nano_llama2': dict(_LLAMA2, **_NANO, mlp_width=2048, vocab_size=32000),
     'nano_qwen2': dict(_QWEN2, **_NANO, mlp_width=3072, vocab_size=151936),
@@ -199,7 +203,7 @@ PRESETS = {
 }
 
 
-def get(name: str, **overrides) -> ModelConfig:
+def get(name: str, **overrides: Any) -> ModelConfig:
   """The preset `name`, with the given fields replaced.
 
   The presets are the paper's models and, as `tiny_…`, small ones for a CPU.
@@ -224,7 +228,7 @@ def get(name: str, **overrides) -> ModelConfig:
   return ModelConfig(**(PRESETS[name] | overrides))
 
 
-def from_dict(fields: dict, of_what: str) -> ModelConfig:
+def from_dict(fields: Any, of_what: str) -> ModelConfig:
   """The configuration that `dataclasses.asdict` turned into `fields`.
 
   Args:

@@ -3,7 +3,9 @@
 import contextlib
 import io
 import os
+from typing import Any
 
+from cycler import cycler
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -16,8 +18,8 @@ from bornbiased_jax.files import write_atomically
 # The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 
-_STYLE = {
-    'axes.prop_cycle': matplotlib.cycler(color=COLORS),
+_STYLE: Any = {
+    'axes.prop_cycle': cycler(color=COLORS),
     'axes.spines.top': False,
     'axes.spines.right': False,
     'axes.grid': True,

@@ -33,3 +33,11 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.similarity import inter_sequence, intra_sequence, isotropic_std
 from bornbiased_jax.analysis.simplified import StackConfig, attn0, mlp0, stack
 from bornbiased_jax.analysis.statistics import Statistic, combine, histogram, merge, p_value_text
+
+__all__ = (
+    'theory', 'SinkRate', 'diagnostics', 'effective_rank', 'sink_rate', 'strided_loss',
+    'super_neurons', 'uniform_weight', 'Network', 'measure', 'transformer', 'positional_std',
+    'log10_p', 'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
+    'isotropic_std', 'StackConfig', 'attn0', 'mlp0', 'stack', 'Statistic', 'combine', 'histogram',
+    'merge', 'p_value_text',
+)

@@ -153,7 +153,7 @@ def program_bytes(lowered: jax.stages.Lowered) -> int:
     >>> program_bytes(jax.jit(lambda x: x + 1).lower(jnp.zeros(256))) >= 2048
     True
   """
-  memory = lowered.compile().memory_analysis()
+  memory: Any = lowered.compile().memory_analysis()
   return (memory.argument_size_in_bytes + memory.temp_size_in_bytes
           + memory.output_size_in_bytes)
 

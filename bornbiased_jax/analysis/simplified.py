@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bornbiased_jax.analysis.ensemble import Network
 from bornbiased_jax.configs import ACTIVATIONS, BASE_STD
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import stream_key
+from bornbiased_jax.models.initialization import Seed, stream_key
 from bornbiased_jax.models.transformer import activate
 
 LAYERS = ('mlp', 'attention', 'norm')
@@ -80,7 +80,7 @@ def attn0(x_BTD: jax.Array) -> jax.Array:
   return jnp.cumsum(x_BTD, axis=1) / jnp.arange(1, x_BTD.shape[1] + 1)[None, :, None]
 
 
-def draw_stack(config: StackConfig, seed) -> list[dict]:
+def draw_stack(config: StackConfig, seed: Seed) -> list[dict]:
   """The weights of the random stack with this seed, drawn from N(0, config.std²).
 
   They do not depend on the activation, so that activations can be compared on the same

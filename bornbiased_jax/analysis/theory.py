@@ -10,13 +10,14 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, draw_params
 
 
-def relu_similarity(similarity: jax.Array) -> jax.Array:
+def relu_similarity(similarity: ArrayLike) -> jax.Array:
   """Cosine of two vectors after one infinitely wide random ReLU layer (Prop 2).
 
   For inputs of cosine r it is (sqrt(1 - r²) + r (pi - arccos r)) / pi, the normalized
@@ -33,7 +34,7 @@ def relu_similarity(similarity: jax.Array) -> jax.Array:
   return (jnp.sqrt(1 - r * r) + r * (jnp.pi - jnp.arccos(r))) / jnp.pi
 
 
-def activation_similarity(activation: Callable[[jax.Array], jax.Array], similarity: jax.Array,
+def activation_similarity(activation: Callable[[jax.Array], jax.Array], similarity: ArrayLike,
                           scale: float = 1.0, gated: bool = False,
                           num_nodes: int = 64) -> jax.Array:
   """Cosine of two vectors after one infinitely wide random layer with any activation.
@@ -69,14 +70,14 @@ def activation_similarity(activation: Callable[[jax.Array], jax.Array], similari
   r = jnp.asarray(similarity, jnp.float32)[..., None, None]
   leading_axes = tuple(range(r.ndim - 2))
   one, other = (np.expand_dims(x, leading_axes) for x in (node[:, None], node[None]))
-  u = scale * one
+  u = jnp.asarray(scale * one, jnp.float32)
   v = scale * (r * one + jnp.sqrt(jnp.maximum(0.0, 1 - r * r)) * other)
   product = jnp.einsum('...ij,i,j->...', activation(u) * activation(v), weight, weight)
   own = jnp.sum(activation(scale * jnp.asarray(node, jnp.float32)) ** 2 * weight)
   return product / own * (similarity if gated else 1.0)
 
 
-def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: jax.Array,
+def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: ArrayLike,
             num_layers: int) -> jax.Array:
   """Similarities after layers 1 to `num_layers`, stacked on a leading axis.
 
@@ -94,7 +95,7 @@ def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: jax.Array,
   return lax.scan(step, jnp.asarray(start, jnp.float32), length=num_layers)[1]
 
 
-def amplified_similarity(similarity: jax.Array, length: jax.Array) -> jax.Array:
+def amplified_similarity(similarity: ArrayLike, length: ArrayLike) -> jax.Array:
   """Cosine of the means of two sequences, by which attention amplifies contraction (Prop 4).
 
   If any two tokens, of one sequence or of both, have cosine r, then the means over T
@@ -107,13 +108,14 @@ def amplified_similarity(similarity: jax.Array, length: jax.Array) -> jax.Array:
 
   Example:
     >>> from bornbiased_jax.analysis import theory
-    >>> round(theory.amplified_similarity(1 / 3.14159, length=100), 4)
+    >>> round(float(theory.amplified_similarity(1 / 3.14159, length=100)), 4)
     0.979
   """
-  return length * similarity / (1 + (length - 1) * similarity)
+  r, T = jnp.asarray(similarity), jnp.asarray(length)
+  return T * r / (1 + (T - 1) * r)
 
 
-def position_similarity(depth: int) -> float:
+def position_similarity(depth: int) -> jax.Array:
   """Mean cosine over pairs of positions of a long sequence behind uniform attention (Prop 5).
 
   After l layers of uniform causal attention on T → ∞ independent inputs it is
@@ -140,8 +142,8 @@ def position_similarity(depth: int) -> float:
   return jnp.sum(jnp.exp(log_terms))
 
 
-def positional_std(position: jax.Array, score_std: float = 0.0, width: float = jnp.inf,
-                   coherence: jax.Array = 1.0) -> jax.Array:
+def positional_std(position: ArrayLike, score_std: float = 0.0, width: float = jnp.inf,
+                   coherence: ArrayLike = 1.0) -> jax.Array:
   """Standard deviation of the value aggregate at a position, relative to that of one value.
 
   Under uniform attention it is 1/sqrt(i) at position i (Eq 2). The scores of a random
@@ -168,7 +170,7 @@ def positional_std(position: jax.Array, score_std: float = 0.0, width: float = j
   return jnp.sqrt(spread / (spread + position - 1) + matched)
 
 
-def rotary_coherence(position: jax.Array, theta: float, head_size: int) -> jax.Array:
+def rotary_coherence(position: ArrayLike, theta: float, head_size: int) -> jax.Array:
   """How much of the match between query and keys RoPE leaves at each position.
 
   It is the squared length of the mean of the unit vectors at the angles 0, w, 2w, …,

@@ -10,3 +10,7 @@ The package contains one text, tinyshakespeare.txt.xz.
 
 from bornbiased_jax.data.corpus import Corpus, batch, first_windows, hold_out, load, write
 from bornbiased_jax.data.tokenizers import Tokenizer
+
+__all__ = (
+    'Corpus', 'batch', 'first_windows', 'hold_out', 'load', 'write', 'Tokenizer',
+)

@@ -5,7 +5,7 @@ its length. Where a document is cut depends on its text alone.
 """
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import hashlib
 import json
@@ -84,7 +84,7 @@ def sources(specs: Iterable[str | os.PathLike]) -> list[Source]:
     InputError: a text is missing or cannot be read. Mistakes inside a text are
       found only when it is read.
   """
-  found = []
+  found: list[Source] = []
   for spec in map(str, specs):
     is_tfds = spec.startswith('tfds:')
     found += [_tfds_source(spec)] if is_tfds else map(_file_source, _text_files(spec))
@@ -114,11 +114,11 @@ def digest(array: np.ndarray) -> str:
   """
   content = array.view(np.uint8)
   sha256 = hashlib.sha256(str(content.size).encode())
-  starts = range(0, content.size, BLOCK)
+  starts: Sequence[int] = range(0, content.size, BLOCK)
   if len(starts) > DIGEST_BLOCKS:
     starts = [i * (content.size - BLOCK) // (DIGEST_BLOCKS - 1) for i in range(DIGEST_BLOCKS)]
   for start in starts:
-    sha256.update(content[start:start + BLOCK])
+    sha256.update(content[start:start + BLOCK].data)
   return sha256.hexdigest()[:16]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 
@@ -56,7 +57,7 @@ class Tokenizer(NamedTuple):
     """
     return np.asarray(self.to_ids(text, continues), np.int32)
 
-  def decode(self, ids) -> str:
+  def decode(self, ids: ArrayLike) -> str:
     """Text of ids [n].
 
     The end of a document becomes '<|endoftext|>', and broken UTF-8 becomes U+FFFD.

@@ -41,3 +41,11 @@ from bornbiased_jax.lineage.permutations import CalibratedResult
 from bornbiased_jax.lineage.published import PublishedResult, default_k, published_test
 from bornbiased_jax.lineage.seedprint import calibrated_test, norm_trace
 from bornbiased_jax.lineage.verdict import compare
+
+__all__ = (
+    'aligned_test', 'basis_change', 'basis_fit', 'matched_units_test', 'ics', 'intrinsic', 'pcs',
+    'reef', 'Dossier', 'unit_order', 'value_order', 'Fingerprint', 'kendall_matrix',
+    'kendall_tau', 'METHODS', 'Method', 'Score', 'Subject', 'judge', 'rank_p_value',
+    'compare_networks', 'dossier', 'fingerprint', 'load', 'CalibratedResult', 'PublishedResult',
+    'default_k', 'published_test', 'calibrated_test', 'norm_trace', 'compare',
+)

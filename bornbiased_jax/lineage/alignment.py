@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 from scipy import optimize, stats
 
@@ -43,7 +44,7 @@ class MatchedUnits(NamedTuple):
   layer_L: np.ndarray
 
 
-def basis_change(embedding_a: jax.Array, embedding_b: jax.Array, kind: str,
+def basis_change(embedding_a: ArrayLike, embedding_b: ArrayLike, kind: str,
                  rows: slice = slice(None)) -> np.ndarray:
   """The change of basis W [D, D] for which embedding_a W ≈ embedding_b.
 
@@ -114,7 +115,7 @@ def fitted_change(base: tuple[ModelConfig, dict],
   check_alignable(base[0], suspect[0])
   embeddings = common_embeddings(base, suspect)
   fits = {kind: basis_fit(*embeddings, kind) for kind in kinds_of(base[0])}
-  kind = max(fits, key=fits.get)
+  kind = max(fits, key=fits.__getitem__)
   return basis_change(*embeddings, kind), fits[kind]
 
 
@@ -154,14 +155,14 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   check_projectable(probe.num_sequences, config_a.width)
   if change_DD is None:
     change_DD, _ = fitted_change(base, suspect)
-  change_DD = jnp.asarray(change_DD, jnp.float32)
+  turn_DD = jnp.asarray(change_DD, jnp.float32)
   answers_of = lambda config, params, change_DD: in_batches(
       functools.partial(_answers, exact(sized(config, params)), probe, params, change_DD),
       probe.num_sequences, probe.length)
   hidden_a, input_a = answers_of(config_a, params_a, jnp.eye(config_a.width))
-  hidden_b, _ = answers_of(config_b, params_b, change_DD)
+  hidden_b, _ = answers_of(config_b, params_b, turn_DD)
   with jax.default_matmul_precision('highest'):
-    return calibrated_test(hidden_a, hidden_b @ change_DD.T, input_a,
+    return calibrated_test(hidden_a, hidden_b @ turn_DD.T, input_a,
                            num_permutations=num_permutations)
 
 
@@ -172,7 +173,7 @@ def check_alignable(config_a: ModelConfig, config_b: ModelConfig) -> None:
                      f'{config_b.width} have no basis in common')
 
 
-def basis_fit(embedding_a: jax.Array, embedding_b: jax.Array, kind: str) -> float:
+def basis_fit(embedding_a: ArrayLike, embedding_b: ArrayLike, kind: str) -> float:
   """How well two embeddings agree up to a change of basis: the mean cosine over tokens.
 
   The `basis_change` is fitted to every other token, and the cosine is taken over the

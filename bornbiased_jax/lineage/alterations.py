@@ -197,7 +197,7 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
 
   In a gated MLP the units that the gate multiplies are scaled in the same way.
   """
-  changes = {}
+  changes: dict[str, Callable] = {}
   for i, (norm, readers) in enumerate(_READERS.items()):
     factor_LD = _factors(jax.random.fold_in(key, i), config.num_layers, config.width)
     changes |= {f'blocks/{norm}/{leaf}': lambda x, factor_LD=factor_LD: x * factor_LD

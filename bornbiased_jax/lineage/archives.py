@@ -1,5 +1,6 @@
 """Files of arrays and JSON (.npz) that may come from a stranger. Nothing in them is executed."""
 
+from collections.abc import Iterator
 import contextlib
 import io
 import json
@@ -7,6 +8,7 @@ import math
 import os
 from pathlib import Path
 import tokenize
+from typing import Any
 import zipfile
 
 import numpy as np
@@ -21,12 +23,13 @@ def write(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict
   """Writes arrays and metadata, which appear whole or not at all."""
   content = io.BytesIO()
   encoded = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
-  np.savez(content, **arrays, metadata=encoded)
+  whole: dict[str, Any] = arrays | {'metadata': encoded}
+  np.savez(content, **whole)
   write_atomically(path, content.getvalue())
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike):
+def opened(path: str | os.PathLike) -> Iterator[tuple[zipfile.ZipFile, dict]]:
   """The archive of a saved fingerprint or dossier and its metadata, a dict.
 
   Whatever is found to be wrong with them in the block becomes an InputError that names
@@ -48,6 +51,7 @@ def opened(path: str | os.PathLike):
 def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.ndarray:
   """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
   info = archive.getinfo(f'{name}.npy')
+  assert archive.fp is not None  # It is open.
   size_of_file = os.fstat(archive.fp.fileno()).st_size
   if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_of_file:
     raise ValueError(f'{name} is not stored as savez stores it')

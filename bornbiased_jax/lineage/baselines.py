@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.errors import InputError
@@ -106,7 +107,7 @@ def _cosine(tree_a, tree_b):
   return dot(tree_a, tree_b) / jnp.sqrt(dot(tree_a, tree_a) * dot(tree_b, tree_b))
 
 
-def reef(hidden_a: jax.Array, hidden_b: jax.Array, unbiased: bool = False) -> float:
+def reef(hidden_a: ArrayLike, hidden_b: ArrayLike, unbiased: bool = False) -> float:
   """Linear CKA between the states of two networks that read the same statements (REEF).
 
   Args:
@@ -127,10 +128,10 @@ def reef(hidden_a: jax.Array, hidden_b: jax.Array, unbiased: bool = False) -> fl
     >>> round(lineage.reef(states, -states), 3), lineage.reef(states, other) > 0.4
     (1.0, True)
   """
+  hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
   if len(hidden_a) != len(hidden_b) or len(hidden_a) < 4:
     raise InputError(f'states of {len(hidden_a)} and {len(hidden_b)} statements cannot be '
                      'compared; both must be of the same, at least 4')
-  hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
   return _finite(_cka(hidden_a, hidden_b, unbiased))
 
 

@@ -44,16 +44,30 @@ class Dossier:
   about: dict
 
   @property
+  def answers(self) -> Fingerprint:
+    """Its answers to random tokens, or to vectors if no others are known."""
+    known = self.tokens or self.vectors
+    if known is None:
+      raise InputError('a dossier without answers says nothing of a network')
+    return known
+
+  @property
   def width(self) -> int:
     """The number of residual channels."""
-    return (self.tokens or self.vectors).input_ND.shape[1]
+    return self.answers.input_ND.shape[1]
 
   def named(self, about: dict) -> 'Dossier':
     """The same dossier, of a network that is known as `about`."""
     return dataclasses.replace(self, about=about)
 
   def save(self, path: str | os.PathLike) -> None:
-    """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all."""
+    """Writes an .npz file (arrays and JSON, no pickle), which appears whole or not at all.
+
+    Raises:
+      InputError: a part of the dossier is not known.
+    """
+    if self.sketch is None or self.tensors is None or None in (self.tokens, self.vectors):
+      raise InputError('only a dossier of which every part is known can be saved')
     metadata = {'dossier': SCHEMA, 'about': self.about, 'tensors': {
         name: {'digest': each.digest, 'shape': each.shape} for name, each in self.tensors.items()}}
     arrays = {f'sketch_{name}': x for name, x in self.sketch.items()}

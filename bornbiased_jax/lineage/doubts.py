@@ -24,8 +24,8 @@ def embedding_is_shared(base: Dossier, suspect: Dossier, shared: list[dict]) -> 
   """Whether the networks have an embedding or LM head in common, or a part of one."""
   if any(each['tensor'] in inventory.OF_TOKENS for each in shared):
     return True
-  both = base.tokens, suspect.tokens
-  return None not in both and input_is_shared(*both)
+  a, b = base.tokens, suspect.tokens
+  return a is not None and b is not None and input_is_shared(a, b)
 
 
 def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
@@ -41,8 +41,8 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     found['unit order'] = 'the units of both networks seem to be sorted'
   if min(map(features.repeated_share, (a, b))) > MOST_REPEATED:
     found['unit order'] = 'the units of both networks repeat each other'
-  if None not in (base.tensors, suspect.tensors) and inventory.zeros_agree(base.tensors,
-                                                                           suspect.tensors):
+  x, y = base.tensors, suspect.tensors
+  if x is not None and y is not None and inventory.zeros_agree(x, y):
     found['unit order'] = 'both networks have their zeros in the same places'
   return found
 

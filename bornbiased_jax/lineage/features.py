@@ -19,6 +19,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 from scipy import optimize, stats
 
@@ -75,9 +76,10 @@ def _vectors(config, blocks):
   return {name: unit(x) for name, x in found.items()}
 
 
-def turned(found: dict[str, jax.Array], change_DD: jax.Array) -> dict[str, jax.Array]:
+def turned(found: dict[str, jax.Array], change_DD: ArrayLike) -> dict[str, jax.Array]:
   """The `vectors` of a network carried back from a basis: x to x W', for `basis_change` W."""
-  D, change_DD = len(change_DD), jnp.asarray(change_DD, jnp.float32)
+  change_DD = jnp.asarray(change_DD, jnp.float32)
+  D = len(change_DD)
   with jax.default_matmul_precision('highest'):
     return {name: (x.reshape(*x.shape[:-1], -1, D) @ change_DD.T).reshape(x.shape)
             for name, x in found.items()}

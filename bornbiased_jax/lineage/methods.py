@@ -78,7 +78,7 @@ class Subject:
   @property
   def hidden(self) -> Fingerprint:
     """The network's answers to the probe."""
-    return self.dossier.tokens
+    return self.dossier.answers
 
   @functools.cached_property
   def logits(self) -> Fingerprint:

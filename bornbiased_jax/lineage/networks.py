@@ -72,8 +72,9 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises InputError as `load` does."""
   kind, place, _ = _locate(name)
-  loaders = {'preset': configs.get, 'run': checkpoint.load_config,
-             'transformers': huggingface.load_config}
+  loaders: dict[str, Callable[..., ModelConfig]] = {
+      'preset': configs.get, 'run': checkpoint.load_config,
+      'transformers': huggingface.load_config}
   return loaders[kind](place)
 
 
@@ -172,19 +173,19 @@ def compare_networks(base: str, suspect: str, probe: Probe,
     >>> lineage.compare_networks('tiny_gpt2:1', 'tiny_gpt2:2', probe)['verdict']
     'unrelated'
   """
-  known = [None if name.endswith('.npz') else load_config(name) for name in (base, suspect)]
-  if None not in known and known[0].width != known[1].width:
+  names = base, suspect
+  if any(name.endswith('.npz') for name in names):
+    return verdict.compare(*(dossier(name, probe, cache, on_batch=on_batch) for name in names))
+  known = [load_config(name) for name in names]
+  if known[0].width != known[1].width:
     return {'base': {'name': base}, 'suspect': {'name': suspect},
             **verdict.not_comparable(known[0].width, known[1].width)}
-  if None not in known and probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
+  if probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  if None in known:
-    return verdict.compare(*(dossier(name, probe, cache, on_batch=on_batch)
-                             for name in (base, suspect)))
-  networks = [_spread(name) for name in (base, suspect)]
+  networks = [_spread(name) for name in names]
   taken = [_kept(name, network, probe, cache, on_batch, dossiers.take, dossiers.load)
-           for name, network in zip((base, suspect), networks, strict=True)]
-  heard, fit = witnesses.hear_aligned(*networks, vector_probe(known[0], probe))
+           for name, network in zip(names, networks, strict=True)]
+  heard, fit = witnesses.hear_aligned(networks[0], networks[1], vector_probe(known[0], probe))
   report = verdict.compare(*taken, aligned=heard, embedding_fit=fit)
   if report['verdict'] == 'related':
     seeds = {seed_of(config, each.sketch) for config, each in zip(known, taken, strict=True)}

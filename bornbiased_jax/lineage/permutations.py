@@ -88,7 +88,7 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
                           np.diagonal(matrix_DD), int(degenerate.sum()), leak)
 
 
-def diagonal_moments(matrix_DD):
+def diagonal_moments(matrix_DD: np.ndarray) -> tuple[float, float, float]:
   """The mean of the diagonal of [D, D], and that mean's mean and std over permutations.
 
   All permutations of the columns count (Hoeffding 1951): E = mean(M) and

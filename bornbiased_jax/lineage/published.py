@@ -14,6 +14,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 from scipy import stats
 
@@ -64,7 +65,7 @@ def default_k(width: int) -> int:
   return round(width * 400 / 768) if width <= 768 else round(width / 10)
 
 
-def published_test(hidden_a: jax.Array, hidden_b: jax.Array, *, k: int | None = None,
+def published_test(hidden_a: ArrayLike, hidden_b: ArrayLike, *, k: int | None = None,
                    side: str = 'low', subset: str = 'coset', softmax: str = 'softmax',
                    seed: int = 0, null: list[np.ndarray] | None = None) -> PublishedResult:
   """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
@@ -104,7 +105,8 @@ def published_test(hidden_a: jax.Array, hidden_b: jax.Array, *, k: int | None = 
     null = null_taus(n, D, k=k, side=side, subset=subset, softmax=softmax, seed=seed)
   tau_S, dimensions_S = _valid(_taus(hidden_a, hidden_b, *options))
   if len(tau_S) < 2:
-    return PublishedResult(*[math.nan] * 5, tau_S, dimensions_S)
+    nan = math.nan
+    return PublishedResult(nan, nan, nan, nan, nan, tau_S, dimensions_S)
   p_values = lambda noise_tau: [stats.ttest_ind(tau_S, noise_tau, alternative='greater').pvalue,
                                 stats.mannwhitneyu(tau_S, noise_tau, alternative='greater').pvalue]
   with warnings.catch_warnings():

@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.errors import InputError
@@ -23,8 +24,8 @@ from bornbiased_jax.lineage.permutations import (
 ROUNDING = 1e-5
 
 
-def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
-                    shared_input: jax.Array | None = None, *, kendall: bool = False,
+def calibrated_test(hidden_a: ArrayLike, hidden_b: ArrayLike,
+                    shared_input: ArrayLike | None = None, *, kendall: bool = False,
                     num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> CalibratedResult:
   """Tests whether two networks agree dimension by dimension, beyond what a shared input causes.
 
@@ -70,8 +71,8 @@ def calibrated_test(hidden_a: jax.Array, hidden_b: jax.Array,
   return permutation_test(matrix_DD, num_permutations, seed, leak)
 
 
-def channel_correlations(hidden_a: jax.Array, hidden_b: jax.Array,
-                         shared_input: jax.Array | None = None, *,
+def channel_correlations(hidden_a: ArrayLike, hidden_b: ArrayLike,
+                         shared_input: ArrayLike | None = None, *,
                          kendall: bool = False) -> tuple[np.ndarray, float]:
   """Steps 1 and 2 of `calibrated_test`: the matrix M [D, D], and the leak of a shared input."""
   hidden_a, hidden_b = _checked(hidden_a, hidden_b)
@@ -166,7 +167,7 @@ def unit_ranks(x_ND: jax.Array) -> jax.Array:
   return rank_ND / jnp.linalg.norm(rank_ND, axis=0, keepdims=True)
 
 
-def _checked(a, b):
+def _checked(a, b) -> tuple[jax.Array, jax.Array]:
   a, b = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
   if a.ndim != 2 or a.shape != b.shape:
     raise InputError(f'answers of shapes {list(a.shape)} and {list(b.shape)} cannot be compared; '

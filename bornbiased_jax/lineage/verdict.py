@@ -74,12 +74,11 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
     >>> lineage.compare(network, network, num_permutations=99_999)['verdict']
     'related'
   """
-  known = base.tokens or base.vectors
   report = {
       'schema': SCHEMA, 'verdict': None, 'reasons': [], 'p_value': None, 'witnesses': [],
       'doubts': [], 'shared_tensors': [], 'detectable': None, 'embedding_fit': embedding_fit,
-      'sequences': len(known.hidden_ND), 'width': base.width, 'alpha': alpha,
-      'probe': known.metadata['probe'], 'base': base.about, 'suspect': suspect.about}
+      'sequences': len(base.answers.hidden_ND), 'width': base.width, 'alpha': alpha,
+      'probe': base.answers.metadata['probe'], 'base': base.about, 'suspect': suspect.about}
   if base.width != suspect.width:
     return report | not_comparable(base.width, suspect.width)
   heard = witnesses.hear(base, suspect, num_permutations) | (aligned or {})
@@ -127,15 +126,20 @@ def familywise_log10_p(heard: Testimony) -> float | None:
 
   None if none of them has been heard.
   """
-  log10_p = [heard[name].log10_p for name in ACCUSERS if _spoke(heard, name)]
+  log10_p = [result.log10_p for result in _results(heard, ACCUSERS)]
   return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
 
 
 def detectable(heard: Testimony, alpha: float) -> float | None:
   """The mean likeness that the most powerful witness finds with 95 % probability."""
-  found = [heard[name] for name in ('unit order', 'tokens', 'vectors') if _spoke(heard, name)]
+  found = _results(heard, ('unit order', 'tokens', 'vectors'))
   reach = stats.norm.isf(alpha) + stats.norm.isf(0.05)
   return min((each.statistic + (reach - each.z) * each.null_std for each in found), default=None)
+
+
+def _results(heard: Testimony, names: tuple[str, ...]) -> list[CalibratedResult]:
+  found = [heard.get(name) for name in names]
+  return [result for result in found if isinstance(result, CalibratedResult)]
 
 
 def _spoke(heard, name):

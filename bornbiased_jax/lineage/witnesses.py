@@ -104,7 +104,7 @@ def _heard(test: Callable[[], CalibratedResult]) -> CalibratedResult | str:
     return str(error)
 
 
-def _sketches(base, suspect):
+def _sketches(base: Dossier, suspect: Dossier) -> tuple[dict, dict]:
   if base.sketch is None or suspect.sketch is None:
     raise InputError('the weights of one of the networks are not known')
   return base.sketch, suspect.sketch
@@ -121,7 +121,7 @@ def answers(kind: str, base: Fingerprint, suspect: Fingerprint,
     matrix_DD, leak = correlated(base, suspect)
   except InputError as error:
     return {kind: str(error)}
-  found = {kind: permutation_test(matrix_DD, num_permutations, leak=leak)}
+  found: Testimony = {kind: permutation_test(matrix_DD, num_permutations, leak=leak)}
   if kind == 'tokens':
     found['tokens, any sign'] = permutation_test(matrix_DD**2, num_permutations)
   return found

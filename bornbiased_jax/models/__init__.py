@@ -16,3 +16,8 @@ from bornbiased_jax.models.loss import next_token_loss, token_losses
 from bornbiased_jax.models.sampling import sample
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.models.transformer import READS, Transformer, head_of, read
+
+__all__ = (
+    'forward_flops', 'matmul_rate', 'init_params', 'next_token_loss', 'token_losses', 'sample',
+    'make_mesh', 'READS', 'Transformer', 'head_of', 'read',
+)

@@ -56,7 +56,7 @@ def rotate(x_BTHK: jax.Array, theta: float, first_position: int = 0) -> jax.Arra
 
 
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
-                      first: jax.Array | None = None) -> jax.Array:
+                      first: int | jax.Array | None = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32.
 
   Args:

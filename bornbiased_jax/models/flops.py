@@ -3,6 +3,7 @@
 Together they give the least time that a forward pass can take.
 """
 
+from collections.abc import Callable
 import functools
 import time
 
@@ -39,7 +40,7 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
   return 2 * (blocks + num_logits * config.width * config.vocab_size)
 
 
-def matmul(dtype: str):
+def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
   """A large matrix product, as a function to be timed, and its number of FLOPs.
 
   Its rate is the most that the device reaches on real matrices.

@@ -14,10 +14,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.transformer import Transformer
 
+Seed = int | np.integer | np.ndarray | jax.Array
 EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
 
 
-def as_seed(seed) -> np.uint32 | jax.Array:
+def as_seed(seed: Seed) -> np.uint32 | np.ndarray | jax.Array:
   """A seed as uint32.
 
   Integer arrays, traced ones included, are only cast; their values are not checked.
@@ -32,7 +33,7 @@ def as_seed(seed) -> np.uint32 | jax.Array:
   return np.uint32(seed)
 
 
-def stream_key(purpose: str, seed) -> jax.Array:
+def stream_key(purpose: str, seed: Seed) -> jax.Array:
   """The PRNG key that a seed gives for one purpose, such as 'network' or 'probe'.
 
   Different purposes share no randomness: network 42 and probe 42 are independent.
@@ -40,7 +41,7 @@ def stream_key(purpose: str, seed) -> jax.Array:
   return jax.random.fold_in(jax.random.key(zlib.crc32(purpose.encode())), as_seed(seed))
 
 
-def draw_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
+def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = None) -> dict:
   """`init_params` for use inside jit, vmap or lax.map, where seeds may be traced."""
   # Parameters have the same shapes for every input, so that the smallest will do.
   tokens_BT = jnp.zeros((1, 1), jnp.int32)
@@ -56,7 +57,7 @@ def draw_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
 _draw_jitted = jax.jit(draw_params, static_argnums=0)
 
 
-def init_params(config: ModelConfig, seed, embedding_seed=None) -> dict:
+def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = None) -> dict:
   """The parameters of the random network with this seed (appendix B.1).
 
   Embeddings are drawn from N(0, config.embedding_std²) and linear layers from

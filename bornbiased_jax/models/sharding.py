@@ -4,6 +4,8 @@ The model's code says nothing about devices. `jax.jit` with these shardings does
 rest, communication between devices included.
 """
 
+from typing import Any
+
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -61,7 +63,7 @@ def batch_shards(mesh: Mesh | None) -> int:
   return mesh.shape['data'] * mesh.shape['fsdp'] if mesh else 1
 
 
-def shardings(mesh: Mesh | None, tree) -> dict:
+def shardings(mesh: Mesh | None, tree: Any) -> Any:
   """The sharding of every leaf of a tree: parameters, or what is named like them.
 
   Optimizer state, for example, repeats the names of the parameters in its paths. A
@@ -85,7 +87,7 @@ def shardings(mesh: Mesh | None, tree) -> dict:
   return jax.tree_util.tree_map_with_path(shard, tree)
 
 
-def abstract(mesh: Mesh | None, tree):
+def abstract(mesh: Mesh | None, tree: Any) -> Any:
   """Each leaf as a jax.ShapeDtypeStruct with its shape, type and sharding (`shardings`)."""
   describe = lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
   return jax.tree.map(describe, tree, shardings(mesh, tree))

@@ -8,6 +8,7 @@ layer in between. So `query_BTHK` has shape [B, T, H, K].
 
 from collections.abc import Callable
 import functools
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -71,7 +72,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> models.read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
-  return Transformer(config, attend).apply({'params': params}, inputs, names, method='read')
+  model: Any = Transformer(config, attend)
+  return model.apply({'params': params}, inputs, names, method='read')
 
 
 def head_of(config: ModelConfig, params: dict) -> jax.Array:

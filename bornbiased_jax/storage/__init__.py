@@ -9,3 +9,7 @@
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.checkpoint import Writer, load_config, load_params, steps
 from bornbiased_jax.storage.digests import digest, leaf_digests
+
+__all__ = (
+    'huggingface', 'Writer', 'load_config', 'load_params', 'steps', 'digest', 'leaf_digests',
+)

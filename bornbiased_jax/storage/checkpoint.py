@@ -8,10 +8,10 @@ A folder is renamed to its step when the save is complete. What a killed save
 leaves behind has another name and is never read.
 """
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import gc
-import itertools
 import logging as pylogging
 import os
 from pathlib import Path
@@ -163,7 +163,7 @@ def _some_steps(directory):
   return there
 
 
-def restore(directory: str | os.PathLike, abstract,
+def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
             candidates: list[int] | None = None) -> tuple[dict, dict]:
   """Restores the latest checkpoint that is whole. A warning names each damaged one.
 
@@ -179,15 +179,15 @@ def restore(directory: str | os.PathLike, abstract,
   Raises:
     InputError: there is no checkpoint, or none of the candidates is whole.
   """
-  wanted = sorted(candidates or _some_steps(directory), reverse=True)
-  for step, previous in itertools.zip_longest(wanted, wanted[1:]):
-    try:
-      return _restore_step(Path(directory).expanduser().absolute(), step, abstract)
-    except _Damaged as damage:
-      message = f'{directory}: step {step} is damaged ({damage})'
-      if previous is None:
-        raise InputError(message) from damage
-      logging.warning('%s; using step %d', message, previous)
+  step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
+  try:
+    return _restore_step(Path(directory).expanduser().absolute(), step, abstract)
+  except _Damaged as damage:
+    message = f'{directory}: step {step} is damaged ({damage})'
+    if not earlier:
+      raise InputError(message) from damage
+  logging.warning('%s; using step %d', message, earlier[0])
+  return restore(directory, abstract, earlier)
 
 
 class _Damaged(Exception):
@@ -268,5 +268,6 @@ def config_of(metadata: dict) -> ModelConfig:
 
 def as_metadata(**parts: Any) -> dict:
   """The parts of a run as JSON for `Writer.save`; dataclasses become dicts."""
-  return {name: dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part
+  return {name: dataclasses.asdict(part)
+          if dataclasses.is_dataclass(part) and not isinstance(part, type) else part
           for name, part in parts.items()}

@@ -34,7 +34,8 @@ _HEADS = ('lm_head.weight', 'embed_out.weight')
 _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
 
 
-def load(path, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+def load(path: str | os.PathLike,
+         mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
   """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or (sequential) GPT-NeoX checkpoint.
 
   The names, shapes and types of all tensors are checked before any memory is
@@ -65,7 +66,7 @@ def load(path, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict
     groups = list(_groups(config, family, shapes))
     placed = _placed(mesh, shapes)
     _check(path, tensors, groups, family)
-    params = {}
+    params: dict[str, jax.Array] = {}
     for group in groups:
       leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
       for name, index in group.stored():
@@ -82,7 +83,7 @@ def _placed(mesh, shapes):
   return flatten_dict(sharding.shardings(mesh, unflatten_dict(leaves, sep='/')), sep='/')
 
 
-def load_config(path) -> ModelConfig:
+def load_config(path: str | os.PathLike) -> ModelConfig:
   """The configuration alone; raises InputError as `load` does."""
   return _config(Path(path))[0]
 
@@ -94,7 +95,7 @@ def _config(path):
   return read_config(path / 'config.json')
 
 
-def save(path, config: ModelConfig, params: dict) -> None:
+def save(path: str | os.PathLike, config: ModelConfig, params: dict) -> None:
   """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
 
   The directory appears complete or not at all. It does not say how weights were

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 import reprlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,7 +152,7 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200
 
 
-def show(value) -> str:
+def show(value: Any) -> str:
   """A value from somebody's file, shortened and escaped so that it fits on one line."""
   return _REPR.repr(str(value) if isinstance(value, Exception) else value)
 

@@ -10,3 +10,7 @@
 from bornbiased_jax.training.loop import train
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import Recipe, TrainState, ensemble_step, init_state, train_step
+
+__all__ = (
+    'train', 'Run', 'Recipe', 'TrainState', 'ensemble_step', 'init_state', 'train_step',
+)

@@ -101,7 +101,7 @@ def evaluate(run: Run, params: dict) -> np.ndarray:
   windows_NT = _validation_windows(run)
   part_size = run.recipe.batch_size // run.recipe.accumulation
   loss_of = _compiled_loss(run.config, _attend(run), run.together)
-  total = 0.0
+  total: np.ndarray = np.zeros(())
   for first in range(0, len(windows_NT), part_size):
     part_NT = windows_NT[first:first + part_size]
     tokens_NT = _spread(run, lambda rows, part_NT=part_NT: part_NT[rows], len(part_NT))

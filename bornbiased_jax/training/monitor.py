@@ -36,8 +36,10 @@ class Monitor:
     self._paths = [directory / 'metrics.jsonl' for directory in directories]
     self._tokens_per_step, self._utilization = tokens_per_step, utilization
     # A step's metrics that are still on the device, and when those before them arrived.
-    self._pending, self._clock = None, None
-    self._lines, self._seconds = [[] for _ in directories], []
+    self._pending: tuple[int, dict[str, jax.Array]] | None = None
+    self._clock: float | None = None
+    self._lines: list[list[dict]] = [[] for _ in directories]
+    self._seconds: list[float] = []
     self._is_first = jax.process_index() == 0
     if self._is_first:
       for path in self._paths:

@@ -193,7 +193,7 @@ def _refuse_other_network(run, seed, directory, metadata):
 
 def _refuse_other_model(run, directory, config: ModelConfig):
   """Networks of equal shapes may still differ, for example in their activation."""
-  free = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
+  free: tuple[str, ...] = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
   # An intervention may begin or end here, unless it has parameters of its own.
   if 'rmsnorm' not in (config.intervention, run.config.intervention):
     free += 'intervention', 'intervention_position', 'intervention_strength'

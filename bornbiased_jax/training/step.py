@@ -14,7 +14,7 @@ import optax
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, sharding
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.initialization import Seed, draw_params
 from bornbiased_jax.models.loss import next_token_loss
 
 
@@ -99,7 +99,7 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
                   weight_decay=recipe.weight_decay, mask=decays))
 
 
-def init_state(config: ModelConfig, recipe: Recipe, seed) -> TrainState:
+def init_state(config: ModelConfig, recipe: Recipe, seed: Seed) -> TrainState:
   """The state before the first step of the network that `seed` is."""
   return start_from(recipe, draw_params(config, seed))
 
