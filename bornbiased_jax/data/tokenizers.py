@@ -85,7 +85,7 @@ def load(name: str) -> Tokenizer:
   Args:
     name: one of
       - 'bytes': the 256 bytes of UTF-8, and one more id for the end of a document;
-      - the path of a SentencePiece `.model` file;
+      - the path of a SentencePiece `.model` file, or a folder with a tokenizer.model;
       - for GPT-2's BPE, a folder that holds encoder.json and vocab.bpe, or
         vocab.json and merges.txt, each possibly as .xz; or the paths of these
         two files, joined by a comma.
@@ -96,13 +96,15 @@ def load(name: str) -> Tokenizer:
   """
   if name == 'bytes':
     return Tokenizer('bytes', 257, 256, _bytes_ids, lambda ids: bytes(ids).decode(errors='replace'))
+  path = Path(name).expanduser()
+  if path.is_dir():
+    model = path / 'tokenizer.model'
+    return _sentencepiece(model) if model.is_file() else _gpt2(*_gpt2_files(path))
   paths = [Path(part).expanduser() for part in str(name).split(',')]
-  if len(paths) == 1 and paths[0].suffix == '.model':
-    return _sentencepiece(paths[0])
+  if len(paths) == 1 and path.suffix == '.model':
+    return _sentencepiece(path)
   if len(paths) == 2:
     return _gpt2(*sorted(paths, key=lambda path: '.json' not in path.suffixes))
-  if len(paths) == 1 and paths[0].is_dir():
-    return _gpt2(*_gpt2_files(paths[0]))
   raise InputError(f"no tokenizer {str(name)!r}: give 'bytes', a SentencePiece .model file, "
                    "or a folder with GPT-2's encoder.json and vocab.bpe")
 
@@ -157,8 +159,8 @@ def _gpt2_files(directory):
              for pattern in patterns]
     if all(found):
       return [paths[0] for paths in found]
-  raise InputError(f'{directory} has no GPT-2 tokenizer: encoder.json and vocab.bpe, or vocab.json '
-                   'and merges.txt; a SentencePiece tokenizer is named by its .model file')
+  raise InputError(f"{directory} has no tokenizer that can be read: neither SentencePiece's "
+                   "tokenizer.model nor GPT-2's vocab.json and merges.txt")
 
 
 def _gpt2_ranks(encoder, end_id, merges):

@@ -15,6 +15,7 @@ import json
 import os
 from pathlib import Path
 import shutil
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -57,7 +58,7 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
     >>> params['embedding'].shape
     (2048, 128)
   """
-  kind, place, number = _locate(name)
+  kind, place, number = locate(name)
   if kind == 'run':
     return checkpoint.load_params(place, number, mesh)
   if kind == 'transformers':
@@ -71,15 +72,20 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
 
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises InputError as `load` does."""
-  kind, place, _ = _locate(name)
+  kind, place, _ = locate(name)
   loaders: dict[str, Callable[..., ModelConfig]] = {
       'preset': configs.get, 'run': checkpoint.load_config,
       'transformers': huggingface.load_config}
   return loaders[kind](place)
 
 
-def _locate(name):
-  """('preset', its name, seed), ('run', directory, step | None) or ('transformers', path, None)."""
+def locate(name: str) -> tuple[str, str, Any]:
+  """What the name of a network means; raises InputError if it names none.
+
+  Returns:
+    ('preset', its name, seed), ('run', directory, step | None) or
+    ('transformers', directory, None).
+  """
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
@@ -87,12 +93,12 @@ def _locate(name):
     return 'preset', preset, int(seed)
   directory, step = _split(name)
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
-    return 'transformers', directory, None
+    return 'transformers', str(directory), None
   if not directory.is_dir():
     raise InputError(f'{name}: no such network; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
-  return 'run', directory, step
+  return 'run', str(directory), step
 
 
 def _split(name):

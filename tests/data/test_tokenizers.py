@@ -1,6 +1,5 @@
 """Tokenizers give the ids of other implementations, and every mistake is told in one line."""
 
-import io
 import json
 import lzma
 import os
@@ -12,45 +11,15 @@ import pytest
 
 from bornbiased_jax.data import text, tokenizers
 from bornbiased_jax.errors import InputError
+from small_tokenizers import PROSE, UNICODE, train_sentencepiece, write_gpt2
 
 DATA = Path(os.environ.get('BORNBIASED_DATA', Path(__file__).parents[3] / 'shared' / 'data'))
 real = pytest.mark.skipif(not DATA.exists(), reason='BORNBIASED_DATA names no folder')
-PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\n\n\nand so on, "
-         "we've the theatre there (then).\r\nNaïve café — Ünïcödé, "
-         '日本語のテキスト, Русский текст, עברית, العربية 👩‍👩‍👧‍👦 '
-         'e\u0301 \u00a0\u2003 end ')
-UNICODE = ['', ' ', 'a', ' leading and trailing ', '\n\n\t', 'naïve café', '日本語のテキスト',
-           '👩‍👩‍👧‍👦🏳️‍🌈',
-           'e\u0301\u200b\ufeff', 'nul \0 byte', '\x85\u2028\u2029', 'עברית العربية', '𝔘𝔫𝔦',
-           '<|endoftext|> </s> <s> [INST]', PROSE]
 
 
 @pytest.fixture(scope='module')
 def gpt2_folder(tmp_path_factory):
-  """A small vocabulary in GPT-2's format, merged by hand."""
-  folder = tmp_path_factory.mktemp('gpt2')
-  merges = [('t', 'h'), ('th', 'e'), ('Ġ', 'the'), ('e', 'r'), ('e', 'n'), ('Ġ', 'Ġ'),
-            ('r', 'e'), ('1', '2'), ("'", 's'), ('Ġ', 'a'), ('l', 'l'), ('Ċ', 'Ċ'),
-            ('Ã', '©'), ('en', 'd')]
-  letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 324))]
-  tokens = letters + [''.join(pair) for pair in merges]
-  encoder = {token: i for i, token in enumerate([*tokens, '<|endoftext|>'])}
-  (folder / 'encoder.json').write_text(json.dumps(encoder))
-  (folder / 'vocab.bpe').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, merges)) + '\n')
-  return folder
-
-
-def train_sentencepiece(folder, **options):
-  sentencepiece = pytest.importorskip('sentencepiece')
-  model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(**dict(
-      sentence_iterator=iter(PROSE.split('\n') * 20), model_writer=model, vocab_size=400,
-      model_type='bpe', byte_fallback=True, normalization_rule_name='identity',
-      remove_extra_whitespaces=False,
-      character_coverage=0.98, hard_vocab_limit=False, minloglevel=2) | options)
-  path = folder / 'small.model'
-  path.write_bytes(model.getvalue())
-  return path
+  return write_gpt2(tmp_path_factory.mktemp('gpt2'))
 
 
 @pytest.fixture(scope='module')
@@ -142,6 +111,11 @@ def test_sentencepiece_is_what_the_package_says(model_path):
   assert (tokenizer.vocab_size, tokenizer.end_id) == (reference.vocab_size(), reference.eos_id())
 
 
+def test_sentencepiece_in_a_folder(model_path, tmp_path):
+  (tmp_path / 'tokenizer.model').write_bytes(model_path.read_bytes())
+  assert tokenizers.load(str(tmp_path)).name == tokenizers.load(str(model_path)).name
+
+
 def assert_parts_have_the_ids_of_the_whole(tokenizer):
   """Asserts it for every place at which a reader may cut."""
   whole = tokenizer.encode(PROSE).tolist()
@@ -202,7 +176,7 @@ def write(folder, name, content):
 @pytest.mark.parametrize('make, message', [
     (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a SentencePiece .model file"),
     (lambda folder: 'a,b,c', 'no tokenizer'),
-    (lambda folder: str(folder), 'has no GPT-2 tokenizer'),
+    (lambda folder: str(folder), 'has no tokenizer that can be read'),
     (lambda folder: str(folder / 'none.model'),
      'cannot read the tokenizer .*none.model: No such file'),
     (lambda folder: write(folder, 'a.model', b''), 'a.model is not a SentencePiece model'),

@@ -1,0 +1,117 @@
+"""Continues a text with a network, one token after another.
+
+    python -m experiments.sample results/pretrain_laptop/seed_42 --prompt='To be, or not'
+    python -m experiments.sample my_llama/ --prompt='The capital of France is' --temperature=0
+    python -m experiments.sample tiny_gpt2:42 --tokenizer=none --prompt='5 7 11'
+
+A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
+another one), a transformers directory (safetensors), or PRESET:SEED for a random network.
+
+The tokenizer of a run on bytes is known, and so is that of a directory with a SentencePiece
+tokenizer.model, or with GPT-2's vocab.json and merges.txt. Any other is given as --tokenizer. With
+--tokenizer=none the prompt is token ids, and ids are printed.
+
+Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
+goes on with another one. Every token costs a forward pass over the whole text.
+"""
+
+from absl import flags
+import jax
+import numpy as np
+
+from bornbiased_jax import lineage, models
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data import Tokenizer, tokenizers
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.networks import load_config, locate
+from bornbiased_jax.storage import checkpoint
+from experiments.shared import command_line
+from experiments.shared.command_line import Setting, flagged
+from experiments.shared.parsing import number, whole
+
+
+def utf8(text: str) -> str:
+  """The text; raises InputError for bytes of a command line that are none."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    raise InputError(f'{text!a} is not UTF-8') from None
+  return text
+
+
+SETTINGS = {
+    'prompt': Setting(utf8, 'text to begin with; if empty, a document begins (default: empty)'),
+    'num_tokens': Setting(lambda text: whole(text, 1, 2**20), 'tokens to add (default: 200)'),
+    'temperature': Setting(number, 'divides the logits; 1 draws from the probabilities of the '
+                                   'network, 0 takes the likeliest token (default: 1)'),
+    'seed': Setting(lambda text: whole(text, 0), 'seed of what is drawn (default: 0)'),
+    'tokenizer': Setting(str, "'bytes', a SentencePiece .model file, a folder with one or with "
+                              "GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not "
+                              "given, the network's own"),
+}
+
+
+def main(*words):
+  if len(words) != 1:
+    raise InputError('give one network: RUN, RUN@STEP, a transformers directory, or PRESET:SEED')
+  given = {name: flagged(name, setting.parse, flags.FLAGS[name].value)
+           for name, setting in SETTINGS.items() if flags.FLAGS[name].value is not None}
+  print(continued(words[0], **given))
+
+
+def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
+              seed: int = 0, tokenizer: str | None = None) -> str:
+  """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids.
+
+  Raises:
+    InputError: there is no such network or tokenizer, or the prompt cannot be read.
+  """
+  config = load_config(name)
+  known = None if tokenizer == 'none' else flagged('tokenizer', tokenizer_of, name, tokenizer)
+  ids = flagged('prompt', ids_of, prompt, config, known)
+  config, params = lineage.load(name)
+  added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
+                        known.vocab_size if known else None)
+  ids = np.concatenate([ids, added[0]])
+  return known.decode(ids) if known else ' '.join(map(str, ids))
+
+
+def tokenizer_of(name: str, given: str | None) -> Tokenizer:
+  """The tokenizer that is given for a network, or else the one that it is known to have."""
+  kind, place, _ = locate(name)
+  trained = trained_with(place) if kind == 'run' else 'unknown'
+  known = place if kind == 'transformers' else 'bytes' if trained == 'bytes' else None
+  if not (given or known):
+    raise InputError(f"is missing: that of {name} is {trained}; give its files, or 'none' for "
+                     'token ids')
+  found = tokenizers.load(given or known)
+  if trained not in ('unknown', found.name):
+    raise InputError(f'{name} was trained with {trained}, and this is {found.name}')
+  return found
+
+
+def trained_with(run: str) -> str:
+  """The name of the tokenizer whose ids a run was trained on, as its checkpoints record it."""
+  metadata, _ = checkpoint.restore(run, lambda metadata: {})
+  return (metadata.get('data') or {}).get('tokenizer', 'unknown')
+
+
+def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None) -> np.ndarray:
+  """Ids [T] of a prompt. An empty one is the end of the document before."""
+  if tokenizer is None:
+    ids = [whole(word, 0, config.vocab_size - 1) for word in prompt.split()]
+    if not ids:
+      raise InputError('is missing: token ids, for instance 5 7 11')
+    return np.array(ids)
+  ids = tokenizer.encode(prompt)
+  ids = ids if ids.size else np.array([tokenizer.end_id])
+  if ids.max() >= config.vocab_size:
+    raise InputError(f'{prompt!r} has id {ids.max()} of tokenizer {tokenizer.name}, and the '
+                     f'network only {config.vocab_size} ids; give its own --tokenizer')
+  return ids
+
+
+if __name__ == '__main__':
+  for flag, setting in SETTINGS.items():
+    flags.DEFINE_string(flag, None, setting.help)
+  command_line.launch(main, __doc__, tuple(SETTINGS), takes_words=True)

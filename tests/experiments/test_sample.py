@@ -1,0 +1,137 @@
+"""The program that continues a text: every kind of network and tokenizer, and mistakes."""
+
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import lineage
+from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import init_params, sample
+from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.training import loop
+from experiments.sample import continued
+from small_networks import LLAMA
+from small_tokenizers import train_sentencepiece, write_gpt2
+import tiny_runs
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A network trained on bytes for a moment."""
+  directory, text = tmp_path_factory.mktemp('run'), corpus.load('tinyshakespeare')
+  config = dataclasses.replace(tiny_runs.CONFIG, vocab_size=text.vocab_size)
+  loop.train(tiny_runs.run(directory, config=config, data=text, validation=text,
+                           recipe=dict(num_steps=3)))
+  return f'{directory}/seed_3'
+
+
+def command(*arguments):
+  return subprocess.run([sys.executable, '-m', 'experiments.sample', *arguments],
+                        capture_output=True, text=True)
+
+
+def as_text(ids):
+  return b''.join(b'<|endoftext|>' if id_ == 256 else bytes([id_])
+                  for id_ in ids).decode(errors='replace')
+
+
+@pytest.mark.parametrize('step', [None, 0])
+def test_a_run_goes_on_in_bytes(run, step):
+  config, params = checkpoint.load_params(run, step)
+  prompt = list('naïve'.encode())
+  added, = np.asarray(sample(config, params, np.array([prompt]), 60, jax.random.key(5), 1.5))
+  written = continued(run if step is None else f'{run}@{step}', 'naïve', 60, 1.5, 5)
+  assert written == as_text([*prompt, *added]) and '\ufffd' in written
+  assert written != continued(run, 'naïve', 60, 1.5, 6)
+
+
+def test_the_command(run):
+  done = command(run, '--prompt=To be', '--num_tokens=7', '--temperature=0')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == continued(run, 'To be', 7, 0.0) + '\n' and done.stdout.startswith('To be')
+  assert not done.stderr
+
+
+def test_an_empty_prompt_begins_a_document(run):
+  config, params = checkpoint.load_params(run)
+  added, = np.asarray(sample(config, params, np.array([[256]]), 10, KEY))
+  assert continued(run, num_tokens=10) == as_text([256, *added])
+
+
+@pytest.mark.parametrize('kind', ['sentencepiece', 'gpt2'])
+def test_a_directory_brings_its_tokenizer(kind, tmp_path):
+  """Its text is that of the ids below the tokenizer's vocabulary."""
+  pytest.importorskip({'gpt2': 'tiktoken'}.get(kind, kind))
+  config = dataclasses.replace(LLAMA, vocab_size=1000)
+  huggingface.save(tmp_path / 'model', config, init_params(config, 1))
+  if kind == 'gpt2':
+    write_gpt2(tmp_path / 'model')
+  else:
+    train_sentencepiece(tmp_path).rename(tmp_path / 'model/tokenizer.model')
+  tokenizer = tokenizers.load(str(tmp_path / 'model'))
+  prompt = tokenizer.encode('over the')
+  added, = np.asarray(sample(config, init_params(config, 1), prompt[None], 20, KEY,
+                             num_ids=tokenizer.vocab_size))
+  written = continued(str(tmp_path / 'model'), 'over the', 20)
+  assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
+
+
+def test_ids_without_a_tokenizer():
+  config, params = lineage.load('tiny_gpt2:3')
+  added, = np.asarray(sample(config, params, np.array([[5, 7]]), 6, KEY))
+  written = continued('tiny_gpt2:3', '5 7', 6, tokenizer='none')
+  assert written.split() == ['5', '7', *map(str, added)]
+  assert max(added) > 256
+
+
+@pytest.mark.parametrize('name, given, message', [
+    ('nowhere', {}, '^nowhere: no such network'),
+    ('tiny_gpt2:1', {}, '^--tokenizer: is missing: that of tiny_gpt2:1 is unknown; give its files'),
+    ('tiny_gpt2:1', dict(tokenizer='words'), "^--tokenizer: no tokenizer 'words'"),
+    ('tiny_gpt2:1', dict(tokenizer='none'), '^--prompt: is missing: token ids, for instance'),
+    ('tiny_gpt2:1', dict(tokenizer='none', prompt='5 2048'), "^--prompt: '2048' is not a whole"),
+    ('tiny_gpt2:1', dict(tokenizer='none', prompt='a'), "^--prompt: 'a' is not a whole number"),
+])
+def test_wrong_input_is_named(name, given, message):
+  with pytest.raises(InputError, match=message) as error:
+    continued(name, **given)
+  assert '\n' not in str(error.value)
+
+
+def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
+  pytest.importorskip('tiktoken')
+  gpt2 = tokenizers.load(str(write_gpt2(tmp_path)))
+  with pytest.raises(InputError, match=f'--tokenizer: .* with bytes, and this is {gpt2.name}$'):
+    continued(run, tokenizer=str(tmp_path))
+  small = dataclasses.replace(LLAMA, vocab_size=70)
+  huggingface.save(tmp_path / 'model', small, init_params(small, 1))
+  with pytest.raises(InputError, match='^--tokenizer: .*model has no tokenizer that can be read'):
+    continued(str(tmp_path / 'model'))
+  with pytest.raises(InputError, match="--prompt: 'zoo' has id 122 .* network only 70 ids"):
+    continued(str(tmp_path / 'model'), 'zoo', tokenizer='bytes')
+  writer = checkpoint.Writer(tmp_path / 'other')
+  writer.save(0, init_params(small, 1), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+      config=small, data=dict(tokenizer=gpt2.name)))
+  writer.close()
+  with pytest.raises(InputError, match=f'is missing: that of .*other is {gpt2.name}; give'):
+    continued(str(tmp_path / 'other'))
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ((), 'give one network: RUN'), (('a', 'b'), 'give one network: RUN'),
+    (('tiny_gpt2:1', '--num_tokens=0'), "--num_tokens: '0' is not a whole number"),
+    (('tiny_gpt2:1', '--temperature=-1'), "--temperature: '-1' is not a number"),
+    (('tiny_gpt2:1', b'--prompt=\xff'), "--prompt: '\\udcff' is not UTF-8"),
+])
+def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message):
+  done = command(*arguments)
+  assert done.returncode == 2 and not done.stdout
+  assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1

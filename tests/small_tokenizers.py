@@ -1,0 +1,41 @@
+"""Small tokenizers of every kind, made here, and texts that are hard for them."""
+
+import io
+import json
+
+import pytest
+
+PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\n\n\nand so on, "
+         "we've the theatre there (then).\r\nNaïve café — Ünïcödé, "
+         '日本語のテキスト, Русский текст, עברית, العربية 👩‍👩‍👧‍👦 '
+         'e\u0301 \u00a0\u2003 end ')
+UNICODE = ['', ' ', 'a', ' leading and trailing ', '\n\n\t', 'naïve café', '日本語のテキスト',
+           '👩‍👩‍👧‍👦🏳️‍🌈',
+           'e\u0301\u200b\ufeff', 'nul \0 byte', '\x85\u2028\u2029', 'עברית العربية', '𝔘𝔫𝔦',
+           '<|endoftext|> </s> <s> [INST]', PROSE]
+
+
+def write_gpt2(folder):
+  """A small vocabulary in GPT-2's format, merged by hand."""
+  merges = [('t', 'h'), ('th', 'e'), ('Ġ', 'the'), ('e', 'r'), ('e', 'n'), ('Ġ', 'Ġ'),
+            ('r', 'e'), ('1', '2'), ("'", 's'), ('Ġ', 'a'), ('l', 'l'), ('Ċ', 'Ċ'),
+            ('Ã', '©'), ('en', 'd')]
+  letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 324))]
+  tokens = letters + [''.join(pair) for pair in merges]
+  encoder = {token: i for i, token in enumerate([*tokens, '<|endoftext|>'])}
+  (folder / 'encoder.json').write_text(json.dumps(encoder))
+  (folder / 'vocab.bpe').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, merges)) + '\n')
+  return folder
+
+
+def train_sentencepiece(folder, **options):
+  sentencepiece = pytest.importorskip('sentencepiece')
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(**dict(
+      sentence_iterator=iter(PROSE.split('\n') * 20), model_writer=model, vocab_size=400,
+      model_type='bpe', byte_fallback=True, normalization_rule_name='identity',
+      remove_extra_whitespaces=False,
+      character_coverage=0.98, hard_vocab_limit=False, minloglevel=2) | options)
+  path = folder / 'small.model'
+  path.write_bytes(model.getvalue())
+  return path
