@@ -19,14 +19,21 @@ Four small modules serve all rooms: `errors`, `files`, `environment` and `plotti
 (2048, 128)
 """
 
-import importlib
+import importlib.util
+import sys
 
 __version__ = '0.1.0'
 _MODULES = ('analysis', 'configs', 'data', 'lineage', 'models', 'plotting', 'storage', 'training')
 
 
 def __getattr__(name):
-  # Imported when first asked for: whoever wants a configuration need not wait for orbax.
-  if name in _MODULES:
-    return importlib.import_module(f'{__name__}.{name}')
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  # Read when first used: whoever wants a configuration, or --help, need not wait for JAX.
+  if name not in _MODULES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  full_name = f'{__name__}.{name}'
+  if full_name not in sys.modules:
+    spec = importlib.util.find_spec(full_name)
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    sys.modules[full_name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[full_name])
+  return sys.modules[full_name]

@@ -1,4 +1,4 @@
-"""Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Proposition 2).
+"""Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Prop 2).
 
 MLP0(x) = W_2 f(W_1 x) is stacked with the same weights for every activation f.
 With ReLU, independent inputs grow alike from layer to layer as Proposition 2

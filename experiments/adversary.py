@@ -1,4 +1,4 @@
-"""Can the verdict be fooled? Builds networks as an adversary would, and judges every pair of them.
+"""Can the verdict be fooled? Judges all pairs of networks made as by an adversary.
 
     python -m experiments.adversary
 
@@ -20,7 +20,7 @@ from collections import Counter
 
 from matplotlib.ticker import NullLocator
 import numpy as np
-from scipy import stats
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
@@ -126,8 +126,8 @@ def draw_witness(ax, name, rows):
     ax.plot(z, [i] * len(z), '|', markersize=7,
             color=plotting.COLORS[0 if row['truth'] == 'unrelated' else 1])
   if WITNESSES[name].accuses:
-    ax.axvline(stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black', linestyle='--',
-               linewidth=0.8)
+    ax.axvline(scipy.stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black',
+               linestyle='--', linewidth=0.8)
   ax.axvline(0, color='black', linewidth=0.8)
   ax.set_xscale('symlog', linthresh=5)
   ax.set_xticks((-50, -5, 0, 5, 50), ('−50', '−5', '0', '5', '50'))

@@ -1,4 +1,4 @@
-"""Attention amplifies what MLPs have made common (Table 3, Proposition 4).
+"""Attention amplifies what MLPs have made common (Table 3, Prop 4).
 
 Independent inputs have cosine 1/pi after one ReLU MLP0 that they share. A second
 MLP0 raises it to 0.49. Attn0, which averages the T tokens of a sequence, instead

@@ -1,4 +1,4 @@
-"""Shows when attention sinks arise, and what a model loses without them (Fig 12, Table 7).
+"""When do attention sinks arise, and what do models lose without (Fig 12, Table 7)?
 
     python -m experiments.attention_sink --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
     python -m experiments.attention_sink my_llama/ --tokenizer=my_llama/tokenizer.model \\

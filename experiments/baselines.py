@@ -1,4 +1,4 @@
-"""Compares SeedPrint with the other fingerprints on networks of known lineage (Tables 5, 6, 8, 12).
+"""SeedPrint beside other fingerprints, on known lineages (Tables 5, 6, 8 and 12).
 
     python -m experiments.baselines --study=results/training_study_laptop
 

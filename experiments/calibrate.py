@@ -1,4 +1,4 @@
-"""How often does each test call unrelated networks related? Compares all pairs of many networks.
+"""How often does each test call unrelated networks related?
 
 A test at level alpha should accuse a fraction alpha of unrelated pairs.
 
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
@@ -179,7 +179,8 @@ def measure(prints, settings) -> dict:
   shared = all(input_is_shared(each, prints[0]) for each in prints)
   unprojected_P = pairwise_z(hidden_SND)
   z_P = pairwise_z(*project(hidden_SND, prints[0].input_ND)) if shared else unprojected_P
-  p_values = {'calibrated': stats.norm.sf(z_P), 'unprojected': stats.norm.sf(unprojected_P)}
+  p_values = {'calibrated': scipy.stats.norm.sf(z_P),
+              'unprojected': scipy.stats.norm.sf(unprojected_P)}
   p_values |= published_p_values(hidden_SND[:settings.published_seeds], settings.k)
   return {'input_shared': shared,
           'published_networks': min(len(prints), settings.published_seeds),

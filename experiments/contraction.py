@@ -1,4 +1,4 @@
-"""Inputs contract towards one direction, and that direction is the preference (Fig 2).
+"""Inputs contract towards one direction, which is the preference (Fig 2).
 
 The last-token representations of unrelated random sequences become more alike
 with every layer of a random GPT-2. In a LLaMA they hardly do, because its gated

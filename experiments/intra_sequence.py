@@ -1,4 +1,4 @@
-"""Attention makes positions of a sequence alike and the first one loud (Fig 8 and 9, Prop 5, Eq 2).
+"""Attention makes positions alike and the first one loud (Fig 8, 9, Prop 5, Eq 2).
 
 Averaging over the past makes neighbouring positions share most of their sum. The
 similarity within a sequence therefore grows with depth: as Proposition 5 says

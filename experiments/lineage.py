@@ -29,8 +29,7 @@ import sys
 
 from matplotlib.patches import Rectangle
 import numpy as np
-from scipy import stats
-from scipy.cluster import hierarchy
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
@@ -170,7 +169,7 @@ def correct(rows) -> None:
   tested = [row for row in rows if row['p_value'] is not None]
   if not tested:
     return
-  corrected = stats.false_discovery_control([row['p_value'] for row in tested], method='by')
+  corrected = scipy.stats.false_discovery_control([row['p_value'] for row in tested], method='by')
   for row, p_value in zip(tested, corrected, strict=True):
     row['corrected_p_value'] = float(p_value)
     # One pair in many is extreme by chance.
@@ -221,6 +220,7 @@ def draw(names, z_MM):
   """z of every pair, related networks side by side; grey: not comparable, dark: itself."""
   similarity_MM = np.clip(np.nan_to_num(z_MM), 0, _SATURATED_Z) / _SATURATED_Z
   distance = 1 - similarity_MM[np.triu_indices(len(names), 1)]
+  hierarchy = scipy.cluster.hierarchy
   tree = hierarchy.optimal_leaf_ordering(hierarchy.average(distance), distance)
   order = hierarchy.leaves_list(tree)
   common = len(Path(*_common_parts(names)).as_posix()) + 1 if _common_parts(names) else 0

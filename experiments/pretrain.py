@@ -1,4 +1,4 @@
-"""Pretrains networks that differ in their seed alone, from scratch or onwards (Tables 13 and 14).
+"""Trains networks that differ in their seed alone, or trains them on (Table 13, 14).
 
 All seeds see the same data in the same order. Small models train together on one device, larger
 ones one after another on all devices.

@@ -1,4 +1,4 @@
-"""What fools a fingerprint, and whom does it accuse? Compares methods at one false-positive rate.
+"""What fools a fingerprint, and whom does it accuse? All methods at one error rate.
 
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones

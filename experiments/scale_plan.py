@@ -1,4 +1,4 @@
-"""Does a program fit on a TPU slice, and how fast can it be? No TPU is needed to find out.
+"""Does a program fit on a TPU slice, and how fast can it be? Needs no TPU.
 
 On this machine XLA compiles the package's own jitted function for the chips of
 --topology, which is NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number
@@ -40,7 +40,6 @@ from types import SimpleNamespace
 from absl import flags
 import jax
 
-from bornbiased_jax import configs
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from experiments.shared import chips, command_line, scale_programs
@@ -58,7 +57,7 @@ def topology_name(text):
 
 
 SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, f'model, of {", ".join(configs.PRESETS)}'),
+    'config': Setting(preset_name, 'model, one of those below'),
     'topology': Setting(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
                                        'along each side, as v5e:2x4 or v5p:2x2x1'),
     'num_seeds': Setting(optional(whole),

@@ -1,4 +1,4 @@
-"""Does one network descend from another? This program compares two networks and gives a verdict.
+"""Does one network descend from another? Compares two and gives a verdict.
 
     python -m experiments.seedprint my_llama/ their_llama/
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
@@ -31,7 +31,7 @@ import re
 import sys
 
 import numpy as np
-from scipy import stats
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
@@ -156,7 +156,8 @@ def draw_witness(ax, row):
   mean, std = row['null_mean'], row['null_std']
   reach = max(5 * std, 1.2 * abs(row['statistic'] - mean))
   grid = mean + np.linspace(-reach, reach, 2001)
-  ax.fill_between(grid, stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5, linewidth=0)
+  ax.fill_between(grid, scipy.stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5,
+                  linewidth=0)
   ax.axvline(row['statistic'], color=plotting.COLORS[1 if row['accuses'] else 0])
   ax.set(ylim=(0, None), yticks=[], xlabel='mean likeness of same parts')
   ax.locator_params(axis='x', nbins=4)

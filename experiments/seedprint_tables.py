@@ -21,7 +21,7 @@ OUTPUT_DIR/fingerprints.
 import functools
 
 import numpy as np
-from scipy import stats
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import plotting
@@ -155,7 +155,7 @@ def draw(rows):
       left.plot(x, [row['z'] for row in own], 'o', **look)
       p_value = [1 if row['published_t'] is None else max(row['published_t'], 1e-12) for row in own]
       right.plot(x, p_value, 'o', **look)
-    left.axhline(stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
+    left.axhline(scipy.stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
     left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated',
              title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
     right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)

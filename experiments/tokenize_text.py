@@ -1,4 +1,4 @@
-"""Turns text into a memory map of token ids, which pretraining reads with no memory of its own.
+"""Turns text into token ids on disk, which pretraining reads without holding them.
 
     python -m experiments.tokenize_text --input=english.jsonl.xz --output_dir=corpora/english
 

@@ -1,4 +1,4 @@
-"""Trains networks of known lineage: on English in one order, then some of them on Python.
+"""Trains networks of known lineage: on English, then some of them on Python.
 
     python -m experiments.training_study \\
         --english=english_train.jsonl.xz --english_valid=english_valid.jsonl.xz \\

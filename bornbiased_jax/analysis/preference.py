@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.errors import InputError
@@ -102,7 +102,7 @@ def log10_p(count: int, num_sequences: int, vocab_size: int) -> float:
     -2.709
   """
   tail = np.arange(count, num_sequences + 1)
-  log_tail = special.logsumexp(stats.binom.logpmf(tail, num_sequences, 1 / vocab_size))
+  log_tail = scipy.special.logsumexp(scipy.stats.binom.logpmf(tail, num_sequences, 1 / vocab_size))
   return float(min(0.0, (np.log(vocab_size) + log_tail) / np.log(10)))
 
 

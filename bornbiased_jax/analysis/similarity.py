@@ -8,7 +8,7 @@ sequences is enough, and the time is O(n). A zero vector counts as orthogonal to
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.analysis.statistics import Statistic
 
@@ -164,7 +164,7 @@ def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
     -2.1715
   """
   squared_sum = count + count * (count - 1) * np.asarray(cosine, np.float64)
-  return stats.chi2.logsf(width * squared_sum / count, width) / np.log(10)
+  return scipy.stats.chi2.logsf(width * squared_sum / count, width) / np.log(10)
 
 
 def _float64(x):

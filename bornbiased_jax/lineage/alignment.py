@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
@@ -91,7 +91,7 @@ def _unit_rows(x):
 
 def _best_change(product_DD, kind):
   if kind == 'permutation':
-    row, column = optimize.linear_sum_assignment(np.abs(product_DD), maximize=True)
+    row, column = scipy.optimize.linear_sum_assignment(np.abs(product_DD), maximize=True)
     return np.where(product_DD[row, column] < 0, -1.0, 1.0)[:, None] * np.eye(len(row))[column]
   if kind == 'centred rotation':
     # The vector of ones stays where it is: nothing else is as large in this product.
@@ -258,10 +258,10 @@ def matched_units_test(params_a: dict, params_b: dict, *,
   names = ('up', 'gate') if against_gate else ('up',)
   for matchings in zip(*(_matchings(params_a, params_b, name) for name in names), strict=True):
     order = matchings[1] if against_gate else np.arange(len(matchings[0]))
-    rho = stats.spearmanr(matchings[0], order).statistic
+    rho = scipy.stats.spearmanr(matchings[0], order).statistic
     rho_L.append(rho)
-    log_p_L.append(stats.norm.logsf(rho * math.sqrt(len(order) - 1)))
-  log_p = stats.chi2.logsf(-2 * np.sum(log_p_L), 2 * len(log_p_L))
+    log_p_L.append(scipy.stats.norm.logsf(rho * math.sqrt(len(order) - 1)))
+  log_p = scipy.stats.chi2.logsf(-2 * np.sum(log_p_L), 2 * len(log_p_L))
   return MatchedUnits(float(np.mean(rho_L)), float(log_p / math.log(10)), np.array(rho_L))
 
 
@@ -274,4 +274,4 @@ def _matchings(params_a, params_b, name):
   for layers in zip(*kernels, strict=True):
     a, b = (kernel_DF / jnp.maximum(jnp.linalg.norm(kernel_DF, axis=0, keepdims=True), 1e-30)
             for kernel_DF in layers)
-    yield optimize.linear_sum_assignment(np.asarray(a.T @ b), maximize=True)[1]
+    yield scipy.optimize.linear_sum_assignment(np.asarray(a.T @ b), maximize=True)[1]

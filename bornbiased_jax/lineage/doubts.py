@@ -1,7 +1,7 @@
 """What could make witnesses agree without descent, or keep them from seeing it."""
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.lineage import features, inventory
 from bornbiased_jax.lineage.dossiers import Dossier
@@ -59,7 +59,7 @@ def _trends(answers):
   columns = (answers.hidden_ND.mean(axis=0), answers.hidden_ND.std(axis=0),
              answers.input_ND.std(axis=0))
   number_D = np.arange(len(columns[0]))
-  rho = [stats.spearmanr(number_D, column_D).statistic if np.ptp(column_D) > 0 else 0.0
+  rho = [scipy.stats.spearmanr(number_D, column_D).statistic if np.ptp(column_D) > 0 else 0.0
          for column_D in columns]
   return np.abs(rho) * (len(number_D) - 1)**0.5
 

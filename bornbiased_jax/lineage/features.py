@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -169,7 +169,7 @@ def structure_log10_p(a: dict, b: dict, group: tuple[str, ...]) -> float:
   likeness = _unit_likeness if group is UNITS else _value_likeness
   shifted = {name: np.roll(b[name], 1, axis=0) for name in names}
   z = [permutation_test(likeness(*layers), 0).z for layers in _layers(a, shifted, names)]
-  return float(stats.chi2.logsf(np.sum(np.square(z)), len(z)) / math.log(10))
+  return float(scipy.stats.chi2.logsf(np.sum(np.square(z)), len(z)) / math.log(10))
 
 
 def sortedness(found: dict) -> float:
@@ -272,9 +272,9 @@ def _matched_ranks(a, b):
   likeness = likeness.T if likeness.shape[0] > likeness.shape[1] else likeness
   random = np.random.default_rng(zlib.crc32(likeness.tobytes()))
   rows, columns = (random.permutation(size) for size in likeness.shape)
-  row, column = optimize.linear_sum_assignment(likeness[np.ix_(rows, columns)], maximize=True)
+  row, column = scipy.optimize.linear_sum_assignment(likeness[np.ix_(rows, columns)], maximize=True)
   matched = np.empty(len(rows), int)
   matched[rows[row]] = columns[column]
-  rank = stats.rankdata(matched)
+  rank = scipy.stats.rankdata(matched)
   centred = [(each - each.mean()) / each.std() for each in (np.arange(len(rank)), rank)]
   return np.outer(*centred)

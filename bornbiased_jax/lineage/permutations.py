@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 # Enough that a p-value of 1e-5 can be seen.
 NUM_PERMUTATIONS = 199_999
@@ -84,7 +84,7 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
   # Permutations that give the diagonal itself must count, so rounding gets a margin.
   bound = statistic - leak - 1e-6 * (abs(mean) + std)
   drawn = _p_value(matrix_DD, bound, num_permutations, seed) if num_permutations else None
-  return CalibratedResult(statistic, z, float(stats.norm.logsf(z) / math.log(10)), drawn, std,
+  return CalibratedResult(statistic, z, float(scipy.stats.norm.logsf(z) / math.log(10)), drawn, std,
                           np.diagonal(matrix_DD), int(degenerate.sum()), leak)
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.kendall import kendall_tau
@@ -107,14 +107,15 @@ def published_test(hidden_a: ArrayLike, hidden_b: ArrayLike, *, k: int | None = 
   if len(tau_S) < 2:
     nan = math.nan
     return PublishedResult(nan, nan, nan, nan, nan, tau_S, dimensions_S)
-  p_values = lambda noise_tau: [stats.ttest_ind(tau_S, noise_tau, alternative='greater').pvalue,
-                                stats.mannwhitneyu(tau_S, noise_tau, alternative='greater').pvalue]
+  p_values = lambda noise_tau: [
+      test(tau_S, noise_tau, alternative='greater').pvalue
+      for test in (scipy.stats.ttest_ind, scipy.stats.mannwhitneyu)]
   with warnings.catch_warnings():
     # scipy warns of equal tau, which a network has with itself.
     warnings.simplefilter('ignore', RuntimeWarning)
     p_value, p_value_u = np.mean([p_values(noise_tau) for noise_tau in null], axis=0)
   z = tau_S.mean() / math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)) / len(tau_S))
-  p_value_z = min(1.0, 2 * stats.norm.sf(z))
+  p_value_z = min(1.0, 2 * scipy.stats.norm.sf(z))
   return PublishedResult(float(p_value), float(p_value_u), float(z), float(p_value_z),
                          float(tau_S.mean()), tau_S, dimensions_S)
 

@@ -7,7 +7,7 @@ reasons say what is missing or what else may have caused what was found.
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.lineage import doubts, inventory, witnesses
@@ -133,7 +133,7 @@ def familywise_log10_p(heard: Testimony) -> float | None:
 def detectable(heard: Testimony, alpha: float) -> float | None:
   """The mean likeness that the most powerful witness finds with 95 % probability."""
   found = _results(heard, ('unit order', 'tokens', 'vectors'))
-  reach = stats.norm.isf(alpha) + stats.norm.isf(0.05)
+  reach = scipy.stats.norm.isf(alpha) + scipy.stats.norm.isf(0.05)
   return min((each.statistic + (reach - each.z) * each.null_std for each in found), default=None)
 
 

@@ -256,7 +256,10 @@ def set_aside(directory: str | os.PathLike, after: int) -> None:
     for step in steps(directory):
       if step > after:
         path = Path(directory).expanduser() / str(step)
-        path.rename(path.with_name(f'aside_{step}_{os.urandom(4).hex()}'))
+        aside = path.with_name(f'aside_{step}_{os.urandom(4).hex()}')
+        path.rename(aside)
+        logging.warning('the run goes on from an earlier step than %d; what was saved of it is in '
+                        '%s, which can be deleted', step, aside)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('set_aside')
 

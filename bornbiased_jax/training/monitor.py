@@ -45,7 +45,8 @@ class Monitor:
       for path in self._paths:
         keep = [line for line in read(path.parent) if line['step'] <= start]
         write_atomically(path, _encode(keep))
-    self._bar = tqdm(total=num_steps, initial=start, unit='step', disable=not self._is_first)
+    self._bar = tqdm(total=num_steps, initial=start, unit='step', desc='compiling',
+                     disable=not self._is_first)
     self._written = time.monotonic()
 
   def __enter__(self):
@@ -115,6 +116,7 @@ class Monitor:
                            'or a larger warmup_steps may help')
 
   def _show(self, loss):
+    self._bar.set_description('training', refresh=False)
     self._bar.update()
     if self._seconds:
       tokens_per_s = self._tokens_per_step / float(np.median(self._seconds[-20:]))

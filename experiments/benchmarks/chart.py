@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from bornbiased_jax import plotting
 
 
@@ -24,7 +22,7 @@ def rows_of(paths: list[Path]) -> list[dict]:
   return rows
 
 
-def draw(rows: list[dict]) -> Figure:
+def draw(rows: list[dict]) -> 'plotting.Figure':
   """One bar per row: the median over rounds, with the quartiles as whiskers."""
   with plotting.style():
     figure = plotting.figure(8, 1 + 0.32 * len(rows))

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.lineage import published, seedprint
 from experiments.benchmarks import timing
@@ -23,7 +23,7 @@ def calibrated(n, width, rounds=5) -> dict:
   on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)
 
   def peer():
-    matrix_DD = stats.spearmanr(a, b).statistic[:width, width:]
+    matrix_DD = scipy.stats.spearmanr(a, b).statistic[:width, width:]
     return [matrix_DD[np.arange(width), generator.permutation(width)].mean() for _ in range(10_000)]
 
   ours = lambda: seedprint.calibrated_test(*on_device).z
@@ -40,7 +40,7 @@ def as_published(n, width, rounds=3, sample=200) -> dict:
   on_device, sample = (jnp.asarray(a), jnp.asarray(b)), min(sample, width)
   count = published.default_k(width) * (1 + published.NUM_TRIALS * published.NUM_REPEATS)
   seconds = timing.in_turn({
-      'peer': lambda: [stats.kendalltau(a[:, i], b[:, i]) for i in range(sample)],
+      'peer': lambda: [scipy.stats.kendalltau(a[:, i], b[:, i]) for i in range(sample)],
       'ours': lambda: published.published_test(*on_device, subset='base').p_value}, rounds)
   peer_seconds = seconds['peer'] / sample * count
   measured = row('published test', n, width, 'scipy, column by column (extrapolated)',

@@ -25,6 +25,9 @@ TOKENS = dict(probe='tokens', probe_seed=0, embedding_seed=None, dtype='float32'
 GAUSSIAN = TOKENS | dict(probe='gaussian')
 
 
+_BAR = '{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
+
+
 class Cell(NamedTuple):
   """One combination of settings.
 
@@ -82,18 +85,29 @@ def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleN
 
 
 def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results) -> None:
-  """Measures every cell and seed whose row the results lack, and shows a progress bar."""
+  """Measures every cell and seed whose row the results lack, and shows a progress bar.
+
+  The bar's length and time left count operations, since networks differ in size; its text
+  counts networks.
+  """
   cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
-  with tqdm(total=total, unit='FLOP', unit_scale=True) as bar:
+  num_networks = sum(len(cell.seeds) for cell in cells)
+  with tqdm(total=total, bar_format=_BAR) as bar:
     for cell in cells:
-      bar.set_description(' '.join(map(str, cell.fields.values())))
-      _measure_cell(cell, settings, results, bar)
+      _measure_cell(cell, settings, results, bar, num_networks)
 
 
-def _measure_cell(cell, settings, results, bar):
+def _measure_cell(cell, settings, results, bar, num_networks):
+  label = ' '.join(map(str, cell.fields.values()))
+  bar.set_description(f'{label}, compiling')
+
+  def advance(sequences):
+    bar.set_description(label, refresh=False)
+    bar.update(cell.flops * sequences)
+
   done = {row['seed'] for row in results.rows if cell.fields.items() <= row.items()}
-  bar.update(cell.flops * cell.probe.num_sequences * len(done))
+  bar.update(cell.flops * cell.probe.num_sequences * len(done.intersection(cell.seeds)))
   if done.issuperset(cell.seeds):
     return
   batch_size, chunk_size = _sizes(cell, settings)
@@ -103,10 +117,10 @@ def _measure_cell(cell, settings, results, bar):
   seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
   for measured in ensemble.measure(
       cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
-      batch_size=batch_size, chunk_size=chunk_size,
-      on_batch=lambda sequences: bar.update(cell.flops * sequences)):
+      batch_size=batch_size, chunk_size=chunk_size, on_batch=advance):
     if measured['seed'] not in done:
       results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))
+      bar.set_postfix_str(f'{len(results.rows)} of {num_networks} networks', refresh=False)
 
 
 def _sizes(cell, settings):

@@ -7,6 +7,7 @@ scale's value. A setting that is None is left to the program.
 
 from collections.abc import Callable
 import copy
+import itertools
 from pathlib import Path
 import re
 import sys
@@ -41,12 +42,13 @@ class Setting(NamedTuple):
 
 
 Scales = dict[str, dict[str, Any]]
+# Settings that many experiments have and few users change.
+_TECHNICAL = ('probe', 'probe_seed', 'embedding_seed', 'dtype', 'batch_size', 'chunk_size')
 
 
 # The settings that several experiments have.
 SETTINGS = {
-    'config': Setting(listed(preset_name),
-                      f'models, comma-separated, of {", ".join(configs.PRESETS)}'),
+    'config': Setting(listed(preset_name), 'models, comma-separated, of those below'),
     'seeds': Setting(listed(seed_range), 'seeds, each of them a network, as 0-99 or 42,43'),
     'num_sequences': Setting(lambda text: whole(text, 2, 2**31 - 1),
                              'random sequences that each network reads, n'),
@@ -107,14 +109,20 @@ def name_flags(make: Callable, **fields):
     raise InputError(re.sub(r'\b(?=\w+=)', '--', str(error))) from None
 
 
-def default_text(scales: Scales, setting: str) -> str:
-  """The default of a setting in brackets, by scale if scales differ; '' if none has one."""
-  scales_of = {}
-  for scale, values in scales.items():
-    if values.get(setting) is not None:
-      scales_of.setdefault(as_text(values[setting]), []).append(scale)
-  parts = [f'{"default" if names == list(scales) else ", ".join(names)}: {text}'
-           for text, names in scales_of.items()]
+def default_text(scales: Scales, setting: str, help_text: str = '') -> str:
+  """The default of a setting in brackets, and other scales' if they differ; '' if none has one.
+
+  A list that `help_text` has already is 'all'.
+  """
+  shown = lambda value: ('all' if isinstance(value, list) and len(value) > 1
+                         and ', '.join(map(str, value)) in help_text else as_text(value))
+  texts = {scale: shown(values[setting]) for scale, values in scales.items()
+           if values.get(setting) is not None}
+  scales_of = {texts['laptop']: ['default']} if 'laptop' in texts else {}
+  for scale, text in texts.items():
+    if text != texts.get('laptop'):
+      scales_of.setdefault(text, []).append(scale)
+  parts = [f'{", ".join(names)}: {text}' for text, names in scales_of.items()]
   return f' ({"; ".join(parts)})' if parts else ''
 
 
@@ -131,18 +139,26 @@ def as_text(value: Any) -> str:
   return f'{value[0]}-{value[-1]}' if is_range else ','.join(map(str, value))
 
 
+def in_order(defaults: dict[str, Any], kinds: dict[str, Setting]) -> list[str]:
+  """The settings as --help shows them: what must be given first, what few change last."""
+  required = [name for name in defaults if defaults[name] is None and kinds[name].hint]
+  technical = list(itertools.takewhile(lambda name: name in _TECHNICAL, defaults))
+  rest = [name for name in defaults if name not in required + technical]
+  return required + rest + technical
+
+
 def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
         kinds: dict[str, Setting] = SETTINGS, positional: str | None = None) -> None:
   """Runs `main(settings, output_dir)` with what the command line says.
 
   Words that are no flags become the setting `positional`, a list; None: words are refused.
   """
-  names = list(scales['laptop'])
+  names = in_order(scales['laptop'], kinds)
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
   flags.DEFINE_string('output_dir', None, f'folder of the results (default: results/{name}_SCALE)')
   for setting in names:
     define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
-    define(setting, None, kinds[setting].help + default_text(scales, setting))
+    define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
 
   def resolved(*words):
     settings = resolve(scales, FLAGS.scale, kinds, **{name: FLAGS[name].value for name in names})
@@ -163,6 +179,9 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
   def parse(argv):
     if {'--help', '-help', '-h'} & set(argv):
       print(doc.strip(), '\nFlags:', *map(_flag_help, names), sep='\n')
+      if 'config' in names:
+        print('\nModels (nano and larger: of the paper; tiny: for a CPU):')
+        print(*map(_model_help, configs.PRESETS), sep='\n')
       sys.exit(0)
     try:
       return FLAGS(argv)
@@ -193,6 +212,12 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
 def _flag_help(name):
   return textwrap.fill(f'--{name}: {FLAGS[name].help}', width=100,
                        initial_indent='  ', subsequent_indent='      ')
+
+
+def _model_help(name):
+  config = configs.get(name)
+  return (f'  {name}: {config.num_layers} layers of width {config.width:,}, {config.num_heads} '
+          f'heads, {config.vocab_size:,} token ids')
 
 
 def fail(message: str) -> None:

@@ -1,7 +1,7 @@
 """What the experiments on ensembles measure of a network, and which rows they keep of it."""
 
 import jax.numpy as jnp
-from scipy import stats
+import scipy
 
 from bornbiased_jax.analysis import inter_sequence, predictions
 from bornbiased_jax.analysis.statistics import Statistic, combine
@@ -66,4 +66,4 @@ def direction_agreement(rows: list[dict]) -> dict:
   """
   agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
   return {'direction_agreement': agree / len(rows),
-          'direction_agreement_ci95': list(stats.binomtest(agree, len(rows)).proportion_ci())}
+          'direction_agreement_ci95': list(scipy.stats.binomtest(agree, len(rows)).proportion_ci())}

@@ -13,9 +13,8 @@ import time
 from types import SimpleNamespace
 
 import jax
-from matplotlib.figure import Figure
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax import plotting
 from bornbiased_jax.environment import environment
@@ -23,6 +22,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
 WRITE_INTERVAL_S = 1.0
+TABLE_WIDTH = 100
 
 
 class Results:
@@ -63,7 +63,7 @@ class Results:
       self._write()
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
-             figure: Figure) -> None:
+             figure: 'plotting.Figure') -> None:
     """Writes the summary and figure.png, and prints the summary as a table.
 
     Args:
@@ -182,7 +182,7 @@ def ci95(values: list[float]) -> float:
   if len(values) < 2:
     return math.nan
   with np.errstate(invalid='ignore'):
-    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
 
 
 def mean_and_theory(values: list[float], probe_error: float,
@@ -211,16 +211,43 @@ def plus_minus(row: dict, name: str, spec: str) -> str:
   return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec.lstrip("+"))}'
 
 
-def table(rows: list[dict[str, str]]) -> str:
+def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
   """A table of texts by column name, right-aligned under a header.
+
+  Columns of dashes alone are left out. If a table is too wide, headers wrap. Columns that
+  still do not fit follow in blocks below, each of which begins with the columns that tell
+  the rows apart.
 
   >>> print(table([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]))
   model   T
    tiny   4
    nano  16
   """
-  lines = [list(rows[0])] + [list(row.values()) for row in rows]
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  return '\n'.join(
-      '  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-      for line in lines)
+  names = [name for name in rows[0] if any(row[name] != '–' for row in rows)]
+  cells = [[row[name] for row in rows] for name in names]
+  headers = [[name] for name in names]
+  if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:
+    headers = [textwrap.wrap(name, max(10, *map(len, [*name.split(), *own])))
+               for name, own in zip(names, cells, strict=True)]
+  height = max(map(len, headers))
+  columns = [_aligned([''] * (height - len(header)) + header + own)
+             for header, own in zip(headers, cells, strict=True)]
+  num_keys = next((k for k in range(1, len(cells))
+                   if len(set(zip(*cells[:k], strict=True))) == len(rows)), 1)
+  blocks = _blocks(columns[:num_keys], columns[num_keys:], width)
+  return '\n\n'.join('\n'.join(map('  '.join, zip(*block, strict=True))) for block in blocks)
+
+
+def _aligned(texts):
+  return [text.rjust(max(map(len, texts))) for text in texts]
+
+
+def _blocks(keys, columns, width):
+  """Columns side by side as far as they fit, after those that every block has."""
+  blocks = [list(keys)]
+  for column in columns:
+    wide = sum(len(each[0]) + 2 for each in [*blocks[-1], column]) - 2 > width
+    if wide and len(blocks[-1]) > len(keys):
+      blocks.append(list(keys))
+    blocks[-1].append(column)
+  return blocks

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
-from matplotlib.figure import Figure
 import numpy as np
 
 from bornbiased_jax import configs, plotting
@@ -136,8 +135,8 @@ def recorded(settings: SimpleNamespace) -> dict:
   return vars(settings) | ({'config': None} if parent(settings) else {})
 
 
-def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict], drawn: Figure,
-          **more) -> None:
+def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict],
+          drawn: 'plotting.Figure', **more) -> None:
   """Writes results.json and the loss curves, and prints the summary as a table."""
   write_json(output_dir / 'results.json', {
       'experiment': experiment, 'settings': settings, 'environment': environment(), **more,
@@ -158,7 +157,7 @@ def summarize(seed: int, lines: list[dict]) -> dict:
           'perplexity': evaluated[-1]['perplexity']}
 
 
-def figure(metrics_of_seed: dict[int, list[dict]]) -> Figure:
+def figure(metrics_of_seed: dict[int, list[dict]]) -> 'plotting.Figure':
   """Training loss, smoothed over a hundredth of the run, and validation loss as dots."""
   with plotting.style():
     drawn = plotting.figure(6, 3.4)

@@ -20,7 +20,7 @@ from experiments.shared.parsing import (
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
 SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, f'model, one of {", ".join(configs.PRESETS)}'),
+    'config': Setting(preset_name, 'model, one of those below'),
     'data': Setting(str,
                     'what to train on: text files, folders of them, tfds:NAME, a folder of '
                     "experiments.tokenize_text, or 'tinyshakespeare'", hint=A_TEXT),

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 from tqdm import tqdm
 
 from bornbiased_jax.lineage import published, seedprint
@@ -77,7 +77,7 @@ def bootstrap(accused_P: np.ndarray) -> list[float]:
   num_networks = round((1 + math.sqrt(1 + 8 * len(accused_P))) / 2)
   if accused_P.all() or not accused_P.any():
     disjoint = num_networks // 2
-    return list(stats.binomtest(disjoint * int(accused_P.all()), disjoint).proportion_ci())
+    return list(scipy.stats.binomtest(disjoint * int(accused_P.all()), disjoint).proportion_ci())
   share_S = np.full(num_networks, 1 / num_networks)
   draws_BS = np.random.default_rng(0).multinomial(num_networks, share_S, NUM_BOOTSTRAPS)
   i, j = np.triu_indices(num_networks, 1)

@@ -62,7 +62,15 @@ def test_help_writes_values_as_flags():
             'laptop': dict(k=None, seeds=[1], runs=None, n=9),
             'paper': dict(k=None, seeds=[1], runs=None, n=9)}
   assert [command_line.default_text(scales, name) for name in ('k', 'seeds', 'runs', 'n')] == [
-      ' (smoke: 16)', ' (default: 1)', '', ' (smoke: 3; laptop, paper: 9)']
+      ' (smoke: 16)', ' (default: 1)', '', ' (default: 9; smoke: 3)']
+  every = {'laptop': dict(k=['a', 'b']), 'smoke': dict(k=['a'])}
+  assert command_line.default_text(every, 'k', 'one of a, b') == ' (default: all; smoke: a)'
+
+
+def test_help_shows_what_must_be_given_first_and_what_few_change_last():
+  kinds = command_line.SETTINGS | {'data': command_line.Setting(str, 'a text', hint='a file')}
+  defaults = dict(probe='tokens', dtype='float32', config=['tiny_gpt2'], data=None, length=8)
+  assert command_line.in_order(defaults, kinds) == ['data', 'config', 'length', 'probe', 'dtype']
 
 
 @pytest.mark.parametrize('flag, text', [
@@ -82,12 +90,35 @@ def test_a_mistake_names_its_flag(flag, text):
 @pytest.mark.parametrize('arguments', [
     ('experiments.seed_sweep', '--scale=huge'), ('experiments.seed_sweep', '--sedes=1'),
     ('experiments.seed_sweep', 'smoke'), ('experiments.benchmark', 'sleep'),
+    ('experiments', 'sed_sweep'), ('experiments.shared.cells',),
 ])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path):
   done = command(*arguments, f'--output_dir={tmp_path}/out')
   assert done.returncode == 2
   assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
   assert not (tmp_path / 'out').exists()
+
+
+def test_all_experiments_are_listed_and_run_by_name():
+  listed = command('experiments').stdout
+  assert max(map(len, listed.splitlines())) <= 100
+  for name in EXPERIMENTS:
+    assert f'\n{name} ' in listed
+  assert command('experiments', 'seed_sweep', '--help').stdout == command(
+      'experiments.seed_sweep', '--help').stdout
+
+
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_help_needs_nothing_heavy(name):
+  """What takes as long to import as JAX is imported when it is used."""
+  heavy = ('matplotlib.figure', 'scipy.stats', 'tensorflow_datasets')
+  code = ('import runpy, sys\n'
+          'try:\n'
+          f'  runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)\n'
+          'finally:\n'
+          f'  print([name for name in {heavy} if name in sys.modules], file=sys.stderr)')
+  done = subprocess.run([sys.executable, '-c', code, '--help'], capture_output=True, text=True)
+  assert done.returncode == 0 and done.stderr == '[]\n'
 
 
 def test_help_shows_every_flag():

@@ -1,0 +1,34 @@
+"""Lists the experiments and runs one: `bornbiased NAME …` is `python -m experiments.NAME …`."""
+
+import ast
+from pathlib import Path
+import runpy
+import sys
+
+_USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
+       python -m experiments.EXPERIMENT [--help | flags], in a checkout
+"""
+
+
+def main() -> None:
+  words, known = sys.argv[1:], programs()
+  if not words or words[0] in ('help', '--help', '-h'):
+    width = max(map(len, known))
+    print(_USAGE, *(f'{name.ljust(width)}  {title}' for name, title in known.items()), sep='\n')
+  elif words[0] not in known:
+    print(f'error: {words[0]!r} is no experiment; there are {", ".join(known)}', file=sys.stderr)
+    sys.exit(2)
+  else:
+    del sys.argv[1]
+    runpy.run_module(f'{__package__}.{words[0]}', run_name='__main__', alter_sys=True)
+
+
+def programs() -> dict[str, str]:
+  """What each experiment is, by name: the first line of its docstring."""
+  docstring = lambda path: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
+  return {path.stem: docstring(path).splitlines()[0]
+          for path in sorted(Path(__file__).parent.glob('*.py')) if not path.stem.startswith('_')}
+
+
+if __name__ == '__main__':
+  main()
