@@ -3,13 +3,13 @@
 The library is divided into rooms. Each imports only from rooms listed above it,
 and `training` and `lineage` do not import each other:
 
-  configs    a model's architecture as a frozen dataclass, and the paper's models as presets
-  models     the transformer, its initialization, its loss, and its sharding over devices
-  analysis   random inputs, statistics, ensembles of seeds, theory, attention sinks
-  data       text as batches of token ids
-  storage    checkpoints, and model directories in the format of `transformers`
-  training   one training step, and a whole run from its first step to its last
-  lineage    fingerprints of networks, SeedPrint and other tests of descent, verdicts
+- `.configs`: a model's architecture as a frozen dataclass, and the paper's models as presets
+- `.models`: the transformer, its initialization, its loss, and its sharding over devices
+- `.analysis`: random inputs, statistics, ensembles of seeds, theory, attention sinks
+- `.data`: text as batches of token ids
+- `.storage`: checkpoints, and model directories in the format of `transformers`
+- `.training`: one training step, and a whole run from its first step to its last
+- `.lineage`: fingerprints of networks, SeedPrint and other tests of descent, verdicts
 
 Four small modules serve all rooms: `errors`, `files`, `environment` and `plotting`.
 

@@ -2,15 +2,15 @@
 
 The order is that in which the modules are best read:
 
-  probes           random inputs, each a pure function of a seed and an index
-  statistics       sums over sequences, from which results are computed at the end
-  preference       which token a network predicts, and how often
-  similarity       how alike its representations are, and the direction they share
-  positions        how much its representations vary at each position
-  ensemble         a statistic of many networks at once
-  simplified       the paper's simplified layers MLP0 and Attn0
-  theory           closed forms for wide networks and long sequences
-  attention_sink   attention sinks, what goes with them, and the loss of a text
+- `.probes`: random inputs, each a pure function of a seed and an index
+- `.statistics`: sums over sequences, from which results are computed at the end
+- `.preference`: which token a network predicts, and how often
+- `.similarity`: how alike its representations are, and the direction they share
+- `.positions`: how much its representations vary at each position
+- `.ensemble`: a statistic of many networks at once
+- `.simplified`: the paper's simplified layers MLP0 and Attn0
+- `.theory`: closed forms for wide networks and long sequences
+- `.attention_sink`: attention sinks, what goes with them, and the loss of a text
 
 `ensemble.measure` brings them together: it takes a family of networks, a statistic, a
 probe and the seeds, and yields one row of results per seed.

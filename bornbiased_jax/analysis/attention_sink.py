@@ -126,10 +126,10 @@ def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dic
   """What stands out at the first position, by layer, averaged over sequences.
 
   Returns:
-    disparity_L: the largest magnitude among the first token's residual coordinates,
+    - disparity_L: the largest magnitude among the first token's residual coordinates,
       divided by their mean magnitude.
-    massive_L: the same largest magnitude, divided by their median magnitude.
-    positional_std_LT: standard deviation over channels, at each position, of the value
+    - massive_L: the same largest magnitude, divided by their median magnitude.
+    - positional_std_LT: standard deviation over channels, at each position, of the value
       aggregate that W_O reads.
 
   Cost: one forward pass without logits, in batches.
@@ -157,9 +157,9 @@ def super_neurons(config: ModelConfig, params: dict,
   it writes to few channels of the residual stream.
 
   Returns:
-    activation_LF: magnitude of each hidden unit at the first token, divided by the mean
+    - activation_LF: magnitude of each hidden unit at the first token, divided by the mean
       magnitude of its layer; mean over sequences.
-    concentration_LF: share of the four largest entries in the squared norm of the
+    - concentration_LF: share of the four largest entries in the squared norm of the
       unit's column of the down-projection.
   """
   activation_NLF = _in_batches(_first_activation, config, params, tokens_NT)

@@ -235,11 +235,11 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
       present. None means all devices of this process.
 
   Returns:
-    draw: seeds [n] uint32 → (params, zero sums), every leaf with a leading axis of n
+    - draw: seeds [n] uint32 → (params, zero sums), every leaf with a leading axis of n
       networks.
-    step: (params, sums, first, size=) → the sums with the sequences from `first` to
+    - step: (params, sums, first, size=) → the sums with the sequences from `first` to
       `first + size - 1` added.
-    finish: (params, sums) → the readout's results for each network.
+    - finish: (params, sums) → the readout's results for each network.
   """
   draw, step = _one_network(network, statistic, probe)
 

@@ -57,11 +57,11 @@ def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:
     num_ranks: number of ids to list.
 
   Returns:
-    top1_id: the most predicted id, the lowest if several are equal.
-    top1_count: number of sequences for which it was predicted.
-    top1_frequency: that number divided by the number of sequences.
-    log10_p: see the function of this name.
-    top_ids, top_counts: the `num_ranks` most predicted ids in descending order, and
+    - top1_id: the most predicted id, the lowest if several are equal.
+    - top1_count: number of sequences for which it was predicted.
+    - top1_frequency: that number divided by the number of sequences.
+    - log10_p: see the function of this name.
+    - top_ids, top_counts: the `num_ranks` most predicted ids in descending order, and
       their counts.
 
   Example:

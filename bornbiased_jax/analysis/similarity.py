@@ -36,10 +36,10 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
 
   Returns:
     A statistic with the results
-    direction [..., D]: the mean of the unit vectors; for 'hidden_last' it is the
+    - direction [..., D]: the mean of the unit vectors; for 'hidden_last' it is the
       paper's contraction direction.
-    cosine [...]: the mean cosine over pairs of different sequences.
-    cosine_std [...], with `pair_std`: the standard deviation of the cosine over pairs.
+    - cosine [...]: the mean cosine over pairs of different sequences.
+    - cosine_std [...], with `pair_std`: the standard deviation of the cosine over pairs.
 
   Example:
     >>> alike = inter_sequence('hidden_last')
@@ -79,9 +79,9 @@ def intra_sequence(name: str) -> Statistic:
 
   Returns:
     A statistic with the results
-    cosine [...]: the mean over sequences of the mean cosine over pairs of different
+    - cosine [...]: the mean over sequences of the mean cosine over pairs of different
       positions; NaN for T = 1.
-    standard_error [...]: the standard error of that mean over sequences.
+    - standard_error [...]: the standard error of that mean over sequences.
 
   Example:
     >>> alike = intra_sequence('hidden')

@@ -110,9 +110,9 @@ def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array,
   """Runs a stack on a batch and returns the intermediates in `names`.
 
   The names follow those of the transformer:
-    residual [L, B, T, D]: the output of each layer.
-    residual_last [L, B, D]: the same at the last position.
-    preactivation [M, B, T, F]: W_1 x of each of the M MLP0 layers.
+    - residual [L, B, T, D]: the output of each layer.
+    - residual_last [L, B, D]: the same at the last position.
+    - preactivation [M, B, T, F]: W_1 x of each of the M MLP0 layers.
   """
   outputs, preactivations = [], []
   for layer, weights in zip(config.layers, params, strict=True):

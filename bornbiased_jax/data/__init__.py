@@ -1,9 +1,9 @@
 """Text as batches of token ids.
 
-  text             documents from files, folders and prepared data sets
-  tokenizers       bytes, SentencePiece and GPT-2's BPE behind one interface
-  memory_map       token ids in a folder on disk; a stopped call goes on where it was
-  corpus           the token ids of a text, and the batch at each training step
+- `.text`: documents from files, folders and prepared data sets
+- `.tokenizers`: bytes, SentencePiece and GPT-2's BPE behind one interface
+- `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
+- `.corpus`: the token ids of a text, and the batch at each training step
 
 The package contains one text, tinyshakespeare.txt.xz.
 """

@@ -96,7 +96,8 @@ def fragments(sources: Iterable[Source]) -> Iterator[Fragment]:
 
   Example:
     >>> from bornbiased_jax.data import text
-    >>> next(text.fragments(text.sources(['tinyshakespeare']))).text[:13]
+    >>> first = next(text.fragments(text.sources(['tinyshakespeare'])))
+    >>> first[0][:13]
     'First Citizen'
   """
   before = 0

@@ -1,6 +1,6 @@
 """Tokenizers: bytes, SentencePiece models and GPT-2's BPE, all from local files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 import hashlib
 import importlib
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 
@@ -57,7 +56,7 @@ class Tokenizer(NamedTuple):
     """
     return np.asarray(self.to_ids(text, continues), np.int32)
 
-  def decode(self, ids: ArrayLike) -> str:
+  def decode(self, ids: Collection[int]) -> str:
     """Text of ids [n].
 
     The end of a document becomes '<|endoftext|>', and broken UTF-8 becomes U+FFFD.

@@ -3,25 +3,25 @@
 SeedPrint lets two networks read the same random inputs, a probe, and asks whether
 their answers agree dimension by dimension. The answers are their fingerprints.
 
-  fingerprints     a network's answers to a probe: computed, saved and loaded
-  features         the order of hidden features, which tells descent
-  inventory        the tensors that two networks share
-  archives         reads saved files without trusting them
-  dossiers         all that a verdict reads of one network
-  permutations     the test on which all verdicts rest
-  seedprint        the calibrated test of answers, channel by channel
-  alignment        the same after undoing a change of basis
-  witnesses        all tests of a pair, and what each of them misses
-  doubts           what else could make witnesses agree
-  verdict          what may be said about two networks, as sentences and as JSON
-  networks         networks by name, and verdicts on them
-  kendall          Kendall's tau-b of columns, one by one or all with all
-  kendall_signs    its counts over all columns with all
-  published        SeedPrint as published, for comparison
-  alterations      what hides where a network comes from without changing its function
-  damage           what changes its function
-  baselines        the fingerprints of others: Intrinsic, REEF, PCS and ICS
-  methods          all fingerprints behind one interface
+- `.fingerprints`: a network's answers to a probe: computed, saved and loaded
+- `.features`: the order of hidden features, which tells descent
+- `.inventory`: the tensors that two networks share
+- `.archives`: reads saved files without trusting them
+- `.dossiers`: all that a verdict reads of one network
+- `.permutations`: the test on which all verdicts rest
+- `.seedprint`: the calibrated test of answers, channel by channel
+- `.alignment`: the same after undoing a change of basis
+- `.witnesses`: all tests of a pair, and what each of them misses
+- `.doubts`: what else could make witnesses agree
+- `.verdict`: what may be said about two networks, as sentences and as JSON
+- `.networks`: networks by name, and verdicts on them
+- `.kendall`: Kendall's tau-b of columns, one by one or all with all
+- `.kendall_signs`: its counts over all columns with all
+- `.published`: SeedPrint as published, for comparison
+- `.alterations`: what hides where a network comes from without changing its function
+- `.damage`: what changes its function
+- `.baselines`: the fingerprints of others: Intrinsic, REEF, PCS and ICS
+- `.methods`: all fingerprints behind one interface
 """
 
 from bornbiased_jax.lineage.alignment import (

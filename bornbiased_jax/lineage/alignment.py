@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
 import scipy
 
@@ -44,8 +43,8 @@ class MatchedUnits(NamedTuple):
   layer_L: np.ndarray
 
 
-def basis_change(embedding_a: ArrayLike, embedding_b: ArrayLike, kind: str,
-                 rows: slice = slice(None)) -> np.ndarray:
+def basis_change(embedding_a: jax.Array | np.ndarray, embedding_b: jax.Array | np.ndarray,
+                 kind: str, rows: slice = slice(None)) -> np.ndarray:
   """The change of basis W [D, D] for which embedding_a W ≈ embedding_b.
 
   Rows count by their direction alone, and in each of REWEIGHTINGS rounds by how well
@@ -173,7 +172,8 @@ def check_alignable(config_a: ModelConfig, config_b: ModelConfig) -> None:
                      f'{config_b.width} have no basis in common')
 
 
-def basis_fit(embedding_a: ArrayLike, embedding_b: ArrayLike, kind: str) -> float:
+def basis_fit(embedding_a: jax.Array | np.ndarray, embedding_b: jax.Array | np.ndarray,
+              kind: str) -> float:
   """How well two embeddings agree up to a change of basis: the mean cosine over tokens.
 
   The `basis_change` is fitted to every other token, and the cosine is taken over the

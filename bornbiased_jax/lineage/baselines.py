@@ -10,7 +10,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.errors import InputError
@@ -107,7 +106,8 @@ def _cosine(tree_a, tree_b):
   return dot(tree_a, tree_b) / jnp.sqrt(dot(tree_a, tree_a) * dot(tree_b, tree_b))
 
 
-def reef(hidden_a: ArrayLike, hidden_b: ArrayLike, unbiased: bool = False) -> float:
+def reef(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
+         unbiased: bool = False) -> float:
   """Linear CKA between the states of two networks that read the same statements (REEF).
 
   Args:

@@ -19,7 +19,6 @@ import zlib
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
 import scipy
 
@@ -76,7 +75,7 @@ def _vectors(config, blocks):
   return {name: unit(x) for name, x in found.items()}
 
 
-def turned(found: dict[str, jax.Array], change_DD: ArrayLike) -> dict[str, jax.Array]:
+def turned(found: dict[str, jax.Array], change_DD: jax.Array | np.ndarray) -> dict[str, jax.Array]:
   """The `vectors` of a network carried back from a basis: x to x W', for `basis_change` W."""
   change_DD = jnp.asarray(change_DD, jnp.float32)
   D = len(change_DD)

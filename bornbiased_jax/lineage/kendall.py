@@ -15,7 +15,6 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import kendall_signs
@@ -25,7 +24,7 @@ COLUMNS_AT_ONCE = 64
 BLOCK = 128
 
 
-def kendall_tau(a: ArrayLike, b: ArrayLike) -> jax.Array:
+def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
   """Tau-b of each column of `a` with the same column of `b`. Works inside jit and vmap.
 
   This is the method of Knight (1966), with blocks in place of his merge sort. A
@@ -59,7 +58,7 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> jax.Array:
   return _tau(a, b, *[np.arange(a.shape[1])] * 2)
 
 
-def kendall_matrix(a: ArrayLike, b: ArrayLike) -> jax.Array:
+def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
   """Tau-b of every column of `a` with every column of `b`. Works inside jit and vmap.
 
   Costs O(n² D E), on CPU by words of 32 pairs of rows and elsewhere by matrix

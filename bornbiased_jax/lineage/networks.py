@@ -1,9 +1,9 @@
 """Networks by name, and their fingerprints.
 
-    RUN           a training run: its latest checkpoint
-    RUN@STEP      one checkpoint of a run
-    DIRECTORY     a directory of `transformers`
-    PRESET:SEED   a random network, such as tiny_gpt2:42
+- RUN: a training run, of which the latest checkpoint is taken
+- RUN@STEP: one checkpoint of a run
+- DIRECTORY: a directory of `transformers`
+- PRESET:SEED: a random network, such as tiny_gpt2:42
 """
 
 from collections.abc import Callable

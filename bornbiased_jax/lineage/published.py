@@ -14,7 +14,6 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
 import scipy
 
@@ -65,9 +64,10 @@ def default_k(width: int) -> int:
   return round(width * 400 / 768) if width <= 768 else round(width / 10)
 
 
-def published_test(hidden_a: ArrayLike, hidden_b: ArrayLike, *, k: int | None = None,
-                   side: str = 'low', subset: str = 'coset', softmax: str = 'softmax',
-                   seed: int = 0, null: list[np.ndarray] | None = None) -> PublishedResult:
+def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray, *,
+                   k: int | None = None, side: str = 'low', subset: str = 'coset',
+                   softmax: str = 'softmax', seed: int = 0,
+                   null: list[np.ndarray] | None = None) -> PublishedResult:
   """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
 
   1. The identity dimensions of a network are the k lowest coordinates of its mean

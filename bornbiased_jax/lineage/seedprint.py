@@ -9,7 +9,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.errors import InputError
@@ -24,8 +23,8 @@ from bornbiased_jax.lineage.permutations import (
 ROUNDING = 1e-5
 
 
-def calibrated_test(hidden_a: ArrayLike, hidden_b: ArrayLike,
-                    shared_input: ArrayLike | None = None, *, kendall: bool = False,
+def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
+                    shared_input: jax.Array | np.ndarray | None = None, *, kendall: bool = False,
                     num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> CalibratedResult:
   """Tests whether two networks agree dimension by dimension, beyond what a shared input causes.
 
@@ -71,8 +70,8 @@ def calibrated_test(hidden_a: ArrayLike, hidden_b: ArrayLike,
   return permutation_test(matrix_DD, num_permutations, seed, leak)
 
 
-def channel_correlations(hidden_a: ArrayLike, hidden_b: ArrayLike,
-                         shared_input: ArrayLike | None = None, *,
+def channel_correlations(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
+                         shared_input: jax.Array | np.ndarray | None = None, *,
                          kendall: bool = False) -> tuple[np.ndarray, float]:
   """Steps 1 and 2 of `calibrated_test`: the matrix M [D, D], and the leak of a shared input."""
   hidden_a, hidden_b = _checked(hidden_a, hidden_b)

@@ -1,13 +1,13 @@
 """The transformer, and the one function that turns a seed into a network.
 
-  transformer      the Linen module, and `read`, which returns any intermediate by name
-  attention        how attention is computed: by the definition, in blocks, or by a fused kernel
-  interventions    the changes of the value aggregate that the attention-sink study compares
-  initialization   from a seed to parameters
-  loss             next-token loss that never holds the logits of a whole batch
-  sampling         ids drawn one after another from a network's own predictions
-  sharding         rules from the names of parameters to the axes of a mesh of devices
-  flops            floating-point operations of a forward pass, and the rate a device reaches
+- `.transformer`: the Linen module, and `read`, which returns any intermediate by name
+- `.attention`: how attention is computed: by the definition, in blocks, or by a fused kernel
+- `.interventions`: the changes of the value aggregate that the attention-sink study compares
+- `.initialization`: from a seed to parameters
+- `.loss`: next-token loss that never holds the logits of a whole batch
+- `.sampling`: ids drawn one after another from a network's own predictions
+- `.sharding`: rules from the names of parameters to the axes of a mesh of devices
+- `.flops`: floating-point operations of a forward pass, and the rate a device reaches
 """
 
 from bornbiased_jax.models.flops import forward_flops, matmul_rate

@@ -1,9 +1,9 @@
 """The two doors through which networks enter and leave.
 
-  checkpoint             orbax checkpoints of a training run, restored on any mesh
-  digests                what names a network, and what notices damage
-  huggingface            directories of `transformers`, from safetensors alone
-  huggingface_families   how each of its families names our fields and modules
+- `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
+- `.digests`: what names a network, and what notices damage
+- `.huggingface`: directories of `transformers`, from safetensors alone
+- `.huggingface_families`: how each of its families names our fields and modules
 """
 
 from bornbiased_jax.storage import huggingface

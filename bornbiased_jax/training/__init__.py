@@ -1,10 +1,10 @@
 """Training from the first step to the last, exact to resume.
 
-  step             one optimizer step as a pure function, and the recipe it follows
-  run              all that defines a run
-  start            where a run begins: its own folder, a parent, or its seeds
-  loop             the steps between, with their checkpoints and evaluations
-  monitor          metrics and the progress bar
+- `.step`: one optimizer step as a pure function, and the recipe it follows
+- `.run`: all that defines a run
+- `.start`: where a run begins: its own folder, a parent, or its seeds
+- `.loop`: the steps between, with their checkpoints and evaluations
+- `.monitor`: metrics and the progress bar
 """
 
 from bornbiased_jax.training.loop import train
