@@ -1,7 +1,9 @@
 """results.json: kept while rows are added, resumed, or refused; and the table of its rows."""
 
+import importlib
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 from matplotlib.figure import Figure
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
+import experiments
 from experiments.shared import results
 from experiments.shared.results import Results
 
+MEASURED = sorted(Path(experiments.__file__).parent.glob('measured/*/results.json'))
 ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
 
 
@@ -157,3 +161,30 @@ def test_groups_and_table():
   assert results.grouped(rows, 'T') == [({'T': 8}, [rows[0], rows[2]]), ({'T': 4}, [rows[1]])]
   assert results.table([{'model': 'tiny', 'T': '4'}, {'model': 'nano_gpt2', 'T': '1024'}]) == (
       '    model     T\n     tiny     4\nnano_gpt2  1024')
+
+
+def test_a_wide_table_wraps_its_headers_and_then_its_columns():
+  values = {f'what was measured {i}': f'{i:02}.000 ± 0.001' for i in range(12)}
+  rows = [{'model': model, 'T': T, **values, 'nothing': '–'}
+          for model in ('tiny_gpt2', 'nano_gpt2') for T in ('4', '16')]
+  wide = results.table(rows, width=10**6)
+  assert len(wide.splitlines()) == 5 and 'nothing' not in wide
+  narrow = results.table(rows)
+  assert max(map(len, narrow.splitlines())) <= results.TABLE_WIDTH
+  blocks = narrow.split('\n\n')
+  assert len(blocks) > 1 and all('model   T' in block for block in blocks)
+  for value in values.values():
+    assert narrow.count(value) == len(rows)
+
+
+@pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
+def test_tables_of_what_was_measured_fit_a_screen(path):
+  measured = json.loads(path.read_text())
+  experiment = importlib.import_module(f'experiments.{measured["experiment"]}')
+  if not hasattr(experiment, 'display'):
+    pytest.skip('prints no table of its summary')
+  # JSON has no infinity: the logarithm of a p-value that underflows is null.
+  rows = [{name: -math.inf if value is None and name.startswith('log10') else value
+           for name, value in row.items()} for row in measured['summary']]
+  lines = results.table([experiment.display(row) for row in rows]).splitlines()
+  assert max(map(len, lines)) <= results.TABLE_WIDTH
