@@ -23,7 +23,9 @@ import importlib.util
 import sys
 
 __version__ = '0.1.0'
-_MODULES = ('analysis', 'configs', 'data', 'lineage', 'models', 'plotting', 'storage', 'training')
+_MODULES = (
+    'analysis', 'configs', 'data', 'environment', 'lineage', 'models', 'plotting', 'storage',
+    'training')
 
 
 def __getattr__(name):

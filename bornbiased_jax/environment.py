@@ -1,11 +1,18 @@
 """The software and hardware on which a measured number may depend."""
 
 import importlib.metadata
+import os
+from pathlib import Path
 import platform
+import shutil
 
 import jax
 
 PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
+# What lets JAX use an accelerator, and the extras of this package that install it.
+_PLUGINS = {'gpu': (('jax-cuda12-plugin', 'jax-cuda13-plugin'), 'cuda12'),
+            'tpu': (('libtpu',), 'tpu')}
+_TPU_VARIABLES = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_ID', 'TPU_NAME', 'COLAB_TPU_ADDR')
 
 
 def environment() -> dict:
@@ -21,6 +28,35 @@ def environment() -> dict:
       'num_processes': jax.process_count(),
       'memory_bytes': (memory or {}).get('bytes_limit'),
   }
+
+
+def unused_accelerator() -> str | None:
+  """What to do, in one line, if the machine has a GPU or TPU that JAX does not use; else None.
+
+  JAX falls back to the CPU when it finds no plugin for the accelerator, or one of another
+  version. If the environment variable JAX_PLATFORMS chooses the platform, that is a wish.
+  """
+  kind = _accelerator()
+  if kind is None or os.environ.get('JAX_PLATFORMS') or jax.default_backend() == kind:
+    return None
+  plugins, extras = _PLUGINS[kind]
+  found = {name: _version(name) for name in plugins if _version(name)}
+  if not found:
+    advice = f"install the extra, as in pip install 'bornbiased_jax[{extras}]', and restart"
+  elif kind == 'gpu' and _version('jaxlib') not in found.values():
+    advice = (f'{found} does not fit jaxlib {_version("jaxlib")}: install jax and its plugin in '
+              'one version, and restart')
+  else:
+    advice = 'restart the kernel (on Colab: Runtime, Restart session)'
+  return f'This machine has a {kind.upper()}, but JAX {jax.__version__} uses the CPU: {advice}.'
+
+
+def _accelerator():
+  """'gpu', 'tpu' or None, by what the machine shows without JAX."""
+  if shutil.which('nvidia-smi') or Path('/dev/nvidia0').exists():
+    return 'gpu'
+  on_tpu = any(os.environ.get(name) for name in _TPU_VARIABLES)
+  return 'tpu' if on_tpu or list(Path('/dev').glob('accel[0-9]*')) else None
 
 
 def _version(name):

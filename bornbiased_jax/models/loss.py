@@ -1,6 +1,7 @@
 """Next-token loss that never holds the logits of a whole batch."""
 
 from collections.abc import Callable
+import contextlib
 
 import jax
 from jax import lax
@@ -18,7 +19,8 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
                     attend: Callable[..., jax.Array] = attention.plain) -> jax.Array:
   """Mean cross-entropy over all predictions of a batch, in nats per token.
 
-  For the arguments see `token_losses`.
+  For the arguments see `token_losses`. A network of dtype float32 multiplies in float32 on
+  every device, also in the gradient: JAX's own default is bfloat16 on TPUs and TF32 on GPUs.
 
   Example:
     >>> from bornbiased_jax import configs, models
@@ -27,7 +29,9 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
     >>> round(float(models.next_token_loss(config, params, tokens)))  # log(2048) is 7.6
     8
   """
-  return token_losses(config, params, tokens_BT, attend=attend).mean()
+  is_exact = config.dtype == 'float32'
+  with jax.default_matmul_precision('highest') if is_exact else contextlib.nullcontext():
+    return token_losses(config, params, tokens_BT, attend=attend).mean()
 
 
 def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,

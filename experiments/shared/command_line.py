@@ -64,7 +64,8 @@ SETTINGS = {
                               'seed from which all networks take their embedding and head, so that '
                               'token ids mean the same in all; if not given, each has its own'),
     'dtype': Setting(choice(*configs.DTYPES),
-                     f'number format of the forward pass: {" or ".join(configs.DTYPES)}'),
+                     'number format of the forward pass: bfloat16, or float32, whose products are '
+                     'exact on TPUs and GPUs too'),
     'remat': Setting(choice(*configs.REMATS),
                      'what the backward pass computes again instead of storing it: none, dots (all '
                      'but products with weights) or full (all)'),

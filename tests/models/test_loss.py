@@ -3,13 +3,16 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax import configs
+from bornbiased_jax.models.initialization import draw_params, init_params
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.models.transformer import Transformer
 from tiny_steps import CONFIGS, assert_close, tokens
+from traced_programs import matmuls
 
 
 @pytest.mark.parametrize('name, length', [('gpt2', 1), ('gpt2', 130), ('llama2', 257)])
@@ -29,3 +32,14 @@ def test_logits_of_the_whole_batch_never_exist():
   loss = functools.partial(next_token_loss, CONFIGS['gpt2'], tokens_BT=ids)
   program = jax.jit(jax.grad(loss)).lower(params)
   assert '8x512x50x' not in program.as_text() and '8x128x50x' in program.as_text()
+
+
+@pytest.mark.parametrize('dtype, wanted', [('float32', jax.lax.Precision.HIGHEST),
+                                           ('bfloat16', None)])
+def test_float32_networks_multiply_and_differentiate_in_float32(dtype, wanted):
+  config = configs.get('tiny_llama2', num_layers=2, dtype=dtype)
+  params = jax.eval_shape(lambda: draw_params(config, 0))
+  trace = jax.make_jaxpr(jax.grad(functools.partial(next_token_loss, config)))
+  found = {equation.params['precision']
+           for equation, _ in matmuls(trace(params, jnp.zeros((1, 9), jnp.int32)))}
+  assert found == {(wanted, wanted) if wanted else None}
