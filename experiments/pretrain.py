@@ -21,7 +21,8 @@ them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --nu
 --process_id=I.
 
 Writes the checkpoints, which checkpoint.load_params reads, and metrics.jsonl to
-OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to OUTPUT_DIR.
+OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to OUTPUT_DIR. During and
+after a run, experiments.metrics makes CSV and TensorBoard's event files of metrics.jsonl.
 """
 
 from pathlib import Path
