@@ -1,10 +1,15 @@
-"""Small tokenizers of every kind, made here, and texts that are hard for them."""
+"""Small tokenizers of every kind, made here, texts that are hard for them, and real ones."""
 
 import io
 import json
+import lzma
+import os
+from pathlib import Path
 
 import pytest
 
+DATA = Path(os.environ.get('BORNBIASED_DATA', Path(__file__).parents[2] / 'shared' / 'data'))
+real = pytest.mark.skipif(not DATA.exists(), reason='BORNBIASED_DATA names no folder')
 PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\n\n\nand so on, "
          "we've the theatre there (then).\r\nNaïve café — Ünïcödé, "
          '日本語のテキスト, Русский текст, עברית, العربية 👩‍👩‍👧‍👦 '
@@ -39,3 +44,9 @@ def train_sentencepiece(folder, **options):
   path = folder / 'small.model'
   path.write_bytes(model.getvalue())
   return path
+
+
+def sample(name, characters=100_000):
+  """The beginning of a real text."""
+  with lzma.open(DATA / name, 'rt', encoding='utf-8') as file:
+    return file.read(characters)

@@ -18,7 +18,7 @@ BELOW = {
     'models': SHARED | {'configs'},
     'data': SHARED | {'configs'},
     'analysis': SHARED | {'configs', 'models'},
-    'storage': SHARED | {'configs', 'models', 'environment'},
+    'storage': SHARED | {'configs', 'models', 'data', 'environment'},
     'training': SHARED | {'configs', 'models', 'data', 'storage'},
     'lineage': SHARED | {'configs', 'models', 'analysis', 'storage'},
 }

@@ -2,6 +2,7 @@
 
 - `.text`: documents from files, folders and prepared data sets
 - `.tokenizers`: bytes, SentencePiece and GPT-2's BPE behind one interface
+- `.tokenizer_files`: what `transformers` reads of a tokenizer
 - `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
 - `.corpus`: the token ids of a text, and the batch at each training step
 

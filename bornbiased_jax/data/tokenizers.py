@@ -1,6 +1,7 @@
 """Tokenizers: bytes, SentencePiece models and GPT-2's BPE, all from local files."""
 
 from collections.abc import Callable, Collection
+import functools
 import hashlib
 import importlib
 import json
@@ -10,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bornbiased_jax.data import tokenizer_files
+from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
 from bornbiased_jax.errors import InputError
 
-END_OF_DOCUMENT = '<|endoftext|>'
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
 # The pieces into which GPT-2's own encoder.py splits a text, written without backtracking.
 GPT2_PIECES = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -32,6 +34,8 @@ class Tokenizer(NamedTuple):
     to_ids: function from a text, and whether it continues an earlier part of its
       document, to ids.
     to_text: function from ids without `end_id` to text.
+    files: function that returns, by name, the content of the files which
+      `transformers.AutoTokenizer` and `load` read (tokenizer_files.py).
   """
 
   name: str
@@ -39,6 +43,7 @@ class Tokenizer(NamedTuple):
   end_id: int
   to_ids: Callable[[str, bool], list[int] | np.ndarray]
   to_text: Callable[[list[int]], str]
+  files: Callable[[], dict[str, bytes]] = dict
 
   def encode(self, text: str, continues: bool = False) -> np.ndarray:
     """Ids of a text, int32 [n].
@@ -85,6 +90,7 @@ def load(name: str) -> Tokenizer:
     name: one of
       - 'bytes': the 256 bytes of UTF-8, and one more id for the end of a document;
       - the path of a SentencePiece `.model` file, or a folder with a tokenizer.model;
+      - a folder to which 'bytes' was exported (`Tokenizer.files`);
       - for GPT-2's BPE, a folder that holds encoder.json and vocab.bpe, or
         vocab.json and merges.txt, each possibly as .xz; or the paths of these
         two files, joined by a comma.
@@ -94,11 +100,11 @@ def load(name: str) -> Tokenizer:
       it needs a package of the extra `text` that is not installed.
   """
   if name == 'bytes':
-    return Tokenizer('bytes', 257, 256, _bytes_ids, lambda ids: bytes(ids).decode(errors='replace'))
+    return Tokenizer('bytes', 257, 256, _bytes_ids, lambda ids: bytes(ids).decode(errors='replace'),
+                     tokenizer_files.of_bytes)
   path = Path(name).expanduser()
   if path.is_dir():
-    model = path / 'tokenizer.model'
-    return _sentencepiece(model) if model.is_file() else _gpt2(*_gpt2_files(path))
+    return _in_directory(path)
   paths = [Path(part).expanduser() for part in str(name).split(',')]
   if len(paths) == 1 and path.suffix == '.model':
     return _sentencepiece(path)
@@ -106,6 +112,15 @@ def load(name: str) -> Tokenizer:
     return _gpt2(*sorted(paths, key=lambda path: '.json' not in path.suffixes))
   raise InputError(f"no tokenizer {str(name)!r}: give 'bytes', a SentencePiece .model file, "
                    "or a folder with GPT-2's encoder.json and vocab.bpe")
+
+
+def _in_directory(path):
+  if (path / 'tokenizer.model').is_file():
+    return _sentencepiece(path / 'tokenizer.model')
+  whole = path / 'tokenizer.json'
+  if whole.is_file() and tokenizer_files.is_of_bytes(_read(whole)):
+    return load('bytes')
+  return _gpt2(*_gpt2_files(path))
 
 
 def _bytes_ids(text, continues):
@@ -133,13 +148,14 @@ def _sentencepiece(path):
     return ids[len(line_end):] if ids[:len(line_end)] == line_end else processor.encode(text)
 
   return Tokenizer(_named('sentencepiece', content), processor.vocab_size(), processor.eos_id(),
-                   to_ids, processor.decode)
+                   to_ids, processor.decode,
+                   functools.partial(tokenizer_files.of_sentencepiece, content))
 
 
 def _gpt2(encoder_path, merges_path):
-  encoder, merges = _read(encoder_path), _read(merges_path)
+  content, merges = _read(encoder_path), _read(merges_path)
   try:
-    encoder = json.loads(encoder)
+    encoder = json.loads(content)
     end_id = encoder.pop(END_OF_DOCUMENT)
     ranks = _gpt2_ranks(encoder, end_id, merges.decode())
   except (ValueError, KeyError, TypeError, AttributeError):
@@ -149,7 +165,8 @@ def _gpt2(encoder_path, merges_path):
       'gpt2', pat_str=GPT2_PIECES, mergeable_ranks=ranks, special_tokens={END_OF_DOCUMENT: end_id})
   name = _named('gpt2', b' '.join(sorted(ranks, key=ranks.get)))
   return Tokenizer(name, encoding.n_vocab, end_id,
-                   lambda text, continues: encoding.encode_ordinary(text), encoding.decode)
+                   lambda text, continues: encoding.encode_ordinary(text), encoding.decode,
+                   functools.partial(tokenizer_files.of_gpt2, content, merges))
 
 
 def _gpt2_files(directory):
@@ -168,7 +185,7 @@ def _gpt2_ranks(encoder, end_id, merges):
   tiktoken takes for granted that merges of lower ids come first. If they do not,
   or the two files do not list the same tokens, this raises ValueError.
   """
-  byte_of = _gpt2_alphabet()
+  byte_of = tokenizer_files.gpt2_alphabet()
   lines = merges.removeprefix('#version: 0.2').split('\n')
   merged = [line.replace(' ', '') for line in lines if line]
   in_order = [encoder[token] for token in merged]
@@ -176,14 +193,6 @@ def _gpt2_ranks(encoder, end_id, merges):
       or sorted([*encoder.values(), end_id]) != list(range(len(encoder) + 1))):
     raise ValueError
   return {bytes(byte_of[letter] for letter in token): id_ for token, id_ in encoder.items()}
-
-
-def _gpt2_alphabet():
-  """The byte that each letter in GPT-2's files stands for. Printable bytes stand for themselves."""
-  printable = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != ' ']
-  others = sorted(set(range(256)) - set(printable))
-  themselves = {chr(byte): byte for byte in printable}
-  return themselves | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _named(kind, content):

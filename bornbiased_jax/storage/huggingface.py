@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
@@ -95,7 +96,8 @@ def _config(path):
   return read_config(path / 'config.json')
 
 
-def save(path: str | os.PathLike, config: ModelConfig, params: dict) -> None:
+def save(path: str | os.PathLike, config: ModelConfig, params: dict,
+         tokenizer: Tokenizer | None = None) -> None:
   """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
 
   The directory appears complete or not at all. It does not say how weights were
@@ -106,24 +108,29 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict) -> None:
     path: directory to make; it must be missing or empty.
     config: the architecture.
     params: its parameters, as from `initialization.init_params`.
+    tokenizer: from `tokenizers.load`. `AutoTokenizer.from_pretrained` then loads one
+      that gives the same ids, and `generate` stops where a document ends.
 
   Raises:
     InputError: no family of `transformers` computes this architecture (the
       message names the fields in the way), the parameters do not belong to the
-      configuration, or `path` is not empty or cannot be written.
+      configuration, `transformers` cannot have this tokenizer (`tokenizer_files`), or
+      `path` is not empty or cannot be written.
   """
   path = Path(os.path.realpath(path))
   name, family = choose_family(config)
   _check_params(config, params)
+  files = _tokenizer_files(name, config, tokenizer) if tokenizer else {}
   partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex}')
   try:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
       raise InputError(f'{path} exists and is not an empty directory; give a new one')
     partial.mkdir(parents=True)
     header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
-                  bos_token_id=None, eos_token_id=None)
-    content = json.dumps(header | to_stored(config, family), indent=2) + '\n'
-    (partial / 'config.json').write_text(content)
+                  bos_token_id=None, eos_token_id=tokenizer.end_id if tokenizer else None)
+    stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
+    for file, content in (files | {'config.json': stored.encode()}).items():
+      (partial / file).write_bytes(content)
     # Older versions of transformers refuse a file whose metadata has no format.
     save_file(_stored_tensors(config, family, params), partial / 'model.safetensors',
               metadata=dict(format='pt'))
@@ -134,6 +141,16 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict) -> None:
     raise InputError(f'{path} cannot be written: {show(error)}') from None
   finally:
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _tokenizer_files(family_name, config, tokenizer):
+  if family_name == 'qwen2':
+    raise InputError('transformers 5 takes the tokenizer of every qwen2 model for Qwen2\'s own; '
+                     'save it without one')
+  if tokenizer.vocab_size > config.vocab_size:
+    raise InputError(f'tokenizer {tokenizer.name} has {tokenizer.vocab_size} ids, and the model '
+                     f'only vocab_size={config.vocab_size}')
+  return tokenizer.files()
 
 
 class _Tensor(NamedTuple):

@@ -2,8 +2,6 @@
 
 import json
 import lzma
-import os
-from pathlib import Path
 import sys
 
 import numpy as np
@@ -11,10 +9,7 @@ import pytest
 
 from bornbiased_jax.data import text, tokenizers
 from bornbiased_jax.errors import InputError
-from small_tokenizers import PROSE, UNICODE, train_sentencepiece, write_gpt2
-
-DATA = Path(os.environ.get('BORNBIASED_DATA', Path(__file__).parents[3] / 'shared' / 'data'))
-real = pytest.mark.skipif(not DATA.exists(), reason='BORNBIASED_DATA names no folder')
+from small_tokenizers import DATA, PROSE, UNICODE, real, sample, train_sentencepiece, write_gpt2
 
 
 @pytest.fixture(scope='module')
@@ -39,11 +34,6 @@ def transformers_gpt2(folder):
   merges, = folder.glob('*vocab.bpe*')
   pairs = [tuple(line.split()) for line in unpacked(merges).split('\n')[1:-1]]
   return transformers.GPT2Tokenizer(vocab=json.loads(unpacked(encoder)), merges=pairs)
-
-
-def sample(name, characters=100_000):
-  with lzma.open(DATA / name, 'rt', encoding='utf-8') as file:
-    return file.read(characters)
 
 
 def test_bytes():

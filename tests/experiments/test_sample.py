@@ -15,6 +15,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params, sample
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
+from directories import quiet_transformers
 from experiments.sample import continued
 from small_networks import LLAMA
 from small_tokenizers import train_sentencepiece, write_gpt2
@@ -66,22 +67,35 @@ def test_an_empty_prompt_begins_a_document(run):
   assert continued(run, num_tokens=10) == as_text([256, *added])
 
 
-@pytest.mark.parametrize('kind', ['sentencepiece', 'gpt2'])
+@pytest.mark.parametrize('kind', ['bytes', 'sentencepiece', 'gpt2'])
 def test_a_directory_brings_its_tokenizer(kind, tmp_path):
   """Its text is that of the ids below the tokenizer's vocabulary."""
-  pytest.importorskip({'gpt2': 'tiktoken'}.get(kind, kind))
-  config = dataclasses.replace(LLAMA, vocab_size=1000)
-  huggingface.save(tmp_path / 'model', config, init_params(config, 1))
   if kind == 'gpt2':
-    write_gpt2(tmp_path / 'model')
-  else:
-    train_sentencepiece(tmp_path).rename(tmp_path / 'model/tokenizer.model')
-  tokenizer = tokenizers.load(str(tmp_path / 'model'))
+    pytest.importorskip('tiktoken')
+  config = dataclasses.replace(LLAMA, vocab_size=1000)
+  name = {'gpt2': write_gpt2, 'sentencepiece': train_sentencepiece, 'bytes': lambda _: 'bytes'}
+  tokenizer = tokenizers.load(str(name[kind](tmp_path)))
+  huggingface.save(tmp_path / 'model', config, init_params(config, 1), tokenizer)
   prompt = tokenizer.encode('over the')
   added, = np.asarray(sample(config, init_params(config, 1), prompt[None], 20, KEY,
                              num_ids=tokenizer.vocab_size))
   written = continued(str(tmp_path / 'model'), 'over the', 20)
   assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
+
+
+def test_live_text_is_that_of_transformers(tmp_path):
+  library = quiet_transformers()
+  config = dataclasses.replace(LLAMA, vocab_size=257)
+  random = np.random.default_rng(0)
+  params = jax.tree.map(lambda leaf: leaf + 0.25 * random.normal(size=leaf.shape).astype('float32'),
+                        init_params(config, 1))
+  huggingface.save(tmp_path / 'model', config, params, tokenizers.load('bytes'))
+  tokenizer = library.AutoTokenizer.from_pretrained(tmp_path / 'model')
+  model = library.AutoModelForCausalLM.from_pretrained(tmp_path / 'model')
+  ids = model.generate(**tokenizer('Is it naïve?', return_tensors='pt'), do_sample=False,
+                       max_new_tokens=40, pad_token_id=256)
+  written = continued(str(tmp_path / 'model'), 'Is it naïve?', 40, temperature=0.0)
+  assert written == tokenizer.decode(ids[0]) and len(set(written)) > 15
 
 
 def test_ids_without_a_tokenizer():

@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from bornbiased_jax import configs
+from bornbiased_jax.data import tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
@@ -182,3 +183,32 @@ def test_saved_files_are_as_readable_as_others(tmp_path):
   (tmp_path / 'other').touch()
   for file in ('config.json', 'model.safetensors'):
     assert (tmp_path / 'saved' / file).stat().st_mode == (tmp_path / 'other').stat().st_mode
+
+
+@pytest.mark.parametrize('name', ['learned_positions', 'paper_gpt2', 'paper_llama2',
+                                  'indivisible_width', 'qk_norm'])
+def test_live_transformers_finds_the_tokenizer(name, transformers, tmp_path):
+  """In every family the ids are bytes, and what `generate` makes of them ends with a document."""
+  config = configs.ModelConfig(**dict(SAVED[name][1], vocab_size=257))
+  params = random_params(config)
+  huggingface.save(tmp_path / 'saved', config, params, tokenizers.load('bytes'))
+  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'saved')
+  model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'saved')
+  written = 'naïve e\u0301 四'
+  inputs = tokenizer(written, return_tensors='pt')
+  assert inputs['input_ids'].tolist() == [list(written.encode())]
+  model.generate(**inputs, do_sample=False, max_new_tokens=2, pad_token_id=256)
+  assert model.generation_config.eos_token_id == 256
+  back_config, back = huggingface.load(tmp_path / 'saved')
+  assert back_config.vocab_size == 257
+  jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_save_refuses_a_tokenizer_that_would_be_misread(tmp_path):
+  tokenizer = tokenizers.load('bytes')
+  for name, message in (('paper_llama2', 'bytes has 257 ids, and the model only vocab_size=96'),
+                        ('paper_qwen2', 'takes the tokenizer of every qwen2 model for')):
+    config = configs.ModelConfig(**SAVED[name][1])
+    with pytest.raises(InputError, match=message):
+      huggingface.save(tmp_path / 'saved', config, random_params(config), tokenizer)
+  assert not list(tmp_path.iterdir())
