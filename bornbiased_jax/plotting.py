@@ -3,14 +3,17 @@
 import contextlib
 import io
 import os
+from pathlib import Path
 from typing import Any
 
 from cycler import cycler
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 import numpy as np
 
 from bornbiased_jax.files import write_atomically
@@ -31,6 +34,8 @@ _STYLE: Any = {
     'grid.alpha': 0.25,
     'legend.frameon': False,
     'lines.linewidth': 1.5,
+    # Publishers refuse the fonts of Type 3, which matplotlib would write.
+    'pdf.fonttype': 42,
 }
 
 
@@ -94,6 +99,42 @@ def loss_curve(ax: Axes, lines: list[dict], **line) -> None:
     ax.plot(*zip(*evaluated, strict=True), 'o', color=drawn.get_color(), markersize=4)
 
 
+def heat(ax: Axes, values: np.ndarray, color: str, largest: float | None = None,
+         texts: np.ndarray | None = None) -> QuadMesh:
+  """Draws a cell per value, the darker the larger it is, with the first row at the top.
+
+  Args:
+    ax: where to draw.
+    values: what is shown, [rows, columns]; a cell is grey where it is NaN.
+    color: the colour of `largest`; 0 and less are white.
+    largest: the value of the full colour; None: the largest of `values`.
+    texts: what is written into the cells, [rows, columns].
+
+  Returns:
+    The cells, of which a colour bar can be made.
+  """
+  edges = (np.arange(size + 1) - 0.5 for size in np.shape(values)[::-1])
+  cells = ax.pcolormesh(*edges, values, vmin=0, vmax=largest, edgecolors='white', linewidth=0.8,
+                        cmap=LinearSegmentedColormap.from_list('shades', ('white', color)))
+  for (i, j), text in np.ndenumerate([] if texts is None else texts):
+    *rgb, _ = cells.cmap(cells.norm(values[i][j]))
+    ax.text(j, i, text, ha='center', va='center', fontsize='small',
+            color='white' if np.mean(rgb) < 0.5 else 'black')
+  ax.set(facecolor='#cccccc', ylim=(len(values) - 0.5, -0.5))
+  ax.grid(visible=False)
+  ax.tick_params(length=0)
+  ax.spines[:].set_visible(False)
+  return cells
+
+
+def z_axis(ax: Axes, ticks: tuple[int, ...]) -> None:
+  """Makes the horizontal axis one of z: linear up to 5, where chance reaches, then logarithmic."""
+  ax.set_xscale('symlog', linthresh=5)
+  ax.set_xticks(ticks, [f'{tick}'.replace('-', '−') for tick in ticks])
+  ax.xaxis.set_minor_locator(NullLocator())
+  ax.axvline(0, color='black', linewidth=0.8)
+
+
 def plain_log_ticks(axis: Axis) -> None:
   """Labels a logarithmic axis with 0.5, 1, 2, 5, 10, … instead of powers of ten."""
   axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -102,7 +143,13 @@ def plain_log_ticks(axis: Axis) -> None:
 
 
 def save(drawn: Figure, path: str | os.PathLike) -> None:
-  """Writes a figure as a PNG file, whole or not at all."""
+  """Writes a figure, whole or not at all, as what the path ends in: .png, .svg or .pdf."""
+  write_atomically(path, encode(drawn, Path(path).suffix[1:]))
+
+
+def encode(drawn: Figure, file_format: str) -> bytes:
+  """The content of a file that shows a figure."""
   content = io.BytesIO()
-  drawn.savefig(content, format='png')
-  write_atomically(path, content.getvalue())
+  with style():
+    drawn.savefig(content, format=file_format)
+  return content.getvalue()

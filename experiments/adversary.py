@@ -18,7 +18,6 @@ If a run was stopped, the same command continues it.
 
 from collections import Counter
 
-from matplotlib.ticker import NullLocator
 import numpy as np
 import scipy
 from tqdm import tqdm
@@ -108,14 +107,14 @@ def strongest(row, accuses: bool) -> str:
 def draw(rows):
   """z of every witness, a row per construction; innocent pairs blue, others orange."""
   with plotting.style():
-    figure = plotting.figure(13, 1.4 + 0.24 * len(rows))
+    figure = plotting.figure(10, 1.4 + 0.21 * len(rows))
     panels = figure.subplots(1, len(WITNESSES), sharex=True, sharey=True)
     for ax, name in zip(panels, WITNESSES, strict=True):
       draw_witness(ax, name, rows)
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
     panels[0].invert_yaxis()
-    figure.suptitle('z of each witness: innocent pairs blue, descendants and networks of one seed '
-                    'orange; dashed: where those that can accuse do', fontsize='medium')
+    figure.suptitle('z of each witness. Blue: innocent pairs; orange: pairs with a common origin; '
+                    'dashed: accused beyond', fontsize='medium')
   return figure
 
 
@@ -128,11 +127,8 @@ def draw_witness(ax, name, rows):
   if WITNESSES[name].accuses:
     ax.axvline(scipy.stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black',
                linestyle='--', linewidth=0.8)
-  ax.axvline(0, color='black', linewidth=0.8)
-  ax.set_xscale('symlog', linthresh=5)
-  ax.set_xticks((-50, -5, 0, 5, 50), ('−50', '−5', '0', '5', '50'))
-  ax.xaxis.set_minor_locator(NullLocator())
-  ax.set_title(name, fontsize='small')
+  plotting.z_axis(ax, (-50, 0, 5, 50))
+  ax.set_title(name.replace(' ', '\n', 1), fontsize='small')
 
 
 if __name__ == '__main__':

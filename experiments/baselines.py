@@ -38,6 +38,10 @@ from experiments.shared.results import Results, grouped
 
 LEVEL = 0.01
 COLUMNS = 4
+CAPTION = (
+    'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
+    '8: initialization and trained; 5: trained and continued on Python; 6: halfway and trained; '
+    '4a: two initializations; 4d: two trained')
 
 SETTINGS = networks.SETTINGS | {
     'references': Setting(whole,
@@ -136,12 +140,13 @@ def draw(rows, settings):
   lines = -(-len(settings.methods) // COLUMNS)
   jitter = np.random.default_rng(0)
   with plotting.style():
-    figure = plotting.figure(12, 2.4 * lines)
+    figure = plotting.figure(10, 0.7 + 1.9 * lines)
     panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel()
     for ax in panels[len(settings.methods):]:
       ax.set_axis_off()
     for ax, method in zip(panels, settings.methods, strict=False):
       draw_scores(ax, method, rows, jitter)
+    figure.suptitle(CAPTION, fontsize='medium')
   return figure
 
 
@@ -156,8 +161,7 @@ def draw_scores(ax, method, rows, jitter):
     ax.axhline(limit, color='black', linestyle='--', linewidth=1)
   else:
     ax.set_yscale('symlog', linthresh=3)
-  labels = [f'{name}\n{"related" if related else "unrel."}' for name, related in tables]
-  ax.set_xticks(range(len(tables)), labels, fontsize='x-small')
+  ax.set_xticks(range(len(tables)), [name for name, _ in tables])
   ax.set(title=method, ylabel=METHODS[method].unit)
 
 

@@ -23,11 +23,10 @@ from pathlib import Path
 
 from absl import flags
 
-from bornbiased_jax import plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from experiments.benchmarks import chart
-from experiments.shared import command_line
+from experiments.shared import command_line, figures
 from experiments.shared.results import make_directory, write_json
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
@@ -48,10 +47,9 @@ def main(*names):
     print(f'wrote {path}')
   rows = chart.rows_of([directory / f'{name}.json' for name in BENCHMARKS])
   if rows:
-    plotting.save(chart.draw(rows), directory / 'chart.png')
-    print(f'wrote {directory / "chart.png"}')
+    print(f'wrote {figures.write(chart.draw(rows), directory, "chart")}')
 
 
 if __name__ == '__main__':
   flags.DEFINE_string('output_dir', 'results/benchmark', 'folder of the results')
-  command_line.launch(main, __doc__, ('output_dir',), takes_words=True)
+  command_line.launch(main, __doc__, ('output_dir', 'format'), takes_words=True)

@@ -19,8 +19,8 @@ The cells of the probe 'verdict' have all witnesses of experiments.seedprint and
 the first --verdict_seeds networks. Intervals come from a bootstrap over seeds, because pairs share
 networks.
 
-Writes results.json (a row per cell) and figure.png (p-values against uniform ones). If a run was
-stopped, the same command continues it.
+Writes results.json (a row per cell) and figure.png (the share of pairs that is accused at each
+level). If a run was stopped, the same command continues it.
 """
 
 from collections import Counter
@@ -36,7 +36,8 @@ from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints
-from bornbiased_jax.lineage.witnesses import WITNESSES, input_is_shared
+from bornbiased_jax.lineage.verdict import ACCUSERS
+from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 from experiments.shared import command_line, networks
@@ -54,9 +55,14 @@ from experiments.shared.unrelated_pairs import (
 PROBES = ('gaussian', 'tokens', 'shared_tokens', 'verdict')
 TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection',
          'published_t': 'published t', 'published_u': 'published U', 'published_z': 'published z'}
-# What is drawn, if a cell has it.
-TITLES = {name: title for name, title in TESTS.items() if name[-1] not in 'uz'} | {
-    'verdict': 'verdict (all that can accuse)'} | {name: name for name in WITNESSES}
+# What is drawn: panels, their curves, and the tests over which a curve is a mean.
+GROUPS = {
+    'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t']},
+    'The verdict': {'verdict': ['verdict'], 'the witnesses that can accuse': ACCUSERS},
+    'Other witnesses': {
+        'tokens and vectors': ['tokens', 'tokens, any sign', 'vectors'],
+        'aligned answers': ['aligned answers']},
+}
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {
@@ -217,36 +223,45 @@ def display(row):
 
 
 def draw(rows):
-  """For each test: observed share of p-values below each level, a line per cell."""
-  tests = [test for test in (*TITLES,) if any(f'{test}_0.01' in row for row in rows)]
-  lines = -(-len(tests) // 4)
+  """A panel per kind of networks and group of tests."""
+  is_trained = lambda row: row['cell'].startswith('trained')
+  kinds = {'random': [row for row in rows if not is_trained(row)],
+           'trained': [row for row in rows if is_trained(row)]}
+  shown = [(f'{title} on {kind} networks', curves) for kind, own in kinds.items()
+           for title, tests in GROUPS.items() if (curves := curves_of(tests, own))]
+  columns = min(3, len(shown))
+  lines = -(-len(shown) // columns)
   with plotting.style():
-    figure = plotting.figure(11, 0.4 + 2.6 * lines)
-    panels = figure.subplots(lines, min(4, len(tests)), sharey=True, squeeze=False)
-    for ax in panels.ravel()[len(tests):]:
-      ax.set_axis_off()
-    for ax, test in zip(panels.ravel(), tests, strict=False):
-      draw_shares(ax, test, rows)
+    figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
+      draw_curves(ax, title, curves)
     for ax in panels[:, 0]:
-      ax.set_ylabel('share of pairs accused')
-    handles = {name: handle for ax in panels.ravel()
-               for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc='outside lower center', ncols=3,
-                  fontsize='x-small')
+      ax.set_ylabel('unrelated pairs that it accuses')
+    for ax in panels[-1]:
+      ax.set_xlabel('unrelated pairs that a test may accuse')
+    figure.suptitle('Line: mean over sets of networks, and over witnesses. Shade: 10 to 90 %.',
+                    fontsize='medium')
   return figure
 
 
-def draw_shares(ax, test, rows):
+def curves_of(tests, rows) -> dict[str, list]:
+  """By name of a curve, the shares of pairs below each level, of all its tests and cells."""
+  shares = {name: [row[f'{test}_share_below_level'] for row in rows for test in own
+                   if f'{test}_0.01' in row] for name, own in tests.items()}
+  return {name: each for name, each in shares.items() if each}
+
+
+def draw_curves(ax, title, curves):
   """A test that keeps its level follows the diagonal."""
-  for i, row in enumerate(rows):
-    if f'{test}_0.01' in row:
-      turn, color = divmod(i, len(plotting.COLORS))
-      ax.plot(LEVELS, row[f'{test}_share_below_level'], ('-', ':', '--')[turn % 3], linewidth=1,
-              label=row['cell'], color=plotting.COLORS[color])
-  level = np.array([1e-4, 1])
-  plotting.theory(ax, level, level)
-  ax.set(xscale='log', yscale='log', xlim=(1e-4, 1), ylim=(1e-4, 1.2), title=TITLES[test],
-         xlabel='level (p-value)')
+  level = np.array([1e-3, 1])
+  plotting.theory(ax, level, level, 'as many as allowed')
+  for name, shares in curves.items():
+    plotting.band(ax, LEVELS, np.array(shares), label=name)
+  ax.set(xscale='log', yscale='log', xlim=(1e-3, 1), ylim=(1e-3, 1), title=title)
+  for axis in (ax.xaxis, ax.yaxis):
+    axis.set_major_formatter(lambda share, _: f'{100 * share:g} %')
+  ax.legend(fontsize='small')
 
 
 if __name__ == '__main__':

@@ -27,7 +27,6 @@ import math
 from pathlib import Path
 import sys
 
-from matplotlib.patches import Rectangle
 import numpy as np
 import scipy
 from tqdm import tqdm
@@ -42,7 +41,7 @@ from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, networks
+from experiments.shared import command_line, figures, networks
 from experiments.shared.networks import SETTINGS
 from experiments.shared.results import make_directory, table, write_json
 
@@ -73,9 +72,9 @@ def main(settings, output_dir):
       'networks': names, 'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
-  plotting.save(draw(names, z_MM), output_dir / 'figure.png')
+  drawn = figures.write(draw(names, z_MM), output_dir)
   show(rows)
-  print(f'wrote {output_dir}/results.json, matrix.csv and figure.png')
+  print(f'wrote {output_dir}/results.json, matrix.csv and {drawn.name}')
 
 
 def take(name, probe, output_dir) -> Dossier:
@@ -217,45 +216,48 @@ def display(row) -> dict[str, str]:
 
 
 def draw(names, z_MM):
-  """z of every pair, related networks side by side; grey: not comparable, dark: itself."""
-  similarity_MM = np.clip(np.nan_to_num(z_MM), 0, _SATURATED_Z) / _SATURATED_Z
-  distance = 1 - similarity_MM[np.triu_indices(len(names), 1)]
-  hierarchy = scipy.cluster.hierarchy
-  tree = hierarchy.optimal_leaf_ordering(hierarchy.average(distance), distance)
-  order = hierarchy.leaves_list(tree)
-  common = len(Path(*_common_parts(names)).as_posix()) + 1 if _common_parts(names) else 0
+  """z of every pair, related networks side by side; with numbers if there is room for them."""
+  order = clustered(z_MM)
   shown_MM = z_MM[np.ix_(order, order)]
+  labels = dict(labels=[shorten(names)[i] for i in order], parse_math=False)
+  ticks, size = range(len(names)), min(14, max(5, 3.2 + 0.36 * len(names)))
   with plotting.style():
-    size = min(14, 3 + 0.36 * len(names))
-    figure = plotting.figure(size + 1.5, size)
+    figure = plotting.figure(size + 1, size)
     ax = figure.subplots()
-    ax.set_facecolor('#cccccc')
-    image = ax.imshow(np.where(np.isinf(shown_MM), np.nan, shown_MM), cmap='RdBu_r',
-                      vmin=-_SATURATED_Z, vmax=_SATURATED_Z)
-    write_cells(ax, shown_MM)
-    labels = [names[i][common:][-28:].replace('$', r'\$') for i in order]
-    ax.set_xticks(range(len(names)), labels, rotation=90, fontsize='x-small')
-    ax.set_yticks(range(len(names)), labels, fontsize='x-small')
-    ax.grid(visible=False)
-    ax.set_title('Related pairs are red. Grey: not comparable; dark: itself')
-    figure.colorbar(image, ax=ax, shrink=0.7, label='z (colour cut off at ±20)')
+    cells = plotting.heat(ax, shown_MM, plotting.COLORS[1], _SATURATED_Z,
+                          numbers(shown_MM) if len(names) <= MOST_WRITTEN else None)
+    plotting.heat(ax, np.where(np.eye(len(names)), 1, np.nan), '#444444')
+    ax.set_xticks(ticks, rotation=90, **labels)
+    ax.set_yticks(ticks, **labels)
+    ax.set_aspect('equal')
+    ax.set_title('Related pairs are orange. Grey: not comparable; dark: itself')
+    figure.colorbar(cells, ax=ax, shrink=0.7, ticks=range(0, _SATURATED_Z + 1, 5), extend='max',
+                    label='z (unrelated: about 0; related: above 4)')
   return figure
 
 
-def write_cells(ax, z_MM) -> None:
-  """A dark square for each network with itself, and z in the other cells if there is room."""
-  for (i, j), z in np.ndenumerate(z_MM):
-    if i == j:
-      ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color='#444444'))
-    elif len(z_MM) <= MOST_WRITTEN and not np.isnan(z):
-      ax.text(j, i, f'{z:.0f}', ha='center', va='center', fontsize='x-small',
-              color='white' if abs(z) > 0.6 * _SATURATED_Z else 'black')
+def clustered(z_MM) -> list[int]:
+  """An order of networks in which related ones are side by side."""
+  similarity_MM = np.clip(np.nan_to_num(z_MM), 0, _SATURATED_Z) / _SATURATED_Z
+  distance = 1 - similarity_MM[np.triu_indices(len(z_MM), 1)]
+  hierarchy = scipy.cluster.hierarchy
+  tree = hierarchy.optimal_leaf_ordering(hierarchy.average(distance), distance)
+  return list(hierarchy.leaves_list(tree))
 
 
-def _common_parts(names):
-  columns = zip(*(Path(name).parts[:-1] for name in names), strict=False)
-  is_common = lambda column: len(set(column)) == 1
-  return [column[0] for column in itertools.takewhile(is_common, columns)]
+def numbers(z_MM) -> list[list[str]]:
+  """The texts of the cells."""
+  return [[f'{z:z.0f}' if np.isfinite(z) else '' for z in row] for row in z_MM]
+
+
+def shorten(names) -> list[str]:
+  """As many of the last parts of each name as tell them all apart."""
+  parts = [Path(name).parts for name in names]
+  for count in range(1, max(map(len, parts)) + 1):
+    labels = ['/'.join(each[-count:])[-28:] for each in parts]
+    if len(set(labels)) == len(names):
+      break
+  return labels
 
 
 if __name__ == '__main__':

@@ -14,9 +14,9 @@ With --study each initialization is also compared with what was trained from it,
 network with its continuation on other text. Alterations that the architecture does not allow are
 left out. experiments/README.md says what each method compares and what each alteration does.
 
-Writes results.json (a row per alteration: all scores, the change of the logits) and figure.png (the
-share of altered networks found, and of unrelated ones accused at that threshold and by the method's
-own p-value). If a run was stopped, the same command continues it.
+Writes results.json (a row per alteration: all scores, the change of the logits) and figure.png (how
+many altered networks each method finds, and the share of unrelated pairs that it accuses at that
+threshold and by its own p-value). If a run was stopped, the same command continues it.
 """
 
 import jax
@@ -83,7 +83,7 @@ def main(settings, output_dir):
     row = measure(*make(), settings.methods)
     results.add({'alteration': name, 'strength': strength} | row)
   summary = summarize(results.rows, settings)
-  results.finish(summary, display, draw(summary, settings))
+  results.finish(summary, display, draw(results.rows, settings))
 
 
 def random_networks(settings) -> dict[int, Subject]:
@@ -163,32 +163,39 @@ def threshold(rows, method, false_positive_rate) -> float:
   return float(np.quantile(list(scores), 1 - false_positive_rate, method='higher'))
 
 
+def thresholds(rows, settings) -> dict[str, float]:
+  return {method: threshold(rows, method, settings.false_positive_rate)
+          for method in settings.methods}
+
+
 def summarize(rows, settings) -> list[dict]:
   """A row per alteration: the shares of pairs that each method finds and accuses."""
-  limits = {method: threshold(rows, method, settings.false_positive_rate)
-            for method in settings.methods}
+  limits = thresholds(rows, settings)
   return [{'alteration': row['alteration'], 'strength': row['strength'],
            'logit_change': row['logit_change'], 'thresholds': limits,
-           'found': above(row, 'related', limits), 'accused': above(row, 'unrelated', limits),
-           'accused_at_p_01': below_level(row, settings.methods)} for row in rows]
+           'found': above([row], 'related', limits), 'accused': above([row], 'unrelated', limits),
+           'accused_at_p_01': below_level([row], settings.methods)} for row in rows]
 
 
-def above(row, kind, limits) -> dict[str, float | None]:
+def above(rows, kind, limits) -> dict[str, float | None]:
   """By method, the share of pairs whose score exceeds the threshold."""
-  return {method: share(row[f'{method}, {kind}'], lambda score, limit=limit: score > limit)
+  return {method: share(known(rows, f'{method}, {kind}'), lambda score, limit=limit: score > limit)
           for method, limit in limits.items()}
 
 
-def below_level(row, methods) -> dict[str, float | None]:
+def below_level(rows, methods) -> dict[str, float | None]:
   """By method, the share of unrelated pairs whose own p-value is below P_LEVEL."""
-  return {method: share(row[f'{method}, unrelated log10 p'], lambda p: p < np.log10(P_LEVEL))
-          for method in methods}
+  return {method: share(known(rows, f'{method}, unrelated log10 p'),
+                        lambda log10_p: log10_p < np.log10(P_LEVEL)) for method in methods}
+
+
+def known(rows, field) -> list[float]:
+  """The values of a field over pairs; none if the method cannot compare, or has no p-values."""
+  return [value for row in rows for value in row[field] if value is not None]
 
 
 def share(values, test) -> float | None:
-  """None if the method cannot compare, or has no p-values."""
-  known = [value for value in values if value is not None]
-  return float(np.mean([test(value) for value in known])) if known else None
+  return float(np.mean([test(value) for value in values])) if values else None
 
 
 def label(row) -> str:
@@ -202,38 +209,55 @@ def display(row):
           **{method: shown(found) for method, found in row['found'].items()}}
 
 
-def draw(summary, settings):
-  """Related pairs found at a method's threshold; unrelated ones accused at it, and by own p."""
-  methods = settings.methods
-  with_p = [method for method in methods
-            if any(row['accused_at_p_01'][method] is not None for row in summary)]
+def draw(rows, settings):
+  """Above: the unrelated pairs that each method accuses. Below: the altered networks it finds."""
+  limits = thresholds(rows, settings)
+  height = 0.2 * len(rows)
   with plotting.style():
-    figure = plotting.figure(17, 2.2 + 0.24 * len(summary))
-    widths = len(methods), len(methods), max(1, len(with_p))
-    found, accused, by_p = figure.subplots(1, 3, sharey=True, width_ratios=widths)
-    allowed = f'{settings.false_positive_rate:.0%} of unrelated pairs'
-    heat(found, [row['found'] for row in summary], methods, 'Greens', 1.0,
-         f'related pairs found (thresholds: {allowed})')
-    heat(accused, [row['accused'] for row in summary], methods, 'Reds', 0.2,
-         'unrelated pairs accused at that threshold')
-    heat(by_p, [row['accused_at_p_01'] for row in summary], with_p, 'Reds', 0.2,
-         f'and by own p < {P_LEVEL:g}')
-    found.set_yticks(range(len(summary)), [label(row) for row in summary])
+    figure = plotting.figure(8.5, height + 3.4)
+    accused, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
+    draw_accused(accused, rows, limits, settings.false_positive_rate)
+    draw_found(found, rows, limits)
+    accused.set_xticks(range(len(limits)), limits, rotation=90)
+    accused.tick_params(axis='x', length=0, labelbottom=True)
   return figure
 
 
-def heat(ax, cells, methods, colors, largest, title):
-  """A share per cell, in percent; grey if there is none."""
-  shares = np.array([[np.nan if row[method] is None else row[method] for method in methods]
-                     for row in cells])
-  ax.set_facecolor('#dddddd')
-  ax.imshow(shares, cmap=colors, vmin=0, vmax=largest, aspect='auto')
-  for (i, j), value in np.ndenumerate(shares):
-    ax.text(j, i, '–' if np.isnan(value) else f'{100 * value:.0f}', ha='center', va='center',
-            fontsize='x-small', color='white' if value > 0.6 * largest else 'black')
-  ax.set_xticks(range(len(methods)), methods, rotation=35, ha='right')
-  ax.grid(False)
-  ax.set_title(title, fontsize='medium')
+def draw_accused(ax, rows, limits, allowed):
+  """Two bars per method: its share of all unrelated pairs, over all alterations."""
+  by_threshold, by_p_value = above(rows, 'unrelated', limits), below_level(rows, limits)
+  for shift, shares, name in (
+      (-0.2, by_threshold, f'above the threshold of the method, which allows {percent(allowed)}'),
+      (0.2, by_p_value, f'by its own p-value < {P_LEVEL:g}, if it has one')):
+    ax.bar(np.arange(len(limits)) + shift, [share or 0 for share in shares.values()], 0.4,
+           label=name)
+  ax.axhline(allowed, color='black', linestyle='--', linewidth=1)
+  ax.yaxis.set_major_formatter(lambda share, _: percent(share))
+  ax.grid(visible=False, axis='x')
+  ax.set_title('Unrelated pairs that are accused')
+  ax.legend(fontsize='small')
+
+
+def draw_found(ax, rows, limits):
+  """A cell per alteration and method, which says how many networks are found unless all are."""
+  shares = [list(above([row], 'related', limits).values()) for row in rows]
+  texts = [[found_text(known([row], f'{method}, related'), limit)
+            for method, limit in limits.items()] for row in rows]
+  plotting.heat(ax, np.array(shares, float), plotting.COLORS[5], 1, texts)
+  ax.set_yticks(range(len(rows)), [label(row) for row in rows])
+  ax.tick_params(labelbottom=False)
+  ax.set_title('Altered networks that are found: all (blue), or as many as the cell says; '
+               'grey: not comparable')
+
+
+def found_text(scores, limit) -> str:
+  """'1/4' if one of four scores exceeds the threshold, '' if all do."""
+  found = sum(score > limit for score in scores)
+  return '' if found == len(scores) else f'{found}/{len(scores)}'
+
+
+def percent(share: float) -> str:
+  return f'{100 * share:g} %'
 
 
 if __name__ == '__main__':

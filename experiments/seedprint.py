@@ -30,7 +30,6 @@ from pathlib import Path
 import re
 import sys
 
-import numpy as np
 import scipy
 from tqdm import tqdm
 
@@ -39,7 +38,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.networks import FORMS
-from experiments.shared import command_line, networks, verdict_page
+from experiments.shared import command_line, figures, networks, verdict_page
 from experiments.shared.command_line import Setting, flagged
 from experiments.shared.parsing import optional
 from experiments.shared.results import make_directory, table, write_json
@@ -70,12 +69,13 @@ def main(settings, output_dir):
             'environment': environment()} | report
   folder = output_dir / folder_name(report)
   make_directory(folder)
-  plotting.save(draw(report), folder / 'figure.png')
-  write_atomically(folder / 'report.html',
-                   verdict_page.render(report, folder / 'figure.png').encode())
+  drawn = draw(report)
+  file = figures.write(drawn, folder)
+  page = verdict_page.render(report, plotting.encode(drawn, 'png'))
+  write_atomically(folder / 'report.html', page.encode())
   write_json(folder / 'results.json', report)
   show(report)
-  print(f'wrote {folder}/results.json, figure.png and report.html')
+  print(f'wrote {folder}/results.json, {file.name} and report.html')
   sys.exit(EXIT_CODES[report['verdict']])
 
 
@@ -127,41 +127,51 @@ def yes(row) -> str:
 
 
 def draw(report):
-  """The statistic of each witness that was heard, and its null; or why there is none."""
+  """z of each witness that was heard, beside what chance gives; or that there is none."""
   rows = [row for row in report.get('witnesses', []) if row['obstacle'] is None]
-  base, suspect = (str(report[side].get('name'))[-50:] for side in ('base', 'suspect'))
   with plotting.style():
-    lines = max(1, -(-len(rows) // 4))
-    figure = plotting.figure(11, 0.6 + 2.1 * lines)
-    figure.suptitle(f'{base} and {suspect}: {report["verdict"]}' + probe_text(report),
-                    fontsize='medium', parse_math=False)
-    panels = figure.subplots(lines, 4, squeeze=False).ravel()
-    for ax in panels[len(rows):]:
+    figure = plotting.figure(8, 1.8 + 0.3 * max(1, len(rows)))
+    ax = figure.subplots()
+    ax.set_title(title(report), parse_math=False)
+    if rows:
+      draw_witnesses(ax, rows, report['alpha'])
+      figure.legend(loc='outside lower center', ncols=4, fontsize='small')
+    else:
       ax.set_axis_off()
-    for ax, row in zip(panels, rows, strict=False):
-      draw_witness(ax, row)
-    if not rows:
-      panels[0].text(0, 0.5, 'no witness was heard', fontsize='large')
+      ax.text(0, 0.5, 'no witness was heard', fontsize='large')
   return figure
 
 
-def probe_text(report) -> str:
-  if not report.get('probe'):
-    return ''
-  return f' (n = {report["sequences"]:,}, T = {report["probe"]["length"]})'
+def title(report) -> str:
+  """Verdict, probe and names, each on a line of its own."""
+  base, suspect = (str(report[side].get('name'))[-90:] for side in ('base', 'suspect'))
+  read = (f' (n = {report["sequences"]:,}, T = {report["probe"]["length"]})'
+          if report.get('probe') else '')
+  return f'{report["verdict"].capitalize()}{read}\nbase: {base}\nsuspect: {suspect}'
 
 
-def draw_witness(ax, row):
-  """What one witness found, and the null of permuted parts."""
-  mean, std = row['null_mean'], row['null_std']
-  reach = max(5 * std, 1.2 * abs(row['statistic'] - mean))
-  grid = mean + np.linspace(-reach, reach, 2001)
-  ax.fill_between(grid, scipy.stats.norm.pdf(grid, mean, std), color='#999999', alpha=0.5,
-                  linewidth=0)
-  ax.axvline(row['statistic'], color=plotting.COLORS[1 if row['accuses'] else 0])
-  ax.set(ylim=(0, None), yticks=[], xlabel='mean likeness of same parts')
-  ax.locator_params(axis='x', nbins=4)
-  ax.set_title(f'{row["witness"]}\nz = {row["z"]:.1f}', fontsize='small')
+def draw_witnesses(ax, rows, alpha):
+  """A dot at the z of each witness; at the right z and the statistic, the mean likeness."""
+  ax.axvspan(-2, 2, color='#cccccc', linewidth=0, label='chance: 95 % of unrelated pairs')
+  for i, row in enumerate(rows):
+    ax.plot(row['z'], i, 'o', color=plotting.COLORS[1 if row['accuses'] else 0])
+    write_right(ax, i, f'{row["z"]:z.1f}', f'{row["statistic"]:z.3f}')
+  write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
+  for color, name in ((1, 'can accuse'), (0, 'cannot accuse')):
+    ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
+  if accusers := sum(row['accuses'] for row in rows):
+    ax.axvline(scipy.stats.norm.isf(alpha / accusers), color='black', linestyle='--', linewidth=1,
+               label='accuses beyond')
+  plotting.z_axis(ax, (-5, 0, 5, 50, 500))
+  ax.set_yticks(range(len(rows)), [row['witness'] for row in rows])
+  ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel='z')
+
+
+def write_right(ax, y, z, likeness):
+  """A line of the two columns at the right of a picture."""
+  for points, text in ((40, z), (95, likeness)):
+    ax.annotate(text, (1, y), (points, 0), ax.get_yaxis_transform(), 'offset points', ha='right',
+                va='center', annotation_clip=False)
 
 
 if __name__ == '__main__':

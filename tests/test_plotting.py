@@ -22,6 +22,34 @@ def test_a_figure_is_saved_as_a_png_of_its_size(ax, tmp_path):
   assert struct.unpack('>II', content[16:24]) == (600, 450)
 
 
+@pytest.mark.parametrize('suffix, beginning', [('svg', b'<?xml'), ('pdf', b'%PDF')])
+def test_the_path_says_the_format(ax, tmp_path, suffix, beginning):
+  plotting.save(ax.figure, tmp_path / f'figure.{suffix}')
+  content = (tmp_path / f'figure.{suffix}').read_bytes()
+  assert content.startswith(beginning) and b'/Type3' not in content
+
+
+def test_cells_are_darker_the_larger_their_value_and_grey_without_one(ax):
+  values = np.array([[0, 1], [np.nan, 2]])
+  cells = plotting.heat(ax, values, '#000000', 2, [['none', ''], ['', 'all']])
+  ax.figure.draw_without_rendering()
+  np.testing.assert_allclose(cells.get_facecolors()[[0, 1, 3], 0], [1, 0.5, 0], atol=0.01)
+  assert cells.get_facecolors()[2, 3] == 0 and ax.get_facecolor()[:3] == pytest.approx([0.8] * 3)
+  assert [(text.get_text(), text.get_color()) for text in ax.texts if text.get_text()] == [
+      ('none', 'black'), ('all', 'white')]
+  # The first row is at the top.
+  bottom, top = ax.get_ylim()
+  assert top < 0 < 1 < bottom
+
+
+def test_z_is_linear_where_chance_reaches(ax):
+  plotting.z_axis(ax, (-5, 0, 50))
+  at = ax.transData.transform([(z, 0) for z in (0, 1, 2, 5, 50, 500)])[:, 0]
+  assert at[2] - at[1] == pytest.approx(at[1] - at[0])
+  assert at[5] - at[4] == pytest.approx(at[4] - at[3])
+  assert [label.get_text() for label in ax.get_xticklabels()] == ['−5', '0', '50']
+
+
 def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks(ax):
   x, values = np.arange(5), np.random.default_rng(0).standard_normal((50, 5))
   plotting.band(ax, x, values, label='networks')

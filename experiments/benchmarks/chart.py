@@ -23,30 +23,35 @@ def rows_of(paths: list[Path]) -> list[dict]:
 
 
 def draw(rows: list[dict]) -> 'plotting.Figure':
-  """One bar per row: the median over rounds, with the quartiles as whiskers."""
+  """One bar per row, under its name: the median over rounds, with the quartiles as whiskers."""
+  devices = sorted({row['device'] for row in rows})
   with plotting.style():
-    figure = plotting.figure(8, 1 + 0.32 * len(rows))
+    figure = plotting.figure(8, 1 + 0.36 * len(rows))
     ax = figure.subplots()
     for i, row in enumerate(rows):
-      (low, high), median = (row['peer_over_ours'][name] for name in ('quartiles', 'median'))
-      color = plotting.COLORS[0 if median >= 1 else 1]
-      ax.barh(i, median - 1, left=1, color=color, height=0.6,
-              xerr=[[median - low], [high - median]], error_kw={'elinewidth': 0.8})
-      ax.text(max(1, high) * 1.06, i, f'{median:.3g} ×', va='center', fontsize='small')
-    ax.axvline(1, color='black', linewidth=1)
+      draw_bar(ax, i, row['peer_over_ours'])
+      name = label(row) + (f', on {row["device"]}' if len(devices) > 1 else '')
+      ax.text(0, i - 0.37, name, transform=ax.get_yaxis_transform(), va='center', fontsize='small')
     ax.set_xscale('log')
     plotting.plain_log_ticks(ax.xaxis)
     ax.margins(x=0.12)
-    devices = sorted({row['device'] for row in rows})
-    device_of = lambda row: f', {row["device"]}' if len(devices) > 1 else ''
-    ax.set_yticks(range(len(rows)), [label(row) + device_of(row) for row in rows])
-    ax.invert_yaxis()
-    ax.set(xlabel='times as long as ours', title=f'How long peers take ({", ".join(devices)})')
+    ax.spines['left'].set_visible(False)
+    ax.set(yticks=[], ylim=(len(rows) - 0.6, -0.6), xlabel='times as long as ours',
+           title=f'How long peers take, on {", ".join(devices)} (orange: the peer is faster)')
   return figure
 
 
+def draw_bar(ax, i, ratio):
+  """A bar that begins at 1, and its number."""
+  (low, high), median = ratio['quartiles'], ratio['median']
+  ax.barh(i, median - 1, left=1, color=plotting.COLORS[0 if median >= 1 else 1], height=0.35,
+          xerr=[[median - low], [high - median]], error_kw={'elinewidth': 0.8})
+  ax.vlines(1, i - 0.2, i + 0.2, color='black', linewidth=1)
+  ax.text(max(1, high) * 1.06, i, f'{median:.3g} ×', va='center', fontsize='small')
+
+
 def label(row) -> str:
-  names = {'n': 'n', 'length': 'T', 'batch_size': 'batch'}
-  known = [f'{name} {row[key]:,}' for key, name in names.items() if key in row]
+  names = {'n': 'n = ', 'length': 'T = ', 'batch_size': 'batch '}
+  known = [f'{name}{row[key]:,}' for key, name in names.items() if key in row]
   known += ['ties'] if row.get('ties') else []
-  return row['benchmark'] + (f' ({", ".join(known)})' if known else '') + f'  over  {row["peer"]}'
+  return row['benchmark'] + (f' ({", ".join(known)})' if known else '') + f'; peer: {row["peer"]}'

@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.training import Run, loop, monitor, start
-from experiments.shared import training_settings
+from experiments.shared import figures, training_settings
 from experiments.shared.command_line import flagged, name_flags
 from experiments.shared.networks import check_length
 from experiments.shared.results import make_directory, table, write_json
@@ -141,10 +141,10 @@ def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict]
   write_json(output_dir / 'results.json', {
       'experiment': experiment, 'settings': settings, 'environment': environment(), **more,
       'summary': summary})
-  plotting.save(drawn, output_dir / 'figure.png')
+  file = figures.write(drawn, output_dir)
   shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
   print(table([{name: shown(value) for name, value in row.items()} for row in summary]))
-  print(f'wrote {output_dir}/results.json and {output_dir}/figure.png, beside the checkpoints')
+  print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
 
 
 def summarize(seed: int, lines: list[dict]) -> dict:

@@ -10,6 +10,8 @@ from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 from experiments.shared.results import ci95, grouped, mean_ci95, plus_minus
 
+# A share of sinks that a sentence says better than a curve.
+FEW = 0.01
 # Measured at several lengths, of which the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
 
@@ -73,22 +75,32 @@ def draw(rows, settings):
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
   with plotting.style():
-    figure = plotting.figure(11, 6.4)
-    (rate, weight, steps), (heads, position, loss) = figure.subplots(2, 3)
+    figure = plotting.figure(10, 6.4)
+    upper, lower = figure.subfigures(2, 1)
+    rate, weight, steps = upper.subplots(1, 3)
+    heads, position, loss = lower.subplots(1, 3)
     draw_rate(rate, everywhere, color)
     draw_weight(weight, everywhere, color)
     draw_steps(steps, rows, color)
-    draw_heads(figure, heads, everywhere[0])
+    upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
+                 fontsize='small')
+    draw_heads(lower, heads, everywhere[0])
     draw_position(position, last, settings)
     draw_losses(loss, as_trained)
   return figure
 
 
 def draw_rate(ax, rows, color):
+  """The share of sinks by length, or a sentence if there are next to none."""
+  ax.set_title('Sinks at the first position')
+  largest = max(max(row['first_rate']) for row in rows)
+  if largest < FEW:
+    ax.set_axis_off()
+    ax.text(0, 0.5, f'None to speak of: at most {100 * largest:.3g} %\nof the heads of a network '
+            f'give it a\nmean weight above {THRESHOLD:g}.', transform=ax.transAxes)
+    return
   draw_lengths(ax, rows, 'first_rate', color)
-  ax.set(ylim=(-0.02, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
-         title='Sinks at the first position')
-  ax.legend(fontsize='small', loc='upper right')
+  ax.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it')
 
 
 def draw_weight(ax, rows, color):
@@ -97,7 +109,6 @@ def draw_weight(ax, rows, color):
   uniform = [uniform_weight(length) for length in lengths]
   plotting.theory(ax, lengths, uniform, 'uniform attention')
   ax.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
-  ax.legend(fontsize='small', loc='upper right')
 
 
 def draw_lengths(ax, rows, name, color):
@@ -111,7 +122,7 @@ def draw_lengths(ax, rows, name, color):
             label=intervention[-24:])
     for row in group:
       ax.errorbar(lengths, row[name], row.get(f'{name}_ci95'), fmt='o', markersize=3,
-                  elinewidth=0.8, color=color[intervention])
+                  elinewidth=0.8, color=color[intervention], clip_on=False)
   ax.set_xscale('log', base=2)
   ax.set_xticks(lengths, map(str, lengths))
   ax.set_xlabel('sequence length T')
@@ -126,25 +137,24 @@ def draw_steps(ax, rows, color):
     return
   for fields, group in grouped(trained, 'intervention', 'seed'):
     ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-',
-            markersize=3, color=color[fields['intervention']], linewidth=1)
+            markersize=3, color=color[fields['intervention']], linewidth=1, clip_on=False)
   steps = sorted({row['step'] for row in trained})
   ax.set_xscale('function', functions=(np.sqrt, np.square))
   ax.set_xticks(steps, steps, rotation=45)
-  ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None),
-         title=f'The same while training, T = {rows[-1]["lengths"][-1]}')
+  ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None), xlim=(0, None),
+         title=f'While training, T = {rows[-1]["lengths"][-1]}')
 
 
 def draw_heads(figure, ax, row):
   weight_LH = np.array(row['first_weight_LH'])
-  image = ax.imshow(weight_LH, cmap='Blues', vmin=0, aspect='auto')
   named = row['intervention']
   if row['seed'] is not None:
     named = f"'{named}', seed {row['seed']}"
+  cells = plotting.heat(ax, weight_LH, plotting.COLORS[0])
   ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}',
          xticks=range(weight_LH.shape[1]), yticks=range(len(weight_LH)))
   ax.set_yticklabels(range(1, 1 + len(weight_LH)))
-  ax.grid(visible=False)
-  figure.colorbar(image, ax=ax)
+  figure.colorbar(cells, ax=ax, label='weight on the first position')
 
 
 def draw_position(ax, rows, settings):
@@ -158,20 +168,21 @@ def draw_position(ax, rows, settings):
   # Less what a masked position gives itself, which no head has learned.
   learned = lambda row: row['position_weight'][-1] - row['position_floor'][-1]
   draw_dots(ax, shown, lambda row: learned(row) / uniform + 1)
-  ax.axvline(1, color='black', linestyle='--', linewidth=1, label='uniform attention')
-  ax.set(xlabel="mean weight on it over uniform attention's", xlim=(0, None),
+  ax.axvline(1, color='black', linestyle='--', linewidth=1)
+  ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
+  ax.set(xlabel='weight on it (1: uniform attention)',
          title=f'Attention to position {settings.position}')
-  ax.legend(fontsize='small')
 
 
 def draw_losses(ax, rows):
-  """Loss on the first text less that of the base, of the same seed if there are seeds."""
+  """Loss on the first text above that of the base, of the same seed if there are seeds."""
   base = {row['seed']: row for row in base_of(rows)}
   text = next(iter(rows[0]['loss']))
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
   ax.axvline(0, color='black', linewidth=0.8)
-  ax.set(xlabel=f'nats per token, {Path(text).name[-30:]}',
-         title=f'Loss less that of {base_of(rows)[0]["intervention"][-20:]}')
+  ax.margins(x=0.1)
+  ax.set(xlabel=f"nats per token\nabove '{base_of(rows)[0]['intervention'][-12:]}'",
+         title=f"Loss on {Path(text).name.split('.')[0][-22:]}")
 
 
 def draw_dots(ax, rows, value):

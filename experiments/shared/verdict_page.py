@@ -2,7 +2,6 @@
 
 import base64
 import math
-import os
 from pathlib import Path
 
 import jinja2
@@ -14,17 +13,17 @@ COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666
           'not comparable': '#666666'}
 
 
-def render(report: dict, figure: str | os.PathLike) -> str:
+def render(report: dict, png: bytes) -> str:
   """The page of a report of `verdict.compare`; names in it are escaped.
 
   Args:
     report: the report, with settings and environment.
-    figure: the PNG file that the page contains.
+    png: the figure that the page contains, as a PNG file has it.
   """
   page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
                             lstrip_blocks=True).from_string(TEMPLATE.read_text())
-  png = base64.b64encode(Path(figure).read_bytes()).decode()
-  return page.render(report=report, png=png, color=COLORS[report['verdict']], p_text=p_text)
+  return page.render(report=report, png=base64.b64encode(png).decode(),
+                     color=COLORS[report['verdict']], p_text=p_text)
 
 
 def p_text(p_value: float) -> str:

@@ -1,0 +1,21 @@
+"""How figures are written: every program that draws one has the flag --format."""
+
+from pathlib import Path
+
+from absl import flags
+
+from bornbiased_jax import plotting
+
+# A flag, but no setting of a run: what was measured can be drawn again in another format.
+flags.DEFINE_enum('format', 'png', ('png', 'svg', 'pdf'), 'file format of figures (default: png)')
+
+
+def write(drawn: 'plotting.Figure', directory: Path, name: str = 'figure') -> Path:
+  """Writes a figure in the format that --format says.
+
+  Returns:
+    The file, DIRECTORY/NAME.FORMAT.
+  """
+  path = Path(directory) / f'{name}.{flags.FLAGS["format"].value}'
+  plotting.save(drawn, path)
+  return path
