@@ -7,8 +7,8 @@
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
 another one), a transformers directory (safetensors), or PRESET:SEED for a random network.
 
-The tokenizer of a run on bytes is known, and so is that of a directory which this package saved with
-one, or which has SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is
+The tokenizer of a run on bytes is known, and so is that of a directory that this package saved with
+one, or that has SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is
 given as --tokenizer. With --tokenizer=none the prompt is token ids, and ids are printed.
 
 Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
