@@ -21,9 +21,10 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import similarity, uniform_baseline
 from bornbiased_jax.analysis.statistics import p_value_text
-from experiments.shared import command_line, measurements
-from experiments.shared.cells import GAUSSIAN, measure_cells, transformer_cell
-from experiments.shared.results import Results, grouped, mean_ci95, plus_minus
+
+from .shared import command_line, measurements
+from .shared.cells import GAUSSIAN, measure_cells, transformer_cell
+from .shared.results import Results, grouped, mean_ci95, plus_minus
 
 SCALES = {
     'smoke': GAUSSIAN | dict(

@@ -25,10 +25,11 @@ from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence
 from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.models.transformer import activate
-from experiments.shared import command_line
-from experiments.shared.cells import STACK, measure_cells, stack_cell
-from experiments.shared.measurements import layers_row
-from experiments.shared.results import Results, grouped, mean_and_theory
+
+from .shared import command_line
+from .shared.cells import STACK, measure_cells, stack_cell
+from .shared.measurements import layers_row
+from .shared.results import Results, grouped, mean_and_theory
 
 SCALES = {
     'smoke': STACK | dict(seeds=list(range(3)), width=256, depth=3, num_sequences=60),

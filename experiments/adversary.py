@@ -27,11 +27,12 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.verdict import VERDICTS
 from bornbiased_jax.lineage.witnesses import WITNESSES
-from experiments.shared import command_line
-from experiments.shared.command_line import Setting
-from experiments.shared.constructions import CONSTRUCTIONS
-from experiments.shared.parsing import choice, listed, whole
-from experiments.shared.results import Results
+
+from .shared import command_line
+from .shared.command_line import Setting
+from .shared.constructions import CONSTRUCTIONS
+from .shared.parsing import choice, listed, whole
+from .shared.results import Results
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}

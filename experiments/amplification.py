@@ -19,10 +19,11 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import inter_sequence, similarity, theory
 from bornbiased_jax.analysis.simplified import StackConfig
-from experiments.shared import command_line
-from experiments.shared.cells import STACK, measure_cells, stack_cell
-from experiments.shared.measurements import layers_row
-from experiments.shared.results import Results, grouped, mean_and_theory
+
+from .shared import command_line
+from .shared.cells import STACK, measure_cells, stack_cell
+from .shared.measurements import layers_row
+from .shared.results import Results, grouped, mean_and_theory
 
 SCALES = {
     'smoke': STACK | dict(seeds=list(range(3)), width=256, lengths=[8, 16], num_sequences=40),

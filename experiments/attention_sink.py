@@ -44,12 +44,13 @@ from bornbiased_jax.data import Corpus, hold_out, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, runs, sink_report, training_settings
-from experiments.shared.command_line import Setting, flagged
-from experiments.shared.networks import check_length
-from experiments.shared.parsing import choice, listed, optional, positive, whole
-from experiments.shared.results import Results
-from experiments.shared.sink_measures import losses, measure
+
+from .shared import command_line, runs, sink_report, training_settings
+from .shared.command_line import Setting, flagged
+from .shared.networks import check_length
+from .shared.parsing import choice, listed, optional, positive, whole
+from .shared.results import Results
+from .shared.sink_measures import losses, measure
 
 # 'rmsnorm' has parameters that only training finds.
 _AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))

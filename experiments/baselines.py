@@ -31,10 +31,11 @@ from bornbiased_jax.lineage.methods import METHODS, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, networks
-from experiments.shared.command_line import Setting
-from experiments.shared.parsing import whole
-from experiments.shared.results import Results, grouped
+
+from .shared import command_line, networks
+from .shared.command_line import Setting
+from .shared.parsing import whole
+from .shared.results import Results, grouped
 
 LEVEL = 0.01
 COLUMNS = 4

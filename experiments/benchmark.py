@@ -25,9 +25,10 @@ from absl import flags
 
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments.benchmarks import chart
-from experiments.shared import command_line, figures
-from experiments.shared.results import make_directory, write_json
+
+from .benchmarks import chart
+from .shared import command_line, figures
+from .shared.results import make_directory, write_json
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
               'comparison')
@@ -40,7 +41,7 @@ def main(*names):
   directory = Path(flags.FLAGS.output_dir)
   make_directory(directory)
   for name in names or BENCHMARKS:
-    rows = importlib.import_module(f'experiments.benchmarks.{name}').run()
+    rows = importlib.import_module(f'{__package__}.benchmarks.{name}').run()
     path = directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'rows': rows})
     print(json.dumps(json.loads(path.read_text())['rows'], indent=1))

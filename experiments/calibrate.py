@@ -40,11 +40,12 @@ from bornbiased_jax.lineage.verdict import ACCUSERS
 from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
-from experiments.shared import command_line, networks
-from experiments.shared.command_line import Setting
-from experiments.shared.parsing import choice, listed, optional, whole
-from experiments.shared.results import Results
-from experiments.shared.unrelated_pairs import (
+
+from .shared import command_line, networks
+from .shared.command_line import Setting
+from .shared.parsing import choice, listed, optional, whole
+from .shared.results import Results
+from .shared.unrelated_pairs import (
   LEVELS,
   pairwise_z,
   project,

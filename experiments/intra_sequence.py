@@ -24,9 +24,10 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import StackConfig, combine, intra_sequence, positional_std, theory
 from bornbiased_jax.errors import InputError
-from experiments.shared import command_line
-from experiments.shared.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
-from experiments.shared.results import Results, grouped
+
+from .shared import command_line
+from .shared.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
+from .shared.results import Results, grouped
 
 SCALES = {
     'smoke': GAUSSIAN | dict(

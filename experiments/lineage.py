@@ -41,9 +41,10 @@ from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, figures, networks
-from experiments.shared.networks import SETTINGS
-from experiments.shared.results import make_directory, table, write_json
+
+from .shared import command_line, figures, networks
+from .shared.networks import SETTINGS
+from .shared.results import make_directory, table, write_json
 
 MOST_SHOWN = 40
 # With more networks than these, cells have no room for numbers.

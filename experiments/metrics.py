@@ -22,7 +22,8 @@ from absl import flags
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.training import monitor
-from experiments.shared import command_line
+
+from .shared import command_line
 
 # One name, so that a later call replaces the file; TensorBoard looks for 'tfevents'.
 EVENTS = 'events.out.tfevents.metrics'

@@ -24,10 +24,11 @@ from bornbiased_jax.lineage import kendall_tau, published
 from bornbiased_jax.lineage.seedprint import without_shared_input
 from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, networks
-from experiments.shared.command_line import Setting
-from experiments.shared.parsing import optional, whole
-from experiments.shared.results import Results
+
+from .shared import command_line, networks
+from .shared.command_line import Setting
+from .shared.parsing import optional, whole
+from .shared.results import Results
 
 PHASES = ('english', 'python')
 SETTINGS = networks.SETTINGS | {

@@ -31,8 +31,9 @@ from types import SimpleNamespace
 import jax
 
 from bornbiased_jax.errors import InputError
-from experiments.shared import command_line, runs
-from experiments.shared.training_settings import SCALES, SETTINGS
+
+from .shared import command_line, runs
+from .shared.training_settings import SCALES, SETTINGS
 
 
 def main(settings: SimpleNamespace, output_dir: Path) -> None:

@@ -29,10 +29,11 @@ from bornbiased_jax.lineage import METHODS, alterations, damage
 from bornbiased_jax.lineage.methods import Subject
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, networks
-from experiments.shared.command_line import Setting
-from experiments.shared.parsing import choice, listed, number, optional
-from experiments.shared.results import Results
+
+from .shared import command_line, networks
+from .shared.command_line import Setting
+from .shared.parsing import choice, listed, number, optional
+from .shared.results import Results
 
 P_LEVEL = 0.01
 

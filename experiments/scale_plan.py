@@ -42,11 +42,12 @@ import jax
 
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from experiments.shared import chips, command_line, scale_programs
-from experiments.shared.chips import CHIPS, GIB
-from experiments.shared.command_line import Setting
-from experiments.shared.parsing import optional, preset_name, whole
-from experiments.shared.results import make_directory, table, write_json
+
+from .shared import chips, command_line, scale_programs
+from .shared.chips import CHIPS, GIB
+from .shared.command_line import Setting
+from .shared.parsing import optional, preset_name, whole
+from .shared.results import make_directory, table, write_json
 
 
 def topology_name(text):

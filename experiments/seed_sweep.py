@@ -24,9 +24,10 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
-from experiments.shared import command_line, measurements
-from experiments.shared.cells import TOKENS, measure_cells, transformer_cell
-from experiments.shared.results import Results, grouped, mean_ci95, plus_minus
+
+from .shared import command_line, measurements
+from .shared.cells import TOKENS, measure_cells, transformer_cell
+from .shared.results import Results, grouped, mean_ci95, plus_minus
 
 SCALES = {
     'smoke': TOKENS | dict(

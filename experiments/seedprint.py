@@ -38,10 +38,11 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.networks import FORMS
-from experiments.shared import command_line, figures, networks, verdict_page
-from experiments.shared.command_line import Setting, flagged
-from experiments.shared.parsing import optional
-from experiments.shared.results import make_directory, table, write_json
+
+from .shared import command_line, figures, networks, verdict_page
+from .shared.command_line import Setting, flagged
+from .shared.parsing import optional
+from .shared.results import make_directory, table, write_json
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 SETTINGS = networks.SETTINGS | {

@@ -30,9 +30,10 @@ from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict, 
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.lineage.permutations import permutation_test
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line, networks
-from experiments.shared.networks import SETTINGS
-from experiments.shared.results import Results, grouped
+
+from .shared import command_line, networks
+from .shared.networks import SETTINGS
+from .shared.results import Results, grouped
 
 _LAPTOP = dict(study=None, seeds=list(range(42, 52))) | networks.PROBE
 SCALES = {

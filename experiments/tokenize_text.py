@@ -16,8 +16,9 @@ from absl import flags
 
 from bornbiased_jax.data import tokenizers, write
 from bornbiased_jax.errors import InputError
-from experiments.shared import command_line
-from experiments.shared.command_line import flagged
+
+from .shared import command_line
+from .shared.command_line import flagged
 
 NAMES = ('input', 'output_dir', 'tokenizer')
 

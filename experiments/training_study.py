@@ -20,10 +20,11 @@ from bornbiased_jax import plotting
 from bornbiased_jax.data import corpus, text, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import monitor
-from experiments.shared import command_line, runs, training_settings
-from experiments.shared.command_line import Setting, flagged
-from experiments.shared.parsing import listed, seed_range, whole
-from experiments.shared.results import make_directory
+
+from .shared import command_line, runs, training_settings
+from .shared.command_line import Setting, flagged
+from .shared.parsing import listed, seed_range, whole
+from .shared.results import make_directory
 
 TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',

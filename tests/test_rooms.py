@@ -1,6 +1,7 @@
 """The library has the layout that README draws: every room imports only from rooms below it."""
 
 import ast
+import configparser
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,9 @@ def imported(path):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+      package = path.relative_to(ROOT).with_suffix('').parts[:-node.level] if node.level else ()
+      module = '.'.join((*package, *([node.module] if node.module else [])))
+      yield from (f'{module}.{alias.name}' for alias in node.names)
 
 
 def is_program(path):
@@ -69,3 +72,13 @@ def test_no_experiment_imports_another(path):
 def test_every_module_has_tests_of_its_own(path):
   tests = ROOT / 'tests' / path.parent.relative_to(LIBRARY)
   assert (tests / f'test_{path.name}').exists()
+
+
+def test_every_package_is_installed():
+  """A wheel has the experiments too, by a name that no folder of a user's own will have."""
+  options = configparser.ConfigParser()
+  options.read(ROOT / 'setup.cfg')
+  folders = {'.'.join(path.parent.relative_to(ROOT).parts)
+             for name in ('bornbiased_jax', 'experiments') for path in (ROOT / name).rglob('*.py')}
+  assert set(options['options']['packages'].split()) == {
+      name.replace('experiments', 'bornbiased_experiments') for name in folders}
