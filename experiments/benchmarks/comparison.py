@@ -9,7 +9,8 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage import dossiers, verdict
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
-from experiments.benchmarks import timing
+
+from . import timing
 
 
 def run() -> list[dict]:

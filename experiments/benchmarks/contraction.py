@@ -4,8 +4,8 @@ These are the similarities of sequences with their std over pairs, and the
 contraction direction.
 """
 
-from experiments.benchmarks import sweep
-from experiments.shared import measurements
+from ..shared import measurements
+from . import sweep
 
 
 def run() -> list[dict]:

@@ -6,8 +6,9 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import attention, sharding
-from experiments.benchmarks import timing
-from experiments.benchmarks.training import recipe_of, stepper
+
+from . import timing
+from .training import recipe_of, stepper
 
 # Model, batch size, length and rounds, such that a step is long enough for its parts to show.
 SIZES = {'cpu': ('tiny_llama2', 16, 128, 15), 'gpu': ('nano_llama2', 32, 2048, 11),

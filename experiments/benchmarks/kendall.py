@@ -8,7 +8,8 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.lineage import kendall
-from experiments.benchmarks import timing
+
+from . import timing
 
 
 def run() -> list[dict]:

@@ -5,8 +5,9 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.lineage import published, seedprint
-from experiments.benchmarks import timing
-from experiments.benchmarks.kendall import columns
+
+from . import timing
+from .kendall import columns
 
 
 def run() -> list[dict]:

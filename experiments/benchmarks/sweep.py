@@ -15,8 +15,9 @@ from bornbiased_jax.analysis import ensemble, probes
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
-from experiments.benchmarks import timing
-from experiments.shared import measurements
+
+from ..shared import measurements
+from . import timing
 
 # Length and rounds by model.
 MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
@@ -116,7 +117,7 @@ def memory_row(statistic: Callable) -> dict:
   program = '''
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, probes
-from experiments.shared import measurements
+from ..shared import measurements
 config = configs.get('tiny_gpt2')
 network, statistic = ensemble.transformer(config), measurements.{statistic}(config)
 probe = probes.Probe('tokens', {n}, 32)

@@ -18,7 +18,8 @@ from bornbiased_jax.models import attention, flops, sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
-from experiments.benchmarks import timing
+
+from . import timing
 
 # On a CPU a step takes seconds. On an accelerator the recipe is that of Table 13,
 # with one part of its batch.

@@ -16,7 +16,8 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.models import flops
-from experiments.shared.results import Results
+
+from .results import Results
 
 # What the scales of all experiments with such cells have in common.
 STACK = dict(probe_seed=0, batch_size=None, chunk_size=None)

@@ -10,7 +10,8 @@ import jax
 from jax.experimental import topologies
 
 from bornbiased_jax.errors import InputError
-from experiments.shared.hlo_traffic import Traffic, traffic
+
+from .hlo_traffic import Traffic, traffic
 
 GIB = 2**30
 

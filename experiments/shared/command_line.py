@@ -21,7 +21,8 @@ import jax
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
-from experiments.shared.parsing import choice, listed, optional, preset_name, seed_range, whole
+
+from .parsing import choice, listed, optional, preset_name, seed_range, whole
 
 FLAGS = flags.FLAGS
 
@@ -167,7 +168,8 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
       setattr(settings, positional, list(words))
     main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
 
-  launch(resolved, doc, ('scale', 'output_dir', *names), takes_words=bool(positional))
+  drawn = ('format',) if 'format' in FLAGS else ()
+  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn), takes_words=bool(positional))
 
 
 def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool = False) -> None:

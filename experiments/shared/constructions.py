@@ -18,7 +18,8 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import alterations, damage
 from bornbiased_jax.models import init_params, read
-from experiments.shared.small_training import from_seeds, imitate, text, train
+
+from .small_training import from_seeds, imitate, text, train
 
 Network = tuple[ModelConfig, dict]
 Pairs = list[tuple[Network, Network]]

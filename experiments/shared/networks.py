@@ -12,9 +12,10 @@ from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, 
 from bornbiased_jax.lineage.methods import Score, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line
-from experiments.shared.command_line import Setting, flagged
-from experiments.shared.parsing import choice, listed, optional, whole
+
+from . import command_line
+from .command_line import Setting, flagged
+from .parsing import choice, listed, optional, whole
 
 SETTINGS = command_line.SETTINGS | {
     'num_ids': Setting(optional(whole),

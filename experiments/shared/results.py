@@ -21,6 +21,8 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
+from . import figures
+
 WRITE_INTERVAL_S = 1.0
 TABLE_WIDTH = 100
 
@@ -64,18 +66,17 @@ class Results:
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              figure: 'plotting.Figure') -> None:
-    """Writes the summary and figure.png, and prints the summary as a table.
+    """Writes the summary and the figure, and prints the summary as a table.
 
     Args:
       summary: rows of their own, which results.json keeps beside the others.
       display: function from a row of the summary to its texts by column.
-      figure: what figure.png shows.
+      figure: what the file figure.png, or of the --format that is asked for, shows.
     """
     self.content.update(summary=summary, complete=True)
     self._write()
     if jax.process_index() == 0:
-      figure_path = self.path.with_name('figure.png')
-      plotting.save(figure, figure_path)
+      figure_path = figures.write(figure, self.path.parent)
       print(table([display(row) for row in summary]))
       print(f'wrote {self.path} and {figure_path}')
 

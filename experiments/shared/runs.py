@@ -14,10 +14,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.training import Run, loop, monitor, start
-from experiments.shared import figures, training_settings
-from experiments.shared.command_line import flagged, name_flags
-from experiments.shared.networks import check_length
-from experiments.shared.results import make_directory, table, write_json
+
+from . import figures, training_settings
+from .command_line import flagged, name_flags
+from .networks import check_length
+from .results import make_directory, table, write_json
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).

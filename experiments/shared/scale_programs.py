@@ -23,8 +23,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints
 from bornbiased_jax.models import attention, flops, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
-from experiments.shared import measurements
-from experiments.shared.chips import Chip
+
+from . import measurements
+from .chips import Chip
 
 # A float32 product at the highest precision takes this many products of bfloat16.
 HIGHEST_PASSES = 6

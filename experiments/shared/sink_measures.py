@@ -5,7 +5,8 @@ import numpy as np
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Corpus
-from experiments.shared.results import ci95
+
+from .results import ci95
 
 
 def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], settings,

@@ -8,7 +8,8 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
-from experiments.shared.results import ci95, grouped, mean_ci95, plus_minus
+
+from .results import ci95, grouped, mean_ci95, plus_minus
 
 # A share of sinks that a sentence says better than a curve.
 FEW = 0.01
@@ -152,8 +153,8 @@ def draw_heads(figure, ax, row):
     named = f"'{named}', seed {row['seed']}"
   cells = plotting.heat(ax, weight_LH, plotting.COLORS[0])
   ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}',
-         xticks=range(weight_LH.shape[1]), yticks=range(len(weight_LH)))
-  ax.set_yticklabels(range(1, 1 + len(weight_LH)))
+         xticks=range(weight_LH.shape[1]), xticklabels=range(1, 1 + weight_LH.shape[1]),
+         yticks=range(len(weight_LH)), yticklabels=range(1, 1 + len(weight_LH)))
   figure.colorbar(cells, ax=ax, label='weight on the first position')
 
 

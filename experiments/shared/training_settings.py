@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
-from experiments.shared import command_line
-from experiments.shared.command_line import Setting, name_flags
-from experiments.shared.parsing import (
+
+from . import command_line
+from .command_line import Setting, name_flags
+from .parsing import (
   choice,
   listed,
   number,
