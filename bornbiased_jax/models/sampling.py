@@ -58,7 +58,9 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
   filled = known_BT.shape[1]
   # No query sees the padding, which lies after all that is known.
   window_BW = np.pad(known_BT.astype(np.int32), ((0, 0), (0, length - filled)))
-  return _continue(config, num_tokens, num_ids, params, window_BW, filled, key, temperature)
+  # By default TPUs and GPUs multiply float32 matrices in bfloat16 and TF32.
+  with jax.default_matmul_precision('highest'):
+    return _continue(config, num_tokens, num_ids, params, window_BW, filled, key, temperature)
 
 
 def _check(config, tokens_BT, num_tokens, temperature):

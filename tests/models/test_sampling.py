@@ -16,6 +16,7 @@ from bornbiased_jax.models.transformer import read
 from bornbiased_jax.storage import huggingface
 from directories import quiet_transformers
 from small_networks import GPT2, GROUPED, LLAMA, tokens, trained
+from traced_programs import matmuls
 
 KEY = jax.random.key(0)
 UNTIED = dataclasses.replace(GPT2, tied_head=False)
@@ -91,6 +92,14 @@ def test_ids_without_a_meaning_are_never_drawn():
   drawn_BT = np.asarray(sample(LLAMA, lively(LLAMA), tokens(50, 2), 5, KEY, 5.0, num_ids=7))
   assert np.unique(drawn_BT).tolist() == list(range(7))
   assert np.max(sample(LLAMA, lively(LLAMA), tokens(50, 2), 5, KEY, 5.0, num_ids=1000)) == 69
+
+
+def test_matrix_products_are_of_full_precision():
+  prompt_BT = tokens(1, 4)
+  trace = jax.make_jaxpr(lambda params: sample(LLAMA, params, prompt_BT, 3, KEY))
+  params = jax.eval_shape(functools.partial(init_params, LLAMA), 0)
+  found = [equation.params['precision'] for equation, _ in matmuls(trace(params))]
+  assert len(found) > 5 and set(found) == {(jax.lax.Precision.HIGHEST,) * 2}
 
 
 @pytest.mark.parametrize('change, message', [
