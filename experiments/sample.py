@@ -25,9 +25,10 @@ from bornbiased_jax.data import Tokenizer, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.networks import load_config, locate
 from bornbiased_jax.storage import checkpoint
-from experiments.shared import command_line
-from experiments.shared.command_line import Setting, flagged
-from experiments.shared.parsing import number, whole
+
+from .shared import command_line
+from .shared.command_line import Setting, flagged
+from .shared.parsing import number, whole
 
 
 def utf8(text: str) -> str:
