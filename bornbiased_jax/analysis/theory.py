@@ -1,7 +1,8 @@
 """Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-Two more give what the fingerprints PCS and CKA show for unrelated networks. Functions
-of arrays broadcast and can be jitted. Similarities are cosines in [-1, 1].
+`at_birth` speaks of the whole network. Two more give what the fingerprints PCS and CKA
+show for unrelated networks. Functions of arrays broadcast and can be jitted. Similarities
+are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 import numpy as np
 
+from bornbiased_jax.analysis.birth import AtBirth as AtBirth
+from bornbiased_jax.analysis.birth import at_birth as at_birth
+from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, draw_params
 
@@ -35,13 +39,11 @@ def relu_similarity(similarity: ArrayLike) -> jax.Array:
 
 
 def activation_similarity(activation: Callable[[jax.Array], jax.Array], similarity: ArrayLike,
-                          scale: float = 1.0, gated: bool = False,
-                          num_nodes: int = 64) -> jax.Array:
+                          scale: ArrayLike = 1.0, gated: bool = False) -> jax.Array:
   """Cosine of two vectors after one infinitely wide random layer with any activation.
 
   The pre-activations u and v of the two inputs are jointly normal with mean 0, standard
-  deviation `scale` and correlation `similarity`. The result, E[f(u) f(v)] / E[f(u)²], is
-  computed by Gauss–Hermite quadrature.
+  deviation `scale` and correlation `similarity`. The result is E[f(u) f(v)] / E[f(u)²].
 
   A gated unit multiplies f by an independent linear unit, which contributes the factor
   `similarity`. Orthogonal inputs therefore stay orthogonal behind a gated layer whatever
@@ -53,8 +55,6 @@ def activation_similarity(activation: Callable[[jax.Array], jax.Array], similari
     scale: standard deviation of a pre-activation. After LayerNorm it is
       linear_std sqrt(width).
     gated: the layer computes f(gate) * up instead of f(up).
-    num_nodes: quadrature nodes per dimension. With a kink, as in ReLU, the quadrature
-      converges slowly.
 
   Returns:
     Cosine of the outputs, in the shape of `similarity`.
@@ -64,17 +64,8 @@ def activation_similarity(activation: Callable[[jax.Array], jax.Array], similari
     >>> bool(abs(theory.activation_similarity(jnp.tanh, 0.0)) < 1e-6)
     True
   """
-  node, weight = np.polynomial.hermite_e.hermegauss(num_nodes)
-  weight = weight / weight.sum()
-  # u from one node and v from two independent ones give the correlation r.
-  r = jnp.asarray(similarity, jnp.float32)[..., None, None]
-  leading_axes = tuple(range(r.ndim - 2))
-  one, other = (np.expand_dims(x, leading_axes) for x in (node[:, None], node[None]))
-  u = jnp.asarray(scale * one, jnp.float32)
-  v = scale * (r * one + jnp.sqrt(jnp.maximum(0.0, 1 - r * r)) * other)
-  product = jnp.einsum('...ij,i,j->...', activation(u) * activation(v), weight, weight)
-  own = jnp.sum(activation(scale * jnp.asarray(node, jnp.float32)) ** 2 * weight)
-  return product / own * (similarity if gated else 1.0)
+  powers = covariance_powers(activation, scale, gated)
+  return jnp.polyval(powers, jnp.asarray(similarity)) / powers.sum()
 
 
 def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: ArrayLike,

@@ -1,0 +1,98 @@
+"""The theory of whole networks: its parts are the closed forms, and ensembles agree with it."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import analysis, configs
+from bornbiased_jax.analysis import birth, theory
+from bornbiased_jax.analysis.hermite import covariance_powers
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.transformer import activate
+
+SMALL = dict(num_layers=3, num_heads=4, width=256, mlp_width=1024, vocab_size=64, length=64)
+
+
+def small(**fields):
+  return configs.ModelConfig(**(SMALL | fields))
+
+
+def test_averaging_is_proposition_4_at_finite_length():
+  r, T = 0.3, 50
+  alike, own = np.full((T, T), r, np.float32), np.full((T, T), r, np.float32)
+  np.fill_diagonal(own, 1.0)
+  cosine = birth._averaged(alike)[-1, -1] / birth._averaged(own)[-1, -1]
+  np.testing.assert_allclose(cosine, theory.amplified_similarity(r, T), rtol=1e-5)
+
+
+def test_averaging_is_uniform_causal_attention():
+  T = 7
+  weight = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
+  kernel = np.random.default_rng(0).normal(size=(T, T)).astype(np.float32)
+  np.testing.assert_allclose(birth._averaged(kernel), weight @ kernel @ weight.T, atol=1e-5)
+
+
+def test_uneven_weights_keep_the_first_order_of_their_spread():
+  """Σ a² - 1/i of lognormal weights on unlike values, as `positional_std` has it."""
+  T, s = 40, 0.1
+  config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5)
+  found = theory.at_birth(config, T, 'gaussian').value_std_LT[0]
+  expected = theory.positional_std(np.arange(1, T + 1), score_std=s)
+  np.testing.assert_allclose(found / found[0], expected, rtol=1e-3)
+
+
+def test_mlps_alone_iterate_one_cosine():
+  config = small(sublayers='mlp_only', norm_epsilon=1e-12)
+  found = theory.at_birth(config, 2, 'gaussian')
+  scale = config.linear_std * config.width**0.5
+  powers = covariance_powers(functools.partial(activate, 'gelu_tanh'), scale)
+  writes = config.residual_std**2 * config.mlp_width
+  own, between = config.embedding_std**2, 0.0
+  for layer in range(config.num_layers):
+    cosine = between / own
+    own, between = own + writes * powers.sum(), between + writes * np.polyval(powers, cosine)
+    np.testing.assert_allclose(found.variance_LT[layer], own, rtol=1e-5)
+    np.testing.assert_allclose(found.inter_cosine_L[layer], between / own, rtol=1e-4)
+  # Without attention, distinct positions are as unlike as distinct sequences.
+  np.testing.assert_allclose(found.intra_cosine_L, found.inter_cosine_L, rtol=1e-5)
+
+
+@pytest.mark.parametrize('fields', [
+    {}, {'positions': 'learned'}, {'activation': 'relu'}, {'init_scheme': 'plain'},
+    {'sublayers': 'mlp_only'}, {'num_kv_heads': 2}, {'linear_std': 0.06},
+    {'intervention': 'amplify'}, {'intervention': 'rmsnorm'},
+    {'intervention': 'mask', 'intervention_position': 47},
+], ids=str)
+@pytest.mark.parametrize('length', [16, 48])
+def test_ensembles_agree_within_seven_percent(fields, length):
+  """Relative to the last layer, with four standard errors of the ensemble's mean."""
+  config = small(**fields)
+  probe = analysis.Probe('tokens', num_sequences=100, length=length)
+  measured_SL = np.array([network['cosine'] for network in analysis.measure(
+      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe, range(12))])
+  predicted_L = theory.at_birth(config, length).inter_cosine_L
+  mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / 12**0.5
+  assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.07 * mean_L[-1])
+
+
+def test_gated_networks_do_not_contract_to_leading_order():
+  config = configs.get('tiny_llama2')
+  assert theory.at_birth(config, 64, 'gaussian').inter_cosine_L[-1] == 0
+  # Ids that coincide by chance are all that sequences of tokens share.
+  assert 0 < theory.at_birth(config, 64).inter_cosine_L[-1] < 0.01
+
+
+def test_known_predictions():
+  """What two independent prototypes give for the paper's models, to two digits."""
+  nano = theory.at_birth(configs.get('nano_gpt2'), 512)
+  assert float(nano.inter_cosine_LTT[-1, 63, 63]) == pytest.approx(0.333, abs=0.005)
+  assert float(nano.inter_cosine_L[-1]) == pytest.approx(0.425, abs=0.005)
+  assert nano.direction_cosine(64) == pytest.approx(0.996, abs=0.001)
+
+
+def test_what_cannot_be_is_refused():
+  config = small()
+  for arguments in ((0,), (65,), (8, 'words')):
+    with pytest.raises(InputError):
+      theory.at_birth(config, *arguments)
