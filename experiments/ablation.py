@@ -62,6 +62,7 @@ def summarize(rows, settings):
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
+        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'log10_p_isotropic': log10_p,
         **mean_ci95(group, 'top1_frequency'),
@@ -75,6 +76,7 @@ def display(row):
       'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
       'networks': str(row['networks']),
       'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', '.4f'),
+      'theory': f'{row["theory_cosine"]:.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
       'p if isotropic': p_value_text(row['log10_p_isotropic']),
       'top-1 share': f'{row["top1_frequency"]:.2%}',
@@ -93,6 +95,9 @@ def draw(rows, settings):
         several = len(settings.lengths) > 1
         label = variant['sublayers'] + (f', T = {variant["length"]}' if several else '')
         draw_variant(layers, ranked, own, settings, label)
+        predicted_L = measurements.predicted_cosine(fields | variant, settings)
+        plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
+      layers.plot([], [], 'k--', linewidth=1, label='theory')
       label_axes(layers, ranked, fields['config'], settings)
   return figure
 

@@ -53,6 +53,7 @@ def summarize(rows, settings):
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
+        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': np.median(log10_p),
@@ -67,6 +68,7 @@ def display(row):
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
       'last layer': plus_minus(row, 'inter_sequence_cosine', '.4f'),
+      'theory': f'{row["theory_cosine"]:.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
       'direction predicts top-1': f'{row["direction_agreement"]:.0%} ({low:.0%}–{high:.0%})',
   }
@@ -79,8 +81,11 @@ def draw(rows, settings):
     layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
     for fields, group in grouped(rows, 'config', 'length'):
       cosine = np.array([row['layer_cosine'] for row in group])
-      plotting.band(layers, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3,
+      from_one = np.arange(1, cosine.shape[1] + 1)
+      plotting.band(layers, from_one, cosine, marker='o', markersize=3,
                     label=f'{fields["config"]}, T = {fields["length"]}')
+      plotting.theory(layers, from_one, measurements.predicted_cosine(fields, settings))
+    layers.plot([], [], 'k--', linewidth=1, label='theory')
     layers.set(xlabel='layer', ylabel='cosine of two sequences',
                ylim=(min(0, layers.get_ylim()[0]), None),
                title=f'similarity of last tokens (10–90 % of {len(settings.seeds)} networks)')

@@ -50,7 +50,7 @@ def main(settings, output_dir):
       cells.append(transformer_cell(name, length, settings, measurements.preference, own_row,
                                     measurements.direction_token))
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows), display, draw(results.rows, settings))
+  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
 
 
 def row(baseline, measured):
@@ -62,7 +62,7 @@ def row(baseline, measured):
   }
 
 
-def summarize(rows):
+def summarize(rows, settings):
   """Means over seeds with 95 % intervals per model and length, and how preferred ids compare."""
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
@@ -74,6 +74,7 @@ def summarize(rows):
         **fields, 'networks': len(group),
         **mean_ci95(group, 'top1_frequency'), **mean_ci95(group, 'baseline_ratio'),
         **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
+        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
         'same_id_as_shortest': np.mean(unchanged),
         **measurements.direction_agreement(group),

@@ -26,7 +26,7 @@ TOKENS = dict(probe='tokens', probe_seed=0, embedding_seed=None, dtype='float32'
 GAUSSIAN = TOKENS | dict(probe='gaussian')
 
 
-_BAR = '{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
+_BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
 
 class Cell(NamedTuple):

@@ -1,9 +1,13 @@
 """What the experiments on ensembles measure of a network, and which rows they keep of it."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
+import numpy as np
 import scipy
 
-from bornbiased_jax.analysis import inter_sequence, predictions
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import inter_sequence, predictions, theory
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import Transformer
@@ -55,6 +59,13 @@ def contraction_row(measured: dict) -> dict:
 def layers_row(measured: dict) -> dict:
   """Similarity of sequences after each layer, and its std over pairs."""
   return {'layer_cosine': measured['cosine'], 'layer_cosine_std': measured['cosine_std']}
+
+
+def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
+  """What theory says of the cosine of sequences after each layer, [L], in the cell `fields`."""
+  changed = {name: fields[name] for name in ('sublayers',) if name in fields}
+  config = configs.get(fields['config'], length=fields['length'], **changed)
+  return np.asarray(theory.at_birth(config, fields['length'], settings.probe).inter_cosine_L)
 
 
 def direction_agreement(rows: list[dict]) -> dict:
