@@ -41,8 +41,8 @@ LEVEL = 0.01
 COLUMNS = 4
 CAPTION = (
     'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
-    '8: initialization and trained; 5: trained and continued on Python; 6: halfway and trained; '
-    '4a: two initializations; 4d: two trained')
+    '8: initialization and trained; 5: trained and continued on Python; '
+    '6: in the middle of training and at its end; 4a: two initializations; 4d: two trained')
 
 SETTINGS = networks.SETTINGS | {
     'references': Setting(whole,

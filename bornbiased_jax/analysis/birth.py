@@ -64,7 +64,9 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
   attention scores (of std s = linear_std² width) are no larger than about 1. That holds for
-  the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted.
+  the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted. Of
+  gated networks (LLaMA, Qwen) it describes the limit alone: their similarity, which is small,
+  comes from finite width, and the prediction may be several times too small.
 
   Args:
     config: the architecture.
@@ -128,8 +130,9 @@ def _attention(config, kernels):
   # Scores of std s make weights uneven: those of queries i and j have to leading order the
   # covariance s² Ŝ_ij Ŝ_kl, less what normalization takes away. The factor in the place of s²
   # makes the sum of squared weights e^{s²} / (e^{s²} + i - 1) for unlike keys.
-  spread, count_T = jnp.exp(score_variance), jnp.arange(1, len(within_TT) + 1)
-  uneven_T = jnp.sqrt((spread - 1) * count_T / (spread + count_T - 1))
+  # Divided by e^{s²}, which may overflow.
+  shrunk, count_T = jnp.exp(-score_variance), jnp.arange(1, len(within_TT) + 1)
+  uneven_T = jnp.sqrt((1 - shrunk) * count_T / (1 + (count_T - 1) * shrunk))
   uneven_TT = jnp.outer(uneven_T, uneven_T)
   mean_within_TT, mean_between_TT = (
       _averaged(each) + uneven_TT * each * _spread(each) for each in (within_TT, between_TT))

@@ -1,5 +1,7 @@
 """What could make witnesses agree without descent, or keep them from seeing it."""
 
+import math
+
 import numpy as np
 import scipy
 
@@ -35,7 +37,10 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return {}
   found = {}
   for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
-    if features.structure_log10_p(a, b, group) < STRUCTURE_LOG10_P:
+    log10_p = features.structure_log10_p(a, b, group)
+    if log10_p == -math.inf:
+      found[name] = 'with a single layer, chance cannot be told from structured weights'
+    elif log10_p < STRUCTURE_LOG10_P:
       found[name] = 'features of one number are alike in different layers'
   if min(map(features.sortedness, (a, b))) > ORDERED_Z:
     found['unit order'] = 'the units of both networks seem to be sorted'

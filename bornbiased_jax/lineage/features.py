@@ -154,21 +154,36 @@ def structure_log10_p(a: dict, b: dict, group: tuple[str, ...]) -> float:
   the other, related or not, unless their place itself has a meaning: in weights that are
   tiled, near the identity or a Hadamard matrix, or sorted in one direction. Such weights
   make the order of independent networks agree. The squares of z of all layers with
-  the next one are added (chi-squared); 0 with fewer than two layers or other sizes.
+  the next one are added (chi-squared). If the networks have other numbers of layers or
+  features, each is compared with itself, and the larger value counts: copied layers make
+  one network alike in itself, structure both.
 
   Args:
     a: `vectors` or `sketch` of one network.
     b: the same of the other.
     group: UNITS or VALUES.
+
+  Returns:
+    The logarithm; 0 if they have no such features, and minus infinity, as structure cannot
+    be excluded, if neither network has a second layer.
   """
   names = [name for name in group if name in a and name in b]
-  shapes = [{x[name].shape[:-1] for name in names} for x in (a, b)]
-  if group[-1] not in names or shapes[0] != shapes[1] or len(a[names[0]]) < 2:
+  if group[-1] not in names:
     return 0.0
+  shapes = [{x[name].shape[:-1] for name in names} for x in (a, b)]
+  if shapes[0] == shapes[1] and len(a[names[0]]) > 1:
+    return _shared_log10_p(a, {name: np.roll(b[name], 1, axis=0) for name in names}, group, names)
+  deep = [x for x in (a, b) if len(x[names[0]]) > 1]
+  cut = lambda x, layers: {name: x[name][layers] for name in names}
+  return max((_shared_log10_p(cut(x, slice(-1)), cut(x, slice(1, None)), group, names)
+              for x in deep), default=-math.inf)
+
+
+def _shared_log10_p(a, b, group, names):
   likeness = _unit_likeness if group is UNITS else _value_likeness
-  shifted = {name: np.roll(b[name], 1, axis=0) for name in names}
-  z = [permutation_test(likeness(*layers), 0).z for layers in _layers(a, shifted, names)]
-  return float(scipy.stats.chi2.logsf(np.sum(np.square(z)), len(z)) / math.log(10))
+  z = [permutation_test(likeness(*layers), 0).z for layers in _layers(a, b, names)]
+  log10_p = float(scipy.stats.chi2.logsf(np.sum(np.square(z)), len(z)) / math.log(10))
+  return max(log10_p, -9999.0)  # It underflows to minus infinity.
 
 
 def sortedness(found: dict) -> float:

@@ -224,7 +224,7 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
    tiny   4
    nano  16
   """
-  names = [name for name in rows[0] if any(row[name] != '–' for row in rows)]
+  names = [name for name in rows[0] if any(row[name] != '–' for row in rows)] or list(rows[0])
   cells = [[row[name] for row in rows] for name in names]
   headers = [[name] for name in names]
   if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:

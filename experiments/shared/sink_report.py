@@ -165,10 +165,8 @@ def draw_position(ax, rows, settings):
   """
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
-  uniform = uniform_weight(rows[0]['lengths'][-1], settings.position)
-  # Less what a masked position gives itself, which no head has learned.
-  learned = lambda row: row['position_weight'][-1] - row['position_floor'][-1]
-  draw_dots(ax, shown, lambda row: learned(row) / uniform + 1)
+  # A masked position gives itself weight, which is in its floor: no head has learned that.
+  draw_dots(ax, shown, lambda row: row['position_weight'][-1] / row['position_floor'][-1])
   ax.axvline(1, color='black', linestyle='--', linewidth=1)
   ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
   ax.set(xlabel='weight on it (1: uniform attention)',

@@ -197,3 +197,22 @@ def test_layers_of_networks_have_no_order_in_common():
   for group in (features.UNITS, features.VALUES):
     p_values = [10**features.structure_log10_p(*pair, group) for pair in pairs]
     assert stats.kstest(p_values, 'uniform').pvalue > 0.001
+
+
+@pytest.mark.parametrize('depths', [(3, 3), (3, 4), (1, 3), (1, 1)])
+def test_structured_values_are_no_evidence_whatever_the_depths(depths):
+  """Value · output ≈ c · 1, in networks that have nothing in common."""
+  d, H = 64, 4
+
+  def sketch(seed, L, diagonal):
+    rng = np.random.default_rng(seed)
+    draw = lambda: rng.normal(size=(L, d, d)) * 0.07 + diagonal * np.eye(d)
+    unit = lambda x: (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+    return {'value': unit(np.swapaxes(draw(), 1, 2).reshape(L, H, d // H, d)),
+            'output': unit(draw().reshape(L, H, d // H, d))}
+
+  structured, plain = ([sketch(seed, L, diagonal) for seed, L in enumerate(depths)]
+                       for diagonal in (0.2, 0.0))
+  assert features.structure_log10_p(*structured, features.VALUES) < -3
+  if max(depths) > 1:
+    assert features.structure_log10_p(*plain, features.VALUES) > -3
