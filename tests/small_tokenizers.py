@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 from pathlib import Path
+import unicodedata
 
 import pytest
 
@@ -17,6 +18,7 @@ PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\
 UNICODE = ['', ' ', 'a', ' leading and trailing ', '\n\n\t', 'naïve café', '日本語のテキスト',
            '👩‍👩‍👧‍👦🏳️‍🌈',
            'e\u0301\u200b\ufeff', 'nul \0 byte', '\x85\u2028\u2029', 'עברית العربية', '𝔘𝔫𝔦',
+           unicodedata.normalize('NFD', 'Tiếng Việt là ngôn ngữ, 한국어 텍스트'), 'ﾊﾞﾅﾅ ﬁne ＡＢ',
            '<|endoftext|> </s> <s> [INST]', PROSE]
 
 

@@ -108,7 +108,10 @@ def _added(id_, content):
 
 def _normalizers(spec) -> list[dict[str, Any]]:
   """What is done to a text before it is cut: SentencePiece writes spaces as ▁."""
-  steps = []
+  steps: list[dict[str, Any]] = []
+  if 'nfkc' in spec.name:
+    # Alone, 'Precompiled' reads one grapheme at a time and loses accents that stand apart.
+    steps.append({'type': 'NFKC'})
   if spec.precompiled_charsmap:
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
