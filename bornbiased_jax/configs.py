@@ -17,7 +17,7 @@ ACTIVATIONS = {
 }
 POSITIONS = ('rope', 'learned')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
-INIT_SCHEMES = ('gpt2', 'plain')
+INIT_SCHEMES = ('gpt2', 'plain', 'centred')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
@@ -64,7 +64,9 @@ class ModelConfig:
     tied_head: the LM head is the embedding.
     sublayers: 'full' | 'attention_only' | 'mlp_only' (the ablation of Table 2).
     init_scheme: 'gpt2' divides the std of the two layers that write to the
-      residual stream by sqrt(2 L) (appendix B.1); 'plain' does not.
+      residual stream by sqrt(2 L) (appendix B.1); 'plain' does not. 'centred' is
+      'gpt2' with biases that cancel the mean of the MLP's activation, so that the
+      network is born without the contraction that it causes (initialization.py).
     linear_std: std of every linear layer at initialization. None means 0.02, and
       below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
       pre-activations the same at all small widths.
@@ -155,6 +157,9 @@ class ModelConfig:
         ('remat', REMATS), ('intervention', INTERVENTIONS)):
       if getattr(self, name) not in choices:
         raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
+    if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
+      raise InputError("init_scheme='centred' acts on the biases of an MLP without gates "
+                       '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already')
 
   def _check_numbers(self):
     for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std',
@@ -173,7 +178,7 @@ class ModelConfig:
   @property
   def residual_std(self) -> float:
     """Std at initialization of the two layers that write to the residual stream."""
-    shrinks = self.init_scheme == 'gpt2'
+    shrinks = self.init_scheme != 'plain'
     return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
 
 

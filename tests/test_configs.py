@@ -82,6 +82,8 @@ def test_head_size_of_its_own():
     (dict(num_kv_heads=0), 'num_kv_heads=0'),
     (dict(head_size=5), 'head_size=5'),
     (dict(head_size=0), 'head_size=0'),
+    (dict(init_scheme='centred', gated_mlp=True), "init_scheme='centred'"),
+    (dict(init_scheme='centred', mlp_bias=False), "init_scheme='centred'"),
     (dict(num_heads=16), 'head_size=1'),
     *((dict([(name, value)]), f'{name}={value!r}')
       for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')

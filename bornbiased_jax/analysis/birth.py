@@ -18,6 +18,7 @@ al. 2024, Giorlandino and Goldt 2025). What is added here is the second kernel, 
 sequences.
 """
 
+from collections.abc import Callable
 import functools
 from typing import NamedTuple
 
@@ -29,7 +30,11 @@ import numpy as np
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import mean_activation
 from bornbiased_jax.models.transformer import activate
+
+# S and X, [T, T] each.
+Kernels = tuple[jax.Array, jax.Array]
 
 
 class AtBirth(NamedTuple):
@@ -94,14 +99,12 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _propagated(config, length, probe):
-  has_attention, has_mlp = config.sublayers != 'mlp_only', config.sublayers != 'attention_only'
-
   def block(kernels, _):
     value_std_T = jnp.full(length, jnp.nan)
-    if has_attention:
-      kernels, value_std_T = _attention(config, kernels)
-    if has_mlp:
-      kernels = _mlp(config, kernels)
+    if config.sublayers != 'mlp_only':
+      value_std_T = jnp.sqrt(jnp.diagonal(_aggregates(config, kernels)[0]))
+    for sublayer in sublayers(config):
+      kernels = sublayer(kernels)
     within_TT, between_TT = kernels
     variance_T = jnp.diagonal(within_TT)
     cosine_TT = within_TT / _sizes(variance_T)
@@ -109,10 +112,10 @@ def _propagated(config, length, probe):
     intra = (cosine_TT.sum() - length) / distinct if distinct else jnp.nan
     return kernels, AtBirth(variance_T, between_TT / _sizes(variance_T), intra, value_std_T)
 
-  return lax.scan(block, _inputs(config, length, probe), length=config.num_layers)[1]
+  return lax.scan(block, inputs(config, length, probe), length=config.num_layers)[1]
 
 
-def _inputs(config, length, probe):
+def inputs(config: ModelConfig, length: int, probe: str) -> Kernels:
   """Kernels of the embeddings, within a sequence and between two."""
   same_id = 1 / config.vocab_size if probe == 'tokens' else 0.0
   same_position_TT = jnp.eye(length)
@@ -123,7 +126,20 @@ def _inputs(config, length, probe):
                for token_TT in (within_TT, between_TT))
 
 
+def sublayers(config: ModelConfig) -> list[Callable[[Kernels], Kernels]]:
+  """The functions from kernels to kernels that make up a block."""
+  return [functools.partial(sublayer, config) for sublayer, missing_in in
+          ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
+
+
 def _attention(config, kernels):
+  writes = config.residual_std**2 * config.num_heads * config.head_size
+  added = _aggregates(config, kernels)
+  return tuple(old + writes * new for old, new in zip(kernels, added, strict=True))
+
+
+def _aggregates(config, kernels):
+  """Kernels of the value aggregates, which W_O reads."""
   within_TT, between_TT = _normed(config, kernels)
   value_variance = config.linear_std**2 * config.width
   score_variance = _score_variance(config)
@@ -136,11 +152,8 @@ def _attention(config, kernels):
   uneven_TT = jnp.outer(uneven_T, uneven_T)
   mean_within_TT, mean_between_TT = (
       _averaged(each) + uneven_TT * each * _spread(each) for each in (within_TT, between_TT))
-  aggregate = [value_variance * each for each in _intervened(
+  return [value_variance * each for each in _intervened(
       config, (mean_within_TT, mean_between_TT), (within_TT, between_TT))]
-  writes = config.residual_std**2 * config.num_heads * config.head_size
-  added = [old + writes * new for old, new in zip(kernels, aggregate, strict=True)]
-  return tuple(added), jnp.sqrt(jnp.diagonal(aggregate[0]))
 
 
 def _score_variance(config):
@@ -153,7 +166,8 @@ def _mlp(config, kernels):
   # The norm's epsilon makes pre-activations smaller, much the same at all positions.
   shrinks = jnp.mean(variance_T / (variance_T + config.norm_epsilon))
   scale = config.linear_std * jnp.sqrt(config.width * shrinks)
-  activation = functools.partial(activate, config.activation)
+  mean = mean_activation(config) if config.init_scheme == 'centred' else 0.0
+  activation = lambda x: activate(config.activation, x) - mean
   powers = covariance_powers(activation, scale, config.gated_mlp)
   hidden = [jnp.polyval(powers, each / _sizes(variance_T)) for each in kernels]
   writes = config.residual_std**2 * config.mlp_width

@@ -1,8 +1,9 @@
 """Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-`at_birth` speaks of the whole network. Two more give what the fingerprints PCS and CKA
-show for unrelated networks. Functions of arrays broadcast and can be jitted. Similarities
-are cosines in [-1, 1].
+`at_birth` speaks of the whole network, `finite_width` of what its width adds, and
+`preference_at_birth` of the token that it prefers. Two more functions give what the fingerprints
+PCS and CKA show for unrelated networks. Functions of arrays broadcast and can be jitted.
+Similarities are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -16,7 +17,12 @@ import numpy as np
 
 from bornbiased_jax.analysis.birth import AtBirth as AtBirth
 from bornbiased_jax.analysis.birth import at_birth as at_birth
+from bornbiased_jax.analysis.finite_width import FiniteWidth as FiniteWidth
+from bornbiased_jax.analysis.finite_width import finite_width as finite_width
 from bornbiased_jax.analysis.hermite import covariance_powers
+from bornbiased_jax.analysis.random_energy import Preference as Preference
+from bornbiased_jax.analysis.random_energy import preference as preference
+from bornbiased_jax.analysis.random_energy import preference_at_birth as preference_at_birth
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, draw_params
 

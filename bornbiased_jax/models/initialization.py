@@ -12,7 +12,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import Transformer, activate
 
 Seed = int | np.integer | np.ndarray | jax.Array
 EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
@@ -47,11 +47,40 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   tokens_BT = jnp.zeros((1, 1), jnp.int32)
   init = lambda seed: Transformer(config).init(stream_key('network', seed), tokens_BT)['params']
   params = init(seed)
+  if config.init_scheme == 'centred' and config.sublayers != 'attention_only':
+    params = _centred(config, params)
   if embedding_seed is not None:
     # A second whole network is drawn; the compiler drops what is not taken from it.
     donor = init(embedding_seed)
     params |= {name: donor[name] for name in EMBEDDING_LEAVES if name in params}
   return params
+
+
+def _centred(config, params):
+  """The network whose MLPs add their activations less the mean of these.
+
+  A hidden unit has the mean c = E f(u) over networks, and writes c W_down[f, :] to the stream of
+  every input alike. The bias -c Σ_f W_down[f, :] takes that away.
+  """
+  down = params['blocks']['down']
+  bias_LD = -mean_activation(config) * down['kernel'].sum(axis=1)
+  return params | {'blocks': params['blocks'] | {'down': down | {'bias': bias_LD}}}
+
+
+def mean_activation(config: ModelConfig) -> float:
+  """Mean of the MLP's activation at birth, E f(u) for u ~ N(0, linear_std² width).
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> round(mean_activation(configs.get('nano_gpt2')), 3)
+    0.107
+  """
+  # A fine grid serves kinks as well, which Gauss's quadrature does not.
+  z_G = np.linspace(-9, 9, 4001)
+  weight_G = np.exp(-z_G**2 / 2)
+  with jax.ensure_compile_time_eval():
+    f_G = activate(config.activation, jnp.asarray(config.linear_std * config.width**0.5 * z_G))
+  return float(np.average(np.asarray(f_G, np.float64), weights=weight_G))
 
 
 _draw_jitted = jax.jit(draw_params, static_argnums=0)
@@ -62,7 +91,8 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
 
   Embeddings are drawn from N(0, config.embedding_std²) and linear layers from
   N(0, config.linear_std²), except the two layers that write to the residual stream,
-  whose std is config.residual_std. Norm gains are 1 and biases 0.
+  whose std is config.residual_std. Norm gains are 1 and biases 0, except those that
+  config.init_scheme='centred' sets.
 
   The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
   number of devices, and in an ensemble of any size.

@@ -100,9 +100,10 @@ def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig
     config = dataclasses.replace(parent_config(settings), **own)
   else:
     length = settings.max_length or max(settings.length, configs.get(settings.config).length)
-    tied = {} if settings.tied_head is None else {'tied_head': settings.tied_head}
-    config = configs.get(settings.config, vocab_size=settings.vocab_size or data.vocab_size,
-                         length=length, **tied, **own)
+    own |= {name: getattr(settings, name) for name in ('tied_head', 'init_scheme')
+            if getattr(settings, name) is not None}
+    config = name_flags(configs.get, name=settings.config, length=length,
+                        vocab_size=settings.vocab_size or data.vocab_size, **own)
   check_length(settings.length, config, 'the model')
   for name in ('intervention_position', 'intervention_strength'):
     if name in own and config.intervention not in configs.AT_ONE_POSITION:
@@ -118,7 +119,7 @@ def parent(settings: SimpleNamespace) -> str | None:
 
 def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
   """The model of a run, of a folder of runs (of its first), or of a transformers directory."""
-  for name in ('vocab_size', 'max_length', 'tied_head'):
+  for name in ('vocab_size', 'max_length', 'tied_head', 'init_scheme'):
     if getattr(settings, name) is not None:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)

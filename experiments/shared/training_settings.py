@@ -61,6 +61,8 @@ SETTINGS = command_line.SETTINGS | {
     'tied_head': Setting(None,
                          'the LM head is the embedding (--notied_head: it is a matrix of its own); '
                          'if not given, that of --config'),
+    'init_scheme': Setting(optional(choice(*configs.INIT_SCHEMES)),
+                           'how parameters are drawn; if not given, as in --config'),
     'intervention': Setting(choice(*configs.INTERVENTIONS),
                             "what is done to each position's weighted mean of values, one of "
                             f'{", ".join(configs.INTERVENTIONS)} (see attention_sink --help); if '
@@ -91,9 +93,10 @@ _LAPTOP = dict(
     init_from=None, resume=None, num_steps=1000, batch_size=16, length=128, accumulation=1,
     peak_lr=1e-3, min_lr=1e-4, warmup_steps=100, weight_decay=0.1, clip=1.0, dtype='float32',
     remat='none', keep_steps=[10, 100], save_every=250, evaluate_every=250, validation_sequences=64,
-    data_seed=42, vocab_size=None, max_length=None, tied_head=None, intervention=None,
-    intervention_position=None, intervention_strength=None, together=None, data_axis=0, fsdp_axis=1,
-    tensor_axis=1, distributed=False, coordinator=None, num_processes=None, process_id=None)
+    data_seed=42, vocab_size=None, max_length=None, tied_head=None, init_scheme=None,
+    intervention=None, intervention_position=None, intervention_strength=None, together=None,
+    data_axis=0, fsdp_axis=1, tensor_axis=1, distributed=False, coordinator=None,
+    num_processes=None, process_id=None)
 SCALES = {
     'smoke': _LAPTOP | dict(
         num_steps=6, batch_size=4, length=32, warmup_steps=2, keep_steps=[3], save_every=2,

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from oldest import JAX_IS_OLD
 import pytest
 from scipy import stats
 
@@ -94,7 +95,7 @@ def test_64_bits_are_compared_as_they_are(x):
 
 
 def test_arrays_of_64_bits():
-  with jax.enable_x64(True):
+  with jax.experimental.enable_x64() if JAX_IS_OLD else jax.enable_x64(True):
     x = 1 + 1e-12 * jnp.asarray(np.random.default_rng(0).integers(-9, 9, (40, 12)), jnp.float64)
     a, b = x[:, :6], x[:, 6:]
     assert_same(kendall.kendall_tau(a, b), scipys(np.asarray(a), np.asarray(b)))

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from oldest import JAX_IS_OLD
 import pytest
 
 from bornbiased_jax.models.initialization import draw_params
@@ -39,7 +40,10 @@ gpt2_and_llama = pytest.mark.parametrize('config, names', [
 
 
 @gpt2_and_llama
-def test_bfloat16(config, names):
+def test_bfloat16(request, config, names):
+  if JAX_IS_OLD and 'logits' in names:
+    reason = 'CPUs then had no product of two bfloat16 that is kept in float32'
+    request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
   params, tokens = random_params(config), random_tokens(config)
   half = with_fields(config, dtype='bfloat16')
   exact, rounded = (read(c, params, tokens, names)[names[0]] for c in (config, half))

@@ -1,0 +1,167 @@
+"""Does identity come from being born biased? Networks born without the bias, trained beside others.
+
+init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
+anyway, so that a network is born without contraction. The program trains every seed twice on the
+same data, from GPT-2's initialization and from the centred one, whose weights are the same, and
+follows both: validation loss, similarity of the answers to random sequences, share of the preferred
+token, how much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's
+z with the own birth and, as a control, with that of the next seed.
+
+    python -m experiments.born_unbiased                 # on tinyshakespeare
+    python -m experiments.born_unbiased --data=english_train.jsonl.xz --valid=english_valid.jsonl.xz
+
+The default takes two CPU cores about an hour. If a run was stopped, the same command continues it.
+
+Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, and results.json (a row per network
+and checkpoint; the summary has the paired differences with 95 % intervals over seeds) and
+figure.png.
+"""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from bornbiased_jax import plotting
+from bornbiased_jax.analysis import Probe, inter_sequence, similarity
+from bornbiased_jax.analysis import preference as preferences
+from bornbiased_jax.lineage import Fingerprint, calibrated_test, kendall_tau
+from bornbiased_jax.models.transformer import head_of
+from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.training import monitor
+
+from .shared import command_line, networks, runs, training_settings
+from .shared.results import Results, ci95, grouped
+
+INITS = ('gpt2', 'centred')
+SHARED = ('config', 'seeds', 'data', 'valid', 'tokenizer', 'data_seed', 'num_steps', 'keep_steps',
+          'batch_size', 'length', 'evaluate_every')
+SETTINGS = training_settings.SETTINGS
+# What is followed, and how a table and a figure call it.
+MEASURES = {
+    'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',
+    'top1_frequency': 'share of the preferred token', 'birth_overlap': 'overlap with birth',
+    'tau': "Kendall's tau with birth", 'z': 'z with own birth', 'control_z': 'z with other birth',
+}
+_LAPTOP = dict(
+    config='tiny_gpt2', seeds=list(range(42, 50)), data='tinyshakespeare', valid=None,
+    tokenizer='bytes', num_steps=1000, keep_steps=[10, 30, 100, 300], batch_size=16, length=64,
+    data_seed=42, evaluate_every=10, num_sequences=2000, probe_seed=0)
+SCALES = {
+    'smoke': _LAPTOP | dict(seeds=[42, 43], num_steps=6, keep_steps=[3], batch_size=4, length=16,
+                            evaluate_every=3, num_sequences=300),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(config='nano_gpt2', data=None, seeds=[42, 43, 44, 45],
+                            num_steps=20_000, keep_steps=[10, 100, 1000, 3000, 10_000],
+                            batch_size=128, length=1024, evaluate_every=100),
+}
+
+
+def main(settings: SimpleNamespace, output_dir: Path) -> None:
+  pairs = networks.with_others(settings.seeds)
+  arms = {init: arm(settings, init) for init in INITS}
+  for training in arms.values():
+    training_settings.check(training)
+  results = Results(output_dir, 'born_unbiased', settings)
+  for init, training in arms.items():
+    runs.train(training, output_dir / init)
+  done = {(row['init'], row['seed'], row['step']) for row in results.rows}
+  for init in INITS:
+    for seed, other in pairs:
+      run, control = (output_dir / init / f'seed_{each}' for each in (seed, other))
+      for step in (0, *settings.keep_steps, settings.num_steps):
+        if (init, seed, step) not in done:
+          results.add({'init': init, 'seed': seed, 'step': step,
+                       **measured(run, control, step, settings, output_dir / 'fingerprints')})
+  results.finish(summarize(results.rows), display, draw(results.rows))
+
+
+def arm(settings: SimpleNamespace, init: str) -> SimpleNamespace:
+  """Settings of the training of one initialization."""
+  warmup = min(training_settings.SCALES[settings.scale]['warmup_steps'], settings.num_steps // 3)
+  return training_settings.of_study(settings, SHARED, settings.scale, init_scheme=init,
+                                    warmup_steps=warmup)
+
+
+def measured(run: Path, control: Path, step: int, settings: SimpleNamespace, cache: Path) -> dict:
+  """What is followed of one checkpoint, against its own birth and that of another seed."""
+  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
+  born, other, now = (networks.take(f'{path}@{at}', probe, cache)
+                      for path, at in ((run, 0), (control, 0), (run, step)))
+  config, params = checkpoint.load_params(run, step)
+  logits_NV = now.hidden_ND @ np.asarray(head_of(config, params)).T
+  count_V = np.bincount(logits_NV.argmax(axis=1), minlength=config.vocab_size)
+  losses = {line['step']: line['validation_loss'] for line in monitor.read(run)
+            if line.get('validation_loss') is not None}
+  return {
+      'validation_loss': losses.get(step),
+      'cosine': contraction(now)['cosine'],
+      'top1_frequency': preferences.summarize(count_V)['top1_frequency'],
+      'birth_overlap': float(np.dot(direction(born), direction(now))),
+      'tau': float(np.nanmean(kendall_tau(born.hidden_ND, now.hidden_ND))),
+      'z': calibrated_test(born.hidden_ND, now.hidden_ND).z,
+      'control_z': calibrated_test(other.hidden_ND, now.hidden_ND).z,
+  }
+
+
+def contraction(answers: Fingerprint) -> dict:
+  statistic = inter_sequence('hidden')
+  return statistic.summarize(statistic.measure({'hidden': answers.hidden_ND}))
+
+
+def direction(answers: Fingerprint) -> np.ndarray:
+  """The unit vector [D] towards which the answers contract."""
+  return np.asarray(similarity.normalize(contraction(answers)['direction']))
+
+
+def summarize(rows: list[dict]) -> list[dict]:
+  """Means over seeds of both initializations, and of their differences, at each step."""
+  summary = []
+  for fields, group in grouped(rows, 'step'):
+    values = {init: {row['seed']: row for row in group if row['init'] == init} for init in INITS}
+    seeds = sorted(values['gpt2'].keys() & values['centred'].keys())
+    for label in (*INITS, 'difference'):
+      summary.append(fields | {'init': label, 'networks': len(seeds)})
+      for name in MEASURES:
+        arms = {init: [values[init][seed][name] for seed in seeds] for init in INITS}
+        if None not in arms['gpt2'] + arms['centred']:
+          arms['difference'] = np.subtract(arms['centred'], arms['gpt2']).tolist()
+          summary[-1] |= {name: float(np.mean(arms[label])), f'{name}_ci95': ci95(arms[label])}
+  return summary
+
+
+def display(row: dict) -> dict[str, str]:
+  def shown(name):
+    if name not in row:
+      return '–'
+    digits = 1 if name.endswith('z') else 3
+    return f'{row[name]:.{digits}f} ± {row[f"{name}_ci95"]:.{digits}f}'
+  return {'step': str(row['step']), 'birth': row['init'],
+          **{words: shown(name) for name, words in MEASURES.items()}}
+
+
+def draw(rows: list[dict]):
+  """What is followed by step: means over seeds, and the range of 80 % of them."""
+  with plotting.style():
+    figure = plotting.figure(9, 5)
+    axes = figure.subplots(2, 3).flat
+    for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
+      for color, (init, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
+        draw_curve(ax, group, name, color=color, label=init['init'])
+      ax.set(xlabel='optimizer step', title=words)
+      ax.set_xscale('symlog', linthresh=1)
+    figure.axes[1].axhline(0, color='black', linewidth=0.8)
+    figure.axes[0].legend(title='initialization')
+  return figure
+
+
+def draw_curve(ax, rows, name, **line):
+  by_step = [(fields['step'], [row[name] for row in group])
+             for fields, group in grouped(rows, 'step')]
+  known = [(step, values) for step, values in by_step if None not in values]
+  steps, values = zip(*known, strict=True)
+  plotting.band(ax, np.array(steps), np.array(values).T, marker='o', markersize=3, **line)
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'born_unbiased', SCALES, __doc__, SETTINGS)

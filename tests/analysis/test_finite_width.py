@@ -1,0 +1,87 @@
+"""The theory of finite width: a closed form, and ensembles of narrow networks."""
+
+import functools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import analysis, configs
+from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis.finite_width import num_dimensions
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import read
+
+pytestmark = pytest.mark.usefixtures('optimized')
+NUM_NETWORKS = 48
+NARROW = dict(num_layers=2, num_heads=4, width=96, mlp_width=384, vocab_size=512, length=12)
+
+
+def narrow(**fields):
+  return configs.ModelConfig(**(NARROW | fields))
+
+
+@functools.cache
+def cosines(config):
+  """Cosine of last positions after each layer, [networks, L]."""
+  probe = analysis.Probe('tokens', num_sequences=150, length=config.length)
+  return np.array([network['cosine'] for network in analysis.measure(
+      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe,
+      range(NUM_NETWORKS))])
+
+
+def test_two_random_matrices_leave_a_third_of_the_dimensions():
+  """The moments of a product of two square Gaussian matrices are Fuss-Catalan numbers, 1 and 3."""
+  config = narrow(num_layers=1, sublayers='attention_only', embedding_std=1e-6, norm_epsilon=1e-18)
+  np.testing.assert_allclose(num_dimensions(config, 1, 'gaussian'), 96 / 3, rtol=1e-3)
+
+
+def test_inputs_alone_fill_all_dimensions():
+  config = narrow(num_layers=1, sublayers='attention_only', linear_std=1e-6)
+  np.testing.assert_allclose(num_dimensions(config, 4, 'gaussian'), 96, rtol=1e-3)
+
+
+@pytest.mark.parametrize('fields', [
+    {}, {'sublayers': 'attention_only'}, {'sublayers': 'mlp_only'}, {'num_kv_heads': 2},
+    {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm'}], ids=str)
+def test_states_fill_the_dimensions_that_theory_says(fields):
+  """Within the first order's own error, which is about a fifth of so narrow a network."""
+  config, found = narrow(**fields), []
+  run = functools.partial(read, config, names=('hidden_last',))
+  for seed in range(4):
+    tokens = np.random.default_rng(seed).integers(config.vocab_size, size=(2000, config.length))
+    hidden_ND = np.asarray(run(init_params(config, seed), tokens)['hidden_last'])
+    value_D = np.linalg.eigvalsh(np.cov(hidden_ND.T))
+    found.append(value_D.sum() ** 2 / (value_D**2).sum())
+  np.testing.assert_allclose(num_dimensions(config, config.length), np.mean(found), rtol=0.2)
+
+
+@pytest.mark.parametrize('fields', [{}, {'sublayers': 'mlp_only'}, {'activation': 'relu'}], ids=str)
+def test_networks_differ_as_much_as_theory_says(fields):
+  """The interval of the std of networks, by chi-squared, and 12 % for the second order."""
+  config = narrow(**fields)
+  std = cosines(config)[:, -1].std(ddof=1)
+  low, high = std * np.sqrt((NUM_NETWORKS - 1) / stats.chi2.ppf((0.9995, 0.0005),
+                                                                NUM_NETWORKS - 1))
+  assert 0.88 * low < theory.finite_width(config, config.length).inter_cosine_std < 1.12 * high
+
+
+@pytest.mark.parametrize('fields', [
+    {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm', 'mlp_width': 256},
+    {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm', 'sublayers': 'mlp_only'},
+    {'init_scheme': 'centred'}, {}], ids=str)
+def test_the_mean_moves_by_what_theory_says(fields):
+  """Where nothing contracts in the limit, all that is measured is finite width."""
+  config = narrow(**fields)
+  measured_SL = cosines(config)
+  error_L = measured_SL.std(axis=0, ddof=1) / NUM_NETWORKS**0.5
+  predicted_L = theory.finite_width(config, config.length).inter_cosine_L
+  mean_L = measured_SL.mean(axis=0)
+  assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.1 * mean_L[-1])
+
+
+def test_many_samples_are_not_needed():
+  config = narrow(gated_mlp=True)
+  few, many = (theory.finite_width(config, 8, num_samples=n).inter_cosine_L[-1]
+               for n in (256, 2048))
+  np.testing.assert_allclose(few, many, rtol=0.2)

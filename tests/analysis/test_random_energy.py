@@ -1,0 +1,92 @@
+"""The random-energy law: its limits, scipy's integral, and networks of the size it speaks of."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from bornbiased_jax import analysis, configs
+from bornbiased_jax.analysis import theory
+from bornbiased_jax.errors import InputError
+
+pytestmark = pytest.mark.usefixtures('optimized')
+
+
+def test_one_direction_has_one_token():
+  law = theory.preference(1.0, 50, 400, np.ones(9), num_networks=5)
+  assert np.all(law.top1_frequency_N == 1) and np.all(law.again_frequency_N == 1)
+  assert np.all(law.direction_agrees_N) and np.all(law.same_token_N)
+
+
+def test_without_a_direction_tokens_are_drawn_almost_uniformly():
+  """Rows of 3,000 dimensions are of nearly one length, so that no token has an advantage."""
+  n, V = 2000, 100
+  law = theory.preference(0.0, V, n, np.ones(3000), num_networks=8)
+  uniform = analysis.uniform_baseline(n, V)[0] / n
+  np.testing.assert_allclose(law.top1_frequency_N.mean(), uniform, rtol=0.15)
+  assert abs(law.again_frequency_N.mean() - 1 / V) < 0.25 / V
+
+
+def test_many_dimensions_are_independent_tokens():
+  """The share of the best token is an integral over its own logit, of which scipy knows all."""
+  rho, V = 0.4, 20
+  mean_NV = np.sqrt(rho) * np.sort(np.random.default_rng(0).standard_normal((1500, V)))
+  logit_G = np.linspace(-6, 8, 600)
+  z_NVG = (logit_G - mean_NV[..., None]) / np.sqrt(1 - rho)
+  others_win_not_NG = np.prod(stats.norm.cdf(z_NVG[:, :-1]), axis=1)
+  density_NG = stats.norm.pdf(z_NVG[:, -1]) / np.sqrt(1 - rho)
+  expected = integrate.simpson(density_NG * others_win_not_NG, logit_G)
+  law = theory.preference(rho, V, 4000, np.ones(1500), num_networks=60)
+  error = np.hypot(expected.std() / 1500**0.5, law.again_frequency_N.std() / 60**0.5)
+  assert abs(law.again_frequency_N.mean() - expected.mean()) < 4 * error
+  np.testing.assert_allclose(law.again_frequency_N.std(), expected.std(), rtol=0.4)
+
+
+def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
+  few, many = (theory.preference(0.23, 2048, 1000, np.ones(D), num_networks=40) for D in (20, 500))
+  assert few.top1_frequency_N.mean() > 1.1 * many.top1_frequency_N.mean()
+  assert few.direction_agrees_N.mean() < many.direction_agrees_N.mean() - 0.2
+
+
+def test_equal_eigenvalues_are_what_their_number_says():
+  """Dimensions without variance do not exist."""
+  padded = np.concatenate([np.ones(30), np.zeros(60)])
+  two = [theory.preference(0.2, 500, 600, spectrum_D, num_networks=60).top1_frequency_N
+         for spectrum_D in (np.ones(30), padded)]
+  assert stats.ks_2samp(*two).pvalue > 1e-3
+
+
+def test_the_own_token_competes():
+  law = theory.preference(0.3, 100, 500, np.ones(50), own_logit=20.0, num_networks=3)
+  assert np.all(law.top1_frequency_N == 0)
+  weak, none = (theory.preference(0.3, 1000, 500, np.ones(50), own_logit=own, num_networks=20)
+                for own in (-9.0, None))
+  np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
+
+
+def test_another_direction_has_another_token():
+  law = theory.preference(0.5, 2000, 300, np.ones(400), direction_cosine=0.0, num_networks=30)
+  assert law.same_token_N.mean() < 0.1
+  assert law.again_frequency_N.mean() < 0.3 * law.top1_frequency_N.mean()
+
+
+@pytest.mark.parametrize('fields', [{}, {'sublayers': 'attention_only'}], ids=str)
+def test_tiny_networks_prefer_as_the_law_says(fields):
+  """Means over networks within a quarter: shape of the spectrum and states are not Gaussian."""
+  config, n, length = configs.get('tiny_gpt2', **fields), 500, 16
+  rows = list(analysis.measure(
+      analysis.transformer(config), analysis.predictions(config.vocab_size),
+      analysis.Probe('tokens', n, length), range(24)))
+  measured = np.array([row['top1_frequency'] for row in rows])
+  law = theory.preference_at_birth(config, length, n, num_networks=60).top1_frequency_N
+  error = np.hypot(measured.std() / 24**0.5, law.std() / 60**0.5)
+  assert abs(measured.mean() - law.mean()) < 3 * error + 0.25 * law.mean()
+
+
+@pytest.mark.parametrize('arguments, named', [
+    (dict(similarity=1.5), 'similarity=1.5'), (dict(similarity=np.nan), 'similarity=nan'),
+    (dict(direction_cosine=-0.1), 'direction_cosine=-0.1'), (dict(num_sequences=0), 'num_sequences'),
+    (dict(vocab_size=2.5), 'vocab_size'), (dict(num_networks=0), 'num_networks')])
+def test_impossible(arguments, named):
+  given = dict(similarity=0.2, vocab_size=10, num_sequences=10, spectrum_D=np.ones(3)) | arguments
+  with pytest.raises(InputError, match=named):
+    theory.preference(**given)
