@@ -10,9 +10,11 @@ longer the sequences are, the stronger is the preference.
 
 Prints a table with one line per model and length. Its column '× uniform'
 divides the count of the preferred token by the largest count among ids that are
-drawn uniformly. 'cosine' is the similarity of the last tokens of different
-sequences after the last layer. 'direction → id' is the share of networks whose
-preferred token is the one that the mean direction of the last tokens predicts.
+drawn uniformly. 'theory' is mean and standard deviation over networks of the
+top-1 share by theory.preference_at_birth. 'cosine' is the similarity of the last
+tokens of different sequences after the last layer. 'direction → id' is the share
+of networks whose preferred token is the one that the mean direction of the last
+tokens predicts.
 
 Writes results.json (one row per network and length) and figure.png to the
 output folder. If a run was stopped, the same command continues it.
@@ -78,6 +80,8 @@ def summarize(rows, settings):
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
         'same_id_as_shortest': np.mean(unchanged),
         **measurements.direction_agreement(group),
+        **(measurements.predicted_preference(fields, settings) if settings.probe == 'tokens'
+           else {}),
     })
   return summary
 
@@ -86,6 +90,8 @@ def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'top-1 share': f'{row["top1_frequency"]:.2%}',
+      'theory': (f'{row["theory_top1_frequency"]:.1%} ± {row["theory_top1_frequency_std"]:.1%}'
+                 if 'theory_top1_frequency' in row else '–'),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
       'distinct ids': str(row['distinct_top1_ids']),
@@ -103,7 +109,7 @@ def draw(rows, settings):
     for name, (ranked, spread) in zip(settings.config, axes, strict=True):
       own = [row for row in rows if row['config'] == name]
       draw_ranked(ranked, name, own, settings)
-      draw_spread(spread, own, settings.lengths)
+      draw_spread(spread, own, settings)
   return figure
 
 
@@ -122,23 +128,30 @@ def draw_ranked(ax, name, rows, settings):
   ax.legend(title=f'mean of {len(rows) // len(settings.lengths)} networks, 10–90 % band')
 
 
-def draw_spread(ax, rows, lengths):
+def draw_spread(ax, rows, settings):
   jitter = np.random.default_rng(0)
-  for position, length in enumerate(lengths):
-    ratio = [row['baseline_ratio'] for row in rows if row['length'] == length]
+  for position, (fields, group) in enumerate(grouped(rows, 'config', 'length')):
+    ratio = [row['baseline_ratio'] for row in group]
     is_crowded = len(ratio) > 20
-    ax.plot((position - 0.3, position + 0.3), [np.mean(ratio)] * 2, color='black')
+    ends = position - 0.3, position + 0.3
+    ax.plot(ends, [np.mean(ratio)] * 2, color='black')
     ax.plot(position + jitter.uniform(-0.2, 0.2, len(ratio)), ratio, 'o',
             markersize=3 if is_crowded else 5, alpha=0.5 if is_crowded else 1,
             markeredgewidth=0, zorder=3)
-  ax.axhline(1, color='black', linestyle='--', linewidth=1)
+    if settings.probe == 'tokens':
+      share = measurements.predicted_preference(fields, settings)['theory_top1_frequency']
+      per_share = group[0]['baseline_ratio'] / group[0]['top1_frequency']
+      plotting.theory(ax, ends, [share * per_share] * 2, None if position else 'theory of the mean')
+  ax.axhline(1, color='black', linestyle=':', linewidth=1)
   ax.text(-0.45, 1, 'drawn uniformly', va='bottom')
-  ratios = [row['baseline_ratio'] for row in rows]
+  ratios, lengths = [row['baseline_ratio'] for row in rows], settings.lengths
   ax.set(yscale='log', ylim=(min(0.7, 0.8 * min(ratios)), max(2, 1.3 * max(ratios))),
          xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')
   plotting.plain_log_ticks(ax.yaxis)
+  if settings.probe == 'tokens':
+    ax.legend(loc=(0.5, 0.17))
 
 
 if __name__ == '__main__':

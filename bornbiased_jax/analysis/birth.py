@@ -34,7 +34,7 @@ from bornbiased_jax.models.initialization import mean_activation
 from bornbiased_jax.models.transformer import activate
 
 # S and X, [T, T] each.
-Kernels = tuple[jax.Array, jax.Array]
+Kernels = tuple[jax.Array, ...]
 
 
 class AtBirth(NamedTuple):
@@ -69,9 +69,9 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
   attention scores (of std s = linear_std² width) are no larger than about 1. That holds for
-  the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted. Of
-  gated networks (LLaMA, Qwen) it describes the limit alone: their similarity, which is small,
-  comes from finite width, and the prediction may be several times too small.
+  the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted. The small
+  similarity of gated networks (LLaMA, Qwen) and of centred ones comes from finite width:
+  `finite_width` has it.
 
   Args:
     config: the architecture.

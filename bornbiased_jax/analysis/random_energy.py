@@ -45,7 +45,7 @@ class Preference(NamedTuple):
   same_token_N: np.ndarray
 
 
-def preference(similarity: ArrayLike, vocab_size: int, num_sequences: int,
+def preference(similarity: float, vocab_size: int, num_sequences: int,
                spectrum_D: ArrayLike, *, similarity_std: float = 0.0,
                direction_cosine: float = 1.0, own_logit: float | None = None,
                num_networks: int = 100, seed: int = 0) -> Preference:
@@ -79,9 +79,9 @@ def preference(similarity: ArrayLike, vocab_size: int, num_sequences: int,
   for name, value in (('vocab_size', vocab_size), ('num_sequences', num_sequences),
                       ('num_networks', num_networks)):
     check_count(name, value)
-  for name, value in (('similarity', similarity), ('direction_cosine', direction_cosine)):
-    if not 0 <= float(value) <= 1:
-      raise InputError(f'{name}={value} is not between 0 and 1')
+  for name, cosine in (('similarity', similarity), ('direction_cosine', direction_cosine)):
+    if not 0 <= float(cosine) <= 1:
+      raise InputError(f'{name}={cosine} is not between 0 and 1')
   weight_D = jnp.asarray(spectrum_D, jnp.float32)
   own = jnp.float32(-jnp.inf if own_logit is None else own_logit)
   sizes = vocab_size, num_sequences, num_networks

@@ -1,5 +1,6 @@
 """What the experiments on ensembles measure of a network, and which rows they keep of it."""
 
+import functools
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -62,10 +63,40 @@ def layers_row(measured: dict) -> dict:
 
 
 def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
-  """What theory says of the cosine of sequences after each layer, [L], in the cell `fields`."""
+  """What theory says of the cosine of sequences after each layer, [L], in the cell `fields`.
+
+  It includes finite width up to 256 tokens.
+  """
   changed = {name: fields[name] for name in ('sublayers',) if name in fields}
   config = configs.get(fields['config'], length=fields['length'], **changed)
-  return np.asarray(theory.at_birth(config, fields['length'], settings.probe).inter_cosine_L)
+  return _predicted_cosine(config, settings.probe)
+
+
+@functools.cache
+def _predicted_cosine(config, probe):
+  return np.asarray(theory.finite_width(config, config.length, probe).inter_cosine_L)
+
+
+def predicted_preference(fields: dict, settings: SimpleNamespace) -> dict:
+  """What theory says of the favourite tokens in the cell `fields`, of tokens.
+
+  Returns:
+    `theory_top1_frequency` and `theory_top1_frequency_std`, mean and std over networks, and
+    `theory_direction_agreement`.
+  """
+  config = configs.get(fields['config'], length=fields['length'])
+  return _predicted_preference(config, settings.num_sequences)
+
+
+@functools.cache
+def _predicted_preference(config, num_sequences):
+  # A few seconds' worth of networks.
+  flops = 4 * num_sequences * config.vocab_size * config.width
+  num_networks = min(100, max(10, round(2e12 / flops)))
+  law = theory.preference_at_birth(config, config.length, num_sequences, num_networks=num_networks)
+  return {'theory_top1_frequency': law.top1_frequency_N.mean(),
+          'theory_top1_frequency_std': law.top1_frequency_N.std(),
+          'theory_direction_agreement': law.direction_agrees_N.mean()}
 
 
 def direction_agreement(rows: list[dict]) -> dict:

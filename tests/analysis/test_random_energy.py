@@ -84,7 +84,8 @@ def test_tiny_networks_prefer_as_the_law_says(fields):
 
 @pytest.mark.parametrize('arguments, named', [
     (dict(similarity=1.5), 'similarity=1.5'), (dict(similarity=np.nan), 'similarity=nan'),
-    (dict(direction_cosine=-0.1), 'direction_cosine=-0.1'), (dict(num_sequences=0), 'num_sequences'),
+    (dict(direction_cosine=-0.1), 'direction_cosine=-0.1'),
+    (dict(num_sequences=0), 'num_sequences'),
     (dict(vocab_size=2.5), 'vocab_size'), (dict(num_networks=0), 'num_networks')])
 def test_impossible(arguments, named):
   given = dict(similarity=0.2, vocab_size=10, num_sequences=10, spectrum_D=np.ones(3)) | arguments

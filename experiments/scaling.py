@@ -1,0 +1,211 @@
+"""How does the bias at birth grow? With depth, length and the scale of weights, not with width.
+
+Theory says it as curves: the cosine of two sequences after the last layer, in the limit of great
+width (theory.at_birth) and with what finite width adds (theory.finite_width). Ensembles of random
+networks are the points. For models that are too large for this machine theory speaks alone, also
+about the favourite token (theory.preference_at_birth).
+
+    python -m experiments.scaling                 # about 10 min on two CPU cores
+    python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
+
+"Is it scale?" At a fixed std of the weights, wider networks contract more, because pre-activations
+grow as std · sqrt(width). At a fixed scale of pre-activations width changes nothing.
+
+Prints a table with a line per variant and large model. Writes results.json (a row per network) and
+figure.png to the output folder. If a run was stopped, the same command continues it.
+"""
+
+import math
+
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import theory
+
+from .shared import command_line, measurements
+from .shared.cells import TOKENS, measure_cells, transformer_cell
+from .shared.command_line import Setting
+from .shared.parsing import choice, listed, preset_name, whole
+from .shared.results import Results, grouped, mean_ci95, plus_minus
+
+FACTORS = {
+    'depth': 'layers', 'width': 'width, std 0.02', 'width, scaled': 'width, std ∝ 1/√width',
+    'length': 'tokens per sequence', 'scale': 'std of pre-activations',
+    'vocabulary': 'token ids', 'unit': 'hidden unit',
+}
+UNITS = {'gelu': dict(activation='gelu_tanh'), 'relu': dict(activation='relu'),
+         'silu': dict(activation='silu'), 'tanh': dict(activation='tanh'),
+         'centred gelu': dict(init_scheme='centred'),
+         'gated silu': dict(activation='silu', gated_mlp=True)}
+SETTINGS = command_line.SETTINGS | {
+    'config': Setting(preset_name, 'model from which the variants differ, one of those below'),
+    'factors': Setting(listed(choice(*FACTORS)), f'what is varied, of {", ".join(FACTORS)}'),
+    'large': Setting(listed(preset_name), 'models of which theory speaks alone'),
+    'large_lengths': Setting(listed(lambda text: whole(text, 1)), 'their sequence lengths'),
+    'large_sequences': Setting(whole, 'sequences that each of them would read'),
+}
+_LAPTOP = TOKENS | dict(
+    config='tiny_gpt2', seeds=list(range(20)), num_sequences=300, length=64, factors=list(FACTORS),
+    large=['gpt2_1b2', 'llama2_7b'], large_lengths=[64, 256, 1024], large_sequences=10_000)
+SCALES = {
+    'smoke': _LAPTOP | dict(seeds=[0, 1], num_sequences=30, length=8, factors=['unit'],
+                            large=['nano_gpt2'], large_lengths=[8], large_sequences=50),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(config='nano_gpt2', seeds=list(range(100)), num_sequences=10_000,
+                            length=256, dtype='bfloat16'),
+}
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'scaling', settings)
+  cells = [cell(settings, factor, value, changed) for factor in settings.factors
+           for value, changed in variants(settings, factor)]
+  measure_cells(cells, settings, results)
+  summary = summarize(results.rows, settings)
+  results.finish(summary + predictions(settings), display, draw(summary, settings))
+
+
+def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
+  """The values of a factor, each with the changes of the configuration that make it."""
+  base = configs.get(settings.config)
+  powers = lambda low, high: [2**k for k in range(low, high + 1)]
+  width = lambda d: dict(width=d, mlp_width=4 * d)
+  longest = int(math.log2(settings.length)) + 2
+  match factor:
+    case 'depth':
+      return [(L, dict(num_layers=L)) for L in powers(1, 6 if dense else 4)]
+    case 'width':
+      return [(d, width(d) | dict(linear_std=0.02)) for d in powers(6, 12 if dense else 9)]
+    case 'width, scaled':
+      std = base.linear_std * base.width**0.5
+      return [(d, width(d) | dict(linear_std=std / d**0.5))
+              for d in powers(6, 12 if dense else 9)]
+    case 'length':
+      return [(T, dict(length=T)) for T in powers(0, longest + 2 if dense else longest)]
+    case 'scale':
+      values = np.linspace(0.1, 1.1, 11) if dense else (0.2, 0.4, 0.8, 1.1)
+      return [(round(float(s), 3), dict(linear_std=float(s) / base.width**0.5)) for s in values]
+    case 'vocabulary':
+      return [(V, dict(vocab_size=V)) for V in powers(7, 13)]
+    case _:
+      return list(UNITS.items())
+
+
+def cell(settings, factor, value, changed):
+  """The ensemble of one variant."""
+  length, changed = changed.get('length', settings.length), dict(changed)
+  changed.pop('length', None)
+  found = transformer_cell(settings.config, length, settings, measurements.preference, row,
+                           **changed)
+  return found._replace(fields={'factor': factor, 'value': value, 'length': length})
+
+
+def row(measured):
+  return {'inter_sequence_cosine': measured['layers']['cosine'][-1],
+          'top1_frequency': measured['preference']['top1_frequency']}
+
+
+def config_of(settings, changed):
+  return configs.get(settings.config, **(dict(length=settings.length) | changed))
+
+
+def summarize(rows, settings):
+  summary = []
+  for fields, group in grouped(rows, 'factor', 'value', 'length'):
+    changed = dict(variants(settings, fields['factor']))[fields['value']]
+    config = config_of(settings, changed)
+    finite = theory.finite_width(config, config.length, settings.probe)
+    summary.append(fields | {
+        'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
+        'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
+        'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
+        **mean_ci95(group, 'top1_frequency'), **law(config, settings.num_sequences)})
+  return summary
+
+
+def limit(config, probe):
+  return float(theory.at_birth(config, config.length, probe).inter_cosine_L[-1])
+
+
+def law(config, num_sequences):
+  flops = 4 * num_sequences * config.vocab_size * config.width
+  networks = min(100, max(10, round(1e12 / flops)))
+  drawn = theory.preference_at_birth(config, config.length, num_sequences, num_networks=networks)
+  return {'theory_top1_frequency': drawn.top1_frequency_N.mean(),
+          'theory_top1_frequency_std': drawn.top1_frequency_N.std()}
+
+
+def predictions(settings):
+  """What theory says of large models that nothing here has measured."""
+  rows = []
+  for name in settings.large:
+    for length in settings.large_lengths:
+      config = configs.get(name, length=length)
+      finite = theory.finite_width(config, length)
+      rows.append({
+          'factor': name, 'value': 'predicted', 'length': length, 'networks': 0,
+          'limit': limit(config, 'tokens'), 'theory_cosine': finite.inter_cosine_L[-1],
+          'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
+          **law(config, settings.large_sequences)})
+  return rows
+
+
+def display(row):
+  measured = row['networks'] > 0
+  return {
+      'factor': row['factor'], 'value': str(row['value']), 'T': str(row['length']),
+      'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f') if measured else '–',
+      'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
+      'dimensions': f'{row["dimensions"]:.0f}',
+      'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
+      'theory (top-1)': (f'{row["theory_top1_frequency"]:.1%} ± '
+                         f'{row["theory_top1_frequency_std"]:.1%}'),
+  }
+
+
+def draw(summary, settings):
+  """A panel per factor: theory as curves, ensembles as points with 95 % intervals."""
+  panels = [factor for factor in settings.factors if factor != 'width, scaled']
+  with plotting.style():
+    figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
+    axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
+    for ax, factor in zip(axes, panels, strict=False):
+      both = ('width', 'width, scaled') if factor == 'width' else (factor,)
+      for color, each in zip(plotting.COLORS, both, strict=False):
+        rows = [row for row in summary if row['factor'] == each]
+        if rows:
+          draw_factor(ax, each, rows, settings, color)
+      ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width', ylabel='cosine')
+      if len(both) > 1:
+        ax.legend()
+    for ax in list(axes):
+      ax.remove()
+    figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
+    figure.axes[0].plot([], [], 'k+', label='theory, this width')
+    figure.axes[0].legend()
+  return figure
+
+
+def draw_factor(ax, factor, rows, settings, color):
+  share = factor == 'vocabulary'
+  name, predicted = (('top1_frequency', 'theory_top1_frequency') if share
+                     else ('inter_sequence_cosine', 'theory_cosine'))
+  is_named = factor == 'unit'
+  x = range(len(rows)) if is_named else [row['value'] for row in rows]
+  factor_label = FACTORS[factor] if factor.startswith('width') else None
+  ax.errorbar(x, [row[name] for row in rows], [row[f'{name}_ci95'] for row in rows], fmt='o',
+              markersize=4, color=color, label=factor_label)
+  ax.plot(x, [row[predicted] for row in rows], 'k+', markersize=8)
+  if is_named:
+    ax.set_xticks(list(x), [row['value'] for row in rows], rotation=30, ha='right')
+  elif not share:
+    curve = [(value, limit(config_of(settings, changed), settings.probe))
+             for value, changed in variants(settings, factor, dense=True)]
+    ax.plot(*zip(*curve, strict=True), '--', linewidth=1, color=color if factor_label else 'black')
+  if factor not in ('unit', 'scale'):
+    ax.set_xscale('log', base=2)
+  ax.set_ylim(bottom=0)
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'scaling', SCALES, __doc__, SETTINGS)
