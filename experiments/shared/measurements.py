@@ -67,36 +67,51 @@ def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
 
   It includes finite width up to 256 tokens.
   """
+  return np.asarray(_finite_width(_config(fields), settings.probe).inter_cosine_L)
+
+
+def predicted_last_cosine(fields: dict, settings: SimpleNamespace) -> dict:
+  """`theory_cosine` and `theory_cosine_std`, mean and std over networks after the last layer."""
+  predicted = _finite_width(_config(fields), settings.probe)
+  return {'theory_cosine': predicted.inter_cosine_L[-1],
+          'theory_cosine_std': predicted.inter_cosine_std}
+
+
+def _config(fields):
   changed = {name: fields[name] for name in ('sublayers',) if name in fields}
-  config = configs.get(fields['config'], length=fields['length'], **changed)
-  return _predicted_cosine(config, settings.probe)
+  return configs.get(fields['config'], length=fields['length'], **changed)
 
 
 @functools.cache
-def _predicted_cosine(config, probe):
-  return np.asarray(theory.finite_width(config, config.length, probe).inter_cosine_L)
+def _finite_width(config, probe):
+  return theory.finite_width(config, config.length, probe)
 
 
 def predicted_preference(fields: dict, settings: SimpleNamespace) -> dict:
-  """What theory says of the favourite tokens in the cell `fields`, of tokens.
+  """What theory says of the favourite tokens in the cell `fields`, of random tokens.
 
   Returns:
-    `theory_top1_frequency` and `theory_top1_frequency_std`, mean and std over networks, and
-    `theory_direction_agreement`.
+    `theory_top1_frequency` and `theory_top1_frequency_std`, mean and std over networks,
+    `theory_direction_agreement`, and `theory_same_id_as_shortest`, the share of networks whose
+    favourite is the same at the shortest of the lengths.
   """
-  config = configs.get(fields['config'], length=fields['length'])
-  return _predicted_preference(config, settings.num_sequences)
+  config, shortest = _config(fields), min(settings.lengths)
+  found = _predicted_preference(config, settings.num_sequences, shortest)
+  # At the shortest length both favourites are of the same sequences.
+  return found | ({'theory_same_id_as_shortest': 1.0} if config.length == shortest else {})
 
 
 @functools.cache
-def _predicted_preference(config, num_sequences):
+def _predicted_preference(config, num_sequences, other_length):
   # A few seconds' worth of networks.
   flops = 4 * num_sequences * config.vocab_size * config.width
-  num_networks = min(100, max(10, round(2e12 / flops)))
-  law = theory.preference_at_birth(config, config.length, num_sequences, num_networks=num_networks)
+  num_networks = min(300, max(10, round(2e12 / flops)))
+  law = theory.preference_at_birth(config, config.length, num_sequences,
+                                   other_length=other_length, num_networks=num_networks)
   return {'theory_top1_frequency': law.top1_frequency_N.mean(),
           'theory_top1_frequency_std': law.top1_frequency_N.std(),
-          'theory_direction_agreement': law.direction_agrees_N.mean()}
+          'theory_direction_agreement': law.direction_agrees_N.mean(),
+          'theory_same_id_as_shortest': law.same_token_N.mean()}
 
 
 def direction_agreement(rows: list[dict]) -> dict:

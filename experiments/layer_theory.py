@@ -1,0 +1,121 @@
+"""How well does theory predict random transformers, layer by layer?
+
+Ensembles of many architectures read random sequences: full and without attention, both
+initializations, rotary and learned positions, GELU and ReLU, several lengths. After each layer the
+cosine of two sequences is compared with theory.finite_width, and its std over networks too. No
+number is fitted. A deviation is relative to the cosine after the last layer.
+
+    python -m experiments.layer_theory                 # 960 networks, about 15 min on two CPU cores
+    python -m experiments.layer_theory --scale=paper   # nano too; needs an accelerator
+
+Prints a table with a line per architecture and length. Writes results.json (a row per network) and
+figure.png to the output folder. If a run was stopped, the same command continues it.
+"""
+
+import itertools
+
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import inter_sequence, theory
+from bornbiased_jax.analysis.statistics import combine
+
+from .shared import command_line
+from .shared.cells import TOKENS, measure_cells, transformer_cell
+from .shared.command_line import Setting
+from .shared.parsing import choice, listed
+from .shared.results import Results, ci95, grouped
+
+FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
+SETTINGS = command_line.SETTINGS | {
+    'sublayers': Setting(listed(choice(*configs.SUBLAYERS)), 'blocks, comma-separated'),
+    'init_schemes': Setting(listed(choice(*configs.INIT_SCHEMES)), 'initializations'),
+    'positions': Setting(listed(choice(*configs.POSITIONS)), 'kinds of positions'),
+    'activations': Setting(listed(choice(*configs.ACTIVATIONS)), 'activations of the MLP'),
+}
+_LAPTOP = TOKENS | dict(
+    config=['tiny_gpt2'], seeds=list(range(20)), num_sequences=100, lengths=[16, 64, 256],
+    sublayers=['full', 'mlp_only'], init_schemes=['gpt2', 'plain'], positions=['rope', 'learned'],
+    activations=['gelu_tanh', 'relu'])
+SCALES = {
+    'smoke': _LAPTOP | dict(seeds=[0, 1, 2], num_sequences=40, lengths=[8], init_schemes=['gpt2'],
+                            positions=['rope']),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(config=['tiny_gpt2', 'nano_gpt2'], num_sequences=1000),
+}
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'layer_theory', settings)
+  measure_cells(cells(settings), settings, results)
+  summary = summarize(results.rows, settings)
+  results.finish(summary, display, draw(summary))
+
+
+def cells(settings):
+  statistic = lambda config: combine({'layers': inter_sequence('residual_last')})
+  return [
+      transformer_cell(name, length, settings, statistic, row,
+                       **dict(zip(FIELDS, fields, strict=True)))
+      for name, length in itertools.product(settings.config, settings.lengths)
+      for fields in itertools.product(settings.sublayers, settings.init_schemes,
+                                      settings.positions, settings.activations)]
+
+
+def row(measured):
+  return {'layer_cosine': measured['layers']['cosine']}
+
+
+def summarize(rows, settings):
+  summary = []
+  for fields, group in grouped(rows, 'config', 'length', *FIELDS):
+    cosine_SL = np.array([row['layer_cosine'] for row in group])
+    config = configs.get(fields['config'], length=fields['length'],
+                         **{name: fields[name] for name in FIELDS})
+    predicted = theory.finite_width(config, config.length, settings.probe)
+    mean_L = cosine_SL.mean(axis=0)
+    relative_L = (np.asarray(predicted.inter_cosine_L) - mean_L) / mean_L[-1]
+    worst = int(np.abs(relative_L).argmax())
+    summary.append(fields | {
+        'networks': len(group), 'layer_cosine': mean_L,
+        'layer_cosine_ci95': [ci95(own) for own in cosine_SL.T],
+        'layer_theory': predicted.inter_cosine_L, 'largest_deviation': relative_L[worst],
+        'its_layer': worst + 1, 'its_ci95': ci95(cosine_SL[:, worst]) / mean_L[-1],
+        'cosine_std': cosine_SL[:, -1].std(ddof=1), 'theory_std': predicted.inter_cosine_std})
+  return summary
+
+
+def display(row):
+  return {
+      'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
+      'init': row['init_scheme'], 'positions': row['positions'], 'activation': row['activation'],
+      'last cosine': f'{row["layer_cosine"][-1]:.3f}', 'theory': f'{row["layer_theory"][-1]:.3f}',
+      'largest deviation': f'{row["largest_deviation"]:+.1%} ± {row["its_ci95"]:.1%}',
+      'std': f'{row["cosine_std"]:.3f}', 'theory std': f'{row["theory_std"]:.3f}',
+  }
+
+
+def draw(summary):
+  """Measured against predicted: left every layer, right the std over networks."""
+  with plotting.style():
+    figure = plotting.figure(8, 3.6)
+    layers, spread = figure.subplots(1, 2)
+    for color, (fields, group) in zip(
+        plotting.COLORS * 9, grouped(summary, 'config', 'sublayers', 'activation'), strict=False):
+      label = ', '.join(fields.values()).replace('_', ' ')
+      each = {name: np.concatenate([row[name] for row in group])
+              for name in ('layer_theory', 'layer_cosine', 'layer_cosine_ci95')}
+      layers.errorbar(each['layer_theory'], each['layer_cosine'], each['layer_cosine_ci95'],
+                      fmt='o', markersize=3, elinewidth=0.8, color=color, label=label)
+      spread.plot([row['theory_std'] for row in group], [row['cosine_std'] for row in group], 'o',
+                  markersize=4, color=color)
+    for ax, what in ((layers, 'cosine of two sequences, each layer'),
+                     (spread, 'std over networks, last layer')):
+      ax.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
+      ax.set(title=what, xlabel='theory', ylabel='measured', xlim=(0, None), ylim=(0, None))
+    layers.legend(fontsize='small')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'layer_theory', SCALES, __doc__, SETTINGS)
