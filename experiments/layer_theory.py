@@ -5,7 +5,7 @@ initializations, rotary and learned positions, GELU and ReLU, several lengths. A
 cosine of two sequences is compared with theory.finite_width, and its std over networks too. No
 number is fitted. A deviation is relative to the cosine after the last layer.
 
-    python -m experiments.layer_theory                 # 960 networks, about 15 min on two CPU cores
+    python -m experiments.layer_theory                 # 576 networks, about 10 min on two CPU cores
     python -m experiments.layer_theory --scale=paper   # nano too; needs an accelerator
 
 Prints a table with a line per architecture and length. Writes results.json (a row per network) and
@@ -34,7 +34,7 @@ SETTINGS = command_line.SETTINGS | {
     'activations': Setting(listed(choice(*configs.ACTIVATIONS)), 'activations of the MLP'),
 }
 _LAPTOP = TOKENS | dict(
-    config=['tiny_gpt2'], seeds=list(range(20)), num_sequences=100, lengths=[16, 64, 256],
+    config=['tiny_gpt2'], seeds=list(range(12)), num_sequences=100, lengths=[16, 64, 256],
     sublayers=['full', 'mlp_only'], init_schemes=['gpt2', 'plain'], positions=['rope', 'learned'],
     activations=['gelu_tanh', 'relu'])
 SCALES = {

@@ -45,7 +45,7 @@ SETTINGS = command_line.SETTINGS | {
     'large_sequences': Setting(whole, 'sequences that each of them would read'),
 }
 _LAPTOP = TOKENS | dict(
-    config='tiny_gpt2', seeds=list(range(20)), num_sequences=300, length=64, factors=list(FACTORS),
+    config='tiny_gpt2', seeds=list(range(20)), num_sequences=200, length=64, factors=list(FACTORS),
     large=['gpt2_1b2', 'llama2_7b'], large_lengths=[64, 256, 1024], large_sequences=10_000)
 SCALES = {
     'smoke': _LAPTOP | dict(seeds=[0, 1], num_sequences=30, length=8, factors=['unit'],
@@ -75,11 +75,11 @@ def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
     case 'depth':
       return [(L, dict(num_layers=L)) for L in powers(1, 6 if dense else 4)]
     case 'width':
-      return [(d, width(d) | dict(linear_std=0.02)) for d in powers(6, 12 if dense else 9)]
+      return [(d, width(d) | dict(linear_std=0.02)) for d in powers(6, 12 if dense else 8)]
     case 'width, scaled':
       std = base.linear_std * base.width**0.5
       return [(d, width(d) | dict(linear_std=std / d**0.5))
-              for d in powers(6, 12 if dense else 9)]
+              for d in powers(6, 12 if dense else 8)]
     case 'length':
       return [(T, dict(length=T)) for T in powers(0, longest + 2 if dense else longest)]
     case 'scale':
