@@ -142,6 +142,7 @@ def display(row: dict) -> dict[str, str]:
 
 def draw(rows: list[dict]):
   """What is followed by step: means over seeds, and the range of 80 % of them."""
+  steps = sorted({row['step'] for row in rows})
   with plotting.style():
     figure = plotting.figure(9, 5)
     axes = figure.subplots(2, 3).flat
@@ -149,7 +150,9 @@ def draw(rows: list[dict]):
       for color, (init, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
         draw_curve(ax, group, name, color=color, label=init['init'])
       ax.set(xlabel='optimizer step', title=words)
-      ax.set_xscale('symlog', linthresh=1)
+      ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
+      ax.set_xticks(steps, map(str, steps))
+      ax.minorticks_off()
     figure.axes[1].axhline(0, color='black', linewidth=0.8)
     figure.axes[0].legend(title='initialization')
   return figure

@@ -58,7 +58,15 @@ class AtBirth(NamedTuple):
     return self.inter_cosine_LTT[:, -1, -1]
 
   def direction_cosine(self, length: int) -> float:
-    """Cosine between the contraction directions of sequences of T and of `length` <= T tokens."""
+    """Cosine between the contraction directions of sequences of T and of `length` tokens.
+
+    Raises:
+      InputError: `length` is not from 1 to T.
+    """
+    check_count('length', length)
+    if length > self.inter_cosine_LTT.shape[-1]:
+      raise InputError(f'length={length} is more than the {self.inter_cosine_LTT.shape[-1]} tokens '
+                       'of which theory was asked')
     cosine_TT = self.inter_cosine_LTT[-1]
     own = cosine_TT[length - 1, length - 1] * cosine_TT[-1, -1]
     return float(cosine_TT[length - 1, -1] / jnp.sqrt(own))

@@ -96,3 +96,7 @@ def test_what_cannot_be_is_refused():
   for arguments in ((0,), (65,), (8, 'words')):
     with pytest.raises(InputError):
       theory.at_birth(config, *arguments)
+  birth = theory.at_birth(config, 8)
+  for length in (0, 9, 2.0):
+    with pytest.raises(InputError, match='length'):
+      birth.direction_cosine(length)
