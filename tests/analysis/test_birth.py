@@ -27,8 +27,8 @@ def test_averaging_is_proposition_4_at_finite_length():
   np.testing.assert_allclose(cosine, theory.amplified_similarity(r, T), rtol=1e-5)
 
 
-def test_averaging_is_uniform_causal_attention():
-  T = 7
+@pytest.mark.parametrize('T', [1, 7, 64, 65, 150])
+def test_averaging_is_uniform_causal_attention(T):
   weight = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
   kernel = np.random.default_rng(0).normal(size=(T, T)).astype(np.float32)
   np.testing.assert_allclose(birth._averaged(kernel), weight @ kernel @ weight.T, atol=1e-5)
