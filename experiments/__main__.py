@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 import runpy
+import signal
 import sys
 
 _USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
@@ -11,6 +12,8 @@ _USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
 
 
 def main() -> None:
+  # A reader that has seen enough, such as `head`, ends the program without a traceback.
+  signal.signal(signal.SIGPIPE, signal.SIG_DFL)
   words, known = sys.argv[1:], programs()
   if not words or words[0] in ('help', '--help', '-h'):
     width = max(map(len, known))

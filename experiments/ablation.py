@@ -24,7 +24,7 @@ from bornbiased_jax.analysis.statistics import p_value_text
 
 from .shared import command_line, measurements
 from .shared.cells import GAUSSIAN, measure_cells, transformer_cell
-from .shared.results import Results, grouped, mean_ci95, plus_minus
+from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
 SCALES = {
     'smoke': GAUSSIAN | dict(
@@ -54,7 +54,7 @@ def cells(settings):
 
 def summarize(rows, settings):
   summary = []
-  for fields, group in grouped(rows, 'config', 'length', 'sublayers'):
+  for fields, group in with_theory(grouped(rows, 'config', 'length', 'sublayers')):
     cosine = np.mean([row['inter_sequence_cosine'] for row in group])
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]

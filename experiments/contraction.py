@@ -21,7 +21,7 @@ from bornbiased_jax.analysis import similarity
 
 from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
-from .shared.results import Results, grouped, mean_ci95, plus_minus
+from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
 SCALES = {
     'smoke': TOKENS | dict(
@@ -46,7 +46,7 @@ def main(settings, output_dir):
 
 def summarize(rows, settings):
   summary = []
-  for fields, group in grouped(rows, 'config', 'length'):
+  for fields, group in with_theory(grouped(rows, 'config', 'length')):
     width = configs.get(fields['config']).width
     log10_p = [similarity.isotropic_log10_p(
         row['inter_sequence_cosine'], settings.num_sequences, width) for row in group]

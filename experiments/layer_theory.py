@@ -24,7 +24,7 @@ from .shared import command_line
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
 from .shared.parsing import choice, listed
-from .shared.results import Results, ci95, grouped
+from .shared.results import Results, ci95, grouped, with_theory
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 SETTINGS = command_line.SETTINGS | {
@@ -68,7 +68,7 @@ def row(measured):
 
 def summarize(rows, settings):
   summary = []
-  for fields, group in grouped(rows, 'config', 'length', *FIELDS):
+  for fields, group in with_theory(grouped(rows, 'config', 'length', *FIELDS)):
     cosine_SL = np.array([row['layer_cosine'] for row in group])
     config = configs.get(fields['config'], length=fields['length'],
                          **{name: fields[name] for name in FIELDS})

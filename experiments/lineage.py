@@ -4,8 +4,8 @@
     python -m experiments.lineage my_llama/ their_llama/ results/pretrain_laptop/seed_42@0 \\
         tiny_llama2:7
 
-Networks are given in the forms that experiments.seedprint takes. A folder of networks stands for
-all of them, and a run for each of its checkpoints.
+Networks are given in the forms that experiments.seedprint takes. A run stands for each of its
+checkpoints; a folder stands for all networks in it, of its runs for their latest checkpoints.
 
 Each network is read once, and every pair is judged by the witnesses of experiments.seedprint, but
 for those that turn the suspect into the basis of the base: a descendant whose channels were
@@ -16,7 +16,8 @@ of one width read token ids below the smallest of their vocabularies. What a fol
 be read is named and left out.
 
 Writes results.json (a row per pair), matrix.csv (z) and figure.png (a heat map in the order of a
-clustering). What was read of each network is kept in OUTPUT_DIR/dossiers.
+clustering). What was read of each network is kept in OUTPUT_DIR/dossiers: after a stop the same
+command reads no network again, but judges all pairs anew.
 """
 
 import csv
@@ -63,6 +64,7 @@ def main(settings, output_dir):
   probe = networks.probe_of(settings)
   models = find(settings.networks, output_dir, probe)
   make_directory(output_dir)
+  print(f'{len(models)} networks, {math.comb(len(models), 2)} pairs', file=sys.stderr)
   sizes = smallest_vocabularies(models, probe)
   taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir)
            for name in tqdm(models, unit='network', desc='dossiers', delay=1, leave=False)}
@@ -118,7 +120,10 @@ def smallest_vocabularies(models, probe) -> dict[str, int | None]:
 
 
 def expand(given: str, output_dir: Path) -> list[str]:
-  """A network by its name, or all that a folder holds; a run stands for its checkpoints."""
+  """A network by its name, all checkpoints of a run, or all networks that a folder holds.
+
+  A run in a folder stands for its latest checkpoint.
+  """
   path = Path(given).expanduser()
   if checkpoint.steps(path):
     return [f'{given.rstrip("/")}@{step}' for step in checkpoint.steps(path)]
@@ -127,7 +132,9 @@ def expand(given: str, output_dir: Path) -> list[str]:
   inside = [child for child in sorted(path.iterdir())
             if child.is_dir() and child.name not in ('fingerprints', 'dossiers')
             and child.resolve() != output_dir.resolve()]
-  found = [name for child in inside for name in expand(str(child), output_dir)]
+  found = [name for child in inside for name in
+           (expand(str(child), output_dir)[-1:] if checkpoint.steps(child)
+            else expand(str(child), output_dir))]
   return found + [str(child) for child in sorted(path.glob('*.npz'))]
 
 

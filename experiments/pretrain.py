@@ -20,7 +20,7 @@ For several hosts, give the same command with --distributed and a shared --outpu
 them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N
 --process_id=I.
 
-Writes the checkpoints, which checkpoint.load_params reads, and metrics.jsonl to
+Writes the checkpoints, which storage.load_params reads, and metrics.jsonl to
 OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to OUTPUT_DIR. During and
 after a run, experiments.metrics makes CSV and TensorBoard's event files of metrics.jsonl.
 """

@@ -83,7 +83,7 @@ def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   trained = trained_with(place) if kind == 'run' else 'unknown'
   known = place if kind == 'transformers' else 'bytes' if trained == 'bytes' else None
   if not (given or known):
-    raise InputError(f"is missing: that of {name} is {trained}; give its files, or 'none' for "
+    raise InputError(f"of {name} is {trained}; give its files, or 'none' for "
                      'token ids')
   found = tokenizers.load(given or known)
   if trained not in ('unknown', found.name):

@@ -26,7 +26,7 @@ from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
 from .shared.parsing import choice, listed, preset_name, whole
-from .shared.results import Results, grouped, mean_ci95, plus_minus
+from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
 FACTORS = {
     'depth': 'layers', 'width': 'width, std 0.02', 'width, scaled': 'width, std ∝ 1/√width',
@@ -111,7 +111,7 @@ def config_of(settings, changed):
 
 def summarize(rows, settings):
   summary = []
-  for fields, group in grouped(rows, 'factor', 'value', 'length'):
+  for fields, group in with_theory(grouped(rows, 'factor', 'value', 'length')):
     changed = dict(variants(settings, fields['factor']))[fields['value']]
     config = config_of(settings, changed)
     finite = theory.finite_width(config, config.length, settings.probe)

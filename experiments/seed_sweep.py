@@ -5,7 +5,7 @@ each. A fair network would spread its predictions evenly over the vocabulary. A
 random transformer prefers one token. Which one depends on the seed, and the
 longer the sequences are, the stronger is the preference.
 
-    python -m experiments.seed_sweep                 # 100 seeds, about 2 min on two CPU cores
+    python -m experiments.seed_sweep                 # 100 seeds, about 3 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
 Prints a table with one line per model and length. Its column '× uniform'
@@ -29,7 +29,7 @@ from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
-from .shared.results import Results, grouped, mean_ci95, plus_minus
+from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
 SCALES = {
     'smoke': TOKENS | dict(
@@ -67,7 +67,7 @@ def row(baseline, measured):
 def summarize(rows, settings):
   """Means over seeds with 95 % intervals per model and length, and how preferred ids compare."""
   summary = []
-  for fields, group in grouped(rows, 'config', 'length'):
+  for fields, group in with_theory(grouped(rows, 'config', 'length')):
     shortest = min(row['length'] for row in rows if row['config'] == fields['config'])
     id_at_shortest = {row['seed']: row['top1_id'] for row in rows
                       if (row['config'], row['length']) == (fields['config'], shortest)}

@@ -14,7 +14,7 @@ the same command continues it.
 
 from absl import flags
 
-from bornbiased_jax.data import tokenizers, write
+from bornbiased_jax.data import text, tokenizers, write
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
@@ -30,7 +30,9 @@ def main():
       raise InputError(f'--{name} is missing; see --help')
   if not all(part.strip() for part in inputs.split(',')):
     raise InputError(f'--input: {inputs!r} has an empty item between its commas')
-  made = write(inputs.split(','), flagged('tokenizer', tokenizers.load, tokenizer), output_dir)
+  loaded = flagged('tokenizer', tokenizers.load, tokenizer)
+  flagged('input', text.sources, inputs.split(','))
+  made = write(inputs.split(','), loaded, output_dir)
   print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '
         f'{made.tokenizer}')
 

@@ -53,8 +53,9 @@ def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1, *,
   num_devices = len(devices) if devices else jax.device_count()
   data = data or max(1, num_devices // (fsdp * tensor))
   if data * fsdp * tensor != num_devices:
-    raise InputError(f'mesh data={data} x fsdp={fsdp} x tensor={tensor} is not the '
-                     f'{num_devices} devices at hand')
+    raise InputError(f'a mesh of data={data} x fsdp={fsdp} x tensor={tensor} needs '
+                     f'{data * fsdp * tensor} devices, and the number at hand is {num_devices}; '
+                     'choose other sizes')
   return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 

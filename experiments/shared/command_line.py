@@ -59,7 +59,8 @@ SETTINGS = {
     'width': Setting(whole, 'channels of the simplified layers MLP0 and Attn0'),
     'depth': Setting(lambda text: whole(text, 1, 64), 'number of simplified layers'),
     'probe': Setting(choice(*probes.KINDS),
-                     "what a network reads: 'tokens', random ids, or 'gaussian', random vectors"),
+                     "what a network reads: 'tokens', random ids, 'gaussian', random vectors, or "
+                     "'sphere', such vectors of length sqrt(width)"),
     'probe_seed': Setting(lambda text: whole(text, 0), 'seed of the random sequences'),
     'embedding_seed': Setting(optional(lambda text: whole(text, 0)),
                               'seed from which all networks take their embedding and head, so that '
@@ -196,7 +197,9 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
     words = argv[1:]
     try:
       if words and not takes_words:
-        raise InputError(f'{words[0]!r} is not a flag; see --help')
+        known = words[0] in configs.PRESETS and 'config' in names
+        hint = f'did you mean --config={words[0]}?' if known else 'see --help'
+        raise InputError(f'{words[0]!r} is not a flag; {hint}')
       main(*words)
     except InputError as error:
       fail(str(error))

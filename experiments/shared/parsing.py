@@ -53,8 +53,10 @@ def seed_range(text: str) -> list[int]:
   if not match:
     raise InputError(f'{text!r} is neither a seed, as 42, nor a range, as 0-99')
   first, last = (whole(part, 0) for part in (match[1], match[2] or match[1]))
-  if not first <= last < first + 10**6:
-    raise InputError(f'{text!r} must run upwards, over a million seeds at most')
+  if last < first:
+    raise InputError(f'{text!r} runs downwards; give {last}-{first}')
+  if last >= first + 10**6:
+    raise InputError(f'{text!r} is more than a million seeds')
   return list(range(first, last + 1))
 
 

@@ -4,7 +4,7 @@ results.json holds the settings, the environment, one row per measurement and
 the summary of the rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import json
 import math
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import scipy
+from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.environment import environment
@@ -119,6 +120,8 @@ def _difference(earlier, now):
 def make_directory(directory: Path) -> None:
   try:
     Path(directory).mkdir(parents=True, exist_ok=True)
+  except FileExistsError:
+    raise InputError(f'--output_dir: {directory} is a file; give a folder') from None
   except OSError as error:
     raise InputError(f'--output_dir: cannot make {directory}: {error.strerror}') from None
 
@@ -170,6 +173,11 @@ def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
   for row in rows:
     groups.setdefault(tuple(row[name] for name in names), []).append(row)
   return [(dict(zip(names, key, strict=True)), group) for key, group in groups.items()]
+
+
+def with_theory(groups: list) -> Iterable:
+  """The groups with a progress bar, for programs that compute theory of each of them."""
+  return tqdm(groups, desc='theory', unit='group', leave=False)
 
 
 def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:

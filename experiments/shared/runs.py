@@ -48,7 +48,8 @@ def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
   training_settings.check(settings)
   data, validation = texts(settings)
   config = model(settings, data)
-  mesh = sharding.make_mesh(settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
+  mesh = flagged('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
+                 settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
   make_directory(output_dir)
   return [

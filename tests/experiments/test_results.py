@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
   (tmp_path / 'file').touch()
-  with pytest.raises(InputError, match='--output_dir: cannot make .*file'):
+  with pytest.raises(InputError, match='--output_dir: .* is a file'):
     open_results(tmp_path / 'file' / 'run')
 
 

@@ -108,7 +108,7 @@ def test_ids_without_a_tokenizer():
 
 @pytest.mark.parametrize('name, given, message', [
     ('nowhere', {}, '^nowhere: no such network'),
-    ('tiny_gpt2:1', {}, '^--tokenizer: is missing: that of tiny_gpt2:1 is unknown; give its files'),
+    ('tiny_gpt2:1', {}, '^--tokenizer: of tiny_gpt2:1 is unknown; give its files'),
     ('tiny_gpt2:1', dict(tokenizer='words'), "^--tokenizer: no tokenizer 'words'"),
     ('tiny_gpt2:1', dict(tokenizer='none'), '^--prompt: is missing: token ids, for instance'),
     ('tiny_gpt2:1', dict(tokenizer='none', prompt='5 2048'), "^--prompt: '2048' is not a whole"),
@@ -135,7 +135,7 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
   writer.save(0, init_params(small, 1), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
       config=small, data=dict(tokenizer=gpt2.name)))
   writer.close()
-  with pytest.raises(InputError, match=f'is missing: that of .*other is {gpt2.name}; give'):
+  with pytest.raises(InputError, match=f'of .*other is {gpt2.name}; give'):
     continued(str(tmp_path / 'other'))
 
 
