@@ -1,4 +1,4 @@
-"""How does the bias at birth grow? With depth, length and the scale of weights, not with width.
+"""How does the bias at birth grow? With depth, length and the scale of weights.
 
 Theory says it as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.at_birth) and with what finite width adds (theory.finite_width). Ensembles of random
@@ -29,7 +29,7 @@ from .shared.parsing import choice, listed, preset_name, whole
 from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
 FACTORS = {
-    'depth': 'layers', 'width': 'width, std 0.02', 'width, scaled': 'width, std ∝ 1/√width',
+    'depth': 'layers', 'width': 'width, std 0.02', 'scaled width': 'width, std ∝ 1/√width',
     'length': 'tokens per sequence', 'scale': 'std of pre-activations',
     'vocabulary': 'token ids', 'unit': 'hidden unit',
 }
@@ -76,7 +76,7 @@ def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
       return [(L, dict(num_layers=L)) for L in powers(1, 6 if dense else 4)]
     case 'width':
       return [(d, width(d) | dict(linear_std=0.02)) for d in powers(6, 12 if dense else 8)]
-    case 'width, scaled':
+    case 'scaled width':
       std = base.linear_std * base.width**0.5
       return [(d, width(d) | dict(linear_std=std / d**0.5))
               for d in powers(6, 12 if dense else 8)]
@@ -129,7 +129,7 @@ def limit(config, probe):
 
 def law(config, num_sequences):
   flops = 4 * num_sequences * config.vocab_size * config.width
-  networks = min(100, max(10, round(1e12 / flops)))
+  networks = min(100, max(5, round(1e12 / flops)))
   drawn = theory.preference_at_birth(config, config.length, num_sequences, num_networks=networks)
   return {'theory_top1_frequency': drawn.top1_frequency_N.mean(),
           'theory_top1_frequency_std': drawn.top1_frequency_N.std()}
@@ -165,12 +165,12 @@ def display(row):
 
 def draw(summary, settings):
   """A panel per factor: theory as curves, ensembles as points with 95 % intervals."""
-  panels = [factor for factor in settings.factors if factor != 'width, scaled']
+  panels = [factor for factor in settings.factors if factor != 'scaled width']
   with plotting.style():
     figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
     axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
     for ax, factor in zip(axes, panels, strict=False):
-      both = ('width', 'width, scaled') if factor == 'width' else (factor,)
+      both = ('width', 'scaled width') if factor == 'width' else (factor,)
       for color, each in zip(plotting.COLORS, both, strict=False):
         rows = [row for row in summary if row['factor'] == each]
         if rows:

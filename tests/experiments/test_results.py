@@ -126,7 +126,9 @@ def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
   (tmp_path / 'file').touch()
-  with pytest.raises(InputError, match='--output_dir: .* is a file'):
+  with pytest.raises(InputError, match='--output_dir: .*file is a file; give a folder'):
+    results.make_directory(tmp_path / 'file')
+  with pytest.raises(InputError, match='--output_dir: cannot make .*file'):
     open_results(tmp_path / 'file' / 'run')
 
 
