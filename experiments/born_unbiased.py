@@ -1,4 +1,4 @@
-"""Does identity come from being born biased? Trains networks that are born without it.
+"""Does identity come from being born biased?
 
 init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
 anyway, so that a network is born without contraction. The program trains every seed twice on the
