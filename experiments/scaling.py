@@ -119,7 +119,8 @@ def summarize(rows, settings):
         'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
         'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
         'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
-        **mean_ci95(group, 'top1_frequency'), **law(config, settings.num_sequences)})
+        **mean_ci95(group, 'top1_frequency'),
+        **(law(config, settings.num_sequences) if fields['factor'] == 'vocabulary' else {})})
   return summary
 
 
@@ -159,7 +160,8 @@ def display(row):
       'dimensions': f'{row["dimensions"]:.0f}',
       'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
       'theory (top-1)': (f'{row["theory_top1_frequency"]:.1%} ± '
-                         f'{row["theory_top1_frequency_std"]:.1%}'),
+                         f'{row["theory_top1_frequency_std"]:.1%}'
+                         if 'theory_top1_frequency' in row else '–'),
   }
 
 
