@@ -5,7 +5,9 @@ anyway, so that a network is born without contraction. The program trains every 
 same data, from GPT-2's initialization and from the centred one, whose weights are the same, and
 follows both: validation loss, similarity of the answers to random sequences, share of the preferred
 token, how much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's
-z with the own birth and, as a control, with that of the next seed.
+z with the own birth, also without what the embedding at birth explains, and, as a control, with
+that of the next seed. Neither tau nor z changes when a constant is added to a channel: they do not
+see the direction itself, but what its network makes of different sequences.
 
     python -m experiments.born_unbiased                 # on tinyshakespeare
     python -m experiments.born_unbiased --data=english_train.jsonl.xz --valid=english_valid.jsonl.xz
@@ -41,7 +43,8 @@ SETTINGS = training_settings.SETTINGS
 MEASURES = {
     'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',
     'top1_frequency': 'share of the preferred token', 'birth_overlap': 'overlap with birth',
-    'tau': "Kendall's tau with birth", 'z': 'z with own birth', 'control_z': 'z with other birth',
+    'tau': "Kendall's tau with birth", 'z': 'z with own birth',
+    'body_z': 'z beyond the embedding', 'control_z': 'z with other birth',
 }
 _LAPTOP = dict(
     config='tiny_gpt2', seeds=list(range(42, 50)), data='tinyshakespeare', valid=None,
@@ -100,6 +103,7 @@ def measured(run: Path, control: Path, step: int, settings: SimpleNamespace, cac
       'birth_overlap': float(np.dot(direction(born), direction(now))),
       'tau': float(np.nanmean(kendall_tau(born.hidden_ND, now.hidden_ND))),
       'z': calibrated_test(born.hidden_ND, now.hidden_ND).z,
+      'body_z': calibrated_test(born.hidden_ND, now.hidden_ND, born.input_ND).z,
       'control_z': calibrated_test(other.hidden_ND, now.hidden_ND).z,
   }
 

@@ -35,8 +35,9 @@ FACTORS = {
 }
 UNITS = {'gelu': dict(activation='gelu_tanh'), 'relu': dict(activation='relu'),
          'silu': dict(activation='silu'), 'tanh': dict(activation='tanh'),
-         'centred gelu': dict(init_scheme='centred'),
-         'gated silu': dict(activation='silu', gated_mlp=True)}
+         'centred gelu': dict(activation='gelu_tanh', init_scheme='centred', mlp_bias=True)}
+UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items()} | {
+    'gated silu': dict(activation='silu', gated_mlp=True)}
 SETTINGS = command_line.SETTINGS | {
     'config': Setting(preset_name, 'model from which the variants differ, one of those below'),
     'factors': Setting(listed(choice(*FACTORS)), f'what is varied, of {", ".join(FACTORS)}'),
@@ -69,7 +70,7 @@ def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
   """The values of a factor, each with the changes of the configuration that make it."""
   base = configs.get(settings.config)
   powers = lambda low, high: [2**k for k in range(low, high + 1)]
-  width = lambda d: dict(width=d, mlp_width=4 * d)
+  width = lambda d: dict(width=d, mlp_width=4 * d, num_heads=4)
   longest = int(math.log2(settings.length)) + 2
   match factor:
     case 'depth':
@@ -120,7 +121,8 @@ def summarize(rows, settings):
         'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
         'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
         **mean_ci95(group, 'top1_frequency'),
-        **(law(config, settings.num_sequences) if fields['factor'] == 'vocabulary' else {})})
+        **(law(config, settings.num_sequences)
+           if (fields['factor'], settings.probe) == ('vocabulary', 'tokens') else {})})
   return summary
 
 

@@ -45,7 +45,7 @@ class AtBirth(NamedTuple):
     variance_LT: mean square of the residual stream per channel.
     inter_cosine_LTT: cosine between position i of one sequence and position j of another.
     intra_cosine_L: mean cosine between distinct positions of one sequence; NaN for T = 1.
-    value_std_LT: std per channel of the value aggregate that W_O reads.
+    value_std_LT: std per channel of the value aggregate that W_O reads; NaN without attention.
   """
 
   variance_LT: jax.Array
@@ -70,7 +70,7 @@ class AtBirth(NamedTuple):
                        'of which theory was asked')
     cosine_TT = self.inter_cosine_LTT[-1]
     own = cosine_TT[length - 1, length - 1] * cosine_TT[-1, -1]
-    return float(cosine_TT[length - 1, -1] / jnp.sqrt(own))
+    return min(1.0, float(cosine_TT[length - 1, -1] / jnp.sqrt(own)))
 
 
 def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth:
@@ -85,7 +85,8 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: 'tokens', random ids, two of which coincide with probability 1/V, or 'gaussian'.
+    probe: 'tokens', random ids, two of which coincide with probability 1/V, or 'gaussian' or
+      'sphere', which are the same in the limit.
 
   Raises:
     InputError: the model does not read so many tokens, or the probe is unknown.
@@ -101,8 +102,8 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
   check_count('length', length)
   if length > config.length:
     raise InputError(f'length={length} is more than the {config.length} positions of the model')
-  if probe not in ('tokens', 'gaussian'):
-    raise InputError(f'probe={probe!r} is neither tokens nor gaussian')
+  if probe not in ('tokens', 'gaussian', 'sphere'):
+    raise InputError(f'probe={probe!r} is not one of tokens, gaussian, sphere')
   return _propagated(config, length, probe)
 
 

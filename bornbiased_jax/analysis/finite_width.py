@@ -1,4 +1,4 @@
-"""What a finite width adds to the theory of random networks (birth.py), to first order in 1/d.
+"""What a finite width d adds to the theory of random networks (birth.py): leading terms in 1/d.
 
 The mean product q_ij of the states at positions i and j of two sequences is a mean over d
 channels. Every random matrix makes it fluctuate. One with d rows that adds the update u = W h to
@@ -7,8 +7,8 @@ the states x makes the fluctuation over inputs and weights
     Cov(δq_ij, δq_kl) = (S_ik U_jl + U_ik S_jl + U_ik U_jl) / d,
 
 where S and U are the kernels of x and u within a sequence; one with m rows inside a sublayer adds
-U_ik U_jl / m. The layers above carry a fluctuation to the last one by the derivatives of the
-kernel recursion. For feed-forward networks such corrections are known (Yaida 2019, Hanin and Nica
+U_ik U_jl / m, if hidden units are taken for Gaussian. The layers above carry a fluctuation to the
+last one by the derivatives of the kernel recursion. For feed-forward networks such corrections are known (Yaida 2019, Hanin and Nica
 2019). Three results follow, none of them fitted:
 
 - Fluctuations over pairs of inputs, with S - X in the place of S, say how many dimensions the
@@ -28,11 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis import birth
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, check_count
+from bornbiased_jax.errors import InputError
 
 # They leave an error of 3 % in the mean of a tiny LLaMA.
 NUM_SAMPLES = 256
 _LONGEST_SAMPLED = 256
+# Above it, fluctuations are no small correction.
+_LARGEST_SHIFT = 0.2
 
 
 class FiniteWidth(NamedTuple):
@@ -40,7 +43,7 @@ class FiniteWidth(NamedTuple):
 
   Attributes:
     inter_cosine_L: mean over networks of the cosine between the last positions of two
-      sequences, with the change of order 1/d.
+      sequences, with what fluctuations of q change in it.
     inter_cosine_std: its std over networks, after the last layer.
     dimensions: the dimensions that states after the last layer fill, the participation ratio
       (Σ λ)² / Σ λ² of the eigenvalues λ of their covariance over sequences.
@@ -64,7 +67,7 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
       where they would take minutes.
 
   Raises:
-    InputError: as `at_birth`.
+    InputError: as `at_birth`, or the network is too narrow: its fluctuations are not small.
 
   Cost: O(L T³), and O(num_samples L T³) for the mean.
 
@@ -78,7 +81,12 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
   dimensions, std = _spreads(config, length, probe)
   if num_samples is None:
     num_samples = NUM_SAMPLES if length <= _LONGEST_SAMPLED else 0
-  shift_L = _shift(config, length, probe, num_samples) if num_samples else 0.0
+  elif num_samples:
+    check_count('num_samples', num_samples)
+  shift_L = _shift(config, length, probe, num_samples) if num_samples else jnp.zeros(1)
+  if not (jnp.abs(shift_L).max() < _LARGEST_SHIFT and dimensions > 1):
+    raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
+                     'small for the theory of finite width')
   return FiniteWidth(limit_L + shift_L, std, dimensions)
 
 
@@ -100,10 +108,14 @@ def _spreads(config, length, probe):
            + _variance(config, at_LSTT, own(before), own(added)))
   cosine = last(start, jnp.zeros_like(start[0]), zero_LSTT)
   # Common to all inputs: it changes products within a sequence as much.
-  at_LSTT = jax.grad(functools.partial(last, into_both=True), argnums=2)(
+  at_start_TT, at_LSTT = jax.grad(functools.partial(last, into_both=True), argnums=(1, 2))(
       start, jnp.zeros_like(start[0]), zero_LSTT)
   swapped_LSTT = jnp.swapaxes(at_LSTT, -1, -2)
   common = _variance(config, at_LSTT, before[1], added[1], other=swapped_LSTT)
+  if config.positions == 'learned':  # All inputs have the embeddings of positions in common.
+    position_TT = config.embedding_std**2 * jnp.eye(length)
+    common += sum(_carried(at_start_TT, position_TT, position_TT, right)
+                  for right in (at_start_TT, at_start_TT.T)) / config.width
   return (1 - cosine) ** 2 / apart, jnp.sqrt(common)
 
 
@@ -133,7 +145,8 @@ def _cosines(config, start, start_noise_TT, noise_LSTT, into_both=False):
       kernels = within_TT + (noise_TT if into_both else 0.0), between_TT + noise_TT
     return kernels, kernels[1][-1, -1] / kernels[0][-1, -1]
 
-  return lax.scan(block, (start[0], start[1] + start_noise_TT), noise_LSTT)[1]
+  noisy = (start[0] + (start_noise_TT if into_both else 0.0), start[1] + start_noise_TT)
+  return lax.scan(block, noisy, noise_LSTT)[1]
 
 
 def _inner_widths(config):

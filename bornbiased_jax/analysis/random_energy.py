@@ -13,6 +13,7 @@ often. Tied heads add a competitor, the last token's own embedding, which is in 
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ import numpy as np
 from bornbiased_jax.analysis import birth, finite_width
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import Seed, as_seed
 
 _BATCH_SIZE = 256
 
@@ -47,8 +49,9 @@ class Preference(NamedTuple):
 
 def preference(similarity: float, vocab_size: int, num_sequences: int,
                spectrum_D: ArrayLike, *, similarity_std: float = 0.0,
-               direction_cosine: float = 1.0, own_logit: float | None = None,
-               num_networks: int = 100, seed: int = 0) -> Preference:
+               direction_cosine: float = 1.0, other_similarity: float | None = None,
+               own_logit: float | None = None, num_networks: int = 100,
+               seed: Seed = 0) -> Preference:
   """Draws the favourite tokens of networks from the random-energy law.
 
   Args:
@@ -61,12 +64,14 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
     similarity_std: std of ρ over networks.
     direction_cosine: the n other sequences contract to a direction that has this cosine with
       the first: 1 for sequences of one length, or `AtBirth.direction_cosine` for two lengths.
+    other_similarity: the cosine of two of these other sequences; None means `similarity`.
     own_logit: mean logit of the last token's own row, in units of a logit's std, if it competes.
     num_networks: number of networks, N.
     seed: seed of the draws.
 
   Raises:
-    InputError: a count is no positive whole number, or a similarity is outside [0, 1].
+    InputError: a count is no positive whole number, a similarity is outside [0, 1], or the
+      spectrum is not of numbers of at least 0 with a positive sum.
 
   Cost: 4 n V D FLOPs per network.
 
@@ -79,31 +84,40 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
   for name, value in (('vocab_size', vocab_size), ('num_sequences', num_sequences),
                       ('num_networks', num_networks)):
     check_count(name, value)
-  for name, cosine in (('similarity', similarity), ('direction_cosine', direction_cosine)):
+  other_similarity = similarity if other_similarity is None else other_similarity
+  for name, cosine in (('similarity', similarity), ('direction_cosine', direction_cosine),
+                       ('other_similarity', other_similarity)):
     if not 0 <= float(cosine) <= 1:
       raise InputError(f'{name}={cosine} is not between 0 and 1')
-  weight_D = jnp.asarray(spectrum_D, jnp.float32)
+  if not 0 <= similarity_std < math.inf or math.isnan(0.0 if own_logit is None else own_logit):
+    raise InputError(f'similarity_std={similarity_std} and own_logit={own_logit} must be numbers, '
+                     'the first of at least 0')
+  value_D = np.asarray(spectrum_D, np.float64)
+  if value_D.ndim != 1 or not (np.all(value_D >= 0) and 0 < value_D.sum() < math.inf):
+    raise InputError('spectrum_D must be a vector of numbers of at least 0 with a positive sum')
+  weight_D = jnp.asarray(value_D / value_D.sum(), jnp.float32)
   own = jnp.float32(-jnp.inf if own_logit is None else own_logit)
   sizes = vocab_size, num_sequences, num_networks
   return Preference(*map(np.asarray, _drawn(
-      sizes, jnp.float32(similarity), weight_D / weight_D.sum(), similarity_std, direction_cosine,
-      own, seed)))
+      sizes, (float(similarity), float(other_similarity)), weight_D, similarity_std,
+      direction_cosine, own, as_seed(seed))))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _drawn(sizes, similarity, weight_D, similarity_std, direction_cosine, own_logit, seed):
+def _drawn(sizes, similarities, weight_D, similarity_std, direction_cosine, own_logit, seed):
   vocab_size, num_sequences, num_networks = sizes
 
   def network(key):
     keys = jax.random.split(key, 6)
     normal = jax.random.normal
-    rho = jnp.clip(similarity + similarity_std * normal(keys[0]), 0.0, 1.0)
-    std_D = jnp.sqrt((1 - rho) * weight_D)
-    head_VD = normal(keys[1], (vocab_size, len(weight_D))) * std_D[None]
+    differs = similarity_std * normal(keys[0])
+    rhos = [jnp.clip(similarity + differs, 0.0, 1.0) for similarity in similarities]
+    head_VD = normal(keys[1], (vocab_size, len(weight_D))) * jnp.sqrt(weight_D)[None]
     mean_V, fresh_V = normal(keys[2], (vocab_size,)), normal(keys[3], (vocab_size,))
     other_V = direction_cosine * mean_V + jnp.sqrt(1 - direction_cosine**2) * fresh_V
-    counts = [_counts(key, jnp.sqrt(rho) * each_V, head_VD, own_logit, num_sequences)
-              for key, each_V in ((keys[4], mean_V), (keys[5], other_V))]
+    counts = [_counts(key, jnp.sqrt(rho) * each_V, jnp.sqrt(1 - rho) * head_VD, own_logit,
+                      num_sequences)
+              for key, rho, each_V in zip(keys[4:], rhos, (mean_V, other_V), strict=True)]
     top1 = jnp.argmax(counts[0])
     return (counts[0][top1] / num_sequences, top1 == jnp.argmax(mean_V),
             counts[1][top1] / num_sequences, top1 == jnp.argmax(counts[1]))
@@ -112,17 +126,18 @@ def _drawn(sizes, similarity, weight_D, similarity_std, direction_cosine, own_lo
 
 
 def _counts(key, mean_V, head_VD, own_logit, num_sequences):
-  """How many sequences predict each token; those that predict their own last token are left out."""
+  """How many sequences predict each token. A sequence's own last token is any token."""
   V, D = head_VD.shape
 
   def batch(count_V, start):
-    state_key, own_key = jax.random.split(jax.random.fold_in(key, start))
+    state_key, own_key, id_key = jax.random.split(jax.random.fold_in(key, start), 3)
     state_BD = jax.random.normal(state_key, (_BATCH_SIZE, D))
     logits_BV = mean_V[None] + state_BD @ head_VD.T
     own_B = own_logit + jax.random.normal(own_key, (_BATCH_SIZE,))
-    counts = ((start + jnp.arange(_BATCH_SIZE) < num_sequences)
-              & (logits_BV.max(axis=1) > own_B))
-    predicted_B = jnp.where(counts, jnp.argmax(logits_BV, axis=1), V)
+    own_id_B = jax.random.randint(id_key, (_BATCH_SIZE,), 0, V)
+    predicted_B = jnp.where(logits_BV.max(axis=1) > own_B, jnp.argmax(logits_BV, axis=1), own_id_B)
+    is_there_B = start + jnp.arange(_BATCH_SIZE) < num_sequences
+    predicted_B = jnp.where(is_there_B, predicted_B, V)
     return count_V.at[predicted_B].add(1, mode='drop'), None
 
   return lax.scan(batch, jnp.zeros(V, jnp.int32), jnp.arange(0, num_sequences, _BATCH_SIZE))[0]
@@ -147,6 +162,8 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
   Raises:
     InputError: as `at_birth` and `preference`.
 
+  Beyond 256 tokens the similarity is that of the limit, as `finite_width` has it.
+
   Cost: that of `finite_width` and of `preference`.
 
   Example:
@@ -158,10 +175,17 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
   """
   limit = birth.at_birth(config, length)
   finite = finite_width.finite_width(config, length)
+  similarity, other = float(finite.inter_cosine_L[-1]), None
+  if other_length is not None:
+    # What the width changes is taken to be the same at both lengths.
+    direction_cosine = limit.direction_cosine(other_length)
+    at_other = limit.inter_cosine_LTT[-1, other_length - 1, other_length - 1]
+    other = float(at_other + finite.inter_cosine_L[-1] - limit.inter_cosine_L[-1])
   own = config.embedding_std * (config.width / limit.variance_LT[-1, -1]) ** 0.5
   return preference(
-      max(0.0, float(finite.inter_cosine_L[-1])), config.vocab_size, num_sequences,
+      max(0.0, similarity), config.vocab_size, num_sequences,
       np.ones(max(1, round(float(finite.dimensions)))), num_networks=num_networks, seed=seed,
       similarity_std=float(finite.inter_cosine_std),
-      direction_cosine=limit.direction_cosine(other_length) if other_length else 1.0,
+      direction_cosine=1.0 if other_length is None else max(0.0, direction_cosine),
+      other_similarity=None if other is None else max(0.0, other),
       own_logit=float(own) if config.tied_head else None)

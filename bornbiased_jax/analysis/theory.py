@@ -162,9 +162,9 @@ def positional_std(position: ArrayLike, score_std: float = 0.0, width: float = j
     >>> float(theory.positional_std(4))
     0.5
   """
-  spread = jnp.exp(score_std**2)
+  shrunk = jnp.exp(-(score_std**2))  # Divided by e^{s²}, which may overflow.
   matched = coherence * score_std**2 / width * (1 - 1 / position)
-  return jnp.sqrt(spread / (spread + position - 1) + matched)
+  return jnp.sqrt(1 / (1 + shrunk * (position - 1)) + matched)
 
 
 def rotary_coherence(position: ArrayLike, theta: float, head_size: int) -> jax.Array:

@@ -9,6 +9,7 @@ from scipy import stats
 from bornbiased_jax import analysis, configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.finite_width import num_dimensions
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
@@ -78,6 +79,20 @@ def test_the_mean_moves_by_what_theory_says(fields):
   predicted_L = theory.finite_width(config, config.length).inter_cosine_L
   mean_L = measured_SL.mean(axis=0)
   assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.1 * mean_L[-1])
+
+
+def test_positions_that_all_inputs_share_make_networks_differ():
+  """Without sublayers, the cosine is that of the mean of the position embeddings' length."""
+  config = narrow(positions='learned', num_layers=1, linear_std=1e-5)
+  found = theory.finite_width(config, 1, 'gaussian').inter_cosine_std
+  # x = t + p, with cosine |p|² / (|p|² + |t|²) = 1/2 and a relative std of |p|² of sqrt(2 / d).
+  np.testing.assert_allclose(found, (2 / 96) ** 0.5 / 4, rtol=0.01)
+
+
+@pytest.mark.parametrize('fields', [{'vocab_size': 1}, {'width': 2, 'mlp_width': 8, 'num_heads': 1}], ids=str)
+def test_networks_that_are_too_small_are_refused(fields):
+  with pytest.raises(InputError, match='too small for the theory'):
+    theory.finite_width(narrow(**fields), 4)
 
 
 def test_many_samples_are_not_needed():

@@ -56,8 +56,10 @@ def test_equal_eigenvalues_are_what_their_number_says():
 
 
 def test_the_own_token_competes():
-  law = theory.preference(0.3, 100, 500, np.ones(50), own_logit=20.0, num_networks=3)
-  assert np.all(law.top1_frequency_N == 0)
+  law = theory.preference(0.3, 100, 5000, np.ones(50), own_logit=40.0, num_networks=6)
+  assert np.all(law.top1_frequency_N < 0.02) and not np.any(law.direction_agrees_N[1:].all())
+  alone = theory.preference(0.3, 1, 50, np.ones(50), own_logit=1.0, num_networks=2)
+  assert np.all(alone.top1_frequency_N == 1)
   weak, none = (theory.preference(0.3, 1000, 500, np.ones(50), own_logit=own, num_networks=20)
                 for own in (-9.0, None))
   np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
@@ -85,7 +87,11 @@ def test_tiny_networks_prefer_as_the_law_says(fields):
 @pytest.mark.parametrize('arguments, named', [
     (dict(similarity=1.5), 'similarity=1.5'), (dict(similarity=np.nan), 'similarity=nan'),
     (dict(direction_cosine=-0.1), 'direction_cosine=-0.1'),
-    (dict(num_sequences=0), 'num_sequences'),
+    (dict(num_sequences=0), 'num_sequences'), (dict(spectrum_D=np.zeros(3)), 'spectrum_D'),
+    (dict(spectrum_D=[1, np.nan]), 'spectrum_D'), (dict(spectrum_D=[2, -1]), 'spectrum_D'),
+    (dict(spectrum_D=[]), 'spectrum_D'), (dict(spectrum_D=np.ones((2, 2))), 'spectrum_D'),
+    (dict(similarity_std=-0.1), 'similarity_std=-0.1'), (dict(own_logit=np.nan), 'own_logit=nan'),
+    (dict(seed=-1), 'seed -1'),
     (dict(vocab_size=2.5), 'vocab_size'), (dict(num_networks=0), 'num_networks')])
 def test_impossible(arguments, named):
   given = dict(similarity=0.2, vocab_size=10, num_sequences=10, spectrum_D=np.ones(3)) | arguments
