@@ -8,8 +8,8 @@ the states x makes the fluctuation over inputs and weights
 
 where S and U are the kernels of x and u within a sequence; one with m rows inside a sublayer adds
 U_ik U_jl / m, if hidden units are taken for Gaussian. The layers above carry a fluctuation to the
-last one by the derivatives of the kernel recursion. For feed-forward networks such corrections are known (Yaida 2019, Hanin and Nica
-2019). Three results follow, none of them fitted:
+last one by the derivatives of the kernel recursion. For feed-forward networks such corrections are
+known (Yaida 2019, Hanin and Nica 2019). Three results follow, none of them fitted:
 
 - Fluctuations over pairs of inputs, with S - X in the place of S, say how many dimensions the
   states fill: 1 / D is the variance of their products.

@@ -89,7 +89,8 @@ def test_positions_that_all_inputs_share_make_networks_differ():
   np.testing.assert_allclose(found, (2 / 96) ** 0.5 / 4, rtol=0.01)
 
 
-@pytest.mark.parametrize('fields', [{'vocab_size': 1}, {'width': 2, 'mlp_width': 8, 'num_heads': 1}], ids=str)
+@pytest.mark.parametrize('fields', [
+    {'vocab_size': 1}, {'width': 2, 'mlp_width': 8, 'num_heads': 1}], ids=str)
 def test_networks_that_are_too_small_are_refused(fields):
   with pytest.raises(InputError, match='too small for the theory'):
     theory.finite_width(narrow(**fields), 4)
