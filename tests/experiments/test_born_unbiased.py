@@ -42,7 +42,7 @@ def test_at_birth_one_of_them_is_biased(run):
     own, centred = at_birth['gpt2', seed], at_birth['centred', seed]
     assert own['cosine'] > 0.1 and own['cosine'] > 2 * centred['cosine']
     for row in (own, centred):
-      assert row['tau'] == row['birth_overlap'] == pytest.approx(1, abs=1e-5)
+      assert (row['tau'], row['birth_overlap']) == pytest.approx((1, 1), abs=1e-5)
       assert row['z'] > 20 > 5 > abs(row['control_z'])
 
 
