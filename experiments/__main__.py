@@ -12,10 +12,11 @@ _USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
 
 
 def main() -> None:
-  # A reader that has seen enough, such as `head`, ends the program without a traceback.
-  signal.signal(signal.SIGPIPE, signal.SIG_DFL)
   words, known = sys.argv[1:], programs()
   if not words or words[0] in ('help', '--help', '-h'):
+    # A reader that has seen enough, such as `head`, ends the list without a traceback. An
+    # experiment is not ended so: it would lose work.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     width = max(map(len, known))
     print(_USAGE, *(f'{name.ljust(width)}  {title}' for name, title in known.items()), sep='\n')
   elif words[0] not in known:

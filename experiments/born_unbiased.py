@@ -1,7 +1,7 @@
 """Does identity come from being born biased?
 
 init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
-anyway, so that a network is born without contraction. The program trains every seed twice on the
+anyway, so that MLPs do not contract. The program trains every seed twice on the
 same data, from GPT-2's initialization and from the centred one, whose weights are the same, and
 follows both: validation loss, similarity of the answers to random sequences, share of the preferred
 token, how much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's
@@ -81,9 +81,9 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
 
 def arm(settings: SimpleNamespace, init: str) -> SimpleNamespace:
   """Settings of the training of one initialization."""
-  warmup = min(training_settings.SCALES[settings.scale]['warmup_steps'], settings.num_steps // 3)
-  return training_settings.of_study(settings, SHARED, settings.scale, init_scheme=init,
-                                    warmup_steps=warmup)
+  return training_settings.of_study(
+      settings, SHARED, settings.scale, init_scheme=init,
+      warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
 
 
 def measured(run: Path, control: Path, step: int, settings: SimpleNamespace, cache: Path) -> dict:
@@ -151,8 +151,8 @@ def draw(rows: list[dict]):
     figure = plotting.figure(9, 5)
     axes = figure.subplots(2, 3).flat
     for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
-      for color, (init, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
-        draw_curve(ax, group, name, color=color, label=init['init'])
+      for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
+        draw_curve(ax, group, name, color=color, label=fields['init'])
       ax.set(xlabel='optimizer step', title=words)
       ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
       ax.set_xticks(steps, map(str, steps))

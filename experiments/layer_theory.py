@@ -18,7 +18,6 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import inter_sequence, theory
-from bornbiased_jax.analysis.statistics import combine
 
 from .shared import command_line
 from .shared.cells import TOKENS, measure_cells, transformer_cell
@@ -53,7 +52,7 @@ def main(settings, output_dir):
 
 
 def cells(settings):
-  statistic = lambda config: combine({'layers': inter_sequence('residual_last')})
+  statistic = lambda config: inter_sequence('residual_last')
   return [
       transformer_cell(name, length, settings, statistic, row,
                        **dict(zip(FIELDS, fields, strict=True)))
@@ -63,7 +62,7 @@ def cells(settings):
 
 
 def row(measured):
-  return {'layer_cosine': measured['layers']['cosine']}
+  return {'layer_cosine': measured['cosine']}
 
 
 def summarize(rows, settings):

@@ -132,9 +132,10 @@ def expand(given: str, output_dir: Path) -> list[str]:
   inside = [child for child in sorted(path.iterdir())
             if child.is_dir() and child.name not in ('fingerprints', 'dossiers')
             and child.resolve() != output_dir.resolve()]
-  found = [name for child in inside for name in
-           (expand(str(child), output_dir)[-1:] if checkpoint.steps(child)
-            else expand(str(child), output_dir))]
+  found = []
+  for child in inside:
+    names = expand(str(child), output_dir)
+    found += names[-1:] if checkpoint.steps(child) else names
   return found + [str(child) for child in sorted(path.glob('*.npz'))]
 
 

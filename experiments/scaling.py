@@ -50,7 +50,7 @@ _LAPTOP = TOKENS | dict(
     large=['gpt2_1b2', 'llama2_7b'], large_lengths=[64, 256, 1024], large_sequences=10_000)
 SCALES = {
     'smoke': _LAPTOP | dict(seeds=[0, 1], num_sequences=30, length=8, factors=['unit'],
-                            large=['nano_gpt2'], large_lengths=[8], large_sequences=50),
+                            large=['tiny_gpt2'], large_lengths=[8], large_sequences=50),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(config='nano_gpt2', seeds=list(range(100)), num_sequences=10_000,
                             length=256, dtype='bfloat16'),
@@ -94,8 +94,8 @@ def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
 
 def cell(settings, factor, value, changed):
   """The ensemble of one variant."""
-  length, changed = changed.get('length', settings.length), dict(changed)
-  changed.pop('length', None)
+  changed = dict(length=settings.length) | changed
+  length = changed.pop('length')
   found = transformer_cell(settings.config, length, settings, measurements.preference, row,
                            **changed)
   return found._replace(fields={'factor': factor, 'value': value, 'length': length})
@@ -121,21 +121,13 @@ def summarize(rows, settings):
         'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
         'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
         **mean_ci95(group, 'top1_frequency'),
-        **(law(config, settings.num_sequences)
+        **(measurements.favourites(config, settings.num_sequences)
            if (fields['factor'], settings.probe) == ('vocabulary', 'tokens') else {})})
   return summary
 
 
 def limit(config, probe):
   return float(theory.at_birth(config, config.length, probe).inter_cosine_L[-1])
-
-
-def law(config, num_sequences):
-  flops = 4 * num_sequences * config.vocab_size * config.width
-  networks = min(100, max(5, round(1e12 / flops)))
-  drawn = theory.preference_at_birth(config, config.length, num_sequences, num_networks=networks)
-  return {'theory_top1_frequency': drawn.top1_frequency_N.mean(),
-          'theory_top1_frequency_std': drawn.top1_frequency_N.std()}
 
 
 def predictions(settings):
@@ -149,7 +141,7 @@ def predictions(settings):
           'factor': name, 'value': 'predicted', 'length': length, 'networks': 0,
           'limit': limit(config, 'tokens'), 'theory_cosine': finite.inter_cosine_L[-1],
           'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
-          **law(config, settings.large_sequences)})
+          **measurements.favourites(config, settings.large_sequences)})
   return rows
 
 

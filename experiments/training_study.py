@@ -78,7 +78,7 @@ def on_english(settings: SimpleNamespace, output_dir: Path) -> SimpleNamespace:
   return training_settings.of_study(
       settings, (*SHARED, 'seeds', 'num_steps', 'keep_steps'), settings.scale,
       data=str(folder_of(output_dir, 'english')), valid=str(folder_of(output_dir, 'english_valid')),
-      warmup_steps=warmup_of(settings.scale, settings.num_steps))
+      warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
 
 
 def on_python(settings: SimpleNamespace, output_dir: Path) -> SimpleNamespace:
@@ -88,17 +88,12 @@ def on_python(settings: SimpleNamespace, output_dir: Path) -> SimpleNamespace:
       data=str(folder_of(output_dir, 'python')), valid=str(folder_of(output_dir, 'python_valid')),
       seeds=settings.continued, num_steps=settings.python_steps,
       keep_steps=settings.python_keep_steps,
-      warmup_steps=warmup_of('continue', settings.python_steps))
+      warmup_steps=training_settings.warmup_of('continue', settings.python_steps))
 
 
 def folder_of(output_dir: Path, name: str) -> Path:
   """Where the ids of a text are kept."""
   return output_dir / 'corpora' / name
-
-
-def warmup_of(scale: str, num_steps: int) -> int:
-  """The scale's warmup, or a third of a short run."""
-  return min(training_settings.SCALES[scale]['warmup_steps'], num_steps // 3)
 
 
 def check(settings: SimpleNamespace, phases: dict[str, SimpleNamespace]) -> None:

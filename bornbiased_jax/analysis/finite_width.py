@@ -90,32 +90,24 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
   return FiniteWidth(limit_L + shift_L, std, dimensions)
 
 
-def num_dimensions(config: ModelConfig, length: int, probe: str = 'tokens') -> float:
-  """`finite_width(...).dimensions` alone, which needs no samples."""
-  return float(_spreads(config, length, probe)[0])
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _spreads(config, length, probe):
   """Dimensions of the states, and the std over networks of the cosine."""
   start, before, added = _path(config, length, probe)
-  zero_LSTT = jnp.zeros_like(before[0])
-  last = lambda *arguments, **options: _cosines(config, *arguments, **options)[-1]
-  # Pairs of inputs: the fluctuation is of the products between sequences alone.
-  at_start_TT, at_LSTT = jax.grad(last, argnums=(1, 2))(start, jnp.zeros_like(start[0]), zero_LSTT)
+  silence = jnp.zeros_like(start[0]), jnp.zeros_like(before[0])
+  last = lambda *noise, within: _cosines(config, start, *noise, within)[-1]
+  derivatives = lambda within: jax.value_and_grad(
+      functools.partial(last, within=within), argnums=(0, 1))(*silence)
+  # First fluctuations of the products between sequences alone, then of those within as well.
+  (cosine, _), (at_start_2TT, at_2LSTT) = jax.vmap(derivatives)(jnp.array([0.0, 1.0]))
   own = lambda kernels: kernels[0] - kernels[1]
-  apart = (_carried(at_start_TT, own(start), own(start)) / config.width
-           + _variance(config, at_LSTT, own(before), own(added)))
-  cosine = last(start, jnp.zeros_like(start[0]), zero_LSTT)
-  # Common to all inputs: it changes products within a sequence as much.
-  at_start_TT, at_LSTT = jax.grad(functools.partial(last, into_both=True), argnums=(1, 2))(
-      start, jnp.zeros_like(start[0]), zero_LSTT)
-  swapped_LSTT = jnp.swapaxes(at_LSTT, -1, -2)
-  common = _variance(config, at_LSTT, before[1], added[1], other=swapped_LSTT)
+  # Those of a pair of inputs, and those that all inputs have in common.
+  apart = (_carried(at_start_2TT[0], own(start), own(start)) / config.width
+           + _variance(config, at_2LSTT[0], own(before), own(added)))
+  common = _variance(config, at_2LSTT[1], before[1], added[1], symmetric=True)
   if config.positions == 'learned':  # All inputs have the embeddings of positions in common.
     position_TT = config.embedding_std**2 * jnp.eye(length)
-    common += sum(_carried(at_start_TT, position_TT, position_TT, right)
-                  for right in (at_start_TT, at_start_TT.T)) / config.width
+    common += _carried(at_start_2TT[1], position_TT, position_TT, symmetric=True) / config.width
   return (1 - cosine) ** 2 / apart, jnp.sqrt(common)
 
 
@@ -136,16 +128,19 @@ def _path(config, length, probe):
   return start, before, added
 
 
-def _cosines(config, start, start_noise_TT, noise_LSTT, into_both=False):
-  """Cosine of last positions after each layer, if fluctuations join the products."""
+def _cosines(config, start, start_noise_TT, noise_LSTT, within=0.0):
+  """Cosine of last positions after each layer, if fluctuations join the products.
+
+  Those between sequences get all of them, those within a sequence the factor `within`.
+  """
 
   def block(kernels, noise_STT):
     for sublayer, noise_TT in zip(birth.sublayers(config), noise_STT, strict=True):
       within_TT, between_TT = sublayer(kernels)
-      kernels = within_TT + (noise_TT if into_both else 0.0), between_TT + noise_TT
+      kernels = within_TT + within * noise_TT, between_TT + noise_TT
     return kernels, kernels[1][-1, -1] / kernels[0][-1, -1]
 
-  noisy = (start[0] + (start_noise_TT if into_both else 0.0), start[1] + start_noise_TT)
+  noisy = start[0] + within * start_noise_TT, start[1] + start_noise_TT
   return lax.scan(block, noisy, noise_LSTT)[1]
 
 
@@ -157,22 +152,21 @@ def _inner_widths(config):
   return jnp.array(widths[config.sublayers], jnp.float32)[None, :, None, None]
 
 
-def _variance(config, at_LSTT, kernel_LSTT, added_LSTT, other=None):
-  """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`.
-
-  With `other`, the transposed derivatives, that of a product which is symmetric in its two
-  factors: both pairings of four equal states count.
-  """
+def _variance(config, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
+  """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`."""
   inner_LSTT = added_LSTT * (1 / config.width + 1 / _inner_widths(config))
-  return sum(_carried(at_LSTT, a, b, right) for right in (at_LSTT, other) if right is not None
-             for a, b in ((kernel_LSTT / config.width, added_LSTT),
-                          (added_LSTT / config.width, kernel_LSTT), (inner_LSTT, added_LSTT)))
+  return sum(_carried(at_LSTT, a, b, symmetric) for a, b in (
+      (kernel_LSTT / config.width, added_LSTT), (added_LSTT / config.width, kernel_LSTT),
+      (inner_LSTT, added_LSTT)))
 
 
-def _carried(left, a, b, right=None):
-  """Σ over i, j, k, l of left_ij right_kl a_ik b_jl, and over all leading axes."""
-  return jnp.sum((jnp.swapaxes(left, -1, -2) @ a) * (b @ jnp.swapaxes(
-      left if right is None else right, -1, -2)))
+def _carried(at, a, b, symmetric=False):
+  """Σ over i, j, k, l of at_ij at_kl a_ik b_jl, and over all leading axes.
+
+  With `symmetric` at_lk is added to at_kl: both pairings of four equal states count.
+  """
+  turned = jnp.swapaxes(at, -1, -2)
+  return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
 
 
 def _shift(config, length, probe, num_samples):

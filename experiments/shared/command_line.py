@@ -60,11 +60,11 @@ SETTINGS = {
     'depth': Setting(lambda text: whole(text, 1, 64), 'number of simplified layers'),
     'probe': Setting(choice(*probes.KINDS),
                      "what a network reads: 'tokens', random ids, 'gaussian', random vectors, or "
-                     "'sphere', such vectors of length sqrt(width)"),
+                     "'sphere', such vectors of one length"),
     'probe_seed': Setting(lambda text: whole(text, 0), 'seed of the random sequences'),
     'embedding_seed': Setting(optional(lambda text: whole(text, 0)),
                               'seed from which all networks take their embedding and head, so that '
-                              'token ids mean the same in all; if not given, each has its own'),
+                              "token ids mean the same in all; with 'none' each has its own"),
     'dtype': Setting(choice(*configs.DTYPES),
                      'number format of the forward pass: bfloat16, or float32, whose products are '
                      'exact on TPUs and GPUs too'),

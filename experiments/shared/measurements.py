@@ -96,22 +96,28 @@ def predicted_preference(fields: dict, settings: SimpleNamespace) -> dict:
     favourite is the same at the shortest of the lengths.
   """
   config, shortest = _config(fields), min(settings.lengths)
-  found = _predicted_preference(config, settings.num_sequences, shortest)
+  found = favourites(config, settings.num_sequences, shortest)
+  same = found.pop('theory_same_id')
   # At the shortest length both favourites are of the same sequences.
-  return found | ({'theory_same_id_as_shortest': 1.0} if config.length == shortest else {})
+  return found | {'theory_same_id_as_shortest': 1.0 if config.length == shortest else same}
+
+
+def favourites(config: ModelConfig, num_sequences: int, other_length: int | None = None) -> dict:
+  """What theory says of the favourite tokens of random networks, as fields of a row."""
+  return dict(_favourites(config, num_sequences, other_length))
 
 
 @functools.cache
-def _predicted_preference(config, num_sequences, other_length):
-  # A few seconds' worth of networks.
-  flops = 4 * num_sequences * config.vocab_size * config.width
-  num_networks = min(300, max(10, round(2e12 / flops)))
+def _favourites(config, num_sequences, other_length):
+  # A few seconds' worth of networks. Few sequences cost as much as drawing the head.
+  flops = 4 * max(num_sequences, 250) * config.vocab_size * config.width
+  num_networks = min(300, max(5, round(2e12 / flops)))
   law = theory.preference_at_birth(config, config.length, num_sequences,
                                    other_length=other_length, num_networks=num_networks)
   return {'theory_top1_frequency': law.top1_frequency_N.mean(),
           'theory_top1_frequency_std': law.top1_frequency_N.std(),
           'theory_direction_agreement': law.direction_agrees_N.mean(),
-          'theory_same_id_as_shortest': law.same_token_N.mean()}
+          'theory_same_id': law.same_token_N.mean()}
 
 
 def direction_agreement(rows: list[dict]) -> dict:

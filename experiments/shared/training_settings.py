@@ -118,6 +118,11 @@ def of_study(settings: SimpleNamespace, names: tuple[str, ...], base: str,
   return SimpleNamespace(scale=base, **SCALES[base] | own | changes)
 
 
+def warmup_of(scale: str, num_steps: int) -> int:
+  """The scale's warmup, or a third of a short run."""
+  return min(SCALES[scale]['warmup_steps'], num_steps // 3)
+
+
 def check(settings: SimpleNamespace) -> None:
   """Raises InputError for settings that contradict each other, before anything is read or made."""
   recipe_of(settings)

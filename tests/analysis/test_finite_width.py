@@ -8,7 +8,6 @@ from scipy import stats
 
 from bornbiased_jax import analysis, configs
 from bornbiased_jax.analysis import theory
-from bornbiased_jax.analysis.finite_width import num_dimensions
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
@@ -16,6 +15,10 @@ from bornbiased_jax.models.transformer import read
 pytestmark = pytest.mark.usefixtures('optimized')
 NUM_NETWORKS = 48
 NARROW = dict(num_layers=2, num_heads=4, width=96, mlp_width=384, vocab_size=512, length=12)
+
+
+def num_dimensions(config, length, probe='tokens'):
+  return theory.finite_width(config, length, probe, num_samples=0).dimensions
 
 
 def narrow(**fields):

@@ -64,7 +64,7 @@ def test_every_factor_has_a_variant_that_is_the_model_itself():
 
 def test_large_models_are_predicted_without_a_network(smoke):
   *variants, large = smoke('scaling')[1]['summary']
-  assert large['factor'] == 'nano_gpt2' and large['networks'] == 0
+  assert large['factor'] == 'tiny_gpt2' and large['networks'] == 0
   assert 0.1 < large['theory_cosine'] < 0.3 and 0 < large['theory_top1_frequency'] < 1
   theory = {row['value']: row['theory_cosine'] for row in variants}
   assert theory['relu'] > theory['gelu'] > theory['gated silu'] > theory['tanh'] >= 0

@@ -73,6 +73,17 @@ def test_mistakes_are_named(tmp_path, networks, message):
   assert not (tmp_path / 'none').exists()
 
 
+def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
+  for step in ('0', '10', '9'):
+    (tmp_path / 'study' / 'run' / step).mkdir(parents=True)
+  (tmp_path / 'study' / 'other').mkdir()
+  (tmp_path / 'study' / 'other' / 'config.json').write_text('{}')
+  study = tmp_path / 'study'
+  assert lineage.expand(str(study), tmp_path / 'out') == [f'{study}/other', f'{study}/run@10']
+  named = [f'{study}/run@{step}' for step in (0, 9, 10)]
+  assert lineage.expand(f'{study}/run/', tmp_path / 'out') == named
+
+
 def test_one_related_pair_among_many_survives_the_correction():
   rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0}]
   rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0}
