@@ -1,7 +1,7 @@
 """The results of an experiment: results.json, and the table and statistics of its rows.
 
-results.json holds the settings, the environment, one row per measurement and
-the summary of the rows.
+results.json holds the settings, the environment, how the run came about, one row per measurement
+and the summary of the rows.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
-from . import figures
+from . import figures, provenance
 
 WRITE_INTERVAL_S = 1.0
 TABLE_WIDTH = 100
@@ -47,12 +47,17 @@ class Results:
   def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
     self.path = Path(directory) / 'results.json'
     self.content = {'experiment': experiment, 'settings': vars(settings),
-                    'environment': environment(), 'complete': False, 'rows': [], 'summary': []}
+                    'environment': environment(), 'run': provenance.started(experiment),
+                    'complete': False, 'rows': [], 'summary': []}
     self._written = -math.inf
     if self.path.exists():
       self.content = self._earlier()
     else:
       make_directory(directory)
+    self._is_measured = self.content['complete']
+    self._seconds_before = 0.0 if self._is_measured else self.content['run']['seconds']
+    self._opened = time.monotonic()
+    if not self.path.exists():
       self._write()
 
   @property
@@ -83,13 +88,16 @@ class Results:
 
   def _write(self):
     self._written = time.monotonic()
+    if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
+      self.content['run']['seconds'] = round(self._seconds_before + self._written - self._opened, 1)
     if jax.process_index() == 0:
       write_json(self.path, self.content)
 
   def _earlier(self):
     """The content to continue from: that of the file, or this run's own if the file has no rows."""
     try:
-      earlier = json.loads(self.path.read_text())
+      # Files of earlier versions do not say how the run came about.
+      earlier = {'run': None} | json.loads(self.path.read_text())
       content = {name: earlier[name] for name in self.content}
       difference = _difference(content, self.content)
       empty = not (content['rows'] or content['complete'])
@@ -101,6 +109,8 @@ class Results:
     if difference:
       raise InputError(f'--output_dir: {self.path} holds a run with {difference}; '
                        'choose another folder, or remove this one')
+    if not content['complete'] and content['run'] is None:
+      content['run'] = self.content['run']
     return content
 
 

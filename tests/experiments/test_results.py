@@ -1,5 +1,6 @@
 """results.json: kept while rows are added, resumed, or refused; and the table of its rows."""
 
+from datetime import UTC, datetime, timedelta
 import importlib
 import json
 import math
@@ -12,8 +13,8 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 import experiments
-from experiments.shared import results
-from experiments.shared.results import Results
+from experiments.shared import provenance, results
+from experiments.shared.results import Results, write_json
 
 MEASURED = sorted(Path(experiments.__file__).parent.glob('measured/*/results.json'))
 ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
@@ -48,6 +49,40 @@ def test_a_finished_run_has_all_parts(run):
   assert (content['rows'], content['summary']) == (ROWS, [{'mean': 0.375}])
   assert {'jax', 'backend', 'device'} <= set(content['environment'])
   assert (run / 'figure.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
+  monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py', '--seeds=1,2', '--output_dir=my run'])
+  opened = open_results(tmp_path)
+  opened.add(ROWS[0])
+  how = saved(tmp_path)['run']
+  assert how['command'] == "python -m experiments.sweep --seeds=1,2 '--output_dir=my run'"
+  assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
+  assert how['commit'] == provenance.commit()
+  monkeypatch.setattr('sys.argv', ['pytest'])
+  assert provenance.started('sweep')['command'] is None
+
+
+def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_again(tmp_path):
+  first = open_results(tmp_path)
+  first.content['run']['seconds'] = 100.0
+  write_json(first.path, first.content | {'rows': ROWS})
+  second = open_results(tmp_path)
+  finish(second, 0.375)
+  seconds = saved(tmp_path)['run']['seconds']
+  assert 100 <= seconds < 1000
+  finish(open_results(tmp_path), 0.375)
+  assert saved(tmp_path)['run'] == second.content['run']
+
+
+def test_a_file_of_an_earlier_version_is_drawn_again(run):
+  content = saved(run)
+  del content['run']
+  write_json(run / 'results.json', content)
+  opened = open_results(run, lengths=[4, 8])
+  assert opened.rows == ROWS and opened.content['run'] is None
+  finish(opened, 0.375)
+  assert saved(run)['run'] is None
 
 
 def test_the_end_of_a_run_is_told(tmp_path, capsys):
