@@ -1,0 +1,57 @@
+"""experiments/README.md says what is stored, and notices a digit that is not."""
+
+import json
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from experiments import readme
+from experiments.shared import stored
+
+
+def test_the_page_says_what_is_stored():
+  made = stored.render(readme.HERE / 'README.md.jinja', readme.HERE / 'measured')
+  assert made == (readme.HERE / 'README.md').read_text(), 'run python -m experiments.readme'
+
+
+@pytest.fixture
+def copy(tmp_path):
+  """The page, its template and the results of one experiment in a folder of their own."""
+  for name in ('README.md', 'README.md.jinja'):
+    shutil.copy(readme.HERE / name, tmp_path / name)
+  shutil.copytree(readme.HERE / 'measured', tmp_path / 'measured',
+                  ignore=shutil.ignore_patterns('*.png'))
+  return tmp_path
+
+
+@pytest.mark.parametrize('experiment, field', [
+    ('seed_sweep', 'top1_frequency'), ('contraction', 'inter_sequence_cosine'),
+    ('amplification', 'measured'), ('born_unbiased', 'z'), ('attention_sink', 'loss'),
+])
+def test_a_changed_number_is_noticed(copy, experiment, field):
+  path = copy / 'measured' / experiment / 'results.json'
+  content = json.loads(path.read_text())
+  for row in content['summary']:
+    row[field] = 1.5 * row[field] + 0.01
+  path.write_text(json.dumps(content))
+  made = stored.render(copy / 'README.md.jinja', copy / 'measured')
+  assert made != (copy / 'README.md').read_text()
+
+
+def test_what_is_not_stored_is_an_error(copy):
+  template = copy / 'small.jinja'
+  for text in ("{{ measured('seed_sweep').row(length=7) }}", "{{ measured('nothing') }}",
+               "{{ measured('seed_sweep').row(length=64).misspelt }}"):
+    template.write_text(text)
+    with pytest.raises((LookupError, OSError, stored.jinja2.TemplateError)):
+      stored.render(template, copy / 'measured')
+
+
+def test_check_writes_nothing():
+  path = Path(readme.HERE) / 'README.md'
+  before = path.stat().st_mtime_ns
+  done = subprocess.run([sys.executable, '-m', 'experiments.readme', '--check'], check=False)
+  assert done.returncode == 0 and path.stat().st_mtime_ns == before
