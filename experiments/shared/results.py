@@ -83,7 +83,7 @@ class Results:
     self._write()
     if jax.process_index() == 0:
       figure_path = figures.write(figure, self.path.parent)
-      print(table([display(row) for row in summary]))
+      show_table([display(row) for row in summary], self.path.parent)
       print(f'wrote {self.path} and {figure_path}')
 
   def _write(self):
@@ -228,6 +228,13 @@ def plus_minus(row: dict, name: str, spec: str) -> str:
   """
   half = row[f'{name}_ci95']
   return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec.lstrip("+"))}'
+
+
+def show_table(rows: list[dict[str, str]], directory: Path) -> None:
+  """Prints a table, and writes it to table.txt."""
+  text = table(rows)
+  write_atomically(directory / 'table.txt', f'{text}\n'.encode())
+  print(text)
 
 
 def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:

@@ -15,10 +15,10 @@ from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import figures, training_settings
+from . import figures, provenance, training_settings
 from .command_line import flagged, name_flags
 from .networks import check_length
-from .results import make_directory, table, write_json
+from .results import make_directory, show_table, write_json
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).
@@ -142,11 +142,11 @@ def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict]
           drawn: 'plotting.Figure', **more) -> None:
   """Writes results.json and the loss curves, and prints the summary as a table."""
   write_json(output_dir / 'results.json', {
-      'experiment': experiment, 'settings': settings, 'environment': environment(), **more,
-      'summary': summary})
+      'experiment': experiment, 'settings': settings, 'environment': environment(),
+      'run': provenance.started(experiment), **more, 'summary': summary})
   file = figures.write(drawn, output_dir)
   shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
-  print(table([{name: shown(value) for name, value in row.items()} for row in summary]))
+  show_table([{name: shown(value) for name, value in row.items()} for row in summary], output_dir)
   print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
 
 

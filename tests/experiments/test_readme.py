@@ -35,7 +35,7 @@ def test_a_changed_number_is_noticed(copy, experiment, field):
   path = copy / 'measured' / experiment / 'results.json'
   content = json.loads(path.read_text())
   for row in content['summary']:
-    row[field] = 1.5 * row[field] + 0.01
+    row[field] = json.loads(json.dumps(row[field]), parse_float=lambda t: 1.5 * float(t) + 0.01)
   path.write_text(json.dumps(content))
   made = stored.render(copy / 'README.md.jinja', copy / 'measured')
   assert made != (copy / 'README.md').read_text()

@@ -1,0 +1,181 @@
+"""Runs the programs of all figures and tables, and writes one page of what they found.
+
+    python -m experiments.reproduce --scale=smoke     # every program, as small as it gets: 10 min
+    python -m experiments.reproduce --english=english_train.jsonl.xz \\
+        --english_valid=english_valid.jsonl.xz --python=python_train.jsonl.xz \\
+        --python_valid=python_valid.jsonl.xz --wikitext=wikitext2_test.txt.xz
+    python -m experiments.reproduce --only=fig1,table4
+    python -m experiments.reproduce --scale=paper --budget_minutes=30
+
+A run has a folder of its own in the output folder. What is complete is not run again, and what was
+stopped goes on. What needs a text that is not given is left out, unless at --scale=smoke, where
+the text of this package takes its place. With --budget_minutes runs are taken in the order of the
+page, which is that of worth, as far as the time left is said to suffice for them; one that takes
+longer is stopped when the time is up, and goes on the next time.
+
+Writes report.html, one page that stands for itself: for each figure and table the claim, the
+published numbers, the measured ones beside theory, the picture, the command, versions and time.
+"""
+
+import json
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+from absl import flags
+
+from bornbiased_jax.environment import versions
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
+
+from .shared import catalogue, command_line, provenance, report
+from .shared.catalogue import ITEMS, TEXTS, Run
+from .shared.results import make_directory, write_json
+
+FLAGS = flags.FLAGS
+SCALES = 'smoke', 'laptop', 'paper'
+
+
+def main() -> None:
+  scale, began = FLAGS.scale, time.monotonic()
+  items = chosen(FLAGS.only)
+  output_dir = Path(FLAGS.output_dir or f'results/reproduce_{scale}')
+  texts = {name: FLAGS[name].value for name in TEXTS if FLAGS[name].value}
+  todo = catalogue.runs(items, scale)
+  make_directory(output_dir)
+  commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
+  state = State(output_dir / 'state.json')
+  for number, run in enumerate(todo, 1):
+    if not state.is_done(run, commands[run.folder]):
+      left = FLAGS.budget_minutes and FLAGS.budget_minutes - (time.monotonic() - began) / 60
+      problem = obstacle(run, scale, texts, state, left)
+      print(f'[{number}/{len(todo)}] {run.folder}: {problem or "python "}'
+            f'{"" if problem else " ".join(commands[run.folder])}', flush=True)
+      if problem:
+        state.leave_out(run, problem)
+      else:
+        state.run(run, commands[run.folder], left)
+    write_atomically(output_dir / 'report.html', report.render(
+        scale, items, commands, state.records, output_dir).encode())
+  print(f'wrote {output_dir}/report.html')
+  failed = [run.folder for run in todo if state.records[run.folder].get('failed')]
+  if failed:
+    raise InputError(f'{", ".join(failed)} failed; what they said is above')
+
+
+def chosen(only: list[str]) -> list[catalogue.Item]:
+  """The items of these names, or all.
+
+  Raises:
+    InputError: a name is unknown.
+  """
+  known = [name for item in ITEMS for name in item.names]
+  for name in only:
+    if name not in known:
+      raise InputError(f'--only: {name!r} is not one of {", ".join(known)}')
+  return [item for item in ITEMS if not only or set(only) & set(item.names)]
+
+
+def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> list[str]:
+  """What follows `python` to make a run."""
+  given = {'scale': scale, 'output_dir': str(output_dir / run.folder), **run.flags,
+           **{flag: str(output_dir / path) for flag, path in run.reads.items()},
+           **{flag: texts[text] for flag, text in run.texts.items() if text in texts}}
+  return ['-m', f'experiments.{run.program}', *(f'--{flag}={text}' for flag, text in given.items())]
+
+
+def obstacle(run: Run, scale: str, texts: dict[str, str], state: 'State',
+             minutes_left: float | None) -> str | None:
+  """Why a run cannot begin, in a sentence; None if it can."""
+  missing = [name for name in run.needs if name not in texts]
+  if missing and scale != 'smoke':
+    return f'Not run: needs --{missing[0]}, {TEXTS[missing[0]]}.'
+  for folder in (path.split('/')[0] for path in run.reads.values()):
+    if not state.records.get(folder, {}).get('complete'):
+      return f'Not run: needs {folder}, which is not complete.'
+  if minutes_left is not None and run.minutes[scale] > minutes_left:
+    return (f'Not run: takes about {report.duration(60 * run.minutes[scale])}, more than was left '
+            'of --budget_minutes.')
+  return None
+
+
+class State:
+  """What became of each run, in a file that is read again by the next `reproduce`."""
+
+  def __init__(self, path: Path):
+    self.path = path
+    self.records = {}
+    if path.exists():
+      try:
+        self.records = dict(json.loads(path.read_text()))
+      except (ValueError, TypeError):
+        raise InputError(f'--output_dir: {path} is not a file of this program') from None
+
+  def is_done(self, run: Run, command: list[str]) -> bool:
+    """Whether this run is complete, by the same command and the same versions."""
+    record = self.records.get(run.folder, {})
+    return (record.get('complete', False) and record['command'] == command
+            and record['versions'] == versions()
+            and (self.path.parent / run.folder / 'results.json').exists())
+
+  def leave_out(self, run: Run, problem: str) -> None:
+    seconds = self.records.get(run.folder, {}).get('seconds', 0.0)
+    self._note(run, problem=problem, seconds=seconds)
+
+  def run(self, run: Run, command: list[str], minutes_left: float | None) -> None:
+    """Runs a program to its end, or to that of the time."""
+    earlier, began = self.records.get(run.folder, {}).get('seconds', 0.0), time.monotonic()
+    seconds = lambda: round(earlier + time.monotonic() - began, 1)
+    how = dict(command=command, versions=versions(), commit=provenance.commit())
+    self._note(run, **how, problem='Stopped before its end.', seconds=earlier)
+    code = finished(command, None if minutes_left is None else 60 * minutes_left)
+    if code is None:
+      self._note(run, **how, problem='Stopped when the time was up; the same command goes on.',
+                 seconds=seconds())
+    elif code == 0:
+      self._note(run, **how, complete=True, seconds=seconds())
+    else:
+      self._note(run, **how, problem=f'Failed with exit code {code}.', failed=True,
+                 seconds=seconds())
+
+  def _note(self, run, **record):
+    self.records[run.folder] = record
+    write_json(self.path, self.records)
+
+
+def finished(command: list[str], timeout: float | None) -> int | None:
+  """The exit code of `python` with these arguments, or None if it did not end in time.
+
+  It is interrupted as by Ctrl-C, which programs take as the order to keep what they have.
+  """
+  process = subprocess.Popen([sys.executable, *command])
+  try:
+    return process.wait(timeout)
+  except subprocess.TimeoutExpired:
+    process.send_signal(signal.SIGINT)
+    try:
+      process.wait(60)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      process.wait()
+    return None
+  except KeyboardInterrupt:
+    process.wait()  # It was interrupted too.
+    raise
+
+
+def define_flags() -> None:
+  flags.DEFINE_enum('scale', 'laptop', SCALES, 'size of all runs: smoke, laptop or paper')
+  flags.DEFINE_string('output_dir', None,
+                      'folder of all results (default: results/reproduce_SCALE)')
+  flags.DEFINE_list('only', [], 'figures and tables, such as fig1,table4 (default: all)')
+  flags.DEFINE_float('budget_minutes', None, 'time to spend (default: what it takes)', 0)
+  for name, what in TEXTS.items():
+    flags.DEFINE_string(name, None, f'{what}, in a form that pretrain takes')
+
+
+if __name__ == '__main__':
+  define_flags()
+  command_line.launch(main, __doc__, ('scale', 'only', 'budget_minutes', *TEXTS, 'output_dir'))

@@ -1,0 +1,172 @@
+"""The paper's figures and tables: what each claims, what it says in numbers, and what measures it.
+
+They stand in order of worth: `reproduce` spends a budget on the first ones first. Minutes are of
+two CPU cores at the scales smoke and laptop, and a guess for one GPU of 2024 at the paper's.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+  """One run of one program.
+
+  Attributes:
+    program: the experiment.
+    minutes: how long it takes, by scale; it is not part of other scales.
+    flags: its settings, beside the scale's own.
+    name: its folder of results, if the program runs more than once.
+    reads: the folders of other runs, or in them, whose checkpoints its flags want, by flag.
+    texts: the texts that its flags want, by flag.
+    needs: those texts without which it cannot run, but at --scale=smoke.
+  """
+
+  program: str
+  minutes: Mapping[str, float]
+  flags: Mapping[str, str] = {}
+  name: str = ''
+  reads: Mapping[str, str] = {}
+  texts: Mapping[str, str] = {}
+  needs: tuple[str, ...] = ()
+
+  @property
+  def folder(self) -> str:
+    return self.name or self.program
+
+
+class Item(NamedTuple):
+  """What the paper shows in one place, or what this package adds (no `names` of the paper's)."""
+
+  names: tuple[str, ...]
+  title: str
+  claim: str
+  published: str
+  runs: tuple[Run, ...]
+
+
+TEXTS = {
+    'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
+    'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on',
+    'wikitext': 'the test part of WikiText-2',
+}
+_NANO = {'config': 'nano_gpt2', 'lengths': '64'}
+STUDY = Run('training_study', dict(smoke=1, laptop=90, paper=7000),
+            texts={name: name for name in TEXTS if name != 'wikitext'},
+            needs=('english', 'english_valid', 'python', 'python_valid'))
+_STUDY_512 = STUDY._replace(minutes=dict(laptop=30), name='training_study_512',
+                            flags={'batch_size': '8', 'length': '64'})
+_OF_STUDY = {'study': STUDY.folder}
+_OF_STUDY_512 = {'study': _STUDY_512.folder}
+
+ITEMS = (
+    Item(('fig1', 'table1'), 'A random network has a favourite token',
+         'Every random network predicts one token far more often than chance allows. Which one '
+         'depends on the seed and not on the length T; the preference grows with T.',
+         'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
+         '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
+         (Run('seed_sweep', dict(smoke=0.5, laptop=3, paper=12)),
+          Run('seed_sweep', dict(laptop=3), {'embedding_seed': 'none'},
+              'seed_sweep_own_embeddings'),
+          Run('seed_sweep', dict(laptop=10), {'lengths': '256'}, 'seed_sweep_T256'),
+          Run('seed_sweep', dict(laptop=75, paper=2),
+              _NANO | {'seeds': '42-46', 'num_sequences': '10000'}, 'seed_sweep_nano_gpt2_T64'),
+          Run('seed_sweep', dict(laptop=60, paper=2),
+              {'config': 'nano_llama2,nano_qwen2', 'seeds': '42,43', 'num_sequences': '10000',
+               'lengths': '64'}, 'seed_sweep_nano_gated_T64'))),
+    Item(('fig2',), 'Sequences grow alike with depth',
+         'States of unrelated sequences grow more similar with every layer (Finding 2.1). Their '
+         'mean direction predicts the favourite token (Finding 2.2).',
+         'Curves for nano GPT-2 at T = 1,024. The share of networks of Finding 2.2 is missing from '
+         'our copy.',
+         (Run('contraction', dict(smoke=0.7, laptop=5, paper=10)),
+          Run('contraction', dict(laptop=4), _NANO | {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500'},
+              'contraction_nano_T64'),
+          Run('contraction', dict(laptop=6), {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
+              'lengths': '1024'}, 'contraction_nano_T1024'))),
+    Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
+         'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
+         'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
+         (Run('ablation', dict(smoke=0.7, laptop=3, paper=5)),
+          Run('ablation', dict(laptop=5), {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
+              'lengths': '64'}, 'ablation_nano'))),
+    Item(('fig4', 'fig5', 'fig6'), 'The activation decides whether an MLP contracts',
+         'ReLU makes independent inputs alike, as Proposition 2 says; tanh does not. GELU does so '
+         'at the scale that LayerNorm gives its input.',
+         'ReLU: 0.318, 0.494, 0.605, 0.681, 0.736, 0.777 after layers 1 to 6. tanh: 0.',
+         (Run('activation', dict(smoke=0.7, laptop=2, paper=4)),)),
+    Item(('table3',), 'Averaging tokens amplifies what they share',
+         'A mean over tokens brings out the part that all of them share (Proposition 4).',
+         'MLP0: 0.31, two of them: 0.49, MLP0 and attention: 0.98.',
+         (Run('amplification', dict(smoke=0.3, laptop=3, paper=3)),)),
+    Item(('fig8', 'fig9'), 'The positions of a sequence grow alike, and the first stands out',
+         'Positions that average the same past grow alike (Proposition 5). The std at position i '
+         'falls as 1/√i (Equation 2).',
+         'Proposition 5: 0.667, 0.889, 0.938, 0.958, 0.968, 0.975 after layers 1 to 6.',
+         (Run('intra_sequence', dict(smoke=0.3, laptop=2, paper=4)),
+          Run('intra_sequence', dict(laptop=2), {
+              'config': 'nano_gpt2', 'seeds': '0-4', 'num_sequences': '50', 'lengths': '256'},
+              'intra_sequence_nano'))),
+    Item(('theory',), 'The bias follows from the architecture',
+         'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
+         'and how it grows with depth, length and the scale of weights.', '–',
+         (Run('layer_theory', dict(smoke=0.5, laptop=25, paper=15)),
+          Run('scaling', dict(smoke=1.5, laptop=20, paper=40)))),
+    Item(('table13', 'table14'), 'Pretraining, then training on another text',
+         'The networks whose lineage the tables below ask for.',
+         'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.', (STUDY,)),
+    Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
+         "A checkpoint's answers correlate with those of its own initialization, and not with "
+         'those of a control.', 'Curves.',
+         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY),)),
+    Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
+         'SeedPrint finds descendants',
+         'Descendants have small p-values, unrelated networks large ones.',
+         'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
+         "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
+         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, paper=20), reads=_OF_STUDY),
+          Run('calibrate', dict(smoke=0.5, laptop=45, paper=30),
+              reads={'runs': f'{STUDY.folder}/english'}))),
+    Item(('table5', 'table6', 'table8', 'table12'), 'The other fingerprints miss descendants',
+         'Four fingerprints call two networks the same above 0.8, and miss that a network was '
+         'trained from its initialization.',
+         'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
+         (_STUDY_512,
+          Run('baselines', dict(smoke=0.5), reads=_OF_STUDY),
+          Run('baselines', dict(laptop=12), reads=_OF_STUDY_512),
+          Run('baselines', dict(paper=30), reads=_OF_STUDY))),
+    Item(('robustness',), 'Which fingerprint to trust when',
+         'Not in the paper: networks are altered and compared with their originals.', '–',
+         (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY),
+          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY_512))),
+    Item(('adversary',), 'What an adversary can do',
+         'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
+         (Run('adversary', dict(smoke=1, laptop=20, paper=60)),)),
+    Item(('born_unbiased',), 'Does identity come from the bias?',
+         'Not in the paper: the same networks, born without contraction, are trained and '
+         'recognized.', '–',
+         (Run('born_unbiased', dict(smoke=0.7, laptop=90, paper=2000),
+              texts={'data': 'english', 'valid': 'english_valid'},
+              needs=('english', 'english_valid')),)),
+    Item(('fig12', 'table7'), 'Levelling the variance prevents attention sinks',
+         'Attention sinks come from the loud first position. Amplification and attenuation of the '
+         'variance by position prevent them.',
+         'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
+         'attenuation.',
+         (Run('attention_sink', dict(smoke=0.7, laptop=70, paper=14000),
+              texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext')),)),
+)
+
+
+def runs(items: Iterable[Item], scale: str) -> list[Run]:
+  """The runs of these items at one scale, each after those that it reads."""
+  known = {run.folder: run for item in ITEMS for run in item.runs if scale in run.minutes}
+  ordered: dict[str, Run] = {}
+  for item in items:
+    for run in item.runs:
+      if scale in run.minutes:
+        read = (path.split('/')[0] for path in run.reads.values())
+        ordered |= {folder: known[folder] for folder in (*read, run.folder)}
+  return list(ordered.values())

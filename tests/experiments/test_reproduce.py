@@ -1,0 +1,139 @@
+"""One command for the whole paper: what it runs, in which order, and what its page says."""
+
+import html
+import importlib
+import json
+
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+from bornbiased_jax.errors import InputError
+from experiments import reproduce
+from experiments.shared import catalogue, command_line, report
+from experiments.shared.catalogue import ITEMS, Run
+
+EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
+
+
+def test_every_figure_and_table_of_the_paper_has_its_place():
+  names = [name for item in ITEMS for name in item.names]
+  of_paper = {f'fig{k}' for k in range(1, 15)} | {f'table{k}' for k in range(1, 15)}
+  assert of_paper <= set(names) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize('scale, run', EVERY_RUN, ids=lambda each: getattr(each, 'folder', each))
+def test_programs_take_the_flags_of_their_runs(scale, run):
+  program = importlib.import_module(f'experiments.{run.program}')
+  texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
+  _, module, *words = reproduce.command(run, scale, reproduce.Path('out'), texts)
+  assert module == program.__name__
+  given = dict(word.removeprefix('--').split('=', 1) for word in words)
+  assert given.pop('output_dir') == f'out/{run.folder}'
+  kinds = getattr(program, 'SETTINGS', command_line.SETTINGS)
+  command_line.resolve(program.SCALES, given.pop('scale'), kinds, **given)
+
+
+@pytest.mark.parametrize('scale', reproduce.SCALES)
+def test_a_run_comes_after_those_that_it_reads(scale):
+  for items in (ITEMS, *([item] for item in ITEMS)):
+    done = set()
+    for run in catalogue.runs(items, scale):
+      assert {path.split('/')[0] for path in run.reads.values()} <= done
+      assert run.folder not in done
+      done.add(run.folder)
+
+
+def test_only_names_what_is_there():
+  assert [item.title for item in reproduce.chosen(['table2', 'fig3'])] == [ITEMS[2].title]
+  with pytest.raises(InputError, match="--only: 'fig99' is not one of fig1, table1"):
+    reproduce.chosen(['fig1', 'fig99'])
+
+
+RUN = Run('amplification', dict(smoke=0.1, laptop=30))
+READER = Run('persistence', dict(laptop=1), reads={'study': 'training_study/english'})
+
+
+@pytest.fixture
+def state(tmp_path):
+  return reproduce.State(tmp_path / 'state.json')
+
+
+def test_obstacles(state):
+  obstacle = lambda run, scale='laptop', texts={}, left=None: reproduce.obstacle(
+      run, scale, texts, state, left)
+  assert obstacle(RUN) is None and obstacle(RUN, left=31.0) is None
+  assert 'about 30 min, more than was left' in obstacle(RUN, left=29.0)
+  assert obstacle(RUN._replace(needs=('python',))) == (
+      'Not run: needs --python, Python source to go on with.')
+  assert obstacle(RUN._replace(needs=('python',)), 'smoke') is None
+  assert obstacle(RUN._replace(needs=('python',)), texts={'python': 'x'}) is None
+  assert 'needs training_study' in obstacle(READER)
+  state.records['training_study'] = {'complete': True}
+  assert obstacle(READER) is None
+
+
+def fake(code):
+  return ['-c', code]
+
+
+def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_path):
+  state.run(RUN, fake('import time; time.sleep(0.2)'), None)
+  state.records[RUN.folder] |= {'complete': False}
+  first = state.records[RUN.folder]['seconds']
+  state.run(RUN, fake('pass'), None)
+  assert state.records[RUN.folder]['seconds'] > first >= 0.2
+  again = reproduce.State(state.path)
+  assert again.records == state.records
+  assert not again.is_done(RUN, fake('pass'))  # Its results are gone.
+  (tmp_path / RUN.folder).mkdir()
+  (tmp_path / RUN.folder / 'results.json').write_text('{}')
+  assert again.is_done(RUN, fake('pass')) and not again.is_done(RUN, fake('another'))
+  again.records[RUN.folder]['versions']['jax'] = '0.0'
+  assert not again.is_done(RUN, fake('pass'))
+
+
+def test_a_run_that_fails_or_takes_too_long_is_not_complete(state):
+  state.run(RUN, fake('import sys; sys.exit(2)'), None)
+  assert state.records[RUN.folder]['failed']
+  state.run(RUN, fake('import time; time.sleep(100)'), 0.02)
+  record = state.records[RUN.folder]
+  assert 'time was up' in record['problem'] and record['seconds'] < 60
+  assert not state.is_done(RUN, record['command'])
+
+
+def test_a_foreign_state_is_refused(tmp_path):
+  (tmp_path / 'state.json').write_text('[1, 2')
+  with pytest.raises(InputError, match='state.json is not a file of this program'):
+    reproduce.State(tmp_path / 'state.json')
+
+
+@pytest.fixture
+def page(tmp_path, capfd):
+  """What one figure's page says, made by running its program twice."""
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(['tests'])
+  reproduce.define_flags()
+  with flagsaver.flagsaver(scale='smoke', only=['table3'], output_dir=str(tmp_path)):
+    for _ in range(2):
+      reproduce.main()
+  assert capfd.readouterr().out.count('[1/1] amplification: python -m') == 1
+  return tmp_path, (tmp_path / 'report.html').read_text()
+
+
+def test_the_page_stands_for_itself(page):
+  folder, text = page
+  table = (folder / 'amplification' / 'table.txt').read_text()
+  assert html.escape(table).strip() in text and 'Proposition 4' in text
+  assert '--scale=smoke' in text and '1 of 1 runs are complete' in text
+  made = json.loads((folder / 'amplification' / 'results.json').read_text())
+  assert made['environment']['jax'] in text
+  assert 'data:image/png;base64,' in text and 'src="http' not in text and '<script' not in text
+
+
+def test_what_was_not_run_is_said(tmp_path):
+  items = [ITEMS[0]._replace(title='<b>', runs=(RUN,))]
+  text = report.render('laptop', items, {RUN.folder: ['-c', '"&"']}, {}, tmp_path)
+  assert 'Not run.' in text and '<b>' not in text and '0 of 1 runs' in text
+  text = report.render('paper', items, {}, {}, tmp_path)
+  assert 'Nothing at this scale.' in text
