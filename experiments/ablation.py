@@ -19,8 +19,7 @@ was stopped, the same command continues it.
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import similarity, uniform_baseline
-from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
 from .shared.cells import GAUSSIAN, measure_cells, transformer_cell
@@ -57,16 +56,16 @@ def cells(settings):
 def summarize(rows, settings):
   summary = []
   for fields, group in with_theory(grouped(rows, 'config', 'length', 'sublayers')):
-    cosine = np.mean([row['inter_sequence_cosine'] for row in group])
+    cosines = [row['inter_sequence_cosine'] for row in group]
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
-    log10_p = similarity.isotropic_log10_p(cosine, settings.num_sequences, config.width)
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
         'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'log10_p_isotropic': log10_p,
+        'median_log10_p_isotropic': measurements.median_log10_p(
+            cosines, settings.num_sequences, config.width),
         **mean_ci95(group, 'top1_frequency'),
         'baseline_ratio': np.mean([row['top1_count'] for row in group]) / baseline,
     })
@@ -80,7 +79,7 @@ def display(row):
       'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', '.4f'),
       'theory': f'{row["theory_cosine"]:.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
-      'p if isotropic': p_value_text(row['log10_p_isotropic']),
+      'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}',
       'top-1 share': f'{row["top1_frequency"]:.2%}',
       '× uniform': f'{row["baseline_ratio"]:.1f}',
   }

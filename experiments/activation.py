@@ -21,15 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import plotting
-from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence, similarity, theory
+from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence, theory
 from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.models.transformer import activate
 
-from .shared import command_line
+from .shared import command_line, measurements
 from .shared.cells import STACK, measure_cells, stack_cell
-from .shared.measurements import layers_row
-from .shared.results import Results, grouped, mean_and_theory
+from .shared.results import Results, grouped, mean_and_theory, with_error
 
 SCALES = {
     'smoke': STACK | dict(seeds=list(range(3)), width=256, depth=3, num_sequences=60),
@@ -38,6 +37,7 @@ SCALES = {
 }
 EDGES = np.linspace(-4, 4, 161)
 GELU_WIDTH = 768
+SATURATED = 'MLP0, large inputs'
 BY_LAYER = inter_sequence('residual_last', pair_std=True)
 
 
@@ -49,12 +49,14 @@ def main(settings, output_dir):
 
 
 def mlp0_cells(settings):
-  """Fig 4: stacks of MLP0."""
-  for activation in ('relu', 'tanh'):
-    config = StackConfig(
-        ('mlp',) * settings.depth, settings.width, settings.width, activation)
-    yield stack_cell({'block': 'MLP0', 'activation': activation}, config, 1, settings, BY_LAYER,
-                     layers_row)
+  """Fig 4: stacks of MLP0, and one whose inputs and weights are so large that tanh saturates."""
+  layers = ('mlp',) * settings.depth
+  large = dict(std=1.5 / settings.width**0.5, embedding_std=1.0)
+  for block, activation, scale in (
+      ('MLP0', 'relu', {}), ('MLP0', 'tanh', {}), (SATURATED, 'tanh', large)):
+    config = StackConfig(layers, settings.width, settings.width, activation, **scale)
+    yield stack_cell({'block': block, 'activation': activation}, config, 1, settings, BY_LAYER,
+                     measurements.layers_row)
 
 
 def block_cells(settings):
@@ -67,7 +69,7 @@ def block_cells(settings):
     # A stack of the same size, whose place the transformer takes.
     stack = StackConfig(('mlp',) * settings.depth, GELU_WIDTH, mlp_width)
     cell = stack_cell({'block': 'standard', 'activation': activation}, stack, 1, settings,
-                      BY_LAYER, layers_row)
+                      BY_LAYER, measurements.layers_row)
     yield cell._replace(network=ensemble.transformer(config))
 
 
@@ -83,7 +85,7 @@ def gelu_cells(settings):
 
 
 def histogram_row(measured):
-  return layers_row(measured['layers']) | {'density': measured['histogram']['density']}
+  return measurements.layers_row(measured['layers']) | {'density': measured['histogram']['density']}
 
 
 def closed_form(block, activation, layer, settings):
@@ -108,25 +110,27 @@ def closed_form(block, activation, layer, settings):
 def summarize(rows, settings):
   summary = []
   for fields, group in grouped(rows, 'block', 'activation'):
-    is_wide = fields['block'] == 'MLP0' and fields['activation'] != 'gelu_tanh'
+    is_wide = fields['block'] in ('MLP0', SATURATED) and fields['activation'] != 'gelu_tanh'
     width = settings.width if is_wide else GELU_WIDTH
-    probe_error = similarity.isotropic_std(settings.num_sequences, width)
     for layer in range(1, len(group[0]['layer_cosine']) + 1):
       cosine = [row['layer_cosine'][layer - 1] for row in group]
       expected = closed_form(**fields, layer=layer, settings=settings)
       summary.append({
           **fields, 'layer': layer, 'networks': len(group),
           'pair_std': np.mean([row['layer_cosine_std'][layer - 1] for row in group]),
-          **mean_and_theory(cosine, probe_error, expected),
+          **mean_and_theory(cosine, expected),
+          'median_log10_p_isotropic': measurements.median_log10_p(
+              cosine, settings.num_sequences, width),
       })
   return summary
 
 
 def display(row):
   return {'block': row['block'], 'activation': row['activation'], 'layer': str(row['layer']),
-          'cosine': f'{row["measured"]:.4f} ± {row["standard_error"]:.4f} (s.e.)',
+          'cosine': with_error(row, '.4f'),
           'theory': '–' if row['theory'] is None else f'{row["theory"]:.4f}',
-          'std over pairs': f'{row["pair_std"]:.4f}'}
+          'std over pairs': f'{row["pair_std"]:.4f}',
+          'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 
 
 def draw(rows, settings):
@@ -137,7 +141,8 @@ def draw(rows, settings):
     for fields, group in grouped(rows, 'block', 'activation'):
       if fields['block'] == 'standard' or 'density' not in group[0]:
         ax = standard if fields['block'] == 'standard' else mlp0
-        draw_layers(ax, fields['activation'], group)
+        name = fields['activation']
+        draw_layers(ax, f'{name}, large inputs' if fields['block'] == SATURATED else name, group)
     expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
     plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
     mlp0.set_title(f'MLP0, width {settings.width}')

@@ -8,22 +8,23 @@ experiment measures MLP0, MLP0 after MLP0, and Attn0 after MLP0.
     python -m experiments.amplification                 # about 2 min on two CPU cores
     python -m experiments.amplification --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Prints Table 3: the measured mean over networks, its standard error and the
-theory. Writes results.json (one row per network, and the table as its summary)
-and figure.png to the output folder. If a run was stopped, the same command
-continues it.
+Every network reads vectors of its own, so that their spread includes that of the
+vectors. Prints Table 3: the measured mean over networks, its standard error, the
+theory, and the median over networks of the probability that vectors without any
+common direction are as similar. Writes results.json (one row per network, and
+the table as its summary) and figure.png to the output folder. If a run was
+stopped, the same command continues it.
 """
 
 import numpy as np
 
 from bornbiased_jax import plotting
-from bornbiased_jax.analysis import inter_sequence, similarity, theory
+from bornbiased_jax.analysis import inter_sequence, theory
 from bornbiased_jax.analysis.simplified import StackConfig
 
-from .shared import command_line
+from .shared import command_line, measurements
 from .shared.cells import STACK, measure_cells, stack_cell
-from .shared.measurements import layers_row
-from .shared.results import Results, grouped, mean_and_theory
+from .shared.results import Results, grouped, mean_and_theory, with_error
 
 SCALES = {
     'smoke': STACK | dict(seeds=list(range(3)), width=256, lengths=[8, 16], num_sequences=40),
@@ -42,14 +43,13 @@ def main(settings, output_dir):
   for first, second, length in stacks:
     config = StackConfig((first, second), settings.width, settings.width)
     cells.append(stack_cell({'layers': f'{first}, {second}', 'length': length}, config, length,
-                            settings, statistic, layers_row))
+                            settings, statistic, measurements.layers_row))
   measure_cells(cells, settings, results)
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
 
 
 def summarize(rows, settings):
   """Table 3: one line per composition and length."""
-  probe_error = similarity.isotropic_std(settings.num_sequences, settings.width)
   after_mlp, after_two = map(float, theory.iterate(theory.relu_similarity, 0.0, 2))
   summary = []
   for fields, group in grouped(rows, 'layers', 'length'):
@@ -60,16 +60,17 @@ def summarize(rows, settings):
     else:
       amplified = float(theory.amplified_similarity(after_mlp, length))
       lines = [('Attn0(MLP0)', last, amplified)]
-    summary += [{'composition': name, 'length': length,
-                 **mean_and_theory(cosine, probe_error, expected)}
+    summary += [{'composition': name, 'length': length, **mean_and_theory(cosine, expected),
+                 'median_log10_p_isotropic': measurements.median_log10_p(
+                     cosine, settings.num_sequences, settings.width)}
                 for name, cosine, expected in lines]
   return summary
 
 
 def display(row):
   return {'composition': row['composition'], 'T': str(row['length']),
-          'cosine': f'{row["measured"]:.4f} ± {row["standard_error"]:.4f} (s.e.)',
-          'theory': f'{row["theory"]:.4f}'}
+          'cosine': with_error(row, '.4f'), 'theory': f'{row["theory"]:.4f}',
+          'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 
 
 def draw(rows, settings):

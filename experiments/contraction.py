@@ -17,7 +17,6 @@ stopped, the same command continues it.
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import similarity
 
 from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
@@ -50,15 +49,15 @@ def summarize(rows, settings):
   summary = []
   for fields, group in with_theory(grouped(rows, 'config', 'length')):
     width = configs.get(fields['config']).width
-    log10_p = [similarity.isotropic_log10_p(
-        row['inter_sequence_cosine'], settings.num_sequences, width) for row in group]
+    cosines = [row['inter_sequence_cosine'] for row in group]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
         'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'median_log10_p_isotropic': np.median(log10_p),
+        'median_log10_p_isotropic': measurements.median_log10_p(
+            cosines, settings.num_sequences, width),
         **measurements.direction_agreement(group),
     })
   return summary

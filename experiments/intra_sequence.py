@@ -2,10 +2,10 @@
 
 Averaging over the past makes neighbouring positions share most of their sum. The
 similarity within a sequence therefore grows with depth: as Proposition 5 says
-for uniform attention (Attn0), and more slowly for a random transformer, whose
-residual stream damps it. The average of i independent values has a standard
-deviation of 1/sqrt(i). The first position therefore stands out: this is where the
-attention sink begins.
+for uniform attention (Attn0) and for attention sublayers alone ("bare"), and
+more slowly for a random transformer, whose residual stream damps it. The average
+of i independent values has a standard deviation of 1/sqrt(i). The first position
+therefore stands out: this is where the attention sink begins.
 
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
     python -m experiments.intra_sequence --scale=paper   # an accelerator, or 1 h on two CPU cores
@@ -16,13 +16,22 @@ standard error over sequences and the theory) and figure.png to the output
 folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import functools
 import itertools
 
 import numpy as np
+from scipy import stats
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import StackConfig, combine, intra_sequence, positional_std, theory
+from bornbiased_jax.analysis import (
+  StackConfig,
+  bare_attention,
+  combine,
+  intra_sequence,
+  positional_std,
+  theory,
+)
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
@@ -41,14 +50,22 @@ SCALES = {
         num_sequences=200),
 }
 
+# After the name of a model: its attention sublayers without residual stream and norm.
+BARE = ', bare'
+
 
 def main(settings, output_dir):
   if min(settings.lengths) < 2:
     raise InputError('--lengths: a similarity of positions needs at least two of them')
   results = Results(output_dir, 'intra_sequence', settings)
-  cells = [*attn0_cells(settings), *transformer_cells(settings)]
+  cells = [*attn0_cells(settings), *bare_cells(settings), *transformer_cells(settings)]
   measure_cells(cells, settings, results)
   results.finish(summarize(results.rows), display, draw(results.rows, settings))
+
+
+def proposition_5(settings):
+  """Similarity of positions by depth, for T → ∞."""
+  return [float(theory.position_similarity(depth + 1)) for depth in range(settings.depth)]
 
 
 def attn0_cells(settings):
@@ -59,14 +76,35 @@ def attn0_cells(settings):
   """
   statistic = combine({'similarity': intra_sequence('residual'),
                        'spread': positional_std('residual')})
-  closed_form = [float(theory.position_similarity(depth + 1)) for depth in range(settings.depth)]
-  own_row = functools.partial(row, closed_form, theory.positional_std)
+  own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
   for length in settings.lengths:
     config = StackConfig(('attention',) * settings.depth, settings.width, settings.width,
                          embedding_std=1.0)
     cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings, statistic,
                       own_row)
     yield cell._replace(seeds=[0])
+
+
+def bare_cells(settings):
+  """Attention sublayers alone, with weights and softmax, but without residual stream and norm.
+
+  Without a norm, scores are small, and attention is nearly uniform.
+  """
+  statistic = combine({'similarity': intra_sequence('residual'),
+                       'spread': positional_std('residual')})
+  for name in settings.config:
+    own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
+    for length in settings.lengths:
+      cell = transformer_cell(name, length, settings, lambda config: statistic, own_row,
+                              sublayers='attention_only', num_layers=settings.depth)
+      config = cell.network.config
+      yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
+                          network=bare_attention(config), probe=of_each(cell.probe))
+
+
+def of_each(probe):
+  """The probe with sequences of its own for every network."""
+  return dataclasses.replace(probe, of_each=True)
 
 
 def transformer_cells(settings):
@@ -78,7 +116,7 @@ def transformer_cells(settings):
     for length in settings.lengths:
       cell = transformer_cell(name, length, settings, statistic, own_row,
                               sublayers='attention_only')
-      yield cell._replace(fields={'block': name, 'length': length})
+      yield cell._replace(fields={'block': name, 'length': length}, probe=of_each(cell.probe))
 
 
 def expected_std(config):
@@ -109,11 +147,13 @@ def row(closed_form, std_theory, measured):
 def summarize(rows):
   summary = []
   for fields, group in grouped(rows, 'block', 'length'):
-    squared_error = np.square([row['standard_error'] for row in group])
+    measured = [row['measured'] for row in group]
     summary.append({
         **fields, 'networks': len(group),
-        'measured': np.mean([row['measured'] for row in group], axis=0),
-        'standard_error': np.sqrt(np.mean(squared_error, axis=0)),
+        'measured': np.mean(measured, axis=0),
+        # Over networks, each of which reads sequences of its own; over sequences for a single one.
+        'standard_error': (stats.sem(measured, axis=0) if len(group) > 1
+                           else group[0]['standard_error']),
         'theory': group[0]['theory'],
         **{name: farthest_from_one(np.mean([row[name] for row in group], axis=0))
            for name in ('std_over_uniform', 'std_over_theory')},
@@ -157,7 +197,8 @@ def draw(rows, settings):
 def draw_positions(position_ax, ratio_ax, block, rows, color):
   std = np.array([np.divide(row['std'], row['std'][0]) for row in rows])
   position = np.arange(1, std.shape[1] + 1)
-  expected = theory.positional_std if block == 'Attn0' else expected_std(configs.get(block))
+  is_uniform = block == 'Attn0' or block.endswith(BARE)
+  expected = theory.positional_std if is_uniform else expected_std(configs.get(block))
   plotting.band(position_ax, position, std, color=color, label=block)
   plotting.band(ratio_ax, position, std * np.sqrt(position), color=color, label=block)
   plotting.theory(ratio_ax, position, expected(position) * np.sqrt(position))

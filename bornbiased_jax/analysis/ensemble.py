@@ -139,10 +139,10 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
   Cost: two compilations.
   """
   draw, step = _one_network(network, statistic, probe)
-  params, sums = jax.eval_shape(draw, jnp.uint32(0))
+  drawn, sums = jax.eval_shape(draw, jnp.uint32(0))
   with jax.default_matmul_precision('highest'):
     lowered = (jax.jit(draw).lower(jnp.uint32(0)),
-               jax.jit(step, static_argnames='size').lower(params, sums, 0, size=batch_size))
+               jax.jit(step, static_argnames='size').lower(drawn, sums, 0, size=batch_size))
   return max(map(program_bytes, lowered))
 
 
@@ -167,7 +167,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   Args:
     network: the family of networks, such as `transformer(config)`.
     statistic: what to measure.
-    probe: the inputs, the same for every network.
+    probe: the inputs, the same for every network unless it is `of_each`.
     seeds: which networks of the family.
     readout: a function (params, sums) of one network → dict of arrays, for results that
       need the parameters again when all sequences have been read. Can be jitted.
@@ -206,17 +206,17 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   draw, step, finish = programs(network, statistic, probe, readout)
   for start in range(0, len(seeds), chunk_size):
     chunk = seeds[start:start + chunk_size]
-    params = sums = None  # Frees the previous chunk before the next one is drawn.
+    drawn = sums = None  # Frees the previous chunk before the next one is drawn.
     with jax.default_matmul_precision('highest'):
-      params, sums = draw(_shard(chunk, chunk_size))
+      drawn, sums = draw(_shard(chunk, chunk_size))
       for first in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first)
-        before, sums = sums, step(params, sums, first, size=size)
+        before, sums = sums, step(drawn, sums, first, size=size)
         # Waiting for the previous batch rather than for this one keeps the device busy,
         # and on_batch is never more than one batch ahead of what has been done.
         jax.block_until_ready(before)
         on_batch(size * len(chunk))
-      gathered = multihost_utils.process_allgather((sums, finish(params, sums)), tiled=True)
+      gathered = multihost_utils.process_allgather((sums, finish(drawn, sums)), tiled=True)
     for i, seed in enumerate(chunk):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
@@ -235,11 +235,11 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
       present. None means all devices of this process.
 
   Returns:
-    - draw: seeds [n] uint32 → (params, zero sums), every leaf with a leading axis of n
-      networks.
-    - step: (params, sums, first, size=) → the sums with the sequences from `first` to
+    - draw: seeds [n] uint32 → (networks, zero sums), every leaf with a leading axis of n
+      networks. A network is its seed and its parameters.
+    - step: (networks, sums, first, size=) → the sums with the sequences from `first` to
       `first + size - 1` added.
-    - finish: (params, sums) → the readout's results for each network.
+    - finish: (networks, sums) → the readout's results for each network.
   """
   draw, step = _one_network(network, statistic, probe)
 
@@ -250,11 +250,11 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
                          out_specs=spread, check_vma=False)
 
   @functools.partial(jax.jit, static_argnames='size')
-  def spread_step(params, sums, first, size):
-    return over_seeds(functools.partial(step, first=first, size=size))(params, sums)
+  def spread_step(drawn, sums, first, size):
+    return over_seeds(functools.partial(step, first=first, size=size))(drawn, sums)
 
-  readout = readout or (lambda params, sums: {})
-  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(readout))
+  finish = lambda drawn, sums: readout(drawn['params'], sums) if readout else {}
+  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(finish))
 
 
 def _mesh():
@@ -274,17 +274,17 @@ def _shard(seeds, size):
 def _one_network(network, statistic, probe):
   """The two programs of one network: one draws it with zero sums, one adds a batch to them."""
 
-  def batch_sums(params, first, size):
-    inputs = probe.inputs(network.config, first + jnp.arange(size))
-    return statistic.measure(network.read(params, inputs, statistic.reads))
+  def batch_sums(drawn, first, size):
+    inputs = probe.inputs(network.config, first + jnp.arange(size), drawn['seed'])
+    return statistic.measure(network.read(drawn['params'], inputs, statistic.reads))
 
   def draw(seed):
-    params = network.draw(seed)
+    drawn = {'seed': seed, 'params': network.draw(seed)}
     # Only the statistic knows which sums it keeps, and their shapes.
-    shapes = jax.eval_shape(lambda: batch_sums(params, 0, 1))
-    return params, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    shapes = jax.eval_shape(lambda: batch_sums(drawn, 0, 1))
+    return drawn, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-  def step(params, sums, first, size):
-    return merge(sums, batch_sums(params, first, size))
+  def step(drawn, sums, first, size):
+    return merge(sums, batch_sums(drawn, first, size))
 
   return draw, step

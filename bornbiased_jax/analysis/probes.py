@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import as_seed, stream_key
+from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
 
 KINDS = ('tokens', 'gaussian', 'sphere')
 
@@ -26,6 +26,8 @@ class Probe:
       the same seed.
     num_ids: ids are drawn below this number, so that networks with different
       vocabularies can read the same probe. None means the network's vocabulary.
+    of_each: every network of an ensemble reads sequences of its own, which its seed determines
+      too. The spread over networks then has the error that the choice of sequences makes.
 
   Raises:
     InputError: an unknown kind, less than one sequence, position or id, or a seed
@@ -43,6 +45,7 @@ class Probe:
   length: int
   seed: int = 0
   num_ids: int | None = None
+  of_each: bool = False
 
   def __post_init__(self):
     if self.kind not in KINDS:
@@ -53,12 +56,13 @@ class Probe:
       check_count('num_ids', self.num_ids)
     as_seed(self.seed)
 
-  def inputs(self, config: ModelConfig, index_B: jax.Array) -> jax.Array:
+  def inputs(self, config: ModelConfig, index_B: jax.Array, network_seed: Seed = 0) -> jax.Array:
     """The sequences with the indices `index_B`, made for a network.
 
     Args:
       config: the network's architecture; vocab_size, width and embedding_std are used.
       index_B: integers in [0, n).
+      network_seed: the network's seed, which matters if the probe is `of_each`.
 
     Returns:
       Token ids [B, T] in int32, or vectors [B, T, D] in float32.
@@ -74,6 +78,8 @@ class Probe:
     else:
       draw = lambda key: config.embedding_std * self._vectors(key, config.width)
     root = stream_key('probe', self.seed)
+    if self.of_each:
+      root = jax.random.fold_in(root, as_seed(network_seed))
     one = lambda index: draw(jax.random.fold_in(root, index))
     return jax.vmap(one)(index_B.astype(jnp.uint32))
 

@@ -156,15 +156,30 @@ def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
     width: number of dimensions, d.
 
   Returns:
-    An array of the shape of `cosine`; -inf where the probability is below the smallest
-    float.
+    An array of the shape of `cosine`, finite however small the probability is.
 
   Example:
     >>> round(float(isotropic_log10_p(0.04, count=101, width=2)), 4)  # p = exp(-5)
     -2.1715
   """
   squared_sum = count + count * (count - 1) * np.asarray(cosine, np.float64)
-  return scipy.stats.chi2.logsf(width * squared_sum / count, width) / np.log(10)
+  statistic = width * squared_sum / count
+  with np.errstate(divide='ignore'):
+    log_p = scipy.stats.chi2.logsf(statistic, width)
+  # scipy takes the logarithm of the probability, which is 0 below the smallest float.
+  return np.where(np.isfinite(log_p), log_p, _far_tail(statistic / 2, width / 2)) / np.log(10)
+
+
+def _far_tail(x, a):
+  """Logarithm of the upper incomplete gamma function Q(a, x) for x far above a.
+
+  By Legendre's continued fraction, whose k-th step divides k (a - k) by x - a + 2k + 1.
+  """
+  fraction = np.zeros_like(x)
+  for k in range(100, 0, -1):
+    fraction = k * (a - k) / (x - a + 2 * k + 1 + fraction)
+  with np.errstate(divide='ignore', invalid='ignore'):  # It is not used where x is near a.
+    return a * np.log(x) - x - scipy.special.gammaln(a) - np.log(x - a + 1 + fraction)
 
 
 def _float64(x):

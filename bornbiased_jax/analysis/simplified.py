@@ -3,19 +3,23 @@
     MLP0(x) = W_2 f(W_1 x)                     a random MLP without biases
     Attn0(x)_i = (x_1 + … + x_i) / i           uniform attention without weights
 
-The layers can be stacked in any order, with LayerNorm in between if wanted.
+The layers can be stacked in any order, with LayerNorm in between if wanted. Attention as a
+transformer has it, with its weights, but without residual stream and norm, is `bare_attention`.
 """
 
 import dataclasses
 
+from flax import linen as nn
 import jax
+from jax import lax
 import jax.numpy as jnp
 
 from bornbiased_jax.analysis.ensemble import Network
-from bornbiased_jax.configs import ACTIVATIONS, BASE_STD
+from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import Seed, stream_key
-from bornbiased_jax.models.transformer import activate
+from bornbiased_jax.models import attention
+from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
+from bornbiased_jax.models.transformer import Block, activate
 
 LAYERS = ('mlp', 'attention', 'norm')
 
@@ -129,6 +133,41 @@ def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array,
   if 'preactivation' in names:  # A stack without MLP0 has none to put together.
     out['preactivation'] = jnp.stack(preactivations)
   return {name: out[name] for name in names}
+
+
+class _BareAttention(Block):
+  """A block of which only the attention sublayer is left."""
+
+  @nn.compact
+  def __call__(self, x_BTD):
+    return self._attention(x_BTD, x_BTD.shape[1], ())[0]
+
+
+def bare_attention(config: ModelConfig) -> Network:
+  """The attention sublayers of random transformers, one after the other (Fig 8).
+
+  They have queries, keys, values, heads and positions, but neither residual stream nor norm.
+  They read Gaussian probes. What can be read of them is `residual`, the output of each layer
+  [L, B, T, D].
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs
+    >>> network = analysis.bare_attention(configs.get('tiny_gpt2', sublayers='attention_only'))
+    >>> params, inputs = network.draw(42), jnp.ones((1, 3, 128))
+    >>> network.read(params, inputs, ('residual',))['residual'].shape
+    (4, 1, 3, 128)
+  """
+  block = _BareAttention(config, attention.plain, parent=None)
+
+  def read(params, x_BTD, names):
+    def layer(x_BTD, weights):
+      x_BTD = block.apply({'params': weights}, x_BTD)
+      return x_BTD, x_BTD
+
+    outputs = {'residual': lax.scan(layer, x_BTD, params['blocks'])[1]}
+    return {name: outputs[name] for name in names}
+
+  return Network(config, lambda seed: draw_params(config, seed), read)
 
 
 def stack(config: StackConfig) -> Network:

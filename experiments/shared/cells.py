@@ -73,13 +73,13 @@ def transformer_cell(name: str, length: int, settings: SimpleNamespace, statisti
 
 def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleNamespace,
                statistic: Statistic, row: Callable) -> Cell:
-  """The cell of a stack of simplified layers, which reads Gaussian vectors."""
+  """The cell of a stack of simplified layers, each of which reads Gaussian vectors of its own."""
   layer_flops = {'mlp': 4 * config.width * config.mlp_width}
   return Cell(
       fields=fields,
       network=stack(config),
       statistic=statistic,
-      probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed),
+      probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed, of_each=True),
       row=row,
       flops=length * sum(layer_flops.get(layer, config.width) for layer in config.layers),
   )

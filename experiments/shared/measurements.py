@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import inter_sequence, predictions, theory
+from bornbiased_jax.analysis import inter_sequence, predictions, similarity, theory
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import Transformer
@@ -60,6 +60,11 @@ def contraction_row(measured: dict) -> dict:
 def layers_row(measured: dict) -> dict:
   """Similarity of sequences after each layer, and its std over pairs."""
   return {'layer_cosine': measured['cosine'], 'layer_cosine_std': measured['cosine_std']}
+
+
+def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> float:
+  """Median over networks of log10 p that isotropic vectors are as similar (Tables 2 and 3)."""
+  return float(np.median(similarity.isotropic_log10_p(cosines, num_sequences, width)))
 
 
 def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:

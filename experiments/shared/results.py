@@ -204,21 +204,23 @@ def ci95(values: list[float]) -> float:
     return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
 
 
-def mean_and_theory(values: list[float], probe_error: float,
-                    theory: float | None) -> dict[str, float]:
-  """Mean over networks with its standard error, beside the closed form.
+def mean_and_theory(values: list[float], theory: float | None) -> dict[str, float]:
+  """Mean over networks that read sequences of their own, with its standard error, beside theory.
 
   Args:
     values: one per network.
-    probe_error: standard error that the inputs cause. All networks read the
-      same inputs, so that it does not average out; it is added in quadrature.
     theory: the closed form, or None where there is none.
   """
   several = len(values) > 1
-  networks = np.std(values, ddof=1) / math.sqrt(len(values)) if several else math.nan
   return {'measured': float(np.mean(values)),
-          'standard_error': math.hypot(networks, probe_error),
+          'standard_error': float(scipy.stats.sem(values)) if several else math.nan,
           'theory': theory}
+
+
+def with_error(row: dict, spec: str) -> str:
+  """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`)."""
+  error = row['standard_error']
+  return f'{row["measured"]:{spec}} ± {"–" if math.isnan(error) else format(error, spec)} (s.e.)'
 
 
 def plus_minus(row: dict, name: str, spec: str) -> str:

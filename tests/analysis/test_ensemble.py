@@ -1,5 +1,6 @@
 """Ensembles give what a recomputation in numpy gives, one network after the other."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -117,6 +118,19 @@ def test_any_chunks_and_batches(expected, chunk_size, batch_size):
   for row, own in zip(rows, expected, strict=True):
     assert_row(row, own)
   assert sum(batches) == len(SEEDS) * N
+
+
+def test_networks_read_sequences_of_their_own():
+  probe = dataclasses.replace(PROBE, of_each=True)
+  network = bag_of_words()
+  rows = list(ensemble.measure(network, STATISTIC, probe, SEEDS, readout=readout, chunk_size=4,
+                               batch_size=7))
+  for row in rows:
+    seed = np.uint32(row['seed'])
+    inputs = probe.inputs(CONFIG, jnp.arange(N), seed)
+    logits = network.read(network.draw(seed), inputs, ('logits_last',))['logits_last']
+    count = np.bincount(np.asarray(logits).argmax(1), minlength=V)
+    assert (row['preference']['top1_count'], row['top']) == (count.max(), count.argmax())
 
 
 def test_transformers_that_share_their_embeddings():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.probes import KINDS, Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
@@ -97,3 +97,14 @@ def test_gaussian():
 def test_impossible(arguments, named):
   with pytest.raises(InputError, match=named):
     Probe(*arguments)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_sequences_of_each_network(kind):
+  probe = Probe(kind, 8, 3, of_each=True)
+  read = lambda seed: np.asarray(probe.inputs(CONFIG, jnp.arange(8), seed))
+  np.testing.assert_array_equal(read(5), read(np.uint32(5)))
+  assert np.mean(read(5) == read(6)) < 0.1
+  shared = Probe(kind, 8, 3)
+  np.testing.assert_array_equal(shared.inputs(CONFIG, jnp.arange(8), 5),
+                                shared.inputs(CONFIG, jnp.arange(8)))

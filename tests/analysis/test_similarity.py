@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from bornbiased_jax.analysis import similarity
 from random_outputs import OUTPUTS, D, L, N, results
@@ -131,6 +131,16 @@ def test_isotropic_std_of_one_pair():
     expected = stats.beta(1 / 2, (d - 1) / 2).mean()
     assert similarity.isotropic_std(2, d) ** 2 == pytest.approx(expected, rel=1e-12)
   assert np.isnan(similarity.isotropic_std(1, 3))
+
+
+@pytest.mark.parametrize('d, cosine', [(2, 0.9), (128, 0.3), (768, 0.005), (768, 0.3), (2048, 1.0)])
+def test_isotropic_p_does_not_underflow(d, cosine):
+  """For an even number of dimensions the tail is a sum of Poisson probabilities."""
+  n, k = 10_000, np.arange(d // 2)
+  mean = d / 2 * (1 + (n - 1) * cosine)
+  expected = special.logsumexp(stats.poisson.logpmf(k, mean)) / np.log(10)
+  assert expected < -300
+  np.testing.assert_allclose(similarity.isotropic_log10_p(cosine, n, d), expected, rtol=1e-9)
 
 
 def test_isotropic_p_of_two_dimensions():

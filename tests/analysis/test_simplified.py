@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
+from bornbiased_jax import configs
 from bornbiased_jax.analysis import simplified
 from bornbiased_jax.errors import InputError
 
@@ -35,3 +37,21 @@ def test_activations_share_their_weights():
 def test_unknown_layers_and_activations_are_refused(wrong):
   with pytest.raises(InputError, match='is not one of'):
     simplified.StackConfig(**(dict(layers=('mlp',), width=4, mlp_width=4) | wrong))
+
+
+def test_bare_attention_equals_numpy():
+  """Softmax attention, layer after layer, with nothing around it."""
+  config = configs.get('tiny_gpt2', positions='learned', sublayers='attention_only', num_layers=2)
+  network = simplified.bare_attention(config)
+  params = network.draw(3)
+  x = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, config.width)), np.float64)
+  out = network.read(params, jnp.asarray(x, jnp.float32), ('residual',))['residual']
+  split = lambda y: y.reshape(2, 5, config.num_heads, config.head_size).transpose(0, 2, 1, 3)
+  for i in range(2):
+    weight = lambda name, i=i: np.asarray(params['blocks'][name]['kernel'][i], np.float64)
+    query, key, value = (split(x @ weight(name)) for name in ('query', 'key', 'value'))
+    scores = query @ key.transpose(0, 1, 3, 2) / config.head_size**0.5
+    scores = np.where(np.tri(5, dtype=bool), scores, -np.inf)
+    mixed = special.softmax(scores, axis=-1) @ value
+    x = mixed.transpose(0, 2, 1, 3).reshape(2, 5, config.width) @ weight('output')
+    np.testing.assert_allclose(out[i], x, rtol=1e-3, atol=1e-5 * np.abs(x).max())

@@ -188,9 +188,11 @@ def test_an_interval_needs_two_values():
   assert results.plus_minus(results.mean_ci95(rows[:1], 'x'), 'x', '.1f') == '1.0 ± –'
 
 
-def test_the_error_of_the_probe_is_added_in_quadrature():
-  compared = results.mean_and_theory([1.0, 3.0], probe_error=0.75, theory=None)
-  assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.25), 'theory': None}
+def test_a_mean_beside_theory():
+  compared = results.mean_and_theory([1.0, 3.0], theory=None)
+  assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.0), 'theory': None}
+  assert results.with_error(compared, '.2f') == '2.00 ± 1.00 (s.e.)'
+  assert results.with_error(results.mean_and_theory([1.0], 0.5), '.1f') == '1.0 ± – (s.e.)'
 
 
 def test_groups_and_table():
