@@ -5,7 +5,7 @@ width (theory.at_birth) and with what finite width adds (theory.finite_width). E
 networks are the points. For models that are too large for this machine theory speaks alone, also
 about the favourite token (theory.preference_at_birth).
 
-    python -m experiments.scaling                 # about 10 min on two CPU cores
+    python -m experiments.scaling                 # about 40 min on two CPU cores
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
 
 "Is it scale?" At a fixed std of the weights, wider networks contract more, because pre-activations

@@ -8,17 +8,20 @@ Reads the checkpoints of experiments.training_study and compares
   a  initializations of different seeds (unrelated),
   b  each initialization with its own trained network and with that continued on Python (related),
   c  each initialization with the trained network of another seed (unrelated),
-  d  trained networks of different seeds (unrelated), and a network with its continuation (related),
+  d  trained networks of different seeds (unrelated), also if one or both were continued on Python,
+     and a network with its continuation (related),
 and, for the ablation, tests on the lowest k, highest k, k random and all dimensions.
 
 A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or is unrelated and
 has p <= 1e-4. For the published test the level is 0.01.
 
-Writes results.json (a row per pair) and figure.png (z by table). Fingerprints are kept in
+Writes results.json (a row per pair) and figure.png: z and p by table, and how Kendall's tau is
+distributed over dimensions (Fig 13). Fingerprints are kept in
 OUTPUT_DIR/fingerprints.
 """
 
 import functools
+import itertools
 
 import numpy as np
 import scipy
@@ -44,12 +47,17 @@ SCALES = {
 }
 SUBSETS = ('lowest', 'highest', 'random')
 PUBLISHED_LEVEL = 0.01
-# p of the paper's t-tests, for networks without and with biases on query, key and value (LLaMA,
-# Qwen).
+# p of the paper's t-tests and U tests, for networks without and with biases on query, key and
+# value (LLaMA, Qwen).
 PUBLISHED = {
-    (False, 'a'): '0.357–0.678', (False, 'b'): '4.0e-10–5.6e-4', (False, 'c'): '0.035–0.426',
-    (True, 'a'): '0.094–0.451', (True, 'b'): '1.1e-24–4.4e-13', (True, 'c'): '0.026–0.286',
+    (False, 'a'): ('0.357–0.678', '0.335–0.565'),
+    (False, 'b'): ('4.0e-10–5.6e-4', '1.3e-9–2.8e-3'),
+    (False, 'c'): ('0.035–0.426', '0.096–0.486'),
+    (True, 'a'): ('0.094–0.451', '0.074–0.529'),
+    (True, 'b'): ('1.1e-24–4.4e-13', '1.9e-20–3.4e-13'),
+    (True, 'c'): ('0.026–0.286', '0.040–0.254'),
 }
+TESTS = ('t', 'u')
 
 
 def main(settings, output_dir):
@@ -68,7 +76,7 @@ def main(settings, output_dir):
                    **compare(take(base), take(suspect), null)})
   summary = [summarize(fields, rows)
              for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
-  results.finish(summary, display, draw(results.rows))
+  results.finish(summary, display, draw(results.rows, settings.num_sequences))
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
@@ -86,6 +94,7 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   found += [('c', False, initial[a], trained[b]) for a, b in others]
   found += [('d', False, trained[a], trained[b]) for i, a in enumerate(seeds) for b in seeds[:i]]
   found += [('d', False, continued[a], trained[b]) for a, b in others if a in continued]
+  found += [('d', False, *both) for both in itertools.combinations(continued.values(), 2)]
   return found + [('d', True, trained[a], continued[a]) for a in continued]
 
 
@@ -94,7 +103,8 @@ def compare(base, suspect, null) -> dict:
   result = permutation_test(matrix_DD, leak=leak)
   known = published.published_test(base.hidden_ND, suspect.hidden_ND, null=null)
   return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
-          'published_t': known.p_value, 'published_u': known.p_value_u, **subsets(base, suspect)}
+          'published_t': known.p_value, 'published_u': known.p_value_u,
+          'published_tau': np.round(known.tau_S, 4), **subsets(base, suspect)}
 
 
 def subsets(base, suspect) -> dict[str, float]:
@@ -112,28 +122,37 @@ def subsets(base, suspect) -> dict[str, float]:
 
 def summarize(fields, rows) -> dict:
   z = np.array([row['z'] for row in rows])
-  t = np.array([row['published_t'] for row in rows], float)
   found = np.array([row['log10_p'] for row in rows]) <= np.log10(verdict.ALPHA)
-  published_found = t <= PUBLISHED_LEVEL
   return {**fields, 'pairs': len(rows),
           'z_lowest': float(z.min()), 'z_mean': float(z.mean()), 'z_highest': float(z.max()),
           'misjudged': int(np.sum(found != fields['related'])),
-          'published_t_lowest': float(np.nanmin(t)), 'published_t_highest': float(np.nanmax(t)),
-          'published_misjudged': int(np.sum(published_found != fields['related'])),
+          **{name: value for test in TESTS
+             for name, value in published_summary(test, fields['related'], rows).items()},
           'weakest_log10_p': max(row['log10_p'] for row in rows),
           **{f'mean_z_{name}': float(np.mean([row[f'z_{name}'] for row in rows]))
              for name in SUBSETS}}
 
 
+def published_summary(test, related, rows) -> dict:
+  """The range of p of one of the published tests, and how many pairs it misjudges."""
+  p_value = np.array([row[f'published_{test}'] for row in rows], float)
+  return {f'published_{test}_lowest': float(np.nanmin(p_value)),
+          f'published_{test}_highest': float(np.nanmax(p_value)),
+          f'published_{test}_misjudged': int(np.sum((p_value <= PUBLISHED_LEVEL) != related))}
+
+
 def display(row):
-  published_range = f'{row["published_t_lowest"]:.2g}–{row["published_t_highest"]:.2g}'
+  p_range = lambda test: (f'{row[f"published_{test}_lowest"]:.2g}–'
+                          f'{row[f"published_{test}_highest"]:.2g}')
+  in_paper = PUBLISHED.get((row['qkv_bias'], row['group']), ('–', '–'))
   return {
       'table': row['group'], 'truth': truth(row), 'pairs': str(row['pairs']),
       'z (lowest, mean, highest)':
           f'{row["z_lowest"]:.1f}, {row["z_mean"]:.1f}, {row["z_highest"]:.1f}',
       'largest p': p_value_text(row['weakest_log10_p']), 'misjudged': str(row['misjudged']),
-      'published test, p of t': published_range, 'it misjudges': str(row['published_misjudged']),
-      'in the paper': PUBLISHED.get((row['qkv_bias'], row['group']), '–'),
+      'p of t-test': p_range('t'), 'p of U test': p_range('u'),
+      't and U misjudge': ', '.join(str(row[f'published_{test}_misjudged']) for test in TESTS),
+      'p of t in the paper': in_paper[0], 'p of U in the paper': in_paper[1],
       'mean z of low / high / random k':
           ' / '.join(f'{row[f"mean_z_{name}"]:.1f}' for name in SUBSETS),
   }
@@ -143,13 +162,13 @@ def truth(fields) -> str:
   return 'related' if fields['related'] else 'unrelated'
 
 
-def draw(rows):
-  """z of every pair by table, and its published p-value."""
+def draw(rows, num_sequences):
+  """z of every pair by table, its published p-value, and tau over dimensions."""
   groups = grouped(rows, 'group', 'related')
   jitter = np.random.default_rng(0)
   with plotting.style():
-    figure = plotting.figure(8, 3.2)
-    left, right = figure.subplots(1, 2)
+    figure = plotting.figure(11, 3.2)
+    left, right, histogram = figure.subplots(1, 3)
     for i, (fields, own) in enumerate(groups):
       x = i + jitter.uniform(-0.2, 0.2, len(own))
       look = dict(markersize=4, alpha=0.7, color=plotting.COLORS[1 if fields['related'] else 0])
@@ -165,7 +184,26 @@ def draw(rows):
     for ax in (left, right):
       ax.set_xticks(range(len(groups)), [f'{fields["group"]}\n{truth(fields)}'
                                          for fields, _ in groups])
+    draw_tau(histogram, rows, num_sequences)
   return figure
+
+
+def draw_tau(ax, rows, num_sequences):
+  """Fig 13: tau over the published test's dimensions, of an initialization and trained networks."""
+  taus = {}
+  for group, label in (('b', 'its own descendant'), ('c', "another's")):
+    # Of every descendant the last checkpoint on the first text.
+    last = {row['base']: row for row in rows
+            if row['group'] == group and '/python/' not in row['suspect']}
+    taus[label] = np.concatenate([row['published_tau'] for row in last.values()])
+  edges = np.linspace(min(map(np.min, taus.values())), max(map(np.max, taus.values())), 41)
+  for color, (label, tau) in zip(plotting.COLORS[1::-1], taus.items(), strict=True):
+    ax.hist(tau, edges, density=True, color=color, alpha=0.6, label=label)
+  density = scipy.stats.norm(scale=published.tau_std(num_sequences)).pdf(edges)
+  plotting.theory(ax, edges, density, 'independent answers')
+  ax.set(xlabel="Kendall's tau of a dimension", ylabel='density',
+         title='an initialization and a trained network')
+  ax.legend()
 
 
 if __name__ == '__main__':

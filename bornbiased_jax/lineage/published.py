@@ -114,10 +114,20 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
     # scipy warns of equal tau, which a network has with itself.
     warnings.simplefilter('ignore', RuntimeWarning)
     p_value, p_value_u = np.mean([p_values(noise_tau) for noise_tau in null], axis=0)
-  z = tau_S.mean() / math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)) / len(tau_S))
+  z = tau_S.mean() / tau_std(n) * math.sqrt(len(tau_S))
   p_value_z = min(1.0, 2 * scipy.stats.norm.sf(z))
   return PublishedResult(float(p_value), float(p_value_u), float(z), float(p_value_z),
                          float(tau_S.mean()), tau_S, dimensions_S)
+
+
+def tau_std(n: int) -> float:
+  """Standard deviation of Kendall's tau of n pairs of independent numbers without ties.
+
+  Example:
+    >>> tau_std(2)  # tau is 1 or -1.
+    1.0
+  """
+  return math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
 
 
 def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset: str = 'coset',

@@ -50,13 +50,15 @@ TEXTS = {
     'wikitext': 'the test part of WikiText-2',
 }
 _NANO = {'config': 'nano_gpt2', 'lengths': '64'}
-STUDY = Run('training_study', dict(smoke=1, laptop=90, paper=7000),
-            texts={name: name for name in TEXTS if name != 'wikitext'},
-            needs=('english', 'english_valid', 'python', 'python_valid'))
-_STUDY_512 = STUDY._replace(minutes=dict(laptop=30), name='training_study_512',
-                            flags={'batch_size': '8', 'length': '64'})
+_STUDY_TEXTS = dict(texts={name: name for name in TEXTS if name != 'wikitext'},
+                    needs=('english', 'english_valid', 'python', 'python_valid'))
+STUDY = Run('training_study', dict(smoke=1, laptop=35, paper=7000), **_STUDY_TEXTS)
+GPT2_STUDY = Run('training_study', dict(laptop=10), {
+    'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS)
+QWEN2_STUDY = Run('training_study', dict(laptop=17), {
+    'config': 'tiny_qwen2', 'seeds': '42-45'}, 'training_study_qwen2', **_STUDY_TEXTS)
 _OF_STUDY = {'study': STUDY.folder}
-_OF_STUDY_512 = {'study': _STUDY_512.folder}
+
 
 ITEMS = (
     Item(('fig1', 'table1'), 'A random network has a favourite token',
@@ -116,31 +118,35 @@ ITEMS = (
           Run('scaling', dict(smoke=1.5, laptop=20, paper=40)))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
-         'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.', (STUDY,)),
+         'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',
+         (STUDY, GPT2_STUDY, QWEN2_STUDY)),
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',
-         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY),)),
+         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY),
+          Run('persistence', dict(laptop=2), name='persistence_gpt2',
+              reads={'study': GPT2_STUDY.folder}))),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
          'SeedPrint finds descendants',
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
          (Run('seedprint_tables', dict(smoke=0.3, laptop=5, paper=20), reads=_OF_STUDY),
+          Run('seedprint_tables', dict(laptop=5), {'probe': 'gaussian'},
+              'seedprint_tables_gaussian', reads=_OF_STUDY),
+          Run('seedprint_tables', dict(laptop=3), {'seeds': '42-45'}, 'seedprint_tables_qwen2',
+              reads={'study': QWEN2_STUDY.folder}),
           Run('calibrate', dict(smoke=0.5, laptop=45, paper=30),
               reads={'runs': f'{STUDY.folder}/english'}))),
     Item(('table5', 'table6', 'table8', 'table12'), 'The other fingerprints miss descendants',
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (_STUDY_512,
-          Run('baselines', dict(smoke=0.5), reads=_OF_STUDY),
-          Run('baselines', dict(laptop=12), reads=_OF_STUDY_512),
-          Run('baselines', dict(paper=30), reads=_OF_STUDY))),
+         (Run('baselines', dict(smoke=0.5, laptop=12, paper=30), reads=_OF_STUDY),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY),
-          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY_512))),
+          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY))),
     Item(('adversary',), 'What an adversary can do',
          'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
          (Run('adversary', dict(smoke=1, laptop=20, paper=60)),)),

@@ -1,15 +1,19 @@
 """Stored results as text: what a template says in place of numbers.
 
 {{ measured('seed_sweep').row(length=64) | plus_minus('top1_frequency', '.1%') }} becomes
-4.8 ± 0.5 %. A number's format is that of Python's format(); one that ends with % makes a percentage.
+4.8 ± 0.5 %. Formats are those of Python's format(); one that ends with % makes a percentage.
 """
 
 from collections.abc import Iterable
 import json
 import math
 from pathlib import Path
+import statistics
 
 import jinja2
+import scipy
+
+from .results import ci95
 
 
 class Stored:
@@ -48,23 +52,27 @@ def _with_fields(rows, fields):
 def number(value: float, spec: str = '') -> str:
   """A number as README has it.
 
-  >>> number(0.0478, '.1%'), number(-1234.5, ',.0f'), number(0.5, '+.2f')
-  ('4.8 %', '−1,234', '+0.50')
+  >>> number(0.0478, '.1%'), number(-1234.5, ',.0f'), number(0.5, '+.2f'), number(-2e-6, '.1e')
+  ('4.8 %', '−1,234', '+0.50', '−2.0e-6')
   """
   if spec.endswith('%'):
     return f'{number(100 * value, f"{spec[:-1]}f")} %'
-  return format(value, spec).replace('-', '−')
+  mantissa, e, exponent = format(value, spec).partition('e')
+  return mantissa.replace('-', '−') + (f'e{int(exponent)}' if e else '')
 
 
-def plus_minus(row: dict, name: str, spec: str) -> str:
+def plus_minus(row: dict, name: str, spec: str, half: str | None = None) -> str:
   """Mean ± half-width of the 95 % interval, of fields as `results.mean_ci95` makes them.
+
+  Args:
+    half: another field, whose value comes after ±.
 
   >>> plus_minus({'share': 0.0478, 'share_ci95': 0.0049}, 'share', '.1%')
   '4.8 ± 0.5 %'
   """
   unit = ' %' if spec.endswith('%') else ''
   mean, half = (number(value, spec).removesuffix(' %')
-                for value in (row[name], row[f'{name}_ci95']))
+                for value in (row[name], row[half or f'{name}_ci95']))
   return f'{mean} ± {half.lstrip("+")}{unit}'
 
 
@@ -101,6 +109,69 @@ def each(values: Iterable[float], spec: str) -> str:
   return ', '.join([text.removesuffix(' %') for text in texts[:-1]] + texts[-1:])
 
 
+def cells(values: Iterable[float], spec: str) -> str:
+  """All values, each in a cell of a table's row.
+
+  >>> cells([0.318, 0.494], '.2f')
+  '0.32 | 0.49'
+  """
+  return ' | '.join(number(value, spec) for value in values)
+
+
+def gather(rows: Iterable[dict], *path) -> list:
+  """All values at a path of names and positions. A list of names on the path stands for each.
+
+  Values that are lists are joined, and nulls are left out.
+
+  >>> gather([{'z': {'units': [0.5, None], 'values': [1.5]}}], 'z', ['units', 'values'])
+  [0.5, 1.5]
+  """
+  found = list(rows)
+  for part in path:
+    names = part if isinstance(part, list) else [part]
+    found = [value[name] for value in found for name in names]
+  return [one for value in found for one in (value if isinstance(value, list) else [value])
+          if one is not None]
+
+
+def minus(values: Iterable[float], others: Iterable[float]) -> list[float]:
+  """Differences of values that belong together, such as those of one seed.
+
+  >>> minus([3, 2], [1, 2])
+  [2, 0]
+  """
+  return [value - other for value, other in zip(values, others, strict=True)]
+
+
+def summarize(values: list[float]) -> dict[str, float]:
+  """`mean`, `mean_ci95` and `std` of values, one per network.
+
+  >>> plus_minus(summarize([0.1, 0.2, 0.3]), 'mean', '.2f')
+  '0.20 ± 0.25'
+  """
+  return {'mean': statistics.fmean(values), 'mean_ci95': ci95(values),
+          'std': statistics.pstdev(values)}
+
+
+def share(part: float, whole: int) -> dict:
+  """The `share` of networks of which something holds, and its exact binomial interval.
+
+  >>> interval(share(0.66, 100), 'share', '.0%')
+  '66 % (56–75 %)'
+  """
+  test = scipy.stats.binomtest(round(part * whole), whole)
+  return {'share': part, 'share_ci95': list(test.proportion_ci())}
+
+
+def largest(rows: Iterable[dict], name: str) -> dict:
+  """The row whose field is farthest from zero.
+
+  >>> largest([{'gap': 0.1}, {'gap': -0.2}], 'gap')
+  {'gap': -0.2}
+  """
+  return max(rows, key=lambda row: abs(row[name]))
+
+
 def render(template: Path, measured: Path) -> str:
   """The text that a template makes from a folder of stored results.
 
@@ -116,5 +187,7 @@ def render(template: Path, measured: Path) -> str:
   made = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
                             trim_blocks=True, lstrip_blocks=True)
   made.filters.update(number=number, plus_minus=plus_minus, interval=interval, between=between,
-                      each=each)
-  return made.from_string(template.read_text()).render(measured=stored, log10=math.log10)
+                      each=each, cells=cells, gather=gather, minus=minus, summarize=summarize,
+                      share=share, largest=largest)
+  return made.from_string(template.read_text()).render(measured=stored, log10=math.log10,
+                                                       exp=math.exp)
