@@ -14,7 +14,7 @@ by a p-value of at most 0.01. That is the p-value of the method itself or, if it
 of the score among the scores of the base with --references fresh networks. For trained networks
 that rank is not a level, because they are more alike than random ones. Table 4d shows by how much,
 and experiments.robustness compares methods at one rate. experiments/README.md says what each method
-compares.
+compares. REEF reads passages of a text.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """
@@ -32,7 +32,7 @@ from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks
+from .shared import command_line, networks, training_settings
 from .shared.command_line import Setting
 from .shared.parsing import whole
 from .shared.results import Results, grouped
@@ -48,13 +48,18 @@ SETTINGS = networks.SETTINGS | {
     'references': Setting(whole,
                           'fresh random networks, among whose scores those of a method without a '
                           'p-value are ranked; a p-value of 0.01 needs 99'),
+    'statements': Setting(str, 'text whose passages REEF reads, in a form that pretrain takes'),
+    'statement_length': Setting(whole, 'tokens of each of these 200 passages'),
+    'tokenizer': training_settings.SETTINGS['tokenizer'],
 }
 _LAPTOP = dict(
     study=None, seeds=list(range(42, 52)),
     methods=[name for name in METHODS if name != 'SeedPrint logits'], references=99,
-    num_sequences=1000, length=32, probe_seed=0)
+    statements='tinyshakespeare', statement_length=64, tokenizer='bytes', num_sequences=1000,
+    length=32, probe_seed=0)
 SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[42, 43], num_sequences=300, length=4, references=3),
+    'smoke': _LAPTOP | dict(seeds=[42, 43], num_sequences=300, length=4, references=3,
+                            statement_length=8),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(seeds=[42, 123, 1000, 2000], num_sequences=10_000, length=1024),
 }
@@ -62,11 +67,14 @@ SCALES = {
 
 def main(settings, output_dir):
   todo = pairs(settings)
-  networks.check_sequences(settings, load_config(todo[0][2]))
+  config = load_config(todo[0][2])
+  networks.check_sequences(settings, config)
+  statements = networks.passages(settings.statements, settings.tokenizer,
+                                 settings.statement_length, config)
   results = Results(output_dir, 'baselines', settings)
   done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
-  take = functools.cache(lambda name: networks.subject(*lineage.load(name), settings))
-  fresh = functools.cache(lambda config: fresh_networks(config, settings))
+  take = functools.cache(lambda name: networks.subject(*lineage.load(name), settings, statements))
+  fresh = functools.cache(lambda config: fresh_networks(config, settings, statements))
   null = functools.cache(lambda method, base: methods.reference_scores(
       method, take(base), fresh(take(base).config)))
   for table, related, base, suspect in tqdm(todo, desc='pairs', unit='pair'):
@@ -99,9 +107,10 @@ def halfway(steps: list[int]) -> int:
   return min(steps, key=lambda step: abs(step - steps[-1] / 2))
 
 
-def fresh_networks(config, settings) -> list[Subject]:
+def fresh_networks(config, settings, statements) -> list[Subject]:
   seeds = (methods.FIRST_REFERENCE + i for i in range(settings.references))
-  return [networks.subject(config, init_params(config, seed), settings) for seed in seeds]
+  return [networks.subject(config, init_params(config, seed), settings, statements)
+          for seed in seeds]
 
 
 def judge(method, score, null) -> dict:

@@ -99,7 +99,7 @@ def _spreads(config, length, probe):
   derivatives = lambda within: jax.value_and_grad(
       functools.partial(last, within=within), argnums=(0, 1))(*silence)
   # First fluctuations of the products between sequences alone, then of those within as well.
-  (cosine, _), (at_start_2TT, at_2LSTT) = jax.vmap(derivatives)(jnp.array([0.0, 1.0]))
+  (cosine, _), (at_start_2TT, at_2LSTT) = lax.map(derivatives, jnp.array([0.0, 1.0]))
   own = lambda kernels: kernels[0] - kernels[1]
   # Those of a pair of inputs, and those that all inputs have in common.
   apart = (_carried(at_start_2TT[0], own(start), own(start)) / config.width
@@ -134,6 +134,8 @@ def _cosines(config, start, start_noise_TT, noise_LSTT, within=0.0):
   Those between sequences get all of them, those within a sequence the factor `within`.
   """
 
+  # Derivatives need what the blocks compute: of one block at a time, not of all.
+  @functools.partial(jax.checkpoint, prevent_cse=False)
   def block(kernels, noise_STT):
     for sublayer, noise_TT in zip(birth.sublayers(config), noise_STT, strict=True):
       within_TT, between_TT = sublayer(kernels)

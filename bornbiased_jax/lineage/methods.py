@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.ensemble import in_batches
@@ -57,6 +58,8 @@ class Subject:
     params: the parameters.
     probe: a probe of random tokens. Methods that need another probe take its
       number of sequences, length and seed.
+    statements: token ids [n, T] of text, which REEF compares states of. None means the first 200
+      sequences of the probe.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
@@ -69,6 +72,7 @@ class Subject:
   config: ModelConfig
   params: dict
   probe: Probe
+  statements: np.ndarray | None = None
 
   @functools.cached_property
   def dossier(self) -> Dossier:
@@ -90,11 +94,14 @@ class Subject:
 
   @functools.cached_property
   def states(self) -> np.ndarray:
-    """Last-token states [n, D] of a middle layer, for REEF; its statements are random tokens."""
-    layer = max(0, round(STATES_DEPTH * self.config.num_layers) - 1)
-    states_of = functools.partial(_states, fingerprints.exact(self.config), self.probe, layer,
-                                  self.params)
-    return in_batches(states_of, NUM_STATEMENTS, self.probe.length)
+    """Last-token states [n, D] of a middle layer, for REEF."""
+    config = fingerprints.exact(self.config)
+    tokens_NT = self.statements
+    if tokens_NT is None:
+      tokens_NT = np.asarray(self.probe.inputs(config, jnp.arange(NUM_STATEMENTS)))
+    layer = max(0, round(STATES_DEPTH * config.num_layers) - 1)
+    states_of = functools.partial(_states, config, layer, self.params)
+    return in_batches(lambda index_B: states_of(tokens_NT[index_B]), *tokens_NT.shape)
 
   @property
   def pair(self) -> tuple[ModelConfig, dict]:
@@ -102,11 +109,10 @@ class Subject:
     return self.config, self.params
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _states(config, probe, layer, params, index_B):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _states(config, layer, params, tokens_BT):
   with jax.default_matmul_precision('highest'):
-    inputs = probe.inputs(config, index_B)
-    return read(config, params, inputs, ('residual_last',))['residual_last'][layer]
+    return read(config, params, tokens_BT, ('residual_last',))['residual_last'][layer]
 
 
 def _of_same_tokens(

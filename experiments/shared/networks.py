@@ -3,13 +3,15 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
-from bornbiased_jax.lineage.methods import Score, Subject
+from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.storage import checkpoint
 
@@ -97,10 +99,34 @@ def with_others(seeds: list[int]) -> list[tuple[int, int]]:
   return list(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
 
 
-def subject(config: ModelConfig, params: dict, settings: SimpleNamespace) -> Subject:
+def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.ndarray:
+  """NUM_STATEMENTS passages of `length` tokens, spread evenly over a text.
+
+  Raises:
+    InputError: the text is too short, it or its tokenizer cannot be read, or its tokens are not
+      those of the networks with this configuration.
+  """
+  if length > config.length:
+    raise InputError(f'--statement_length: {length} exceeds the {config.length} positions of the '
+                     'networks')
+  loaded = flagged('tokenizer', tokenizers.load, tokenizer)
+  if loaded.vocab_size > config.vocab_size:
+    raise InputError(f'--tokenizer: {tokenizer} has {loaded.vocab_size} token ids, the networks '
+                     f'{config.vocab_size}')
+  tokens = flagged('statements', corpus.load, text, loaded).tokens
+  num_windows = len(tokens) // length
+  if num_windows < NUM_STATEMENTS:
+    raise InputError(f'--statements: {text} has {num_windows} passages of {length} tokens; at '
+                     f'least {NUM_STATEMENTS} are needed')
+  chosen = np.linspace(0, num_windows - 1, NUM_STATEMENTS).astype(int)
+  return np.stack([tokens[i * length:(i + 1) * length] for i in chosen]).astype(np.int32)
+
+
+def subject(config: ModelConfig, params: dict, settings: SimpleNamespace,
+            statements: np.ndarray | None = None) -> Subject:
   """A network as the methods of `METHODS` take it."""
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
-  return Subject(config, params, probe)
+  return Subject(config, params, probe, statements)
 
 
 def compare(method: str, base: Subject, suspect: Subject) -> Score:

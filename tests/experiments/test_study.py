@@ -26,7 +26,7 @@ from experiments import (
   seedprint_tables,
   training_study,
 )
-from experiments.shared import runs, unrelated_pairs
+from experiments.shared import networks, runs, unrelated_pairs
 from experiments.shared.command_line import resolve
 import tiny_runs
 
@@ -70,6 +70,23 @@ def test_seeds_that_a_folder_lacks_are_named_before_training(study, tmp_path, mo
   with pytest.raises(InputError, match=message):
     pretrain.main(settings, tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
+
+
+def test_passages_are_spread_over_a_text(tmp_path):
+  config = configs.get('tiny_llama2', vocab_size=257)
+  text = str(tmp_path / 'text.txt')
+  (tmp_path / 'text.txt').write_text('\n'.join(f'{i:07}' for i in range(400)) + '\n')
+  read = networks.passages(text, 'bytes', 8, config)
+  assert read.shape == (200, 8) and len({tuple(row) for row in read}) == 200
+  assert [bytes(map(int, row)).decode() for row in read[[0, -1]]] == ['0000000\n', '0000399\n']
+  for message, *arguments in (
+      ('has 100 passages of 32 tokens; at least 200', text, 'bytes', 32, config),
+      ('--statement_length: 9999 exceeds', text, 'bytes', 9999, config),
+      ('--tokenizer: bytes has 257 token ids, the networks 9', text, 'bytes', 8,
+       configs.get('tiny_llama2', vocab_size=9)),
+      ('--statements: .*nowhere', 'nowhere', 'bytes', 8, config)):
+    with pytest.raises(InputError, match=message):
+      networks.passages(*arguments)
 
 
 def test_the_study_leaves_checkpoints_of_known_lineage(study):

@@ -9,6 +9,7 @@ from scipy import stats
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import methods
+from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED, LLAMA
 
@@ -37,6 +38,18 @@ def test_every_method_tells_a_network_from_another(method, subjects):
   itself, unrelated = (methods.METHODS[method].score(base, suspect) for suspect in (base, other))
   assert itself.score > unrelated.score
   assert methods.published_verdict(method, itself)
+
+
+def test_reef_reads_statements():
+  """States are those of the last token of each statement, in the layer that REEF reads."""
+  config, params = LLAMA, init_params(LLAMA, 1)
+  statements = np.random.default_rng(0).integers(0, config.vocab_size, (7, 5)).astype(np.int32)
+  subject = methods.Subject(config, params, Probe('tokens', 200, 4), statements)
+  out = transformer.read(config, params, statements, ('residual',))['residual']
+  layer = max(0, round(18 / 32 * config.num_layers) - 1)
+  np.testing.assert_allclose(subject.states, out[layer, :, -1], rtol=1e-4, atol=1e-6)
+  of_probe = dataclasses.replace(subject, statements=None)
+  assert of_probe.states.shape == (200, config.width)
 
 
 def test_p_values_and_z_scores_are_judged_at_one_percent():
