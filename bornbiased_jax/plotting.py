@@ -20,6 +20,9 @@ from bornbiased_jax.files import write_atomically
 
 # The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+# The look of a curve with a point per layer, and of one that lies on it.
+DOTS: Any = dict(marker='o', markersize=3)
+OPEN: Any = dict(marker='s', markersize=6, markerfacecolor='none', linestyle=':')
 
 _STYLE: Any = {
     'axes.prop_cycle': cycler(color=COLORS),

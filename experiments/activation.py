@@ -141,8 +141,9 @@ def draw(rows, settings):
     for fields, group in grouped(rows, 'block', 'activation'):
       if fields['block'] == 'standard' or 'density' not in group[0]:
         ax = standard if fields['block'] == 'standard' else mlp0
-        name = fields['activation']
-        draw_layers(ax, f'{name}, large inputs' if fields['block'] == SATURATED else name, group)
+        is_large = fields['block'] == SATURATED
+        label = f'{fields["activation"]}, large inputs' if is_large else fields['activation']
+        draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
     expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
     plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
     mlp0.set_title(f'MLP0, width {settings.width}')
@@ -153,9 +154,9 @@ def draw(rows, settings):
   return figure
 
 
-def draw_layers(ax, activation, rows):
+def draw_layers(ax, rows, **look):
   cosine = np.array([[0, *row['layer_cosine']] for row in rows])
-  plotting.band(ax, np.arange(cosine.shape[1]), cosine, marker='o', markersize=3, label=activation)
+  plotting.band(ax, np.arange(cosine.shape[1]), cosine, **look)
   ax.set(xlabel='layer', ylabel='cosine of two inputs', ylim=(-0.05, 1))
   ax.xaxis.get_major_locator().set_params(integer=True)
 

@@ -185,8 +185,10 @@ def draw(rows, settings):
     for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
       label = f'{fields["block"]}, T = {fields["length"]}'
       cosine = np.array([row['measured'] for row in group])
-      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, marker='o', markersize=3,
-                    color=color, label=label)
+      # What is alone lies on Attn0, and both are to be seen.
+      look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
+      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, color=color, label=label,
+                    **look)
       if fields['length'] == max(settings.lengths):
         draw_positions(position_ax, ratio_ax, fields['block'], group, color)
     draw_theory(depth_ax, position_ax, settings)

@@ -218,9 +218,15 @@ def mean_and_theory(values: list[float], theory: float | None) -> dict[str, floa
 
 
 def with_error(row: dict, spec: str) -> str:
-  """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`)."""
+  """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`).
+
+  An error that would be rounded to 0 is written with one digit, as 2e-05.
+  """
   error = row['standard_error']
-  return f'{row["measured"]:{spec}} ± {"–" if math.isnan(error) else format(error, spec)} (s.e.)'
+  text = '–' if math.isnan(error) else format(error, spec)
+  if error > 0 and float(text) == 0:
+    text = f'{error:.0e}'
+  return f'{row["measured"]:{spec}} ± {text} (s.e.)'
 
 
 def plus_minus(row: dict, name: str, spec: str) -> str:

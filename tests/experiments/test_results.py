@@ -193,6 +193,7 @@ def test_a_mean_beside_theory():
   assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.0), 'theory': None}
   assert results.with_error(compared, '.2f') == '2.00 ± 1.00 (s.e.)'
   assert results.with_error(results.mean_and_theory([1.0], 0.5), '.1f') == '1.0 ± – (s.e.)'
+  assert results.with_error(compared | {'standard_error': 2e-5}, '.2f') == '2.00 ± 2e-05 (s.e.)'
 
 
 def test_groups_and_table():
