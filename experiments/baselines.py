@@ -4,7 +4,7 @@
 
 Reads the checkpoints of experiments.training_study. Every method compares
   8   each initialization with what was trained from it (related),
-  5   each trained network with its continuation on Python (related),
+  5   each trained network with its continuation on another text (related),
   6   each network in the middle of training with itself at the end (related),
   4a  initializations of different seeds (unrelated),
   4d  trained networks of different seeds, same data and order (unrelated).
@@ -41,7 +41,7 @@ LEVEL = 0.01
 COLUMNS = 4
 CAPTION = (
     'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
-    '8: initialization and trained; 5: trained and continued on Python; '
+    '8: initialization and trained; 5: trained and continued on another text; '
     '6: in the middle of training and at its end; 4a: two initializations; 4d: two trained')
 
 SETTINGS = networks.SETTINGS | {
@@ -93,10 +93,9 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   """(table, whether related, base, suspect)."""
   runs = {seed: networks.run_of(settings, 'english', seed) for seed in settings.seeds}
   middle = {seed: halfway(checkpoint.steps(run)) for seed, run in runs.items()}
-  python = {seed: networks.run_of(settings, 'python', seed) for seed in settings.seeds}
   found = [('8', True, f'{run}@0', str(run)) for run in runs.values()]
-  found += [('5', True, str(runs[seed]), str(run)) for seed, run in python.items()
-            if checkpoint.steps(run)]
+  found += [('5', True, str(runs[seed]), str(run))
+            for (_, seed), run in networks.continued(settings).items()]
   found += [('6', True, f'{run}@{middle[seed]}', str(run)) for seed, run in runs.items()]
   for a, b in itertools.combinations(runs.values(), 2):
     found += [('4a', False, f'{a}@0', f'{b}@0'), ('4d', False, str(a), str(b))]

@@ -30,7 +30,6 @@ from .shared.command_line import Setting
 from .shared.parsing import optional, whole
 from .shared.results import Results
 
-PHASES = ('english', 'python')
 SETTINGS = networks.SETTINGS | {
     'top_k': Setting(optional(whole),
                      'dimensions to which networks contract most; if not given, the k of the '
@@ -46,8 +45,10 @@ SCALES = {
 
 def main(settings, output_dir):
   pairs = networks.with_others(settings.seeds)
-  runs = {seed: {phase: networks.run_of(settings, phase, seed) for phase in PHASES}
+  runs = {seed: {'english': networks.run_of(settings, 'english', seed)}
           for seed in settings.seeds}
+  for (text, seed), run in networks.continued(settings).items():
+    runs[seed][text] = run
   check(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
   results = Results(output_dir, 'persistence', settings)
   probe = networks.probe_of(settings)
@@ -101,7 +102,7 @@ def display(row):
 
 
 def draw(rows, settings):
-  """Left: tau by step, English then Python. Right: ranked shares of the largest dimension."""
+  """Left: tau by step, on all texts. Right: ranked shares of the largest dimension."""
   with plotting.style():
     figure = plotting.figure(9, 3.3)
     curve, histogram = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -6,10 +6,11 @@ The published p-values stand beside the calibrated z.
 
 Reads the checkpoints of experiments.training_study and compares
   a  initializations of different seeds (unrelated),
-  b  each initialization with its own trained network and with that continued on Python (related),
+  b  each initialization with its own trained network, also if it went on with another text
+     (related),
   c  each initialization with the trained network of another seed (unrelated),
-  d  trained networks of different seeds (unrelated), also if one or both were continued on Python,
-     and a network with its continuation (related),
+  d  trained networks of different seeds (unrelated), also if one or both went on with another text,
+     and networks that went on from one (related),
 and, for the ablation, tests on the lowest k, highest k, k random and all dimensions.
 
 A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or is unrelated and
@@ -85,17 +86,18 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   runs = {seed: networks.run_of(settings, 'english', seed) for seed in seeds}
   initial = {seed: f'{run}@0' for seed, run in runs.items()}
   trained = {seed: str(run) for seed, run in runs.items()}
-  continued = {seed: str(run) for seed in seeds
-               if checkpoint.steps(run := networks.run_of(settings, 'python', seed))}
+  continued = {key: str(run) for key, run in networks.continued(settings).items()}
   found = [('a', False, initial[a], initial[b]) for a, b in others]
   found += [('b', True, initial[a], f'{runs[a]}@{step}')
             for a in seeds for step in checkpoint.steps(runs[a])[1:]]
-  found += [('b', True, initial[a], continued[a]) for a in continued]
+  found += [('b', True, initial[seed], run) for (_, seed), run in continued.items()]
   found += [('c', False, initial[a], trained[b]) for a, b in others]
   found += [('d', False, trained[a], trained[b]) for i, a in enumerate(seeds) for b in seeds[:i]]
-  found += [('d', False, continued[a], trained[b]) for a, b in others if a in continued]
-  found += [('d', False, *both) for both in itertools.combinations(continued.values(), 2)]
-  return found + [('d', True, trained[a], continued[a]) for a in continued]
+  found += [('d', False, run, trained[b]) for a, b in others
+            for (_, seed), run in continued.items() if seed == a]
+  found += [('d', one[1] == other[1], continued[one], continued[other])
+            for one, other in itertools.combinations(continued, 2)]
+  return found + [('d', True, trained[seed], run) for (_, seed), run in continued.items()]
 
 
 def compare(base, suspect, null) -> dict:
@@ -194,7 +196,7 @@ def draw_tau(ax, rows, num_sequences):
   for group, label in (('b', 'its own descendant'), ('c', "another's")):
     # Of every descendant the last checkpoint on the first text.
     last = {row['base']: row for row in rows
-            if row['group'] == group and '/python/' not in row['suspect']}
+            if row['group'] == group and '/english/' in row['suspect']}
     taus[label] = np.concatenate([row['published_tau'] for row in last.values()])
   edges = np.linspace(min(map(np.min, taus.values())), max(map(np.max, taus.values())), 41)
   for color, (label, tau) in zip(plotting.COLORS[1::-1], taus.items(), strict=True):

@@ -47,16 +47,21 @@ class Item(NamedTuple):
 TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
     'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on',
+    'stories': 'another text to go on with, such as TinyStories',
     'wikitext': 'the test part of WikiText-2',
 }
 _NANO = {'config': 'nano_gpt2', 'lengths': '64'}
-_STUDY_TEXTS = dict(texts={name: name for name in TEXTS if name != 'wikitext'},
+_STUDY_TEXTS = dict(texts={name: name for name in list(TEXTS)[:4]},
                     needs=('english', 'english_valid', 'python', 'python_valid'))
 STUDY = Run('training_study', dict(smoke=1, laptop=35, paper=7000), **_STUDY_TEXTS)
 GPT2_STUDY = Run('training_study', dict(laptop=10), {
     'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS)
 QWEN2_STUDY = Run('training_study', dict(laptop=17), {
     'config': 'tiny_qwen2', 'seeds': '42-45'}, 'training_study_qwen2', **_STUDY_TEXTS)
+_STORIES = Run('pretrain', dict(laptop=4), {
+    'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
+    f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'}, {'data': 'stories'},
+    ('stories',))
 _OF_STUDY = {'study': STUDY.folder}
 
 
@@ -119,7 +124,7 @@ ITEMS = (
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
          'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',
-         (STUDY, GPT2_STUDY, QWEN2_STUDY)),
+         (STUDY, _STORIES, GPT2_STUDY, QWEN2_STUDY)),
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',

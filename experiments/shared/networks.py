@@ -82,7 +82,7 @@ def check_sequences(settings: SimpleNamespace, config: ModelConfig) -> None:
 def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
   """The run of a seed in the study.
 
-  The one on 'english' must be there. The one on 'python' need not, because only
+  The one on 'english' must be there. Those on other texts need not, because only
   some networks are continued.
   """
   run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
@@ -90,6 +90,17 @@ def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
     raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of '
                      'experiments.training_study, or other --seeds')
   return run
+
+
+def continued(settings: SimpleNamespace) -> dict[tuple[str, int], Path]:
+  """The runs that went on from those on English, by text and seed.
+
+  A text is a folder of the study: 'python', and what `pretrain --init_from` wrote beside it.
+  """
+  texts = sorted(path.name for path in Path(settings.study).expanduser().iterdir()
+                 if path.name != 'english')
+  runs = {(text, seed): run_of(settings, text, seed) for text in texts for seed in settings.seeds}
+  return {key: run for key, run in runs.items() if checkpoint.steps(run)}
 
 
 def with_others(seeds: list[int]) -> list[tuple[int, int]]:

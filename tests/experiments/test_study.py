@@ -141,6 +141,28 @@ def test_the_studys_pairs_are_judged(study, tmp_path):
   assert all(row['z'] > 10 for row in results['rows'] if row['related'])
 
 
+def test_networks_that_went_on_with_several_texts_are_paired(tmp_path):
+  steps_of = {'english/seed_1': (0, 5), 'english/seed_2': (0, 5), 'python/seed_1': (0, 3),
+              'stories/seed_1': (0, 3), 'stories/seed_2': (0, 3), 'corpora/english': ()}
+  for run, steps in steps_of.items():
+    for step in steps or ('',):
+      (tmp_path / run / str(step)).mkdir(parents=True, exist_ok=True)
+  found = seedprint_tables.pairs(SimpleNamespace(study=str(tmp_path), seeds=[1, 2]))
+  short = lambda name: name.removeprefix(f'{tmp_path}/').replace('/seed_', '')
+  last = [(related, short(a), short(b)) for group, related, a, b in found if group == 'd']
+  assert last == [
+      (False, 'english2', 'english1'),
+      (False, 'python1', 'english2'), (False, 'stories1', 'english2'),
+      (False, 'stories2', 'english1'),
+      (True, 'python1', 'stories1'), (False, 'python1', 'stories2'),
+      (False, 'stories1', 'stories2'),
+      (True, 'english1', 'python1'), (True, 'english1', 'stories1'), (True, 'english2', 'stories2')]
+  from_init = [(short(a), short(b)) for group, _, a, b in found if group == 'b']
+  assert from_init == [('english1@0', 'english1@5'), ('english2@0', 'english2@5'),
+                       ('english1@0', 'python1'), ('english1@0', 'stories1'),
+                       ('english2@0', 'stories2')]
+
+
 def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   results = read_study(baselines, study, tmp_path)
   # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger.
