@@ -162,7 +162,7 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
   Raises:
     InputError: as `at_birth` and `preference`.
 
-  Beyond 256 tokens the similarity is that of the limit, as `finite_width` has it.
+  The similarity is that of `finite_width`: beyond 1,300 tokens it is that of the limit.
 
   Cost: that of `finite_width` and of `preference`.
 

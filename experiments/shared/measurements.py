@@ -70,7 +70,7 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
 def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
   """What theory says of the cosine of sequences after each layer, [L], in the cell `fields`.
 
-  It includes finite width up to 256 tokens.
+  It includes finite width up to 1,300 tokens.
   """
   return np.asarray(_finite_width(_config(fields), settings.probe).inter_cosine_L)
 
