@@ -51,6 +51,7 @@ TEXTS = {
     'wikitext': 'the test part of WikiText-2',
 }
 _NANO = {'config': 'nano_gpt2', 'lengths': '64'}
+_OWN = {'embedding_seed': 'none'}
 _STUDY_TEXTS = dict(texts={name: name for name in list(TEXTS)[:4]},
                     needs=('english', 'english_valid', 'python', 'python_valid'))
 STUDY = Run('training_study', dict(smoke=1, laptop=35, paper=7000), **_STUDY_TEXTS)
@@ -72,8 +73,7 @@ ITEMS = (
          'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
          (Run('seed_sweep', dict(smoke=0.5, laptop=3, paper=12)),
-          Run('seed_sweep', dict(laptop=3), {'embedding_seed': 'none'},
-              'seed_sweep_own_embeddings'),
+          Run('seed_sweep', dict(laptop=3), _OWN, 'seed_sweep_own_embeddings'),
           Run('seed_sweep', dict(laptop=10), {'lengths': '256'}, 'seed_sweep_T256'),
           Run('seed_sweep', dict(laptop=75, paper=2),
               _NANO | {'seeds': '42-46', 'num_sequences': '10000'}, 'seed_sweep_nano_gpt2_T64'),
@@ -87,18 +87,18 @@ ITEMS = (
          'our copy.',
          (Run('contraction', dict(smoke=0.7, laptop=5, paper=10)),
           Run('contraction', dict(laptop=4), _NANO | {
-              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500'},
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500'} | _OWN,
               'contraction_nano_T64'),
           Run('contraction', dict(laptop=6), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
-              'lengths': '1024'}, 'contraction_nano_T1024'))),
+              'lengths': '1024'} | _OWN, 'contraction_nano_T1024'))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
          (Run('ablation', dict(smoke=0.7, laptop=3, paper=5)),
           Run('ablation', dict(laptop=5), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
-              'lengths': '64'}, 'ablation_nano'))),
+              'lengths': '64'} | _OWN, 'ablation_nano'))),
     Item(('fig4', 'fig5', 'fig6'), 'The activation decides whether an MLP contracts',
          'ReLU makes independent inputs alike, as Proposition 2 says; tanh does not. GELU does so '
          'at the scale that LayerNorm gives its input.',
