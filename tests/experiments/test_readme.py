@@ -1,7 +1,6 @@
-"""experiments/README.md says what is stored, and notices a digit that is not."""
+"""Both READMEs say what is stored, and notice a digit that is not."""
 
 import json
-from pathlib import Path
 import shutil
 import subprocess
 import sys
@@ -12,9 +11,10 @@ from experiments import readme
 from experiments.shared import stored
 
 
-def test_the_page_says_what_is_stored():
-  made = stored.render(readme.HERE / 'README.md.jinja', readme.HERE / 'measured')
-  assert made == (readme.HERE / 'README.md').read_text(), 'run python -m experiments.readme'
+@pytest.mark.parametrize('page', readme.PAGES)
+def test_pages_say_what_is_stored(page):
+  made = stored.render(readme.PAGES[page], readme.HERE / 'measured')
+  assert made == page.read_text(), 'run python -m experiments.readme'
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def test_what_is_not_stored_is_an_error(copy):
 
 
 def test_check_writes_nothing():
-  path = Path(readme.HERE) / 'README.md'
-  before = path.stat().st_mtime_ns
+  before = [path.stat().st_mtime_ns for path in readme.PAGES]
   done = subprocess.run([sys.executable, '-m', 'experiments.readme', '--check'], check=False)
-  assert done.returncode == 0 and path.stat().st_mtime_ns == before
+  assert done.returncode == 0 and [path.stat().st_mtime_ns for path in readme.PAGES] == before
