@@ -24,6 +24,7 @@ OUTPUT_DIR/fingerprints.
 import functools
 import itertools
 
+from matplotlib.ticker import MaxNLocator
 import numpy as np
 import scipy
 from tqdm import tqdm
@@ -198,14 +199,16 @@ def draw_tau(ax, rows, num_sequences):
     last = {row['base']: row for row in rows
             if row['group'] == group and '/english/' in row['suspect']}
     taus[label] = np.concatenate([row['published_tau'] for row in last.values()])
-  edges = np.linspace(min(map(np.min, taus.values())), max(map(np.max, taus.values())), 41)
+  edges = np.linspace(min(map(np.min, taus.values())), max(map(np.max, taus.values())), 26)
   for color, (label, tau) in zip(plotting.COLORS[1::-1], taus.items(), strict=True):
     ax.hist(tau, edges, density=True, color=color, alpha=0.6, label=label)
   density = scipy.stats.norm(scale=published.tau_std(num_sequences)).pdf(edges)
   plotting.theory(ax, edges, density, 'independent answers')
   ax.set(xlabel="Kendall's tau of a dimension", ylabel='density',
          title='an initialization and a trained network')
-  ax.legend()
+  ax.margins(y=0.3)
+  ax.xaxis.set_major_locator(MaxNLocator(5))
+  ax.legend(fontsize='small')
 
 
 if __name__ == '__main__':
