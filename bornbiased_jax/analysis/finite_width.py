@@ -175,8 +175,10 @@ def _carried(at, a, b, symmetric=False):
 def _shift(config, length, probe, num_samples):
   """Change of the mean cosine after each layer, from samples of the fluctuations."""
   start, before, added = _path(config, length, probe)
-  roots = [jnp.asarray(_root(np.asarray(kernels[0], np.float64)), jnp.float32)
-           for kernels in (start, before, added)]
+  within = [np.asarray(kernels[0], np.float64) for kernels in (start, before, added)]
+  # What a sublayer adds is as uncertain as the stream to which it is added.
+  roots = [jnp.asarray(_root(kernel, uncertain), jnp.float32)
+           for kernel, uncertain in zip(within, (within[0], within[1], within[1]), strict=True)]
   return _sampled(config, num_samples, start, *roots)
 
 
@@ -202,13 +204,13 @@ def _sampled(config, num_samples, start, start_root_TT, kernel_LSTT, added_LSTT)
   return lax.map(sample, keys, batch_size=16 if len(start_root_TT) <= 256 else 1).mean(axis=0)
 
 
-def _root(kernel_TT):
-  """R with R Rᵀ = K, of kernels that rounding may have made slightly indefinite."""
+def _root(kernel_TT, uncertain_TT):
+  """R with R Rᵀ = K, which rounding may have made indefinite, in units of another kernel."""
   identity = np.eye(kernel_TT.shape[-1])
-  size = np.trace(kernel_TT, axis1=-2, axis2=-1)[..., None, None] / len(identity)
-  for share in (1e-7, 1e-6, 1e-5):
+  unit = np.trace(uncertain_TT, axis1=-2, axis2=-1)[..., None, None] / len(identity)
+  for share in (1e-7, 1e-6, 1e-5, 1e-4):
     try:
-      return np.linalg.cholesky(kernel_TT + share * size * identity)
+      return np.linalg.cholesky(kernel_TT + share * unit * identity)
     except np.linalg.LinAlgError:
       continue
-  return np.linalg.cholesky(kernel_TT + 1e-4 * size * identity)
+  raise FloatingPointError('kernels of the theory of finite width are not positive')

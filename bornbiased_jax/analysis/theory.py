@@ -11,9 +11,9 @@ from collections.abc import Callable
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 import numpy as np
+from scipy.special import gammaln
 
 from bornbiased_jax.analysis.birth import AtBirth as AtBirth
 from bornbiased_jax.analysis.birth import at_birth as at_birth
@@ -131,12 +131,11 @@ def position_similarity(depth: int) -> jax.Array:
     >>> round(float(theory.position_similarity(depth=2)), 4)
     0.8889
   """
-  # Logarithms, because the gamma functions overflow for deep stacks.
-  j = jnp.arange(depth)
-  log_terms = (gammaln(depth) - gammaln(j + 1) - gammaln(depth - j)
-               + gammaln(depth + j) + gammaln(depth - j)
-               + (depth - j) * jnp.log(2 / 3) - gammaln(2 * depth - 1))
-  return jnp.sum(jnp.exp(log_terms))
+  # Logarithms, because the gamma functions overflow for deep stacks, in float64.
+  j = np.arange(depth)
+  log_terms = (gammaln(depth) - gammaln(j + 1) + gammaln(depth + j)
+               + (depth - j) * np.log(2 / 3) - gammaln(2 * depth - 1))
+  return jnp.asarray(np.sum(np.exp(log_terms)), jnp.float32)
 
 
 def positional_std(position: ArrayLike, score_std: float = 0.0, width: float = jnp.inf,

@@ -99,6 +99,13 @@ def test_networks_that_are_too_small_are_refused(fields):
     theory.finite_width(narrow(**fields), 4)
 
 
+@pytest.mark.parametrize('fields', [{'embedding_std': 1e4}, {'linear_std': 1e-6}], ids=str)
+def test_blocks_that_hardly_add_anything_leave_inputs_as_they_are(fields):
+  """What they add is lost in rounding; random ids coincide in one of 512."""
+  found = theory.finite_width(narrow(**fields), 4)
+  np.testing.assert_allclose(found.inter_cosine_L, 1 / 512, rtol=0.01)
+
+
 def test_many_samples_are_not_needed():
   config = narrow(gated_mlp=True)
   few, many = (theory.finite_width(config, 8, num_samples=n).inter_cosine_L[-1]

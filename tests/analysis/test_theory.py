@@ -81,6 +81,11 @@ def test_proposition_5_equals_the_integral_over_log_time(depth):
   np.testing.assert_allclose(theory.position_similarity(depth), mean, rtol=1e-5)
 
 
+def test_positions_of_deep_stacks_stay_below_one():
+  found = [float(theory.position_similarity(depth)) for depth in (10, 100, 1000, 5000)]
+  assert found == sorted(found) and 0.9999 < found[-1] < 1
+
+
 LAST_SIMILARITY = similarity.inter_sequence('residual_last')
 
 
