@@ -19,18 +19,15 @@ def environment() -> dict:
   """Versions, backend and devices of this process, as a dict that JSON can hold."""
   device = jax.local_devices()[0]
   memory = device.memory_stats() if device.platform != 'cpu' else None
-  return versions() | {
+  return {
+      'python': platform.python_version(),
+      **{name: _version(name) for name in PACKAGES},
       'backend': jax.default_backend(),
       'device': device.device_kind,
       'num_devices': jax.device_count(),
       'num_processes': jax.process_count(),
       'memory_bytes': (memory or {}).get('bytes_limit'),
   }
-
-
-def versions() -> dict:
-  """Versions of Python and of the packages on which numbers depend; leaves devices alone."""
-  return {'python': platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
 def unused_accelerator() -> str | None:

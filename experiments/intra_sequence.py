@@ -88,7 +88,8 @@ def attn0_cells(settings):
 def bare_cells(settings):
   """Attention sublayers alone, with weights and softmax, but without residual stream and norm.
 
-  Without a norm, scores are small, and attention is nearly uniform.
+  Without a norm, scores are small, and attention is nearly uniform. They have no embedding, and
+  read vectors whatever the probe is.
   """
   statistic = combine({'similarity': intra_sequence('residual'),
                        'spread': positional_std('residual')})
@@ -99,7 +100,8 @@ def bare_cells(settings):
                               sublayers='attention_only', num_layers=settings.depth)
       config = cell.network.config
       yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
-                          network=bare_attention(config), probe=of_each(cell.probe))
+                          network=bare_attention(config),
+                          probe=of_each(dataclasses.replace(cell.probe, kind='gaussian')))
 
 
 def of_each(probe):

@@ -96,8 +96,8 @@ def agreement(name, initial, network, top_k) -> dict:
 
 def display(row):
   return {'seed': str(row['seed']), 'text': row['phase'], 'step': str(row['step']),
-          'tau, own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
-          'tau, other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
+          'tau (± std), own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
+          'tau (± std), other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
           'largest dimension': f'{row["largest_dimension"]} in {row["largest_share"]:.1%}'}
 
 

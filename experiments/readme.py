@@ -11,6 +11,7 @@ and run
 from pathlib import Path
 
 from absl import flags
+import jinja2
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
@@ -24,15 +25,21 @@ FLAGS = flags.FLAGS
 
 
 def main() -> None:
-  for path, template in PAGES.items():
-    if not template.exists():
-      raise InputError(f'{template.name} is missing: this program needs a checkout')
-    made = stored.render(template, HERE / 'measured').encode()
+  # All are made before any is written.
+  for path, made in {path: page(template) for path, template in PAGES.items()}.items():
     if not FLAGS.check:
       write_atomically(path, made)
     elif made != path.read_bytes():
-      raise InputError(f'{path} differs from what {template.name} and measured/ make; '
+      raise InputError(f'{path} differs from what its template and measured/ make; '
                        'run python -m experiments.readme')
+
+
+def page(template: Path) -> bytes:
+  """What a template makes of measured/."""
+  try:
+    return stored.render(template, HERE / 'measured').encode()
+  except (LookupError, OSError, TypeError, ValueError, jinja2.TemplateError) as error:
+    raise InputError(f'{template.name}: {type(error).__name__}: {error}') from None
 
 
 if __name__ == '__main__':

@@ -8,16 +8,20 @@
     python -m experiments.reproduce --scale=paper --budget_minutes=30
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
-stopped goes on. What needs a text that is not given is left out, unless at --scale=smoke, where
-the text of this package takes its place. With --budget_minutes runs are taken in the order of the
-page, which is that of worth, as far as the time left is said to suffice for them; one that takes
-longer is stopped when the time is up, and goes on the next time.
+stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
+left out, unless at --scale=smoke, where the text of this package takes its place. With
+--budget_minutes runs are taken in the order of the page, which is that of worth, as far as the time
+left is said to suffice for them; one that takes longer is stopped when the time is up, and goes on
+the next time.
 
 Writes report.html, one page that stands for itself: for each figure and table the claim, the
 published numbers, the measured ones beside theory, the picture, the command, versions and time.
 """
 
+import contextlib
+import fcntl
 import json
+import os
 from pathlib import Path
 import signal
 import subprocess
@@ -26,11 +30,10 @@ import time
 
 from absl import flags
 
-from bornbiased_jax.environment import versions
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
-from .shared import catalogue, command_line, provenance, report
+from .shared import catalogue, command_line, report
 from .shared.catalogue import ITEMS, TEXTS, Run
 from .shared.results import make_directory, write_json
 
@@ -45,20 +48,22 @@ def main() -> None:
   texts = {name: FLAGS[name].value for name in TEXTS if FLAGS[name].value}
   todo = catalogue.runs(items, scale)
   make_directory(output_dir)
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
-  state = State(output_dir / 'state.json')
-  for number, run in enumerate(todo, 1):
-    if not state.is_done(run, commands[run.folder]):
-      left = FLAGS.budget_minutes and FLAGS.budget_minutes - (time.monotonic() - began) / 60
-      problem = obstacle(run, scale, texts, state, left)
-      print(f'[{number}/{len(todo)}] {run.folder}: {problem or "python "}'
-            f'{"" if problem else " ".join(commands[run.folder])}', flush=True)
-      if problem:
-        state.leave_out(run, problem)
-      else:
-        state.run(run, commands[run.folder], left)
-    write_atomically(output_dir / 'report.html', report.render(
-        scale, items, commands, state.records, output_dir).encode())
+  with locked(output_dir) as lock:
+    state = State(output_dir / 'state.json')
+    for number, run in enumerate(todo, 1):
+      if not state.is_done(run, commands[run.folder]):
+        left = FLAGS.budget_minutes and FLAGS.budget_minutes - (time.monotonic() - began) / 60
+        problem = obstacle(run, scale, texts, state, left)
+        print(f'[{number}/{len(todo)}] {run.folder}: {problem or "python "}'
+              f'{"" if problem else " ".join(commands[run.folder])}', flush=True)
+        if problem:
+          state.leave_out(run, problem)
+        else:
+          state.run(run, commands[run.folder], left, lock)
+      write_atomically(output_dir / 'report.html', report.render(
+          scale, items, commands, state.records, output_dir).encode())
   print(f'wrote {output_dir}/report.html')
   failed = [run.folder for run in todo if state.records[run.folder].get('failed')]
   if failed:
@@ -92,13 +97,35 @@ def obstacle(run: Run, scale: str, texts: dict[str, str], state: 'State',
   missing = [name for name in run.needs if name not in texts]
   if missing and scale != 'smoke':
     return f'Not run: needs --{missing[0]}, {TEXTS[missing[0]]}.'
-  for folder in (path.split('/')[0] for path in run.reads.values()):
-    if not state.records.get(folder, {}).get('complete'):
+  read = [path.split('/')[0] for path in run.reads.values()]
+  read += [folder for folder in run.after if 'command' in state.record(folder)]
+  for folder in read:
+    if not state.record(folder).get('complete'):
       return f'Not run: needs {folder}, which is not complete.'
-  if minutes_left is not None and run.minutes[scale] > minutes_left:
-    return (f'Not run: takes about {report.duration(60 * run.minutes[scale])}, more than was left '
-            'of --budget_minutes.')
+  expected = max(1.0, run.minutes[scale] - state.record(run.folder).get('seconds', 0.0) / 60)
+  if minutes_left is not None and expected > minutes_left:
+    return (f'Not run: takes about {report.duration(60 * expected)}, more than was left of '
+            '--budget_minutes.')
   return None
+
+
+@contextlib.contextmanager
+def locked(output_dir: Path):
+  """An open file that keeps others out for as long as this program or one that it began lives.
+
+  Raises:
+    InputError: one of these is alive.
+  """
+  file = os.open(output_dir / 'lock', os.O_CREAT | os.O_RDWR)
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    os.close(file)
+    raise InputError(f'--output_dir: a program of {output_dir} is still running') from None
+  try:
+    yield file
+  finally:
+    os.close(file)
 
 
 class State:
@@ -111,59 +138,74 @@ class State:
       try:
         self.records = dict(json.loads(path.read_text()))
       except (ValueError, TypeError):
-        raise InputError(f'--output_dir: {path} is not a file of this program') from None
+        self.records = {'': None}
+      if not all(isinstance(record, dict) for record in self.records.values()):
+        raise InputError(f'--output_dir: {path} is not a file of this program')
+
+  def record(self, folder: str) -> dict:
+    return self.records.get(folder, {})
 
   def is_done(self, run: Run, command: list[str]) -> bool:
-    """Whether this run is complete, by the same command and the same versions."""
-    record = self.records.get(run.folder, {})
-    return (record.get('complete', False) and record['command'] == command
-            and record['versions'] == versions()
-            and (self.path.parent / run.folder / 'results.json').exists())
+    """Whether this run is complete.
+
+    Raises:
+      InputError: it is, but by another command.
+    """
+    record, folder = self.record(run.folder), self.path.parent / run.folder
+    if not (record.get('complete') and (folder / 'results.json').exists()):
+      return False
+    if record.get('command') != command:
+      raise InputError(f'--output_dir: {folder} was made by other flags; choose another folder, or '
+                       'remove this one')
+    return True
 
   def leave_out(self, run: Run, problem: str) -> None:
-    seconds = self.records.get(run.folder, {}).get('seconds', 0.0)
+    seconds = self.record(run.folder).get('seconds', 0.0)
     self._note(run, problem=problem, seconds=seconds)
 
-  def run(self, run: Run, command: list[str], minutes_left: float | None) -> None:
+  def run(self, run: Run, command: list[str], minutes_left: float | None, lock: int) -> None:
     """Runs a program to its end, or to that of the time."""
-    earlier, began = self.records.get(run.folder, {}).get('seconds', 0.0), time.monotonic()
-    seconds = lambda: round(earlier + time.monotonic() - began, 1)
-    how = dict(command=command, versions=versions(), commit=provenance.commit())
-    self._note(run, **how, problem='Stopped before its end.', seconds=earlier)
-    code = finished(command, None if minutes_left is None else 60 * minutes_left)
+    earlier, began = self.record(run.folder).get('seconds', 0.0), time.monotonic()
+    self._note(run, command=command, problem='Stopped before its end.', seconds=earlier)
+    code = finished(command, None if minutes_left is None else 60 * minutes_left, lock)
     if code is None:
-      self._note(run, **how, problem='Stopped when the time was up; the same command goes on.',
-                 seconds=seconds())
+      outcome = dict(problem='Stopped when the time was up; the same command goes on.')
     elif code == 0:
-      self._note(run, **how, complete=True, seconds=seconds())
+      outcome = dict(complete=True)
     else:
-      self._note(run, **how, problem=f'Failed with exit code {code}.', failed=True,
-                 seconds=seconds())
+      outcome = dict(problem=f'Failed with exit code {code}.', failed=True)
+    seconds = round(earlier + time.monotonic() - began, 1)
+    self._note(run, command=command, seconds=seconds, **outcome)
 
   def _note(self, run, **record):
     self.records[run.folder] = record
     write_json(self.path, self.records)
 
 
-def finished(command: list[str], timeout: float | None) -> int | None:
+def finished(command: list[str], timeout: float | None, lock: int) -> int | None:
   """The exit code of `python` with these arguments, or None if it did not end in time.
 
-  It is interrupted as by Ctrl-C, which programs take as the order to keep what they have.
+  It is interrupted as by Ctrl-C, which programs take as the order to keep what they have. It
+  inherits the lock, so that it keeps others out if this program is killed.
   """
-  process = subprocess.Popen([sys.executable, *command])
+  process = subprocess.Popen([sys.executable, *command], pass_fds=[lock])
   try:
     return process.wait(timeout)
   except subprocess.TimeoutExpired:
-    process.send_signal(signal.SIGINT)
-    try:
-      process.wait(60)
-    except subprocess.TimeoutExpired:
-      process.kill()
-      process.wait()
+    interrupt(process)
     return None
   except KeyboardInterrupt:
-    process.wait()  # It was interrupted too.
+    interrupt(process)
     raise
+
+
+def interrupt(process: subprocess.Popen) -> None:
+  process.send_signal(signal.SIGINT)
+  try:
+    process.wait(60)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.wait()
 
 
 def define_flags() -> None:

@@ -153,7 +153,7 @@ def display(row):
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',
       'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
-      'theory (top-1)': (f'{row["theory_top1_frequency"]:.1%} ± '
+      'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
                          f'{row["theory_top1_frequency_std"]:.1%}'
                          if 'theory_top1_frequency' in row else '–'),
   }

@@ -93,8 +93,9 @@ def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'top-1 share': f'{row["top1_frequency"]:.2%}',
-      'theory': (f'{row["theory_top1_frequency"]:.1%} ± {row["theory_top1_frequency_std"]:.1%}'
-                 if 'theory_top1_frequency' in row else '–'),
+      'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
+                         f'{row["theory_top1_frequency_std"]:.1%}'
+                         if 'theory_top1_frequency' in row else '–'),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
       'distinct ids': str(row['distinct_top1_ids']),

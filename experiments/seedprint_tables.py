@@ -23,6 +23,7 @@ OUTPUT_DIR/fingerprints.
 
 import functools
 import itertools
+from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 import numpy as np
@@ -86,8 +87,8 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   others, seeds = networks.with_others(settings.seeds), settings.seeds
   runs = {seed: networks.run_of(settings, 'english', seed) for seed in seeds}
   initial = {seed: f'{run}@0' for seed, run in runs.items()}
-  trained = {seed: str(run) for seed, run in runs.items()}
-  continued = {key: str(run) for key, run in networks.continued(settings).items()}
+  trained = {seed: networks.latest(run) for seed, run in runs.items()}
+  continued = {key: networks.latest(run) for key, run in networks.continued(settings).items()}
   found = [('a', False, initial[a], initial[b]) for a, b in others]
   found += [('b', True, initial[a], f'{runs[a]}@{step}')
             for a in seeds for step in checkpoint.steps(runs[a])[1:]]
@@ -197,7 +198,7 @@ def draw_tau(ax, rows, num_sequences):
   for group, label in (('b', 'its own descendant'), ('c', "another's")):
     # Of every descendant the last checkpoint on the first text.
     last = {row['base']: row for row in rows
-            if row['group'] == group and '/english/' in row['suspect']}
+            if row['group'] == group and Path(row['suspect']).parent.name == 'english'}
     taus[label] = np.concatenate([row['published_tau'] for row in last.values()])
   edges = np.linspace(min(map(np.min, taus.values())), max(map(np.max, taus.values())), 26)
   for color, (label, tau) in zip(plotting.COLORS[1::-1], taus.items(), strict=True):

@@ -164,7 +164,7 @@ def bare_attention(config: ModelConfig) -> Network:
       x_BTD = block.apply({'params': weights}, x_BTD)
       return x_BTD, x_BTD
 
-    outputs = {'residual': lax.scan(layer, x_BTD, params['blocks'])[1]}
+    outputs = {'residual': lax.scan(layer, x_BTD.astype(config.dtype), params['blocks'])[1]}
     return {name: outputs[name] for name in names}
 
   return Network(config, lambda seed: draw_params(config, seed), read)

@@ -17,6 +17,7 @@ class Run(NamedTuple):
     flags: its settings, beside the scale's own.
     name: its folder of results, if the program runs more than once.
     reads: the folders of other runs, or in them, whose checkpoints its flags want, by flag.
+    after: runs whose checkpoints it reads too, if they have been begun.
     texts: the texts that its flags want, by flag.
     needs: those texts without which it cannot run, but at --scale=smoke.
   """
@@ -26,6 +27,7 @@ class Run(NamedTuple):
   flags: Mapping[str, str] = {}
   name: str = ''
   reads: Mapping[str, str] = {}
+  after: tuple[str, ...] = ()
   texts: Mapping[str, str] = {}
   needs: tuple[str, ...] = ()
 
@@ -61,9 +63,10 @@ QWEN2_STUDY = Run('training_study', dict(laptop=17), {
     'config': 'tiny_qwen2', 'seeds': '42-45'}, 'training_study_qwen2', **_STUDY_TEXTS)
 _STORIES = Run('pretrain', dict(laptop=4), {
     'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
-    f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'}, {'data': 'stories'},
-    ('stories',))
+    f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'},
+    texts={'data': 'stories'}, needs=('stories',))
 _OF_STUDY = {'study': STUDY.folder}
+_AFTER = (_STORIES.folder,)
 
 
 ITEMS = (
@@ -128,7 +131,7 @@ ITEMS = (
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',
-         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY),
+         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY, after=_AFTER),
           Run('persistence', dict(laptop=2), name='persistence_gpt2',
               reads={'study': GPT2_STUDY.folder}))),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
@@ -136,9 +139,10 @@ ITEMS = (
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, paper=20), reads=_OF_STUDY),
+         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, paper=20), reads=_OF_STUDY,
+              after=_AFTER),
           Run('seedprint_tables', dict(laptop=5), {'probe': 'gaussian'},
-              'seedprint_tables_gaussian', reads=_OF_STUDY),
+              'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
           Run('seedprint_tables', dict(laptop=3), {'seeds': '42-45'}, 'seedprint_tables_qwen2',
               reads={'study': QWEN2_STUDY.folder}),
           Run('calibrate', dict(smoke=0.5, laptop=45, paper=30),
@@ -147,11 +151,11 @@ ITEMS = (
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (Run('baselines', dict(smoke=0.5, laptop=12, paper=30), reads=_OF_STUDY),)),
+         (Run('baselines', dict(smoke=0.5, laptop=12, paper=30), reads=_OF_STUDY, after=_AFTER),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
-         (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY),
-          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY))),
+         (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
+          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY, after=_AFTER))),
     Item(('adversary',), 'What an adversary can do',
          'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
          (Run('adversary', dict(smoke=1, laptop=20, paper=60)),)),

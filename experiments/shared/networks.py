@@ -92,6 +92,11 @@ def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
   return run
 
 
+def latest(run: Path) -> str:
+  """The network of a run's latest checkpoint, by a name that stays its own if the run goes on."""
+  return f'{run}@{checkpoint.steps(run)[-1]}'
+
+
 def continued(settings: SimpleNamespace) -> dict[tuple[str, int], Path]:
   """The runs that went on from those on English, by text and seed.
 

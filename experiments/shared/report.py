@@ -60,12 +60,15 @@ def _how(results: bytes, record: dict) -> str:
   """Device, versions, commit and run time in a line."""
   if not results:
     return ''
-  content = json.loads(results)
-  made = content['environment']
-  parts = [f'{made["num_devices"]} × {made["device"]}', f'JAX {made["jax"]}',
-           f'bornbiased_jax {made["bornbiased_jax"]}', f'Python {made["python"]}']
-  if (content.get('run') or {}).get('commit'):
-    parts.append(f'commit {content["run"]["commit"]}')
+  try:
+    content = json.loads(results)
+    made, commit = content['environment'], (content['run'] or {}).get('commit')
+    parts = [f'{made["num_devices"]} × {made["device"]}', f'JAX {made["jax"]}',
+             f'bornbiased_jax {made["bornbiased_jax"]}', f'Python {made["python"]}']
+  except (ValueError, LookupError, TypeError, AttributeError):
+    return 'results.json cannot be read.'
+  if commit:
+    parts.append(f'commit {commit}')
   if record.get('seconds'):
     parts.append(duration(record['seconds']))
   return ', '.join(parts)

@@ -65,7 +65,14 @@ class Results:
     return self.content['rows']
 
   def add(self, row: dict) -> None:
-    """Adds a row, and writes the file if the last writing was more than a second ago."""
+    """Adds a row, and writes the file if the last writing was more than a second ago.
+
+    Raises:
+      InputError: the run was complete when it was opened.
+    """
+    if self._is_measured:
+      raise InputError(f'--output_dir: {self.path} is complete, but lacks what would be measured '
+                       'now; choose another folder, or remove this one')
     self.rows.append(_plain(row))
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
       self._write()
@@ -109,8 +116,12 @@ class Results:
     if difference:
       raise InputError(f'--output_dir: {self.path} holds a run with {difference}; '
                        'choose another folder, or remove this one')
-    if not content['complete'] and content['run'] is None:
-      content['run'] = self.content['run']
+    if not content['complete']:
+      made, now = ((each['run'] or {}).get('commit') for each in (content, self.content))
+      if content['run'] is None or made != now:
+        raise InputError(f'--output_dir: {self.path} was begun by commit {made or "unknown"}, not '
+                         f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
+                         'commit, choose another folder, or remove this one')
     return content
 
 

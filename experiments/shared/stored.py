@@ -26,6 +26,8 @@ class Stored:
   def __init__(self, path: Path):
     self.path = path
     self.content = json.loads(path.read_text())
+    if isinstance(self.content, dict) and not self.content.get('complete', True):
+      raise LookupError(f'{path} is not complete')
 
   def row(self, **fields) -> dict:
     """The one row of the summary with these fields.

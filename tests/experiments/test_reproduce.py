@@ -3,6 +3,8 @@
 import html
 import importlib
 import json
+import subprocess
+import sys
 
 from absl import flags
 from absl.testing import flagsaver
@@ -71,42 +73,80 @@ def test_obstacles(state):
   assert 'needs training_study' in obstacle(READER)
   state.records['training_study'] = {'complete': True}
   assert obstacle(READER) is None
+  waits = READER._replace(after=('training_study/stories',))
+  state.records['training_study/stories'] = {'problem': 'Not run: needs --stories.'}
+  assert obstacle(waits) is None
+  state.records['training_study/stories'] = {'command': [], 'problem': 'Stopped before its end.'}
+  assert 'needs training_study/stories' in obstacle(waits)
+
+
+def test_what_was_nearly_done_fits_a_small_budget(state):
+  state.records[RUN.folder] = {'command': [], 'seconds': 29 * 60}
+  assert reproduce.obstacle(RUN, 'laptop', {}, state, 1.5) is None
+  assert 'about 60 s' in reproduce.obstacle(RUN, 'laptop', {}, state, 0.5)
+
+
+def test_a_folder_is_closed_while_a_program_of_it_lives(tmp_path):
+  code = 'import time; time.sleep(100)'
+  with reproduce.locked(tmp_path) as lock:
+    child = subprocess.Popen([sys.executable, '-c', code], pass_fds=[lock])
+  # This program has let go of it, as if it had been killed.
+  with pytest.raises(InputError, match='still running'), reproduce.locked(tmp_path):
+    pass
+  child.kill()
+  child.wait()
+  with reproduce.locked(tmp_path):
+    pass
+
+
+@pytest.fixture
+def lock(tmp_path):
+  with reproduce.locked(tmp_path) as file:
+    yield file
 
 
 def fake(code):
   return ['-c', code]
 
 
-def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_path):
-  state.run(RUN, fake('import time; time.sleep(0.2)'), None)
+def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_path, lock):
+  state.run(RUN, fake('import time; time.sleep(0.2)'), None, lock)
   state.records[RUN.folder] |= {'complete': False}
   first = state.records[RUN.folder]['seconds']
-  state.run(RUN, fake('import time; time.sleep(0.3)'), None)
+  state.run(RUN, fake('import time; time.sleep(0.3)'), None, lock)
   assert state.records[RUN.folder]['seconds'] - first >= 0.2 and first >= 0.2
-  state.run(RUN, fake('pass'), None)
+  state.run(RUN, fake('pass'), None, lock)
   again = reproduce.State(state.path)
   assert again.records == state.records
   assert not again.is_done(RUN, fake('pass'))  # Its results are gone.
   (tmp_path / RUN.folder).mkdir()
   (tmp_path / RUN.folder / 'results.json').write_text('{}')
-  assert again.is_done(RUN, fake('pass')) and not again.is_done(RUN, fake('another'))
-  again.records[RUN.folder]['versions']['jax'] = '0.0'
-  assert not again.is_done(RUN, fake('pass'))
+  assert again.is_done(RUN, fake('pass'))
+  with pytest.raises(InputError, match='amplification was made by other flags'):
+    again.is_done(RUN, fake('another'))
 
 
-def test_a_run_that_fails_or_takes_too_long_is_not_complete(state):
-  state.run(RUN, fake('import sys; sys.exit(2)'), None)
+def test_a_run_that_fails_or_takes_too_long_is_not_complete(state, lock):
+  state.run(RUN, fake('import sys; sys.exit(2)'), None, lock)
   assert state.records[RUN.folder]['failed']
-  state.run(RUN, fake('import time; time.sleep(100)'), 0.02)
+  state.run(RUN, fake('import time; time.sleep(100)'), 0.02, lock)
   record = state.records[RUN.folder]
   assert 'time was up' in record['problem'] and record['seconds'] < 60
   assert not state.is_done(RUN, record['command'])
 
 
-def test_a_foreign_state_is_refused(tmp_path):
-  (tmp_path / 'state.json').write_text('[1, 2')
+@pytest.mark.parametrize('content', ['[1, 2', '[1, 2]', '{"amplification": 3}'])
+def test_a_foreign_state_is_refused(tmp_path, content):
+  (tmp_path / 'state.json').write_text(content)
   with pytest.raises(InputError, match='state.json is not a file of this program'):
     reproduce.State(tmp_path / 'state.json')
+
+
+def test_damaged_results_do_not_stop_the_page(tmp_path):
+  (tmp_path / RUN.folder).mkdir()
+  (tmp_path / RUN.folder / 'results.json').write_text('{"environment": [')
+  text = report.render('laptop', [ITEMS[0]._replace(runs=(RUN,))], {RUN.folder: []}, {}, tmp_path)
+  assert 'results.json cannot be read.' in text
 
 
 @pytest.fixture

@@ -75,6 +75,21 @@ def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_agai
   assert saved(tmp_path)['run'] == second.content['run']
 
 
+def test_rows_of_two_commits_are_not_mixed(tmp_path, monkeypatch):
+  first = open_results(tmp_path)
+  first.add(ROWS[0])
+  write_json(first.path, first.content)
+  monkeypatch.setattr(provenance, 'commit', lambda: 'another')
+  with pytest.raises(InputError, match='begun by commit .*, not another, and rows of both'):
+    open_results(tmp_path)
+
+
+def test_a_complete_run_gets_no_more_rows(run):
+  with pytest.raises(InputError, match='is complete, but lacks what would be measured'):
+    open_results(run, lengths=[4, 8]).add({'seed': 2})
+  assert saved(run)['rows'] == ROWS
+
+
 def test_a_file_of_an_earlier_version_is_drawn_again(run):
   content = saved(run)
   del content['run']
