@@ -21,7 +21,7 @@ import functools
 import itertools
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import (
@@ -154,7 +154,7 @@ def summarize(rows):
         **fields, 'networks': len(group),
         'measured': np.mean(measured, axis=0),
         # Over networks, each of which reads sequences of its own; over sequences for a single one.
-        'standard_error': (stats.sem(measured, axis=0) if len(group) > 1
+        'standard_error': (scipy.stats.sem(measured, axis=0) if len(group) > 1
                            else group[0]['standard_error']),
         'theory': group[0]['theory'],
         **{name: farthest_from_one(np.mean([row[name] for row in group], axis=0))

@@ -1,4 +1,4 @@
-"""Writes the numbers in README.md and experiments/README.md: from their templates and measured/.
+"""Writes the numbers of both READMEs, from their templates and measured/.
 
 No number on these pages that has a JSON can differ from it. To change README.md, change
 experiments/front_page.md.jinja, to change experiments/README.md, change README.md.jinja beside it,

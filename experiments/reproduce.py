@@ -1,4 +1,4 @@
-"""Runs the programs of all figures and tables, and writes one page of what they found.
+"""Runs the programs of all figures and tables, and writes one page of results.
 
     python -m experiments.reproduce --scale=smoke     # every program, as small as it gets: 10 min
     python -m experiments.reproduce --english=english_train.jsonl.xz \\
