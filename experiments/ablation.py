@@ -22,18 +22,17 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
-from .shared.cells import GAUSSIAN, measure_cells, transformer_cell
+from .shared.cells import GAUSSIAN, ONE_HEAD, measure_cells, transformer_cell
 from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
 
-# One embedding and head, as in the paper's appendix B.2: a token id means the same in all.
-_ONE_HEAD = GAUSSIAN | dict(embedding_seed=0)
+_COMMON = GAUSSIAN | ONE_HEAD
 SCALES = {
-    'smoke': _ONE_HEAD | dict(
+    'smoke': _COMMON | dict(
         config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(3)), num_sequences=60, lengths=[8]),
-    'laptop': _ONE_HEAD | dict(
+    'laptop': _COMMON | dict(
         config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(20)), num_sequences=1000,
         lengths=[64]),
-    'paper': _ONE_HEAD | dict(
+    'paper': _COMMON | dict(
         config=['nano_gpt2', 'nano_llama2'], seeds=list(range(10)), num_sequences=10000,
         lengths=[64]),
 }

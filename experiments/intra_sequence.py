@@ -74,14 +74,12 @@ def attn0_cells(settings):
   They have no weights, so that every seed would be the same network: there is
   one seed, and the standard error is over sequences.
   """
-  statistic = combine({'similarity': intra_sequence('residual'),
-                       'spread': positional_std('residual')})
   own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
   for length in settings.lengths:
     config = StackConfig(('attention',) * settings.depth, settings.width, settings.width,
                          embedding_std=1.0)
-    cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings, statistic,
-                      own_row)
+    cell = stack_cell({'block': 'Attn0', 'length': length}, config, length, settings,
+                      statistic('residual'), own_row)
     yield cell._replace(seeds=[0])
 
 
@@ -91,34 +89,31 @@ def bare_cells(settings):
   Without a norm, scores are small, and attention is nearly uniform. They have no embedding, and
   read vectors whatever the probe is.
   """
-  statistic = combine({'similarity': intra_sequence('residual'),
-                       'spread': positional_std('residual')})
+  own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
   for name in settings.config:
-    own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
     for length in settings.lengths:
-      cell = transformer_cell(name, length, settings, lambda config: statistic, own_row,
+      cell = transformer_cell(name, length, settings, lambda config: statistic('residual'), own_row,
                               sublayers='attention_only', num_layers=settings.depth)
       config = cell.network.config
       yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
                           network=bare_attention(config),
-                          probe=of_each(dataclasses.replace(cell.probe, kind='gaussian')))
-
-
-def of_each(probe):
-  """The probe with sequences of its own for every network."""
-  return dataclasses.replace(probe, of_each=True)
+                          probe=dataclasses.replace(cell.probe, kind='gaussian', of_each=True))
 
 
 def transformer_cells(settings):
   """Attention-only networks with all that a block has: norm, projections, softmax, residual."""
-  statistic = lambda config: combine({'similarity': intra_sequence('residual'),
-                                      'spread': positional_std('value_aggregate')})
   for name in settings.config:
     own_row = functools.partial(row, None, expected_std(configs.get(name)))
     for length in settings.lengths:
-      cell = transformer_cell(name, length, settings, statistic, own_row,
-                              sublayers='attention_only')
-      yield cell._replace(fields={'block': name, 'length': length}, probe=of_each(cell.probe))
+      cell = transformer_cell(name, length, settings, lambda config: statistic('value_aggregate'),
+                              own_row, sublayers='attention_only')
+      yield cell._replace(fields={'block': name, 'length': length},
+                          probe=dataclasses.replace(cell.probe, of_each=True))
+
+
+def statistic(loud):
+  """The similarity of positions, and the std at each position of what is called `loud`."""
+  return combine({'similarity': intra_sequence('residual'), 'spread': positional_std(loud)})
 
 
 def expected_std(config):

@@ -97,9 +97,8 @@ def obstacle(run: Run, scale: str, texts: dict[str, str], state: 'State',
   missing = [name for name in run.needs if name not in texts]
   if missing and scale != 'smoke':
     return f'Not run: needs --{missing[0]}, {TEXTS[missing[0]]}.'
-  read = [path.split('/')[0] for path in run.reads.values()]
-  read += [folder for folder in run.after if 'command' in state.record(folder)]
-  for folder in read:
+  begun = [folder for folder in run.after if 'command' in state.record(folder)]
+  for folder in run.readable + begun:
     if not state.record(folder).get('complete'):
       return f'Not run: needs {folder}, which is not complete.'
   expected = max(1.0, run.minutes[scale] - state.record(run.folder).get('seconds', 0.0) / 60)
@@ -136,11 +135,10 @@ class State:
     self.records = {}
     if path.exists():
       try:
-        self.records = dict(json.loads(path.read_text()))
-      except (ValueError, TypeError):
-        self.records = {'': None}
-      if not all(isinstance(record, dict) for record in self.records.values()):
-        raise InputError(f'--output_dir: {path} is not a file of this program')
+        self.records = {folder: dict(record)
+                        for folder, record in json.loads(path.read_text()).items()}
+      except (ValueError, TypeError, AttributeError):
+        raise InputError(f'--output_dir: {path} is not a file of this program') from None
 
   def record(self, folder: str) -> dict:
     return self.records.get(folder, {})

@@ -130,8 +130,8 @@ def summarize(fields, rows) -> dict:
   return {**fields, 'pairs': len(rows),
           'z_lowest': float(z.min()), 'z_mean': float(z.mean()), 'z_highest': float(z.max()),
           'misjudged': int(np.sum(found != fields['related'])),
-          **{name: value for test in TESTS
-             for name, value in published_summary(test, fields['related'], rows).items()},
+          **published_summary('t', fields['related'], rows),
+          **published_summary('u', fields['related'], rows),
           'weakest_log10_p': max(row['log10_p'] for row in rows),
           **{f'mean_z_{name}': float(np.mean([row[f'z_{name}'] for row in rows]))
              for name in SUBSETS}}

@@ -35,6 +35,11 @@ class Run(NamedTuple):
   def folder(self) -> str:
     return self.name or self.program
 
+  @property
+  def readable(self) -> list[str]:
+    """The folders of the runs that it reads."""
+    return [path.split('/')[0] for path in self.reads.values()]
+
 
 class Item(NamedTuple):
   """What the paper shows in one place, or what this package adds (no `names` of the paper's)."""
@@ -54,8 +59,8 @@ TEXTS = {
 }
 _NANO = {'config': 'nano_gpt2', 'lengths': '64'}
 _OWN = {'embedding_seed': 'none'}
-_STUDY_TEXTS = dict(texts={name: name for name in list(TEXTS)[:4]},
-                    needs=('english', 'english_valid', 'python', 'python_valid'))
+_OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
+_STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 STUDY = Run('training_study', dict(smoke=1, laptop=35, paper=7000), **_STUDY_TEXTS)
 GPT2_STUDY = Run('training_study', dict(laptop=10), {
     'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS)
@@ -182,6 +187,5 @@ def runs(items: Iterable[Item], scale: str) -> list[Run]:
   for item in items:
     for run in item.runs:
       if scale in run.minutes:
-        read = (path.split('/')[0] for path in run.reads.values())
-        ordered |= {folder: known[folder] for folder in (*read, run.folder)}
+        ordered |= {folder: known[folder] for folder in (*run.readable, run.folder)}
   return list(ordered.values())

@@ -24,6 +24,8 @@ STACK = dict(probe_seed=0, batch_size=None, chunk_size=None)
 TOKENS = dict(probe='tokens', probe_seed=0, embedding_seed=None, dtype='float32',
               batch_size=None, chunk_size=None)
 GAUSSIAN = TOKENS | dict(probe='gaussian')
+# One embedding and head, as in the paper's appendix B.2: a token id means the same in all networks.
+ONE_HEAD = dict(embedding_seed=0)
 
 
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'

@@ -62,10 +62,10 @@ def check_readable(name: str, model: ModelConfig | None, probe: Probe) -> None:
                        f'{name}')
 
 
-def check_length(length: int, config: ModelConfig, name: str) -> None:
-  """Raises InputError for sequences that the network `name` cannot read."""
+def check_length(length: int, config: ModelConfig, name: str, flag: str = 'length') -> None:
+  """Raises InputError, which names the flag, for sequences that the network `name` cannot read."""
   if length > config.length:
-    raise InputError(f'--length: {length} exceeds the {config.length} positions of {name}')
+    raise InputError(f'--{flag}: {length} exceeds the {config.length} positions of {name}')
 
 
 def check_sequences(settings: SimpleNamespace, config: ModelConfig) -> None:
@@ -122,9 +122,7 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
     InputError: the text is too short, it or its tokenizer cannot be read, or its tokens are not
       those of the networks with this configuration.
   """
-  if length > config.length:
-    raise InputError(f'--statement_length: {length} exceeds the {config.length} positions of the '
-                     'networks')
+  check_length(length, config, 'the networks', 'statement_length')
   loaded = flagged('tokenizer', tokenizers.load, tokenizer)
   if loaded.vocab_size > config.vocab_size:
     raise InputError(f'--tokenizer: {tokenizer} has {loaded.vocab_size} token ids, the networks '

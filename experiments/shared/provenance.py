@@ -1,6 +1,5 @@
-"""How a result came about: which command, which code, when, and for how long."""
+"""How a result came about: which command, and which code."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 import shlex
 import subprocess
@@ -9,18 +8,16 @@ import sys
 _ROOT = Path(__file__).parents[2]
 
 
-def started(experiment: str) -> dict:
-  """What is known when a run of an experiment begins, as a dict that JSON can hold.
+def origin(experiment: str) -> dict[str, str | None]:
+  """What a result of an experiment is from.
 
   Returns:
-    `command`, as one would type it, or None if no command line began the run; `commit` of the
-    checkout that the code is from, with '-dirty' if files differ from it, or None outside of one;
-    `started`, the time in UTC; and `seconds`, 0.0, which grows with the run.
+    `command`, as one would type it, or None if no command line began the run; and `commit` of the
+    checkout that the code is from, with '-dirty' if files differ from it, or None outside of one.
   """
   is_program = Path(sys.argv[0]).stem == experiment
   words = ['python', '-m', f'experiments.{experiment}', *sys.argv[1:]]
-  return {'command': shlex.join(words) if is_program else None, 'commit': commit(),
-          'started': datetime.now(UTC).isoformat(timespec='seconds'), 'seconds': 0.0}
+  return {'command': shlex.join(words) if is_program else None, 'commit': commit()}
 
 
 def commit() -> str | None:

@@ -7,8 +7,7 @@ import re
 import shlex
 from typing import NamedTuple
 
-import jinja2
-
+from . import pages
 from .catalogue import Item, Run
 
 TEMPLATE = Path(__file__).with_name('report.html')
@@ -40,12 +39,11 @@ def render(scale: str, items: list[Item], commands: dict[str, list[str]], state:
             'claim': item.claim, 'published': item.published,
             'runs': [_shown(run, commands[run.folder], state.get(run.folder, {}), output_dir)
                      for run in item.runs if scale in run.minutes]} for item in items]
-  page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-                            lstrip_blocks=True).from_string(TEMPLATE.read_text())
   records = [state.get(folder, {}) for folder in commands]
-  return page.render(scale=scale, items=shown, duration=duration, total=len(records),
-                     done=sum(record.get('complete', False) for record in records),
-                     seconds=sum(record.get('seconds', 0) for record in records))
+  return pages.template(TEMPLATE).render(
+      scale=scale, items=shown, duration=duration, total=len(records),
+      done=sum(record.get('complete', False) for record in records),
+      seconds=sum(record.get('seconds', 0) for record in records))
 
 
 def _shown(run: Run, command: list[str], record: dict, output_dir: Path) -> Shown:

@@ -5,6 +5,7 @@ and the summary of the rows.
 """
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 import json
 import math
 from pathlib import Path
@@ -46,18 +47,21 @@ class Results:
 
   def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
     self.path = Path(directory) / 'results.json'
+    now = datetime.now(UTC).isoformat(timespec='seconds')
+    run = provenance.origin(experiment) | {'started': now, 'seconds': 0.0}
     self.content = {'experiment': experiment, 'settings': vars(settings),
-                    'environment': environment(), 'run': provenance.started(experiment),
-                    'complete': False, 'rows': [], 'summary': []}
+                    'environment': environment(), 'run': run, 'complete': False, 'rows': [],
+                    'summary': []}
     self._written = -math.inf
-    if self.path.exists():
-      self.content = self._earlier()
-    else:
+    is_new = not self.path.exists()
+    if is_new:
       make_directory(directory)
+    else:
+      self.content = self._earlier()
     self._is_measured = self.content['complete']
     self._seconds_before = 0.0 if self._is_measured else self.content['run']['seconds']
     self._opened = time.monotonic()
-    if not self.path.exists():
+    if is_new:
       self._write()
 
   @property

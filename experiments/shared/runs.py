@@ -143,7 +143,7 @@ def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict]
   """Writes results.json and the loss curves, and prints the summary as a table."""
   write_json(output_dir / 'results.json', {
       'experiment': experiment, 'settings': settings, 'environment': environment(),
-      'run': provenance.started(experiment), **more, 'summary': summary})
+      'run': provenance.origin(experiment), **more, 'summary': summary})
   file = figures.write(drawn, output_dir)
   shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
   show_table([{name: shown(value) for name, value in row.items()} for row in summary], output_dir)

@@ -5,14 +5,15 @@
 """
 
 from collections.abc import Iterable
+import functools
 import json
 import math
 from pathlib import Path
 import statistics
 
-import jinja2
 import scipy
 
+from . import pages
 from .results import ci95
 
 
@@ -180,16 +181,11 @@ def render(template: Path, measured: Path) -> str:
   Raises:
     LookupError, OSError, jinja2.TemplateError: the template asks for what is not stored.
   """
-  known: dict[str, Stored] = {}
-
+  @functools.cache
   def stored(name: str, file: str = 'results') -> Stored:
-    path = measured / name / f'{file}.json'
-    return known.setdefault(str(path), Stored(path))
+    return Stored(measured / name / f'{file}.json')
 
-  made = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
-                            trim_blocks=True, lstrip_blocks=True)
-  made.filters.update(number=number, plus_minus=plus_minus, interval=interval, between=between,
-                      each=each, cells=cells, gather=gather, minus=minus, summarize=summarize,
-                      share=share, largest=largest)
-  return made.from_string(template.read_text()).render(measured=stored, log10=math.log10,
-                                                       exp=math.exp)
+  return pages.template(
+      template, number=number, plus_minus=plus_minus, interval=interval, between=between,
+      each=each, cells=cells, gather=gather, minus=minus, summarize=summarize, share=share,
+      largest=largest).render(measured=stored, log10=math.log10, exp=math.exp)

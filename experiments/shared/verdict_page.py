@@ -4,9 +4,9 @@ import base64
 import math
 from pathlib import Path
 
-import jinja2
-
 from bornbiased_jax.analysis.statistics import p_value_text
+
+from . import pages
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
 COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666',
@@ -20,10 +20,9 @@ def render(report: dict, png: bytes) -> str:
     report: the report, with settings and environment.
     png: the figure that the page contains, as a PNG file has it.
   """
-  page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-                            lstrip_blocks=True).from_string(TEMPLATE.read_text())
-  return page.render(report=report, png=base64.b64encode(png).decode(),
-                     color=COLORS[report['verdict']], p_text=p_text)
+  return pages.template(TEMPLATE).render(
+      report=report, png=base64.b64encode(png).decode(), color=COLORS[report['verdict']],
+      p_text=p_text)
 
 
 def p_text(p_value: float) -> str:

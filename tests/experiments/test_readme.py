@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import jinja2
 import pytest
 
 from experiments import readme
@@ -46,7 +47,7 @@ def test_what_is_not_stored_is_an_error(copy):
   for text in ("{{ measured('seed_sweep').row(length=7) }}", "{{ measured('nothing') }}",
                "{{ measured('seed_sweep').row(length=64).misspelt }}"):
     template.write_text(text)
-    with pytest.raises((LookupError, OSError, stored.jinja2.TemplateError)):
+    with pytest.raises((LookupError, OSError, jinja2.TemplateError)):
       stored.render(template, copy / 'measured')
 
 

@@ -41,7 +41,7 @@ def test_a_run_comes_after_those_that_it_reads(scale):
   for items in (ITEMS, *([item] for item in ITEMS)):
     done = set()
     for run in catalogue.runs(items, scale):
-      assert {path.split('/')[0] for path in run.reads.values()} <= done
+      assert set(run.readable) <= done
       assert run.folder not in done
       done.add(run.folder)
 

@@ -60,7 +60,7 @@ def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
   assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
   assert how['commit'] == provenance.commit()
   monkeypatch.setattr('sys.argv', ['pytest'])
-  assert provenance.started('sweep')['command'] is None
+  assert provenance.origin('sweep')['command'] is None
 
 
 def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_again(tmp_path):
