@@ -4,8 +4,10 @@
 
 Reads the checkpoints of experiments.training_study. Every method compares
   8   each initialization with what was trained from it (related),
+  m   each network in the middle of training with itself at the end (related),
   5   each trained network with its continuation on another text (related),
-  6   each network in the middle of training with itself at the end (related),
+  6   each network that was continued with descendants of several kinds, continued on each text,
+      pruned, quantized and merged (related), and with five other trained networks (unrelated),
   4a  initializations of different seeds (unrelated),
   4d  trained networks of different seeds, same data and order (unrelated).
 
@@ -22,11 +24,12 @@ Writes results.json (a row per method and pair) and figure.png (scores by table)
 import functools
 import itertools
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import lineage, plotting
-from bornbiased_jax.lineage import methods
+from bornbiased_jax import configs, lineage, plotting
+from bornbiased_jax.lineage import damage, methods
 from bornbiased_jax.lineage.methods import METHODS, Subject
 from bornbiased_jax.lineage.networks import load_config
 from bornbiased_jax.models import init_params
@@ -41,8 +44,14 @@ LEVEL = 0.01
 COLUMNS = 4
 CAPTION = (
     'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
-    '8: initialization and trained; 5: trained and continued on another text; '
-    '6: in the middle of training and at its end; 4a: two initializations; 4d: two trained')
+    '8: initialization and trained; m: in the middle of training and at its end; 5: trained and '
+    'continued on another text;\n'
+    '6: trained and several descendants, or others; 4a: two initializations; 4d: two trained')
+# What is done to a trained network for Table 6, and how strongly. Merged is an average with a
+# random network, so that nobody else among those compared is an ancestor.
+ALTERED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}
+NUM_OTHERS = 5
+AND = ', then '
 
 SETTINGS = networks.SETTINGS | {
     'references': Setting(whole,
@@ -73,7 +82,7 @@ def main(settings, output_dir):
                                  settings.statement_length, config)
   results = Results(output_dir, 'baselines', settings)
   done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
-  take = functools.cache(lambda name: networks.subject(*lineage.load(name), settings, statements))
+  take = functools.cache(lambda name: networks.subject(*load(name), settings, statements))
   fresh = functools.cache(lambda config: fresh_networks(config, settings, statements))
   null = functools.cache(lambda method, base: methods.reference_scores(
       method, take(base), fresh(take(base).config)))
@@ -95,12 +104,28 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   middle = {seed: halfway(checkpoint.steps(run)) for seed, run in runs.items()}
   last = {seed: networks.latest(run) for seed, run in runs.items()}
   found = [('8', True, f'{run}@0', last[seed]) for seed, run in runs.items()]
-  found += [('5', True, last[seed], networks.latest(run))
-            for (_, seed), run in networks.continued(settings).items()]
-  found += [('6', True, f'{run}@{middle[seed]}', last[seed]) for seed, run in runs.items()]
+  found += [('m', True, f'{run}@{middle[seed]}', last[seed]) for seed, run in runs.items()]
+  continued = [(last[seed], networks.latest(run))
+               for (_, seed), run in networks.continued(settings).items()]
+  found += [('5', True, *pair) for pair in continued]
+  found += [('6', True, *pair) for pair in continued]
+  for base in dict.fromkeys(base for base, _ in continued):
+    found += [('6', True, base, f'{base}{AND}{change}') for change in ALTERED]
+    others = [name for name in last.values() if name != base]
+    found += [('6', False, base, other) for other in others[:NUM_OTHERS]]
   for a, b in itertools.combinations(runs, 2):
     found += [('4a', False, f'{runs[a]}@0', f'{runs[b]}@0'), ('4d', False, last[a], last[b])]
   return found
+
+
+def load(name: str) -> tuple[configs.ModelConfig, dict]:
+  """A network by its name, to which `AND` and an alteration may be appended."""
+  name, _, change = name.partition(AND)
+  network = lineage.load(name)
+  if not change:
+    return network
+  alter, _ = damage.DAMAGING[change]
+  return alter(*network, jax.random.key(0), ALTERED[change])
 
 
 def halfway(steps: list[int]) -> int:

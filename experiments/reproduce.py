@@ -165,7 +165,8 @@ class State:
     """Runs a program to its end, or to that of the time."""
     earlier, began = self.record(run.folder).get('seconds', 0.0), time.monotonic()
     self._note(run, command=command, problem='Stopped before its end.', seconds=earlier)
-    code = finished(command, None if minutes_left is None else 60 * minutes_left, lock)
+    timeout = None if minutes_left is None else 60 * minutes_left
+    code = finished(command, timeout, lock, self.path.parent / 'compiled')
     if code is None:
       outcome = dict(problem='Stopped when the time was up; the same command goes on.')
     elif code == 0:
@@ -180,13 +181,15 @@ class State:
     write_json(self.path, self.records)
 
 
-def finished(command: list[str], timeout: float | None, lock: int) -> int | None:
+def finished(command: list[str], timeout: float | None, lock: int, cache: Path) -> int | None:
   """The exit code of `python` with these arguments, or None if it did not end in time.
 
   It is interrupted as by Ctrl-C, which programs take as the order to keep what they have. It
-  inherits the lock, so that it keeps others out if this program is killed.
+  inherits the lock, so that it keeps others out if this program is killed. What it compiles is
+  kept in `cache` for other programs, unless the environment names another place.
   """
-  process = subprocess.Popen([sys.executable, *command], pass_fds=[lock])
+  environment = {'JAX_COMPILATION_CACHE_DIR': str(cache.resolve()), **os.environ}
+  process = subprocess.Popen([sys.executable, *command], pass_fds=[lock], env=environment)
   try:
     return process.wait(timeout)
   except subprocess.TimeoutExpired:

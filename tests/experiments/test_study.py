@@ -166,11 +166,15 @@ def test_networks_that_went_on_with_several_texts_are_paired(tmp_path):
 
 def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   results = read_study(baselines, study, tmp_path)
-  # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger.
-  # Logits alone have no null.
-  assert len(results['rows']) == (len(METHODS) - 1) * (2 + 1 + 2 + 1 + 1)
-  same = {(row['table'], row['method']): row['same'] for row in results['summary']}
-  assert same['6', 'SeedPrint'] == same['6', 'MLP units'] == 1 and same['4a', 'SeedPrint'] == 0
+  # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger. The
+  # continued one also has three altered descendants and one stranger. Logits alone have no null.
+  assert len(results['rows']) == (len(METHODS) - 1) * (2 + 1 + 2 + 1 + 1 + (1 + 3 + 1))
+  same = {(row['table'], row['related'], row['method']): row['same'] for row in results['summary']}
+  assert same['m', True, 'SeedPrint'] == same['m', True, 'MLP units'] == 1
+  assert same['6', True, 'Verdict'] == 1
+  assert same['6', False, 'Verdict'] == same['4a', False, 'SeedPrint'] == 0
+  altered = {row['suspect'].partition(', then ')[2] for row in results['rows']} - {''}
+  assert altered == set(baselines.ALTERED)
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
 
 

@@ -1,0 +1,67 @@
+"""Sequences of the task follow its rule, and no network can do better than its entropy."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.data import backcopy
+from bornbiased_jax.errors import InputError
+
+TEXT = 'to be or not to be, that is the question: whether tis nobler in the mind to suffer'
+
+
+def next_distribution(task, before, now):
+  """The rule in words: copy after a trigger, unless nothing is before it; else as in the text."""
+  if task.is_trigger_V[now] and before != backcopy.START:
+    return np.eye(task.vocab_size)[before]
+  return task.transition_VV[now]
+
+
+def sequences_of(task, length):
+  """(ids, probability) of all sequences, by enumeration."""
+  for ids in itertools.product(range(1, task.vocab_size), repeat=length):
+    ids, probability = (backcopy.START, backcopy.START, *ids), 1.0
+    for before, now, following in zip(ids, ids[1:], ids[2:], strict=False):
+      probability *= next_distribution(task, before, now)[following]
+    if probability:
+      yield ids[1:], probability
+
+
+@pytest.mark.parametrize('start', [True, False])
+def test_the_entropy_is_that_of_all_sequences(start):
+  task, length = backcopy.from_text('abracadabra', 'ra'), 4
+  # The entropy of whole sequences is the sum of those of their predictions (chain rule).
+  def entropy_of(length):
+    p = np.array([probability for _, probability in sequences_of(task, length)])
+    assert p.sum() == pytest.approx(1)
+    return -np.sum(p * np.log(p))
+  expected = entropy_of(length) if start else entropy_of(length + 1) - entropy_of(1)
+  assert backcopy.entropy(task, length, start) == pytest.approx(expected / length)
+
+
+def test_sampling_gives_the_entropy():
+  task, length = backcopy.from_text(TEXT), 16
+  ids_NT = np.asarray(backcopy.draw(task, jax.random.key(0), 4000, length))
+  assert ids_NT.shape == (4000, length + 1) and (ids_NT[:, 0] == backcopy.START).all()
+  assert ids_NT[:, 1:].min() >= 1 and ids_NT.max() < task.vocab_size
+  before_NT = np.column_stack([np.full(len(ids_NT), backcopy.START), ids_NT[:, :-2]])
+  p_NT = np.array([[next_distribution(task, *triple[:2])[triple[2]] for triple in zip(*rows)]
+                   for rows in zip(before_NT, ids_NT[:, :-1], ids_NT[:, 1:])])
+  loss_N = -np.log(p_NT).mean(axis=1)  # Infinite if one broke the rule.
+  error = loss_N.std() / np.sqrt(len(loss_N))
+  assert abs(loss_N.mean() - backcopy.entropy(task, length)) < 4 * error < 0.05
+
+
+def test_without_a_start_token_the_same_follows():
+  task, key = backcopy.from_text(TEXT), jax.random.key(1)
+  without = backcopy.draw(task, key, 8, 15, start=False)
+  np.testing.assert_array_equal(without, backcopy.draw(task, key, 8, 16)[:, 1:])
+
+
+def test_what_is_no_task_is_refused():
+  with pytest.raises(InputError, match='1 characters has no pairs'):
+    backcopy.from_text('a')
+  with pytest.raises(InputError, match="'x' is not in the text"):
+    backcopy.from_text('abc', 'ax')
