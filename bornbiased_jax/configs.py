@@ -22,7 +22,7 @@ DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
-INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', *AT_ONE_POSITION)
+INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'damp', *AT_ONE_POSITION)
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
 BASE_STD = 0.02
@@ -76,7 +76,7 @@ class ModelConfig:
     remat: what the backward pass computes again instead of storing it: 'none' |
       'dots' (all of a block but its products with weights) | 'full' (all of it).
     intervention: a change of the value aggregate before W_O (interventions.py).
-      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' act on all positions,
+      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' | 'damp' act on all positions,
       'mask' | 'variance' | 'norm' on one.
     intervention_position: that one position, counted from 0.
     intervention_strength: the factor of 'variance' and 'norm'.

@@ -1,251 +1,153 @@
-"""When do attention sinks arise, and what do models lose without (Fig 12, Table 7)?
+"""Grows attention sinks in small networks, and shows what prevents or moves them (Fig 12, Table 7).
 
-    python -m experiments.attention_sink --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
-    python -m experiments.attention_sink my_llama/ --tokenizer=my_llama/tokenizer.model \\
-        --texts=my_text.txt --output_dir=results/sinks_of_my_llama
+The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835). Characters follow each other as in
+Shakespeare, but after 't', 'e' or 'o' the character before it is copied. The head that copies has
+nothing to do after all other characters, and rests on the first position. Networks of the same
+seeds read the same sequences in the same order, each kind of network with one change:
 
-Averaging gives the first position a larger variance than later ones, and a head that wants to
-attend to nothing finds it there. Networks of the same seeds are trained on the same data in the
-same order, each with one of --interventions on o_i, the weighted mean of values at position i:
-
-    none                none
-    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
-    rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
-    gain                o_i times a constant, the size of 'amplify' without its shape
+    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance at every position i
+    gain, damp          o_i times a constant: the size of 'amplify' and of 'attenuate'
+    rmsnorm             o_i normalized to mean square 1, with a learned gain
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without an intervention are also measured under each of --afterwards, which
-they have never met. If networks are named on the command line, they are measured as they are and
-under each of --afterwards, and nothing is trained.
+Here o_i is the weighted mean of values at position i. The networks trained without a change are
+also measured under each of --afterwards, which they have never met. --factors chooses other
+changes, such as of depth, norm or learning rate.
 
-A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
-exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
---data). Losses are measured on all of --texts, in windows side by side, in nats per token of
---tokenizer, which is a byte unless another tokenizer is given.
+    python -m experiments.attention_sink                     # about 12 min on two CPU cores
+    python -m experiments.attention_sink --seeds=0-7 --output_dir=results/sink_factors \\
+        --factors='start token,depth,heads,width,MLP,norm,positions,weight decay,learning rate'
 
-The 16 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
-same command continues it.
+A head is a sink in a sequence if the mean weight on the first position exceeds 0.3. Losses are
+nats per token above the entropy of the task, which no network can go below.
 
-Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
-step: sink rates by length, layer and head, massive activations, effective rank, positional std,
-losses) and figure.png (the comparison).
+For networks that read text see experiments.text_sinks. If a run was stopped, the same command
+continues it. Writes results.json (a row per network: sinks and loss by step, by length and by
+threshold, who rests, values and states at the first position) and figure.png.
 """
 
 import dataclasses
-from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
 
 from tqdm import tqdm
 
-from bornbiased_jax import configs, lineage
-from bornbiased_jax.data import Corpus, hold_out, tokenizers
+from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.networks import load_config
-from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.training.step import Recipe
 
-from .shared import command_line, runs, sink_report, training_settings
-from .shared.command_line import Setting, flagged
-from .shared.networks import check_length
-from .shared.parsing import choice, listed, optional, positive, whole
+from .shared import command_line, growth_report, sink_conditions, sink_growth
+from .shared.command_line import Setting, name_flags
+from .shared.parsing import choice, listed, number, optional, positive, whole
 from .shared.results import Results
-from .shared.sink_measures import losses, measure
+from .shared.sink_conditions import FACTORS, Condition
 
-# 'rmsnorm' has parameters that only training finds.
-_AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
-# Models pad their vocabularies by a few percent.
-PADDING = 1.1
-SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
-          'accumulation', 'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps',
-          'save_every')
-SETTINGS = training_settings.SETTINGS | {
-    'data': Setting(optional(str), training_settings.SETTINGS['data'].help),
-    'texts': Setting(listed(str),
-                     'text files to evaluate on, comma-separated, the first also for sink rates; '
-                     'if not given, the last twentieth of --data'),
-    'interventions': Setting(listed(choice(*configs.INTERVENTIONS)),
-                             'what networks are trained with, of '
-                             f'{", ".join(configs.INTERVENTIONS)}'),
-    'afterwards': Setting(optional(listed(choice(*_AFTERWARDS))),
-                          'what is done to networks trained without an intervention, of '
-                          f'{", ".join(_AFTERWARDS)}'),
-    'position': Setting(lambda text: whole(text, 0),
-                        "position, from 0, at which 'mask', 'variance' and 'norm' make another "
-                        'sink'),
+AFTERWARDS = ('amplify', 'attenuate', 'gain', 'damp', 'mask', 'variance', 'norm')
+SETTINGS = command_line.SETTINGS | {
+    'factors': Setting(listed(choice(*FACTORS)), f'what is changed, of {", ".join(FACTORS)}'),
+    'afterwards': Setting(optional(listed(choice(*AFTERWARDS))),
+                          'what is done to networks trained without a change, of '
+                          f'{", ".join(AFTERWARDS)}'),
+    'position': Setting(whole, "position, from 0, at which 'mask', 'variance' and 'norm' act"),
     'strength': Setting(positive, "factor of 'variance' and 'norm'"),
-    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
-                       'sequence lengths at which sink rates are measured, comma-separated'),
-    'num_sequences': Setting(command_line.SETTINGS['num_sequences'].parse,
-                             'sequences over which sink rates are averaged'),
-    'loss_sequences': Setting(whole, 'windows of --length tokens whose loss is measured in each '
-                                     'text, at most'),
+    'num_steps': Setting(whole, 'optimizer steps'),
+    'look_steps': Setting(listed(lambda text: whole(text, 0)), 'steps at which sinks are counted'),
+    'train_sequences': Setting(whole, 'sequences per step'),
+    'peak_lr': Setting(number, 'learning rate after warmup; it falls to a tenth'),
+    'data_seed': Setting(lambda text: whole(text, 0), 'seed of the sequences to train on'),
+    'num_sequences': Setting(whole, 'other sequences, on which networks are measured'),
 }
-
 _LAPTOP = dict(
-    data='tinyshakespeare', texts=None, config='tiny_llama2', tokenizer='bytes', seeds=[42, 43],
-    interventions=list(configs.INTERVENTIONS),
-    afterwards=['amplify', 'attenuate', 'mask', 'variance', 'norm'], position=16, strength=4.0,
-    lengths=[32, 64, 128], num_sequences=100, loss_sequences=256, probe_seed=0, num_steps=2000,
-    batch_size=16, length=128, accumulation=1, peak_lr=3e-3, min_lr=3e-4, warmup_steps=100,
-    dtype='float32', remat='none', keep_steps=[100, 300, 600, 1000, 1500], save_every=250,
-    data_seed=42)
+    seeds=list(range(16)), factors=['intervention', 'position'], afterwards=list(AFTERWARDS),
+    position=16, strength=4.0, num_steps=1000,
+    look_steps=[0, 25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000], train_sequences=32,
+    length=64, lengths=[16, 32, 64, 128, 256], peak_lr=1e-2, data_seed=42, num_sequences=200,
+    probe_seed=0)
 SCALES = {
     'smoke': _LAPTOP | dict(
-        interventions=['none', 'mask'], afterwards=['amplify'], position=4, lengths=[8, 32],
-        num_sequences=8, loss_sequences=8, num_steps=6, batch_size=4, length=32, warmup_steps=2,
-        keep_steps=[3]),
+        seeds=[0, 1], factors=['position'], afterwards=['amplify'], num_steps=20,
+        look_steps=[0, 10, 20], train_sequences=8, length=32, lengths=[32], num_sequences=20),
     'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(
-        data=None, config='nano_llama2', lengths=[32, 64, 128, 256, 512], num_steps=200_000,
-        batch_size=128, length=2048, peak_lr=6e-4, min_lr=6e-5, warmup_steps=2000, dtype='bfloat16',
-        keep_steps=[300, 1000, 3000, 10_000, 30_000, 100_000], save_every=1000),
+    'paper': _LAPTOP | dict(seeds=list(range(64)), factors=list(FACTORS), num_steps=3000,
+                            look_steps=[*_LAPTOP['look_steps'], 1500, 2000, 3000]),
 }
-
-
-class Case(NamedTuple):
-  """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
-
-  One that is named on the command line has that name as its intervention, and
-  neither seed nor step.
-  """
-
-  intervention: str
-  afterwards: str | None
-  seed: int | None
-  step: int | None
-  source: str
 
 
 def main(settings, output_dir):
   check(settings)
-  texts = load_texts(settings)
-  cases = named(settings, texts) if settings.networks else None
+  task = sink_growth.embedded_task()
   results = Results(output_dir, 'attention_sink', settings)
-  done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
-  for case in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network',
-                   delay=1):
-    if case[:-1] not in done:
-      results.add(row_of(case, texts, settings))
-  summary = sink_report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
-
-
-def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
-  """What is measured of a network; a checkpoint before the last has no losses."""
-  config, params = load(case, settings)
-  is_last = case.step in (None, settings.num_steps)
-  lengths = settings.lengths if is_last else settings.lengths[-1:]
-  fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
-  del fields['source']
-  if case.step and not is_last:
-    del row['positional_std_LT']  # A curve per layer is much to keep of every step.
-  loss = losses(config, params, texts, settings) if is_last else None
-  return fields | row | {'loss': loss}
-
-
-def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
-  """A network, under the intervention `afterwards` if there is one."""
-  config, params = lineage.load(case.source)
-  if case.afterwards:
-    config = dataclasses.replace(
-        config, intervention=case.afterwards, intervention_position=settings.position,
-        intervention_strength=settings.strength)
-  return config, params
+  conditions = sink_conditions.of(settings.factors)
+  with tqdm(total=settings.num_steps * len(conditions), unit='step') as bar:
+    for condition in conditions:
+      bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
+      add_rows(results, condition, task, settings, bar.update)
+  results.finish(growth_report.summarize(results.rows), growth_report.display,
+                 growth_report.draw(results.rows, settings))
 
 
 def check(settings) -> None:
-  """Raises InputError for what would otherwise fail after an hour."""
-  longest = settings.lengths[-1]
-  if longest > settings.length:
-    raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that '
-                     'networks read')
-  if settings.position >= settings.lengths[0]:
-    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
-                     'positions, from 0, of the shortest of --lengths')
-  if not settings.data and not (settings.networks and settings.texts):
-    raise InputError(f'--data: is missing: {training_settings.A_TEXT}')
-  if settings.networks:
+  """Raises InputError for what would otherwise fail while it runs."""
+  if settings.position >= min(settings.length, *settings.lengths):
+    raise InputError(f'--position: {settings.position} is not one of the positions, from 0, of '
+                     f'sequences of {min(settings.length, *settings.lengths)}, the shortest')
+  if min(settings.lengths) < 2:
+    raise InputError('--lengths: at least two positions, since the first is compared with others')
+  if max(settings.look_steps) > settings.num_steps:
+    raise InputError(f'--look_steps: {max(settings.look_steps)} is beyond the last of '
+                     f'{settings.num_steps} steps')
+  for condition in sink_conditions.of(settings.factors):
+    name_flags(recipe_of, settings=settings, condition=condition)
+
+
+def add_rows(results: Results, condition: Condition, task: Backcopy, settings, advance) -> None:
+  """Grows the networks of a condition and measures them, unless the results have them all."""
+  done = {key_of(row) for row in results.rows}
+  later = (None, *(settings.afterwards or ())) if condition == sink_conditions.NONE else (None,)
+  if done >= {(*condition[:2], each, seed) for each in later for seed in settings.seeds}:
+    advance(settings.num_steps)
     return
-  if 'none' not in settings.interventions:
-    raise InputError("--interventions: 'none' must be among them, which the others are compared "
-                     'with')
-  for intervention in settings.interventions:
-    training_settings.check(training_of(settings, intervention))
+  # They are grown together, so that a network always has the same companions.
+  for row in grow_and_measure(condition, later, task, settings, advance):
+    if key_of(row) not in done:
+      results.add(row)
 
 
-def load_texts(settings) -> dict[str, Corpus]:
-  """What to evaluate on, by its name."""
-  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
-  if settings.texts:
-    texts = {text: runs.load_text('texts', text, tokenizer) for text in settings.texts}
-  else:
-    _, held_out = hold_out(runs.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
-    texts = {held_out.name: held_out}
-  flag = 'texts' if settings.texts else 'data'
-  for name, text in texts.items():
-    flagged(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
-  return texts
+def key_of(row: dict) -> tuple:
+  return tuple(row[name] for name in ('factor', 'value', 'afterwards', 'seed'))
 
 
-def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
-  text.check(vocab_size)
-  if text.tokens.size <= length:
-    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} '
-                     'and the token after it')
+def recipe_of(settings, condition: Condition) -> Recipe:
+  """AdamW without decay of weights, unless the condition has some; see Tables 13 and 14."""
+  given = dict(peak_lr=settings.peak_lr, min_lr=settings.peak_lr / 10, weight_decay=0.0)
+  return Recipe(num_steps=settings.num_steps, batch_size=settings.train_sequences,
+                length=settings.length, warmup_steps=min(50, settings.num_steps // 4),
+                **given | condition.recipe)
 
 
-def named(settings, texts: dict[str, Corpus]) -> list[Case]:
-  """Each network of the command line, as it is and under each intervention."""
-  vocab_size = next(iter(texts.values())).vocab_size
-  cases = []
-  for name in settings.networks:
-    config = load_config(name)
-    if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
-      raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
-                       f"{config.vocab_size}; give the network's own")
-    check_length(settings.length, config, name)
-    afterwards = settings.afterwards if config.intervention == 'none' else None
-    cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
-  return cases
+def grow_and_measure(condition: Condition, later: tuple, task: Backcopy, settings, advance):
+  """The rows of a condition, after training and under each intervention of `later`."""
+  config = sink_conditions.config_of(condition, task.vocab_size, settings)
+  draw = lambda length: sink_growth.held_out(task, settings, length, condition.start)
+  ids_NT = draw(settings.length)
+  longest_NT = draw(max(settings.lengths))
+  steps = sorted({*settings.look_steps, settings.num_steps})
+  curves = [[] for _ in settings.seeds]
+  for _, networks in sink_growth.grow(
+      config, recipe_of(settings, condition), task, settings.seeds, start=condition.start,
+      data_seed=settings.data_seed, steps=steps, advance=advance):
+    for curve, params in zip(curves, networks, strict=True):
+      curve.append(sink_growth.look(config, params, task, ids_NT))
+  for each in later:
+    changed = dataclasses.replace(config, intervention=each or config.intervention)
+    for seed, params, curve in zip(settings.seeds, networks, curves, strict=True):
+      grown = {} if each else {'steps': steps} | transposed(curve)
+      yield {'factor': condition.factor, 'value': condition.value, 'afterwards': each, 'seed': seed,
+             **grown, **sink_growth.measure(changed, params, task, ids_NT, longest_NT, settings)}
 
 
-def trained(settings, output_dir: Path) -> list[Case]:
-  """Trains what is not trained yet.
-
-  Returns:
-    Each checkpoint, and the last ones of the networks trained without an
-    intervention under each of `afterwards`.
-  """
-  for intervention in settings.interventions:
-    train(settings, intervention, output_dir / intervention)
-  measured = (0, *(settings.keep_steps or ()), settings.num_steps)
-  cases = []
-  for intervention in settings.interventions:
-    for seed in settings.seeds:
-      run = output_dir / intervention / f'seed_{seed}'
-      cases += [Case(intervention, None, seed, step, f'{run}@{step}')
-                for step in checkpoint.steps(run) if step in measured]
-  for afterwards in settings.afterwards or ():
-    for seed in settings.seeds:
-      source = f'{output_dir}/none/seed_{seed}@{settings.num_steps}'
-      cases.append(Case('none', afterwards, seed, settings.num_steps, source))
-  return cases
-
-
-def train(settings, intervention: str, directory: Path) -> None:
-  runs.train(training_of(settings, intervention), directory)
-
-
-def training_of(settings, intervention: str) -> SimpleNamespace:
-  """Settings of the training with an intervention."""
-  where = {}
-  if intervention in configs.AT_ONE_POSITION:
-    where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
-  valid = settings.texts[0] if settings.texts else None
-  return training_settings.of_study(settings, SHARED, settings.scale, intervention=intervention,
-                                    valid=valid, max_length=settings.length, **where)
+def transposed(curve: list[dict]) -> dict[str, list]:
+  return {f'{name}_S': [point[name] for point in curve] for name in curve[0]}
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'attention_sink', SCALES, __doc__, SETTINGS, positional='networks')
+  command_line.run(main, 'attention_sink', SCALES, __doc__, SETTINGS)

@@ -122,6 +122,7 @@ def rms_norm(config, weights, x):
 
 def attend(config, block, x_TD, out):
   K, weights, values = config.head_size, [], []
+  value_TF = linear(block['value'], x_TD)
   for head in range(config.num_heads):
     own = slice(head * K, (head + 1) * K)
     group = head // (config.num_heads // config.num_kv_heads)
@@ -136,10 +137,10 @@ def attend(config, block, x_TD, out):
     for t in range(len(x_TD)):
       scores = [query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)]
       weights[-1][t, :t + 1] = special.softmax(scores)
-    values.append(weights[-1] @ linear(block['value'], x_TD)[:, shared])
+    values.append(weights[-1] @ value_TF[:, shared])
   received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
-  out.update(attention_weights=np.stack(weights), value_aggregate=np.concatenate(values, axis=-1),
-             attention_received=np.array(received))
+  out.update(attention_weights=np.stack(weights), attention_received=np.array(received),
+             value=value_TF, value_aggregate=np.concatenate(values, axis=-1))
 
 
 def rope(x_TK, theta):

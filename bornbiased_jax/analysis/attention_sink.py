@@ -129,6 +129,10 @@ def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dic
     - disparity_L: the largest magnitude among the first token's residual coordinates,
       divided by their mean magnitude.
     - massive_L: the same largest magnitude, divided by their median magnitude.
+    - residual_ratio_L: norm of the first token's residual state, divided by the mean norm of
+      the later ones.
+    - value_ratio_L: the same of the values (all heads together). Below 1 the first token brings
+      little to whom attends to it: value drain.
     - positional_std_LT: standard deviation over channels, at each position, of the value
       aggregate that W_O reads.
 
@@ -136,6 +140,15 @@ def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dic
   """
   measured = _in_batches(_diagnostics, config, params, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
+
+
+def first_weights(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
+  """Attention weight [N, L, H, T] that each query gives to the first position.
+
+  It says which tokens rest there. Cost: one forward pass without logits, in batches, of which
+  each holds its attention weights [L, batch, H, T, T].
+  """
+  return _in_batches(_first_weights, config, params, tokens_NT)
 
 
 def effective_rank(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
@@ -222,12 +235,25 @@ def _received(config, params, tokens_BT):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _diagnostics(config, params, tokens_BT):
-  state_BLTD, aggregate_BLTF = _read(config, params, tokens_BT, 'residual', 'value_aggregate')
+  state_BLTD, value_BLTF, aggregate_BLTF = _read(
+      config, params, tokens_BT, 'residual', 'value', 'value_aggregate')
   first_BLD = jnp.abs(state_BLTD[:, :, 0])
   largest_BL = first_BLD.max(axis=-1)
   return {'disparity_L': largest_BL / first_BLD.mean(axis=-1),
           'massive_L': largest_BL / jnp.median(first_BLD, axis=-1),
+          'residual_ratio_L': _first_over_others(state_BLTD),
+          'value_ratio_L': _first_over_others(value_BLTF),
           'positional_std_LT': aggregate_BLTF.std(axis=-1)}
+
+
+def _first_over_others(x_BLTD):
+  norm_BLT = jnp.linalg.norm(x_BLTD, axis=-1)
+  return norm_BLT[..., 0] / norm_BLT[..., 1:].mean(axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _first_weights(config, params, tokens_BT):
+  return _read(config, params, tokens_BT, 'attention_weights')[0][..., 0]
 
 
 @functools.partial(jax.jit, static_argnums=0)

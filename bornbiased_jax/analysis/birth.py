@@ -30,6 +30,7 @@ import numpy as np
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.configs import ModelConfig, check_count
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import interventions
 from bornbiased_jax.models.initialization import mean_activation
 from bornbiased_jax.models.transformer import activate
 
@@ -229,8 +230,8 @@ def _running_sum(kernel_TT, axis):
 def _intervened(config, averaged, own):
   """The kernels of value aggregates after config.intervention (see interventions.py)."""
   T = len(own[0])
-  position_T = jnp.arange(1, T + 1)
-  at_k_T = position_T == config.intervention_position + 1
+  position_T = np.arange(T)
+  at_k_T = jnp.asarray(position_T == config.intervention_position)
   match config.intervention:
     case 'rmsnorm':
       sizes_TT = _sizes(jnp.diagonal(averaged[0])) * config.linear_std**2 * config.width
@@ -241,12 +242,8 @@ def _intervened(config, averaged, own):
       either_TT = at_k_T[:, None] | at_k_T[None]
       return [jnp.where(both_TT, kernel_TT, jnp.where(either_TT, crossed_TT, averaged_TT))
               for kernel_TT, crossed_TT, averaged_TT in zip(own, crossed, averaged, strict=True)]
-    case 'amplify':
-      factor_T = jnp.sqrt(position_T)
-    case 'attenuate':
-      factor_T = jnp.sqrt(position_T / config.length)
-    case 'gain':
-      factor_T = jnp.full(T, np.sqrt(np.arange(1, config.length + 1)).mean())
+    case 'amplify' | 'attenuate' | 'gain' | 'damp':
+      factor_T = jnp.asarray(interventions.factors(config, position_T), jnp.float32)
     case 'variance' | 'norm':
       # The mean over channels vanishes in the limit, so that both are the same here.
       factor_T = jnp.where(at_k_T, config.intervention_strength, 1.0)

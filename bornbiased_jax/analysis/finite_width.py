@@ -70,7 +70,7 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
   Raises:
     InputError: as `at_birth`, or the network is too narrow: its fluctuations are not small.
 
-  Cost: O(L T³), and O(num_samples L T³) for the mean.
+  Cost: O(L T³), and O(num_samples L T³) for the mean; nothing if it was asked for a while ago.
 
   Example:
     >>> from bornbiased_jax import configs
@@ -78,6 +78,11 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
     >>> round(float(tiny.inter_cosine_std), 2)
     0.03
   """
+  return _finite_width(config, length, probe, num_samples)
+
+
+@functools.lru_cache(maxsize=64)
+def _finite_width(config, length, probe, num_samples):
   limit_L = birth.at_birth(config, length, probe).inter_cosine_L
   dimensions, std = _spreads(config, length, probe)
   if num_samples is None:

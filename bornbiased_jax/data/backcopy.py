@@ -1,4 +1,4 @@
-"""The task that grows an attention sink in a minute: Bigram-Backcopy (Guo et al., arXiv 2410.13835).
+"""Bigram-Backcopy (Guo et al., arXiv 2410.13835), the task that grows attention sinks in a minute.
 
 Characters follow each other as pairs do in a text, except that after a trigger the character before
 it comes again. Which one that was only attention can bring. After every other character a head that
@@ -21,18 +21,16 @@ START = 0
 
 
 class Backcopy(NamedTuple):
-  """The task as arrays. Id 0 is the start token; the others are characters.
+  """The task. Id 0 is the start token; 1, 2, … are the characters of the text in their order.
 
   Attributes:
     transition_VV: probability [current, next] of the next id where nothing is copied. The row of
       the start token has the frequencies of characters.
     is_trigger_V: whether the id before is copied after this one.
-    characters: the characters of ids 1, 2, …
   """
 
   transition_VV: np.ndarray
   is_trigger_V: np.ndarray
-  characters: str
 
   @property
   def vocab_size(self) -> int:
@@ -51,8 +49,8 @@ def from_text(text: str, triggers: str = 'teo') -> Backcopy:
 
   Example:
     >>> task = from_text('banana', triggers='n')
-    >>> task.vocab_size, task.characters, task.transition_VV[1].round(2).tolist()
-    (4, 'abn', [0.0, 0.0, 0.0, 1.0])
+    >>> task.vocab_size, task.transition_VV[1].tolist(), task.is_trigger_V.tolist()
+    (4, [0.0, 0.0, 0.0, 1.0], [False, False, False, True])
   """
   if len(text) < 2:
     raise InputError(f'a text of {len(text)} characters has no pairs')
@@ -65,7 +63,7 @@ def from_text(text: str, triggers: str = 'teo') -> Backcopy:
   # The last character may occur nowhere else, and then nothing follows it.
   count_VV[count_VV.sum(axis=1) == 0] = count_VV[START]
   transition_VV = count_VV / count_VV.sum(axis=1, keepdims=True)
-  return Backcopy(transition_VV, np.isin([''] + list(known), list(triggers)), ''.join(known))
+  return Backcopy(transition_VV, np.isin(['', *known], list(triggers)))
 
 
 def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
@@ -80,7 +78,7 @@ def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
     start: whether the first id is the start token. Without it sequences begin where the start
       token would have been followed by them, so that predictions are the same but for the first.
   """
-  cumulative_VV = jnp.asarray(np.cumsum(task.transition_VV, axis=1), jnp.float32)
+  cumulative_VV = jnp.cumsum(jnp.asarray(task.transition_VV), axis=1)
   is_trigger_V = jnp.asarray(task.is_trigger_V)
 
   def step(pair, uniform_B):
@@ -97,6 +95,24 @@ def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
   if start:
     drawn_TB = jnp.concatenate([first_B[None], drawn_TB])
   return drawn_TB.T.astype(jnp.int32)
+
+
+def log_likelihood(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
+  """Log probability [B, T] of each id but the first, given those before it, under the task's rule.
+
+  The mean of its negative is near `entropy`. Subtracted from a network's losses on the same ids it
+  leaves what the network could do better, without most of the noise of sampling.
+
+  Args:
+    task: from `from_text`.
+    ids_BT: ids [B, T + 1], from `draw`.
+  """
+  before_BT = jnp.pad(ids_BT[:, :-2], ((0, 0), (1, 0)), constant_values=START)
+  now_BT, next_BT = ids_BT[:, :-1], ids_BT[:, 1:]
+  copies_BT = jnp.asarray(task.is_trigger_V)[now_BT] & (before_BT != START)
+  p_BT = jnp.where(copies_BT, next_BT == before_BT,
+                   jnp.asarray(task.transition_VV)[now_BT, next_BT])
+  return jnp.log(p_BT)
 
 
 def entropy(task: Backcopy, length: int, start: bool = True) -> float:

@@ -10,6 +10,7 @@ interventions level the positions, others make another position stand out:
                  heads share (implemented in transformer.py, since it has parameters)
     gain         o_i is multiplied by the mean of sqrt(i), the control of 'amplify':
                  the same size without the dependence on i
+    damp         o_i is multiplied by the mean of sqrt(i / T_max), the control of 'attenuate'
     mask         position k attends to itself alone and keeps the variance of one value
     variance     o_k becomes m + s (o_k - m), where m is its mean over channels
     norm         o_k becomes s o_k, the control of 'variance'
@@ -41,13 +42,9 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
   at_k_T11 = (position_T == config.intervention_position)[:, None, None]
   strength = config.intervention_strength
   match config.intervention:
-    case 'amplify':
-      return _scaled(aggregate_BTHK, np.sqrt(position_T + 1))
-    case 'attenuate':
-      return _scaled(aggregate_BTHK, np.sqrt((position_T + 1) / config.length))
-    case 'gain':
-      mean_factor = np.sqrt(np.arange(1, config.length + 1)).mean()
-      return _scaled(aggregate_BTHK, np.full(T, mean_factor))
+    case 'amplify' | 'attenuate' | 'gain' | 'damp':
+      factor_1T11 = factors(config, position_T)[None, :, None, None]
+      return aggregate_BTHK * jnp.asarray(factor_1T11, aggregate_BTHK.dtype)
     case 'mask':
       # A position that attends to itself alone aggregates its own value.
       value_BTHK = jnp.repeat(value_BTGK, H // value_BTGK.shape[2], axis=2)
@@ -62,8 +59,13 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
       return aggregate_BTHK
 
 
-def _scaled(x_BTHK, factor_T):
-  return x_BTHK * jnp.asarray(factor_T[None, :, None, None], x_BTHK.dtype)
+def factors(config: ModelConfig, position_T: np.ndarray) -> np.ndarray:
+  """By what 'amplify', 'attenuate', 'gain' and 'damp' multiply o_i at positions from 0."""
+  is_amplified = config.intervention in ('amplify', 'gain')
+  factor = lambda i: np.sqrt(i if is_amplified else i / config.length)
+  if config.intervention in ('amplify', 'attenuate'):
+    return factor(position_T + 1)
+  return np.full(len(position_T), factor(np.arange(1, config.length + 1)).mean())
 
 
 def intervene_weights(config: ModelConfig, weights_BHTS: jax.Array, first: int) -> jax.Array:

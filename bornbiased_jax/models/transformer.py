@@ -30,12 +30,13 @@ READS = {
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
     'mlp_hidden': '[L, B, T, F] hidden units of the MLP as its down-projection reads them',
+    'value': '[L, B, T, G K] v_i, heads concatenated',
     'value_aggregate': '[L, B, T, H K] o_i = sum_j a_ij v_j as W_O reads it, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
     'attention_received':
         '[L, B, H, T] float32, mean weight on each position over the queries that see it',
 }
-_OF_ATTENTION = ('value_aggregate', *attention.WATCHED)
+_OF_ATTENTION = ('value', 'value_aggregate', *attention.WATCHED)
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
 # What each choice of config.remat stores of a block for the backward pass, beside its input.
@@ -136,7 +137,8 @@ class Block(nn.Module):
       aggregate_BTF, found = self.attend(query_BTHK, key_BSGK, value_BSGK), {}
     aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
     output = _dense(config, 'output', config.width, config.output_bias, config.residual_std)
-    return output(aggregate_BTF), found | {'value_aggregate': aggregate_BTF}
+    value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)
+    return output(aggregate_BTF), found | {'value': value_BSF, 'value_aggregate': aggregate_BTF}
 
   def _queries_keys_values(self, memory_BSD, num_queries):
     config, first = self.config, memory_BSD.shape[1] - num_queries

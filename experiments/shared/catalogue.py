@@ -175,7 +175,8 @@ ITEMS = (
          'variance by position prevent them.',
          'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
          'attenuation.',
-         (Run('attention_sink', dict(smoke=0.7, laptop=70, paper=14000),
+         (Run('attention_sink', dict(smoke=0.7, laptop=12, paper=30)),
+          Run('text_sinks', dict(smoke=0.7, laptop=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext')),)),
 )
 

@@ -72,12 +72,12 @@ def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
 
   It includes finite width up to 1,300 tokens.
   """
-  return np.asarray(_finite_width(_config(fields), settings.probe).inter_cosine_L)
+  return np.asarray(_finite_width(fields, settings).inter_cosine_L)
 
 
 def predicted_last_cosine(fields: dict, settings: SimpleNamespace) -> dict:
   """`theory_cosine` and `theory_cosine_std`, mean and std over networks after the last layer."""
-  predicted = _finite_width(_config(fields), settings.probe)
+  predicted = _finite_width(fields, settings)
   return {'theory_cosine': predicted.inter_cosine_L[-1],
           'theory_cosine_std': predicted.inter_cosine_std}
 
@@ -87,9 +87,9 @@ def _config(fields):
   return configs.get(fields['config'], length=fields['length'], **changed)
 
 
-@functools.cache
-def _finite_width(config, probe):
-  return theory.finite_width(config, config.length, probe)
+def _finite_width(fields, settings):
+  config = _config(fields)
+  return theory.finite_width(config, config.length, settings.probe)
 
 
 def predicted_preference(fields: dict, settings: SimpleNamespace) -> dict:

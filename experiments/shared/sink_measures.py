@@ -1,4 +1,4 @@
-"""What experiments.attention_sink measures of one network."""
+"""What experiments.text_sinks measures of one network."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The table and the figure of experiments.attention_sink."""
+"""The table and the figure of experiments.text_sinks."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings of training: what pretrain, training_study and attention_sink have in common."""
+"""Settings of training: what pretrain, training_study and text_sinks have in common."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -55,9 +55,9 @@ SETTINGS = command_line.SETTINGS | {
     'vocab_size': Setting(optional(whole),
                           'token ids of the model; if not given, those of the tokenizer'),
     'max_length': Setting(optional(whole),
-                          "longest sequence that the model can read, to which the interventions "
-                          "'attenuate' and 'gain' refer; if not given, that of --config, or "
-                          '--length if that is longer'),
+                          'longest sequence that the model can read, to which interventions such '
+                          "as 'attenuate' refer; if not given, that of --config, or --length if "
+                          'that is longer'),
     'tied_head': Setting(None,
                          'the LM head is the embedding (--notied_head: it is a matrix of its own); '
                          'if not given, that of --config'),
@@ -65,7 +65,7 @@ SETTINGS = command_line.SETTINGS | {
                            'how parameters are drawn; if not given, as in --config'),
     'intervention': Setting(choice(*configs.INTERVENTIONS),
                             "what is done to each position's weighted mean of values, one of "
-                            f'{", ".join(configs.INTERVENTIONS)} (see attention_sink --help); if '
+                            f'{", ".join(configs.INTERVENTIONS)} (see text_sinks --help); if '
                             'not given, none, or what the parent has'),
     'intervention_position': Setting(optional(lambda text: whole(text, 0)),
                                      "position, from 0, at which 'mask', 'variance' and 'norm' "

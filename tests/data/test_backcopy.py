@@ -46,12 +46,24 @@ def test_sampling_gives_the_entropy():
   ids_NT = np.asarray(backcopy.draw(task, jax.random.key(0), 4000, length))
   assert ids_NT.shape == (4000, length + 1) and (ids_NT[:, 0] == backcopy.START).all()
   assert ids_NT[:, 1:].min() >= 1 and ids_NT.max() < task.vocab_size
-  before_NT = np.column_stack([np.full(len(ids_NT), backcopy.START), ids_NT[:, :-2]])
-  p_NT = np.array([[next_distribution(task, *triple[:2])[triple[2]] for triple in zip(*rows)]
-                   for rows in zip(before_NT, ids_NT[:, :-1], ids_NT[:, 1:])])
-  loss_N = -np.log(p_NT).mean(axis=1)  # Infinite if one broke the rule.
+  loss_N = -np.asarray(backcopy.log_likelihood(task, ids_NT)).mean(axis=1)
   error = loss_N.std() / np.sqrt(len(loss_N))
   assert abs(loss_N.mean() - backcopy.entropy(task, length)) < 4 * error < 0.05
+
+
+def test_the_likelihood_follows_the_rule():
+  task = backcopy.from_text(TEXT)
+  for start in (True, False):
+    ids_NT = np.asarray(backcopy.draw(task, jax.random.key(0), 5, 8, start))
+    before_NT = np.column_stack([np.full(len(ids_NT), backcopy.START), ids_NT[:, :-2]])
+    triples_NT3 = np.stack([before_NT, ids_NT[:, :-1], ids_NT[:, 1:]], axis=-1)
+    p_NT = [[next_distribution(task, before, now)[following] for before, now, following in row_T3]
+            for row_T3 in triples_NT3]
+    made = backcopy.log_likelihood(task, ids_NT)
+    np.testing.assert_allclose(np.exp(made), p_NT, rtol=1e-5)
+  against = np.array([[backcopy.START, 1, 1, 1]])
+  assert backcopy.from_text('ab', 'b').transition_VV[1, 1] == 0
+  assert np.isneginf(backcopy.log_likelihood(backcopy.from_text('ab', 'b'), against)[0, 1])
 
 
 def test_without_a_start_token_the_same_follows():

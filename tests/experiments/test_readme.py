@@ -30,7 +30,7 @@ def copy(tmp_path):
 
 @pytest.mark.parametrize('experiment, field', [
     ('seed_sweep', 'top1_frequency'), ('contraction', 'inter_sequence_cosine'),
-    ('amplification', 'measured'), ('born_unbiased', 'z'), ('attention_sink', 'loss'),
+    ('amplification', 'measured'), ('born_unbiased', 'z'), ('text_sinks', 'loss'),
 ])
 def test_a_changed_number_is_noticed(copy, experiment, field):
   path = copy / 'measured' / experiment / 'results.json'

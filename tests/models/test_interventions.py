@@ -15,7 +15,7 @@ from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from small_networks import GROUPED, LLAMA, read, sharpened, tokens
 
-EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'gain')
+EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
 
 
@@ -44,9 +44,10 @@ def test_interventions_level_the_positional_variance_at_init():
   params = init_params(config, 1)
   assert params['blocks']['value_norm']['scale'].shape == (1, 128)
   np.testing.assert_allclose(positional_std(config, params, ids)[0], 1, rtol=0.05)
-  config = dataclasses.replace(base, intervention='gain')
-  expected = plain * np.sqrt(i).mean()
-  np.testing.assert_allclose(positional_std(config, params, ids)[0], expected, rtol=1e-4)
+  for intervention, factor in (('gain', np.sqrt(i).mean()), ('damp', np.sqrt(i / 256).mean())):
+    config = dataclasses.replace(base, intervention=intervention)
+    expected = plain * factor
+    np.testing.assert_allclose(positional_std(config, params, ids)[0], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize('config', [LLAMA, GROUPED], ids=['llama', 'grouped'])

@@ -32,7 +32,7 @@ every_case = pytest.mark.parametrize('config', CASES.values(), ids=CASES.keys())
 
 
 def every_read(config):
-  missing = {'mlp_only': ('value_aggregate', 'attention_weights', 'attention_received'),
+  missing = {'mlp_only': ('value', 'value_aggregate', 'attention_weights', 'attention_received'),
              'attention_only': ('mlp_hidden',)}.get(config.sublayers, ())
   return tuple(name for name in READS if name not in missing)
 
@@ -78,6 +78,7 @@ def test_shapes_and_types(config, dtype):
   shapes = {
       'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
       'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
+      'value': (L, B, T, config.num_kv_heads * config.head_size),
       'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
       'attention_received': (L, B, H, T), 'mlp_hidden': (L, B, T, config.mlp_width),
   }

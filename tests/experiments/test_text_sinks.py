@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
-from experiments import attention_sink, pretrain
+from experiments import pretrain, text_sinks
 from experiments.shared import sink_measures, sink_report
 from experiments.shared.command_line import resolve
 import tiny_runs
@@ -23,7 +23,7 @@ one_device = tiny_runs.one_device
 
 def settings(networks=(), **overrides):
   small = dict(batch_size='2', length='16', lengths='16,8', position='4') | overrides
-  made = resolve(attention_sink.SCALES, 'smoke', attention_sink.SETTINGS, **small)
+  made = resolve(text_sinks.SCALES, 'smoke', text_sinks.SETTINGS, **small)
   made.networks = list(networks)
   return made
 
@@ -31,7 +31,7 @@ def settings(networks=(), **overrides):
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
   directory = tmp_path_factory.mktemp('sinks')
-  attention_sink.main(settings(), directory)
+  text_sinks.main(settings(), directory)
   return directory
 
 
@@ -102,12 +102,12 @@ def test_a_stopped_run_goes_on(study, monkeypatch):
   path = study / 'results.json'
   before = results(study)
   path.write_text(json.dumps(before | {'rows': before['rows'][:5], 'complete': False}))
-  measured, measure = [], attention_sink.measure
-  monkeypatch.setattr(attention_sink, 'measure',
+  measured, measure = [], text_sinks.measure
+  monkeypatch.setattr(text_sinks, 'measure',
                       lambda *arguments: measured.append(1) or measure(*arguments))
   monkeypatch.setattr(loop, 'compiled_step',
                       lambda run: lambda *arguments: pytest.fail('trained again'))
-  attention_sink.main(settings(), study)
+  text_sinks.main(settings(), study)
   after = results(study)
   assert after | {'run': None} == before | {'run': None}
   assert after['run']['seconds'] >= before['run']['seconds']
@@ -116,8 +116,8 @@ def test_a_stopped_run_goes_on(study, monkeypatch):
 
 def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
   before = results(study)
-  monkeypatch.setattr(attention_sink, 'measure', lambda *arguments: pytest.fail('measured again'))
-  attention_sink.main(settings(), study)
+  monkeypatch.setattr(text_sinks, 'measure', lambda *arguments: pytest.fail('measured again'))
+  text_sinks.main(settings(), study)
   assert results(study) == before
   assert 'perplexity' in capsys.readouterr().out
 
@@ -125,7 +125,7 @@ def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
 def test_networks_of_others_are_measured_without_training(tmp_path):
   config = configs.get('tiny_gpt2', vocab_size=264)  # 257, padded.
   huggingface.save(tmp_path / 'theirs', config, init_params(config, 3))
-  attention_sink.main(settings([str(tmp_path / 'theirs')], lengths='16'), tmp_path / 'out')
+  text_sinks.main(settings([str(tmp_path / 'theirs')], lengths='16'), tmp_path / 'out')
   rows = results(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(tmp_path / 'theirs'), afterwards) for afterwards in (None, 'amplify')]
@@ -157,10 +157,10 @@ def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, mon
   (tmp_path / 'short.txt').write_text('short')
   (tmp_path / 'long.txt').write_text('long ' * 99)
   (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
-  monkeypatch.setattr(attention_sink, 'train', lambda *arguments: pytest.fail('trained'))
-  monkeypatch.setattr(attention_sink, 'measure', lambda *arguments: pytest.fail('measured'))
+  monkeypatch.setattr(text_sinks, 'train', lambda *arguments: pytest.fail('trained'))
+  monkeypatch.setattr(text_sinks, 'measure', lambda *arguments: pytest.fail('measured'))
   with pytest.raises(InputError, match=message):
-    attention_sink.main(settings(**wrong), tmp_path / 'out')
+    text_sinks.main(settings(**wrong), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
 
 

@@ -1,0 +1,73 @@
+"""The networks in which experiments.attention_sink looks for sinks: what each changes of the first.
+
+The first is the smallest that the task needs: one attention sublayer with one head, as in Guo et
+al. (arXiv 2410.13835), with rotary positions, RMSNorm and a start token.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bornbiased_jax import configs
+from bornbiased_jax.configs import ModelConfig
+
+BASE = dict(num_layers=1, num_heads=1, num_kv_heads=1, width=64, mlp_width=256,
+            sublayers='attention_only')
+_FULL = dict(sublayers='full')
+_GELU = _FULL | dict(gated_mlp=False, activation='gelu_tanh', mlp_bias=True)
+
+
+class Condition(NamedTuple):
+  """One kind of network, of which every seed is grown.
+
+  Attributes:
+    factor, value: its name.
+    config: what it changes of the architecture.
+    recipe: what it changes of the training.
+    start: whether sequences begin with a start token.
+  """
+
+  factor: str
+  value: str
+  config: Mapping[str, Any] = {}
+  recipe: Mapping[str, Any] = {}
+  start: bool = True
+
+
+# What is done to the value aggregate while training, at all positions or at --position.
+EVERYWHERE = ('none', 'amplify', 'gain', 'attenuate', 'damp', 'rmsnorm')
+FACTORS = {
+    'intervention': [Condition('intervention', name, dict(intervention=name))
+                     for name in EVERYWHERE[1:]],
+    'position': [Condition('position', name, dict(intervention=name))
+                 for name in configs.AT_ONE_POSITION],
+    'start token': [Condition('start token', 'no', start=False)],
+    'depth': [Condition('depth', str(L), dict(num_layers=L)) for L in (2, 3, 4)],
+    'heads': [Condition('heads', str(H), dict(num_heads=H, num_kv_heads=H, head_size=64 // H))
+              for H in (2, 4)],
+    'width': [Condition('width', str(d), dict(width=d)) for d in (16, 32)],
+    'MLP': [Condition('MLP', 'gated', _FULL), Condition('MLP', 'GELU', _GELU),
+            Condition('MLP', 'GELU, centred', _GELU | dict(init_scheme='centred')),
+            Condition('MLP', 'gated, depth 2', _FULL | dict(num_layers=2)),
+            Condition('MLP', 'gated, depth 2, no start token', _FULL | dict(num_layers=2),
+                      start=False)],
+    'norm': [Condition('norm', 'LayerNorm', dict(norm='layernorm')),
+             Condition('norm', 'QK-norm', dict(qk_norm=True))],
+    'positions': [Condition('positions', 'learned', dict(positions='learned'))],
+    'weight decay': [Condition('weight decay', '0.1', recipe=dict(weight_decay=0.1))],
+    'learning rate': [Condition('learning rate', f'{rate:g}', recipe=dict(
+        peak_lr=rate, min_lr=rate / 10)) for rate in (0.001, 0.003, 0.03)],
+}
+NONE = Condition('intervention', 'none')
+
+
+def of(factors: list[str]) -> list[Condition]:
+  """The first kind of network, then those of some factors."""
+  return [NONE, *(condition for factor in factors for condition in FACTORS[factor])]
+
+
+def config_of(condition: Condition, vocab_size: int, settings) -> ModelConfig:
+  """The architecture of a condition; it reads sequences of up to the longest of --lengths."""
+  return configs.get('tiny_llama2', **BASE | dict(
+      vocab_size=vocab_size, length=max(settings.length, *settings.lengths),
+      intervention_position=settings.position, intervention_strength=settings.strength)
+      | condition.config)

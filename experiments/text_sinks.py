@@ -1,0 +1,251 @@
+"""Attention sinks in networks that read text, and what interventions cost (Fig 12, Table 7).
+
+    python -m experiments.text_sinks --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
+    python -m experiments.text_sinks my_llama/ --tokenizer=my_llama/tokenizer.model \\
+        --texts=my_text.txt --output_dir=results/sinks_of_my_llama
+
+Averaging gives the first position a larger variance than later ones, and a head that wants to
+attend to nothing finds it there. Networks of the same seeds are trained on the same data in the
+same order, each with one of --interventions on o_i, the weighted mean of values at position i:
+
+    none                none
+    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
+    rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
+    gain, damp          o_i times a constant: the size of 'amplify' and of 'attenuate'
+    mask                --position attends to itself alone, and keeps its variance
+    variance, norm      --strength times o_i at --position, about its mean and as a whole
+
+The networks trained without an intervention are also measured under each of --afterwards, which
+they have never met. If networks are named on the command line, they are measured as they are and
+under each of --afterwards, and nothing is trained.
+
+A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
+exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
+--data). Losses are measured on all of --texts, in windows side by side, in nats per token of
+--tokenizer, which is a byte unless another tokenizer is given.
+
+The 16 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
+same command continues it.
+
+Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
+step: sink rates by length, layer and head, massive activations, effective rank, positional std,
+losses) and figure.png (the comparison).
+"""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from bornbiased_jax import configs, lineage
+from bornbiased_jax.data import Corpus, hold_out, tokenizers
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.storage import checkpoint
+
+from .shared import command_line, runs, sink_report, training_settings
+from .shared.command_line import Setting, flagged
+from .shared.networks import check_length
+from .shared.parsing import choice, listed, optional, positive, whole
+from .shared.results import Results
+from .shared.sink_measures import losses, measure
+
+# 'rmsnorm' has parameters that only training finds.
+_AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
+# Models pad their vocabularies by a few percent.
+PADDING = 1.1
+SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
+          'accumulation', 'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps',
+          'save_every')
+SETTINGS = training_settings.SETTINGS | {
+    'data': Setting(optional(str), training_settings.SETTINGS['data'].help),
+    'texts': Setting(listed(str),
+                     'text files to evaluate on, comma-separated, the first also for sink rates; '
+                     'if not given, the last twentieth of --data'),
+    'interventions': Setting(listed(choice(*configs.INTERVENTIONS)),
+                             'what networks are trained with, of '
+                             f'{", ".join(configs.INTERVENTIONS)}'),
+    'afterwards': Setting(optional(listed(choice(*_AFTERWARDS))),
+                          'what is done to networks trained without an intervention, of '
+                          f'{", ".join(_AFTERWARDS)}'),
+    'position': Setting(lambda text: whole(text, 0),
+                        "position, from 0, at which 'mask', 'variance' and 'norm' make another "
+                        'sink'),
+    'strength': Setting(positive, "factor of 'variance' and 'norm'"),
+    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
+                       'sequence lengths at which sink rates are measured, comma-separated'),
+    'num_sequences': Setting(command_line.SETTINGS['num_sequences'].parse,
+                             'sequences over which sink rates are averaged'),
+    'loss_sequences': Setting(whole, 'windows of --length tokens whose loss is measured in each '
+                                     'text, at most'),
+}
+
+_LAPTOP = dict(
+    data='tinyshakespeare', texts=None, config='tiny_llama2', tokenizer='bytes', seeds=[42, 43],
+    interventions=list(configs.INTERVENTIONS),
+    afterwards=['amplify', 'attenuate', 'mask', 'variance', 'norm'], position=16, strength=4.0,
+    lengths=[32, 64, 128], num_sequences=100, loss_sequences=256, probe_seed=0, num_steps=2000,
+    batch_size=16, length=128, accumulation=1, peak_lr=3e-3, min_lr=3e-4, warmup_steps=100,
+    dtype='float32', remat='none', keep_steps=[100, 300, 600, 1000, 1500], save_every=250,
+    data_seed=42)
+SCALES = {
+    'smoke': _LAPTOP | dict(
+        interventions=['none', 'mask'], afterwards=['amplify'], position=4, lengths=[8, 32],
+        num_sequences=8, loss_sequences=8, num_steps=6, batch_size=4, length=32, warmup_steps=2,
+        keep_steps=[3]),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(
+        data=None, config='nano_llama2', lengths=[32, 64, 128, 256, 512], num_steps=200_000,
+        batch_size=128, length=2048, peak_lr=6e-4, min_lr=6e-5, warmup_steps=2000, dtype='bfloat16',
+        keep_steps=[300, 1000, 3000, 10_000, 30_000, 100_000], save_every=1000),
+}
+
+
+class Case(NamedTuple):
+  """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
+
+  One that is named on the command line has that name as its intervention, and
+  neither seed nor step.
+  """
+
+  intervention: str
+  afterwards: str | None
+  seed: int | None
+  step: int | None
+  source: str
+
+
+def main(settings, output_dir):
+  check(settings)
+  texts = load_texts(settings)
+  cases = named(settings, texts) if settings.networks else None
+  results = Results(output_dir, 'text_sinks', settings)
+  done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
+  for case in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network',
+                   delay=1):
+    if case[:-1] not in done:
+      results.add(row_of(case, texts, settings))
+  summary = sink_report.summarize([row for row in results.rows if row['loss']])
+  results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
+
+
+def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
+  """What is measured of a network; a checkpoint before the last has no losses."""
+  config, params = load(case, settings)
+  is_last = case.step in (None, settings.num_steps)
+  lengths = settings.lengths if is_last else settings.lengths[-1:]
+  fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
+  del fields['source']
+  if case.step and not is_last:
+    del row['positional_std_LT']  # A curve per layer is much to keep of every step.
+  loss = losses(config, params, texts, settings) if is_last else None
+  return fields | row | {'loss': loss}
+
+
+def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
+  """A network, under the intervention `afterwards` if there is one."""
+  config, params = lineage.load(case.source)
+  if case.afterwards:
+    config = dataclasses.replace(
+        config, intervention=case.afterwards, intervention_position=settings.position,
+        intervention_strength=settings.strength)
+  return config, params
+
+
+def check(settings) -> None:
+  """Raises InputError for what would otherwise fail after an hour."""
+  longest = settings.lengths[-1]
+  if longest > settings.length:
+    raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that '
+                     'networks read')
+  if settings.position >= settings.lengths[0]:
+    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
+                     'positions, from 0, of the shortest of --lengths')
+  if not settings.data and not (settings.networks and settings.texts):
+    raise InputError(f'--data: is missing: {training_settings.A_TEXT}')
+  if settings.networks:
+    return
+  if 'none' not in settings.interventions:
+    raise InputError("--interventions: 'none' must be among them, which the others are compared "
+                     'with')
+  for intervention in settings.interventions:
+    training_settings.check(training_of(settings, intervention))
+
+
+def load_texts(settings) -> dict[str, Corpus]:
+  """What to evaluate on, by its name."""
+  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  if settings.texts:
+    texts = {text: runs.load_text('texts', text, tokenizer) for text in settings.texts}
+  else:
+    _, held_out = hold_out(runs.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
+    texts = {held_out.name: held_out}
+  flag = 'texts' if settings.texts else 'data'
+  for name, text in texts.items():
+    flagged(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
+  return texts
+
+
+def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
+  text.check(vocab_size)
+  if text.tokens.size <= length:
+    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} '
+                     'and the token after it')
+
+
+def named(settings, texts: dict[str, Corpus]) -> list[Case]:
+  """Each network of the command line, as it is and under each intervention."""
+  vocab_size = next(iter(texts.values())).vocab_size
+  cases = []
+  for name in settings.networks:
+    config = load_config(name)
+    if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
+      raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
+                       f"{config.vocab_size}; give the network's own")
+    check_length(settings.length, config, name)
+    afterwards = settings.afterwards if config.intervention == 'none' else None
+    cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
+  return cases
+
+
+def trained(settings, output_dir: Path) -> list[Case]:
+  """Trains what is not trained yet.
+
+  Returns:
+    Each checkpoint, and the last ones of the networks trained without an
+    intervention under each of `afterwards`.
+  """
+  for intervention in settings.interventions:
+    train(settings, intervention, output_dir / intervention)
+  measured = (0, *(settings.keep_steps or ()), settings.num_steps)
+  cases = []
+  for intervention in settings.interventions:
+    for seed in settings.seeds:
+      run = output_dir / intervention / f'seed_{seed}'
+      cases += [Case(intervention, None, seed, step, f'{run}@{step}')
+                for step in checkpoint.steps(run) if step in measured]
+  for afterwards in settings.afterwards or ():
+    for seed in settings.seeds:
+      source = f'{output_dir}/none/seed_{seed}@{settings.num_steps}'
+      cases.append(Case('none', afterwards, seed, settings.num_steps, source))
+  return cases
+
+
+def train(settings, intervention: str, directory: Path) -> None:
+  runs.train(training_of(settings, intervention), directory)
+
+
+def training_of(settings, intervention: str) -> SimpleNamespace:
+  """Settings of the training with an intervention."""
+  where = {}
+  if intervention in configs.AT_ONE_POSITION:
+    where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
+  valid = settings.texts[0] if settings.texts else None
+  return training_settings.of_study(settings, SHARED, settings.scale, intervention=intervention,
+                                    valid=valid, max_length=settings.length, **where)
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'text_sinks', SCALES, __doc__, SETTINGS, positional='networks')

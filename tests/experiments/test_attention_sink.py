@@ -1,0 +1,116 @@
+"""Sinks grow on the task, whatever else is measured beside them, and a stopped run goes on."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.analysis import attention_sink as analysis
+from bornbiased_jax.data import backcopy
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training import step as steps
+from experiments import attention_sink
+from experiments.shared import growth_report, sink_conditions, sink_growth
+from experiments.shared.command_line import resolve
+
+NONE = sink_conditions.NONE
+
+
+def settings(**overrides):
+  return resolve(attention_sink.SCALES, 'smoke', attention_sink.SETTINGS, **overrides)
+
+
+@pytest.fixture(scope='module')
+def smoke(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('sinks')
+  attention_sink.main(settings(), directory)
+  return directory, json.loads((directory / 'results.json').read_text())
+
+
+def test_every_network_has_a_row(smoke):
+  directory, results = smoke
+  found = [attention_sink.key_of(row) for row in results['rows']]
+  assert found == [(*condition[:2], later, seed)
+                   for condition in sink_conditions.of(['position'])
+                   for later in ([None, 'amplify'] if condition == NONE else [None])
+                   for seed in (0, 1)]
+  assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
+  for row in results['rows']:
+    assert 0 <= row['rate'] <= 1 and row['excess'] > 0
+    if not row['afterwards']:
+      assert row['steps'] == [0, 10, 20]
+      assert row['excess_S'][-1] == row['excess'] < row['excess_S'][0]
+
+
+def test_costs_are_paired_by_seed(smoke):
+  rows, summary = smoke[1]['rows'], smoke[1]['summary']
+  for fields in summary:
+    group = [row for row in rows if growth_report.label_of(row) == growth_report.label_of(fields)]
+    base = {row['seed']: row['excess'] for row in rows if growth_report.is_base(row)}
+    assert fields['cost'] == pytest.approx(
+        np.mean([row['excess'] - base[row['seed']] for row in group]))
+  assert summary[0]['cost'] == summary[0]['cost_ci95'] == 0
+
+
+def test_a_stopped_run_goes_on_to_the_same_rows(smoke, tmp_path):
+  _, whole = smoke
+  begun = whole | {'complete': False, 'rows': whole['rows'][:3], 'summary': []}
+  (tmp_path / 'results.json').write_text(json.dumps(begun))
+  attention_sink.main(settings(), tmp_path)
+  done = json.loads((tmp_path / 'results.json').read_text())
+  assert done['complete'] and done['rows'] == whole['rows']
+
+
+def test_networks_that_grow_together_take_the_steps_of_one_alone():
+  task, made = sink_growth.embedded_task(), settings(num_steps='4')
+  config = sink_conditions.config_of(NONE, task.vocab_size, made)
+  recipe = attention_sink.recipe_of(made, NONE)
+  state = steps.init_state(config, recipe, 1)
+  for step in range(4):
+    key = jax.random.fold_in(jax.random.key(7), step)
+    ids_BT = backcopy.draw(task, key, recipe.batch_size, recipe.length)
+    state, _ = jax.jit(steps.train_step, static_argnums=(0, 1))(config, recipe, state, ids_BT)
+  *_, (last, networks) = sink_growth.grow(config, recipe, task, [0, 1], start=True, data_seed=7,
+                                          steps=[0, 4], advance=lambda steps: None)
+  assert last == 4
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), networks[1], state.params)
+
+
+def test_a_sink_grows_where_a_head_rests():
+  task, made = sink_growth.embedded_task(), settings(num_steps='200', length='64', lengths='64')
+  made.train_sequences = 32
+  config = sink_conditions.config_of(NONE, task.vocab_size, made)
+  ids_NT = sink_growth.held_out(task, made, 64, start=True)
+  *_, (_, networks) = sink_growth.grow(
+      config, attention_sink.recipe_of(made, NONE), task, [0], start=True, data_seed=42,
+      steps=[200], advance=lambda steps: None)
+  found = sink_growth.measure(config, networks[0], task, ids_NT, ids_NT, made)
+  assert found['rate'] > 0.8 and found['excess'] < 0.2
+  assert found['weight_resting'] > 2 * found['weight_copying']
+  assert found['floor'] == analysis.uniform_weight(64)
+
+
+def test_losses_are_counted_from_the_entropy():
+  """A network that knows nothing but that all characters are possible loses log V."""
+  task, made = sink_growth.embedded_task(), settings(num_sequences='500')
+  config = sink_conditions.config_of(NONE, task.vocab_size, made)
+  params = jax.tree.map(np.zeros_like, steps.init_state(
+      config, attention_sink.recipe_of(made, NONE), 0).params)
+  ids_NT = sink_growth.held_out(task, made, 32, start=True)
+  expected = math.log(task.vocab_size) - backcopy.entropy(task, 32)
+  found = sink_growth.look(config, params, task, ids_NT)
+  assert found['excess'] == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(position='32'), '--position: 32 is not one of the positions'),
+    (dict(lengths='1', position='1'), '--position: 1'),
+    (dict(look_steps='0,30'), '--look_steps: 30 is beyond the last of 20 steps'),
+    (dict(factors='taste'), "--factors: 'taste' is not one of"),
+])
+def test_a_wrong_setting_is_named_and_nothing_written(tmp_path, wrong, message):
+  with pytest.raises(InputError, match=message):
+    attention_sink.main(settings(**wrong), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
