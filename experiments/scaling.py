@@ -62,8 +62,9 @@ def main(settings, output_dir):
   cells = [cell(settings, factor, value, changed) for factor in settings.factors
            for value, changed in variants(settings, factor)]
   measure_cells(cells, settings, results)
-  summary = summarize(results.rows, settings)
-  results.finish(summary + predictions(settings), display, draw(summary, settings))
+  # Theory takes longer than the networks, and is not computed again to draw them.
+  summary = results.summary or summarize(results.rows, settings) + predictions(settings)
+  results.finish(summary, display, draw(summary, settings))
 
 
 def variants(settings, factor: str, dense: bool = False) -> list[tuple]:
@@ -153,8 +154,8 @@ def display(row):
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',
       'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
-      'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
-                         f'{row["theory_top1_frequency_std"]:.1%}'
+      'theory (± std)': (f'{row["theory_top1_frequency"]:.2%} ± '
+                         f'{row["theory_top1_frequency_std"]:.2%}'
                          if 'theory_top1_frequency' in row else '–'),
   }
 
@@ -171,7 +172,8 @@ def draw(summary, settings):
         rows = [row for row in summary if row['factor'] == each]
         if rows:
           draw_factor(ax, each, rows, settings, color)
-      ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width', ylabel='cosine')
+      ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
+             ylabel='share of the favourite' if factor == 'vocabulary' else 'cosine')
       if len(both) > 1:
         ax.legend()
     for ax in list(axes):
@@ -188,7 +190,7 @@ def draw_factor(ax, factor, rows, settings, color):
                      else ('inter_sequence_cosine', 'theory_cosine'))
   is_named = factor == 'unit'
   x = range(len(rows)) if is_named else [row['value'] for row in rows]
-  factor_label = FACTORS[factor] if factor.startswith('width') else None
+  factor_label = FACTORS[factor] if 'width' in factor else None
   ax.errorbar(x, [row[name] for row in rows], [row[f'{name}_ci95'] for row in rows], fmt='o',
               markersize=4, color=color, label=factor_label)
   ax.plot(x, [row[predicted] for row in rows], 'k+', markersize=8)

@@ -128,7 +128,7 @@ ITEMS = (
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
          (Run('layer_theory', dict(smoke=0.5, laptop=25, paper=15)),
-          Run('scaling', dict(smoke=1.5, laptop=20, paper=40)))),
+          Run('scaling', dict(smoke=1.5, laptop=35, paper=40)))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
          'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',

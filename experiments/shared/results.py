@@ -68,6 +68,11 @@ class Results:
   def rows(self) -> list[dict]:
     return self.content['rows']
 
+  @property
+  def summary(self) -> list[dict]:
+    """That of a run which was complete when it was opened; otherwise empty."""
+    return self.content['summary']
+
   def add(self, row: dict) -> None:
     """Adds a row, and writes the file if the last writing was more than a second ago.
 
