@@ -31,6 +31,7 @@ import dataclasses
 
 from tqdm import tqdm
 
+from bornbiased_jax.data import backcopy
 from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
@@ -74,7 +75,7 @@ SCALES = {
 
 def main(settings, output_dir):
   check(settings)
-  task = sink_growth.embedded_task()
+  task = backcopy.load()
   results = Results(output_dir, 'attention_sink', settings)
   conditions = sink_conditions.of(settings.factors)
   with tqdm(total=settings.num_steps * len(conditions), unit='step') as bar:

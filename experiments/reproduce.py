@@ -147,7 +147,7 @@ class State:
     """Whether this run is complete.
 
     Raises:
-      InputError: it is, but by another command.
+      InputError: it is, but by another command, or without networks that were trained since.
     """
     record, folder = self.record(run.folder), self.path.parent / run.folder
     if not (record.get('complete') and (folder / 'results.json').exists()):
@@ -155,6 +155,9 @@ class State:
     if record.get('command') != command:
       raise InputError(f'--output_dir: {folder} was made by other flags; choose another folder, or '
                        'remove this one')
+    if missing := set(self._trained(run)) - set(record.get('after', ())):
+      raise InputError(f'--output_dir: {folder} was made before {sorted(missing)[0]}, which it '
+                       'reads; remove it, and it is made again')
     return True
 
   def leave_out(self, run: Run, problem: str) -> None:
@@ -174,7 +177,11 @@ class State:
     else:
       outcome = dict(problem=f'Failed with exit code {code}.', failed=True)
     seconds = round(earlier + time.monotonic() - began, 1)
-    self._note(run, command=command, seconds=seconds, **outcome)
+    self._note(run, command=command, seconds=seconds, after=self._trained(run), **outcome)
+
+  def _trained(self, run):
+    """The runs that this one reads if they are there."""
+    return [folder for folder in run.after if self.record(folder).get('complete')]
 
   def _note(self, run, **record):
     self.records[run.folder] = record

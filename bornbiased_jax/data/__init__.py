@@ -5,6 +5,7 @@
 - `.tokenizer_files`: what `transformers` reads of a tokenizer
 - `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
 - `.corpus`: the token ids of a text, and the batch at each training step
+- `.backcopy`: sequences of a task that makes attention sinks, drawn on the device
 
 The package contains one text, tinyshakespeare.txt.xz.
 """

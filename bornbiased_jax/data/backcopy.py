@@ -15,9 +15,12 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax.data import text
 from bornbiased_jax.errors import InputError
 
 START = 0
+# As in Guo et al.
+TRIGGERS = 'teo'
 
 
 class Backcopy(NamedTuple):
@@ -37,24 +40,34 @@ class Backcopy(NamedTuple):
     return len(self.is_trigger_V)
 
 
-def from_text(text: str, triggers: str = 'teo') -> Backcopy:
+def load(spec: str = text.EMBEDDED, triggers: str = TRIGGERS) -> Backcopy:
+  """The task with the characters of a text, in a form that `corpus.load` takes as text.
+
+  Raises:
+    InputError: the text cannot be read, or as `from_text`.
+  """
+  fragments = text.fragments(text.sources([spec]))
+  return from_text(''.join(fragment.text for fragment in fragments), triggers)
+
+
+def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
   """The task whose characters follow each other as in a text.
 
   Args:
-    text: at least two characters; each pair of neighbours counts.
-    triggers: characters of the text after which the one before is copied.
+    characters: at least two of them; each pair of neighbours counts.
+    triggers: those after which the one before is copied.
 
   Raises:
-    InputError: the text is too short, or a trigger is not in it.
+    InputError: there are too few characters, or a trigger is not among them.
 
   Example:
     >>> task = from_text('banana', triggers='n')
     >>> task.vocab_size, task.transition_VV[1].tolist(), task.is_trigger_V.tolist()
     (4, [0.0, 0.0, 0.0, 1.0], [False, False, False, True])
   """
-  if len(text) < 2:
-    raise InputError(f'a text of {len(text)} characters has no pairs')
-  known, ids = np.unique(np.array(list(text)), return_inverse=True)
+  if len(characters) < 2:
+    raise InputError(f'a text of {len(characters)} characters has no pairs')
+  known, ids = np.unique(np.array(list(characters)), return_inverse=True)
   if missing := sorted(set(triggers) - set(known)):
     raise InputError(f'triggers={triggers!r}: {missing[0]!r} is not in the text')
   count_VV = np.zeros((1 + len(known), 1 + len(known)))

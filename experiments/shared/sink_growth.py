@@ -10,19 +10,13 @@ import numpy as np
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import backcopy, text
+from bornbiased_jax.data import backcopy
 from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.training.step import Recipe, ensemble_step, init_state
 
 # Thresholds of a sink, of which 0.3 is that of Gu et al.
 EPSILONS = (0.1, 0.2, attention_sink.THRESHOLD, 0.4, 0.5, 0.6)
-
-
-def embedded_task() -> Backcopy:
-  """The task with the characters of the text in this package."""
-  fragments = text.fragments(text.sources([text.EMBEDDED]))
-  return backcopy.from_text(''.join(fragment.text for fragment in fragments))
 
 
 def held_out(task: Backcopy, settings, length: int, start: bool) -> np.ndarray:

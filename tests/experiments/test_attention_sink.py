@@ -64,7 +64,7 @@ def test_a_stopped_run_goes_on_to_the_same_rows(smoke, tmp_path):
 
 
 def test_networks_that_grow_together_take_the_steps_of_one_alone():
-  task, made = sink_growth.embedded_task(), settings(num_steps='4')
+  task, made = backcopy.load(), settings(num_steps='4')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   recipe = attention_sink.recipe_of(made, NONE)
   state = steps.init_state(config, recipe, 1)
@@ -79,7 +79,7 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
 
 
 def test_a_sink_grows_where_a_head_rests():
-  task, made = sink_growth.embedded_task(), settings(num_steps='200', length='64', lengths='64')
+  task, made = backcopy.load(), settings(num_steps='200', length='64', lengths='64')
   made.train_sequences = 32
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   ids_NT = sink_growth.held_out(task, made, 64, start=True)
@@ -94,7 +94,7 @@ def test_a_sink_grows_where_a_head_rests():
 
 def test_losses_are_counted_from_the_entropy():
   """A network that knows nothing but that all characters are possible loses log V."""
-  task, made = sink_growth.embedded_task(), settings(num_sequences='500')
+  task, made = backcopy.load(), settings(num_sequences='500')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   params = jax.tree.map(np.zeros_like, steps.init_state(
       config, attention_sink.recipe_of(made, NONE), 0).params)

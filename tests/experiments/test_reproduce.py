@@ -124,6 +124,13 @@ def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_pat
   assert again.is_done(RUN, fake('pass'))
   with pytest.raises(InputError, match='amplification was made by other flags'):
     again.is_done(RUN, fake('another'))
+  reader = RUN._replace(after=('training_study/stories',))
+  assert again.is_done(reader, fake('pass'))
+  again.records['training_study/stories'] = {'complete': True}
+  with pytest.raises(InputError, match='amplification was made before training_study/stories'):
+    again.is_done(reader, fake('pass'))
+  again.run(reader, fake('pass'), None, lock)
+  assert again.is_done(reader, fake('pass'))
 
 
 def test_a_run_that_fails_or_takes_too_long_is_not_complete(state, lock):
