@@ -1,26 +1,32 @@
-"""Grows attention sinks in small networks, and shows what prevents or moves them (Fig 12, Table 7).
+"""Do interventions prevent or move the sinks of a task that grows them (as Fig 12, Table 7)?
 
 The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835). Characters follow each other as in
-Shakespeare, but after 't', 'e' or 'o' the character before it is copied. The head that copies has
-nothing to do after all other characters, and rests on the first position. Networks of the same
-seeds read the same sequences in the same order, each kind of network with one change:
+Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network
+that can learn it has one attention sublayer with one head, here of width 64, with rotary positions,
+RMSNorm and a start token. Its head copies after those three, and after all others it has nothing to
+do. Networks of the same seeds read the same sequences in the same order, each kind with one change
+of o_i, the weighted mean of values at position i:
 
-    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance at every position i
-    gain, damp          o_i times a constant: the size of 'amplify' and of 'attenuate'
+    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere, if attention
+                        were uniform
+    gain, damp          o_i times a constant: the mean factor of 'amplify' and of 'attenuate'
     rmsnorm             o_i normalized to mean square 1, with a learned gain
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-Here o_i is the weighted mean of values at position i. The networks trained without a change are
-also measured under each of --afterwards, which they have never met. --factors chooses other
-changes, such as of depth, norm or learning rate.
+The networks trained without a change are also measured under each of --afterwards, which they have
+never met ("then amplify"). --factors chooses other changes, such as of depth or learning rate.
 
     python -m experiments.attention_sink                     # about 12 min on two CPU cores
     python -m experiments.attention_sink --seeds=0-7 --output_dir=results/sink_factors \\
         --factors='start token,depth,heads,width,MLP,norm,positions,weight decay,learning rate'
 
-A head is a sink in a sequence if the mean weight on the first position exceeds 0.3. Losses are
-nats per token above the entropy of the task, which no network can go below.
+A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. In the table,
+"sinks" is the share of sequences in which the best head is one, and "from step" when that share
+first exceeded a half, with the number of networks that got there. "Copying / resting" is the weight
+that positions give to the first if they copy, and if they do not. The excess loss is in nats per
+token above that of the task's own probabilities on the same sequences, which no network can go
+below on average. |v1| / |v| is the norm of the first value over that of others.
 
 For networks that read text see experiments.text_sinks. If a run was stopped, the same command
 continues it. Writes results.json (a row per network: sinks and loss by step, by length and by
@@ -31,6 +37,7 @@ import dataclasses
 
 from tqdm import tqdm
 
+from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
@@ -44,6 +51,8 @@ from .shared.sink_conditions import FACTORS, Condition
 
 AFTERWARDS = ('amplify', 'attenuate', 'gain', 'damp', 'mask', 'variance', 'norm')
 SETTINGS = command_line.SETTINGS | {
+    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
+                       'sequence lengths at which sinks are counted, comma-separated'),
     'factors': Setting(listed(choice(*FACTORS)), f'what is changed, of {", ".join(FACTORS)}'),
     'afterwards': Setting(optional(listed(choice(*AFTERWARDS))),
                           'what is done to networks trained without a change, of '
@@ -51,7 +60,8 @@ SETTINGS = command_line.SETTINGS | {
     'position': Setting(whole, "position, from 0, at which 'mask', 'variance' and 'norm' act"),
     'strength': Setting(positive, "factor of 'variance' and 'norm'"),
     'num_steps': Setting(whole, 'optimizer steps'),
-    'look_steps': Setting(listed(lambda text: whole(text, 0)), 'steps at which sinks are counted'),
+    'look_steps': Setting(listed(lambda text: whole(text, 0)),
+                          'steps before the last at which sinks are counted too'),
     'train_sequences': Setting(whole, 'sequences per step'),
     'peak_lr': Setting(number, 'learning rate after warmup; it falls to a tenth'),
     'data_seed': Setting(lambda text: whole(text, 0), 'seed of the sequences to train on'),
@@ -59,17 +69,16 @@ SETTINGS = command_line.SETTINGS | {
 }
 _LAPTOP = dict(
     seeds=list(range(16)), factors=['intervention', 'position'], afterwards=list(AFTERWARDS),
-    position=16, strength=4.0, num_steps=1000,
-    look_steps=[0, 25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000], train_sequences=32,
-    length=64, lengths=[16, 32, 64, 128, 256], peak_lr=1e-2, data_seed=42, num_sequences=200,
-    probe_seed=0)
+    position=16, strength=4.0, num_steps=600, look_steps=[0, 25, 50, 75, 100, 150, 200, 300, 400],
+    train_sequences=32, length=64, lengths=[16, 32, 64, 128, 256], peak_lr=1e-2, data_seed=42,
+    num_sequences=200, probe_seed=0)
 SCALES = {
     'smoke': _LAPTOP | dict(
         seeds=[0, 1], factors=['position'], afterwards=['amplify'], num_steps=20,
-        look_steps=[0, 10, 20], train_sequences=8, length=32, lengths=[32], num_sequences=20),
+        look_steps=[0, 10], train_sequences=8, length=32, lengths=[32], num_sequences=20),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(seeds=list(range(64)), factors=list(FACTORS), num_steps=3000,
-                            look_steps=[*_LAPTOP['look_steps'], 1500, 2000, 3000]),
+                            look_steps=[*_LAPTOP['look_steps'], 600, 1000, 2000]),
 }
 
 
@@ -88,14 +97,13 @@ def main(settings, output_dir):
 
 def check(settings) -> None:
   """Raises InputError for what would otherwise fail while it runs."""
-  if settings.position >= min(settings.length, *settings.lengths):
-    raise InputError(f'--position: {settings.position} is not one of the positions, from 0, of '
-                     f'sequences of {min(settings.length, *settings.lengths)}, the shortest')
-  if min(settings.lengths) < 2:
-    raise InputError('--lengths: at least two positions, since the first is compared with others')
-  if max(settings.look_steps) > settings.num_steps:
-    raise InputError(f'--look_steps: {max(settings.look_steps)} is beyond the last of '
-                     f'{settings.num_steps} steps')
+  if settings.position >= settings.length:
+    raise InputError(f'--position: {settings.position} does not exist in sequences of '
+                     f'--length={settings.length}, whose positions are 0 to {settings.length - 1}')
+  shortest = min(settings.length, *settings.lengths)
+  if attention_sink.uniform_weight(shortest) >= attention_sink.THRESHOLD:
+    raise InputError(f'--length, --lengths: in sequences of {shortest} tokens uniform attention is '
+                     'a sink already')
   for condition in sink_conditions.of(settings.factors):
     name_flags(recipe_of, settings=settings, condition=condition)
 
@@ -131,7 +139,8 @@ def grow_and_measure(condition: Condition, later: tuple, task: Backcopy, setting
   draw = lambda length: sink_growth.held_out(task, settings, length, condition.start)
   ids_NT = draw(settings.length)
   longest_NT = draw(max(settings.lengths))
-  steps = sorted({*settings.look_steps, settings.num_steps})
+  steps = [*sorted(step for step in settings.look_steps if step < settings.num_steps),
+           settings.num_steps]
   curves = [[] for _ in settings.seeds]
   for _, networks in sink_growth.grow(
       config, recipe_of(settings, condition), task, settings.seeds, start=condition.start,

@@ -93,9 +93,12 @@ def main(settings, output_dir):
         fields = {'table': table, 'related': related, 'method': method, 'base': base,
                   'suspect': suspect}
         results.add(fields | judge(method, score, functools.partial(null, method, base)))
-  summary = [summarize(fields, rows)
-             for fields, rows in grouped(results.rows, 'table', 'related', 'method')]
-  results.finish(summary, display, draw(results.rows, settings))
+  # Others are of checkpoints that were the latest when the run was begun.
+  rows = [row for row in results.rows
+          if (row['table'], row['related'], row['base'], row['suspect']) in todo]
+  summary = [summarize(fields, group)
+             for fields, group in grouped(rows, 'table', 'related', 'method')]
+  results.finish(summary, display, draw(rows, settings))
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
@@ -120,12 +123,11 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
 
 def load(name: str) -> tuple[configs.ModelConfig, dict]:
   """A network by its name, to which `AND` and an alteration may be appended."""
-  name, _, change = name.partition(AND)
-  network = lineage.load(name)
-  if not change:
-    return network
+  original, _, change = name.rpartition(AND)
+  if change not in ALTERED:
+    return lineage.load(name)
   alter, _ = damage.DAMAGING[change]
-  return alter(*network, jax.random.key(0), ALTERED[change])
+  return alter(*lineage.load(original), jax.random.key(0), ALTERED[change])
 
 
 def halfway(steps: list[int]) -> int:

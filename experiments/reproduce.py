@@ -62,6 +62,9 @@ def main() -> None:
           state.leave_out(run, problem)
         else:
           state.run(run, commands[run.folder], left, lock)
+      elif problem := state.late(run):
+        print(f'[{number}/{len(todo)}] {run.folder}: {problem}', flush=True)
+        state.leave_out(run, problem)
       write_atomically(output_dir / 'report.html', report.render(
           scale, items, commands, state.records, output_dir).encode())
   print(f'wrote {output_dir}/report.html')
@@ -147,7 +150,7 @@ class State:
     """Whether this run is complete.
 
     Raises:
-      InputError: it is, but by another command, or without networks that were trained since.
+      InputError: it is, but by another command.
     """
     record, folder = self.record(run.folder), self.path.parent / run.folder
     if not (record.get('complete') and (folder / 'results.json').exists()):
@@ -155,14 +158,17 @@ class State:
     if record.get('command') != command:
       raise InputError(f'--output_dir: {folder} was made by other flags; choose another folder, or '
                        'remove this one')
-    if missing := set(self._trained(run)) - set(record.get('after', ())):
-      raise InputError(f'--output_dir: {folder} was made before {sorted(missing)[0]}, which it '
-                       'reads; remove it, and it is made again')
     return True
 
+  def late(self, run: Run) -> str | None:
+    """What a complete run lacks because it was trained afterwards, in a sentence, or None."""
+    known = self.record(run.folder).get('after')
+    missing = [] if known is None else [each for each in self._trained(run) if each not in known]
+    return missing and (f'Made before {missing[0]}, which it reads; remove {run.folder}, and it is '
+                        'made again.') or None
+
   def leave_out(self, run: Run, problem: str) -> None:
-    seconds = self.record(run.folder).get('seconds', 0.0)
-    self._note(run, problem=problem, seconds=seconds)
+    self._note(run, **{'seconds': 0.0} | self.record(run.folder) | {'problem': problem})
 
   def run(self, run: Run, command: list[str], minutes_left: float | None, lock: int) -> None:
     """Runs a program to its end, or to that of the time."""

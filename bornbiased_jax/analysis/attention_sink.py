@@ -132,7 +132,7 @@ def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dic
     - residual_ratio_L: norm of the first token's residual state, divided by the mean norm of
       the later ones.
     - value_ratio_L: the same of the values (all heads together). Below 1 the first token brings
-      little to whom attends to it: value drain.
+      little to whom attends to it: value drain. Both are NaN for sequences of one token.
     - positional_std_LT: standard deviation over channels, at each position, of the value
       aggregate that W_O reads.
 

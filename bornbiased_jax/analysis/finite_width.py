@@ -81,7 +81,7 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
   return _finite_width(config, length, probe, num_samples)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def _finite_width(config, length, probe, num_samples):
   limit_L = birth.at_birth(config, length, probe).inter_cosine_L
   dimensions, std = _spreads(config, length, probe)

@@ -1,11 +1,11 @@
 """Bigram-Backcopy (Guo et al., arXiv 2410.13835), the task that grows attention sinks in a minute.
 
 Characters follow each other as pairs do in a text, except that after a trigger the character before
-it comes again. Which one that was only attention can bring. After every other character a head that
-brings it has nothing to bring, and must rest somewhere: on the start token.
+it comes again. Only attention can tell which one that was. After every other character a head that
+copies has nothing to bring, and must rest somewhere; trained networks rest on the start token.
 
-Sequences are drawn on the device from a key, and the smallest loss that any network can reach is
-known exactly, so that losses can be told as what is above it.
+Sequences are drawn on the device from a key. The smallest loss that any network can reach is known
+exactly.
 """
 
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax.configs import check_count
 from bornbiased_jax.data import text
 from bornbiased_jax.errors import InputError
 
@@ -41,7 +42,11 @@ class Backcopy(NamedTuple):
 
 
 def load(spec: str = text.EMBEDDED, triggers: str = TRIGGERS) -> Backcopy:
-  """The task with the characters of a text, in a form that `corpus.load` takes as text.
+  """`from_text` with the characters of a file or data set.
+
+  Args:
+    spec: the text, as `corpus.load` takes it; token ids are not text.
+    triggers: as in `from_text`.
 
   Raises:
     InputError: the text cannot be read, or as `from_text`.
@@ -67,16 +72,17 @@ def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
   """
   if len(characters) < 2:
     raise InputError(f'a text of {len(characters)} characters has no pairs')
-  known, ids = np.unique(np.array(list(characters)), return_inverse=True)
+  known = {character: 1 + i for i, character in enumerate(sorted(set(characters)))}
   if missing := sorted(set(triggers) - set(known)):
     raise InputError(f'triggers={triggers!r}: {missing[0]!r} is not in the text')
+  ids = np.array([known[character] for character in characters])
   count_VV = np.zeros((1 + len(known), 1 + len(known)))
-  np.add.at(count_VV, (1 + ids[:-1], 1 + ids[1:]), 1)
-  count_VV[START, 1:] = np.bincount(ids)
+  np.add.at(count_VV, (ids[:-1], ids[1:]), 1)
+  count_VV[START] = np.bincount(ids, minlength=1 + len(known))
   # The last character may occur nowhere else, and then nothing follows it.
   count_VV[count_VV.sum(axis=1) == 0] = count_VV[START]
   transition_VV = count_VV / count_VV.sum(axis=1, keepdims=True)
-  return Backcopy(transition_VV, np.isin(['', *known], list(triggers)))
+  return Backcopy(transition_VV, np.array([False, *(each in triggers for each in known)]))
 
 
 def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
@@ -88,17 +94,18 @@ def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
     key: every sequence is a function of it.
     batch_size: number of sequences, B.
     length: number of predictions in each, T.
-    start: whether the first id is the start token. Without it sequences begin where the start
-      token would have been followed by them, so that predictions are the same but for the first.
+    start: whether the first id is the start token. Otherwise it is cut off, and the sequence goes
+      on for one id more.
   """
-  cumulative_VV = jnp.cumsum(jnp.asarray(task.transition_VV), axis=1)
-  is_trigger_V = jnp.asarray(task.is_trigger_V)
+  check_count('length', length)
+  p_VV, is_trigger_V = jnp.asarray(task.transition_VV), jnp.asarray(task.is_trigger_V)
+  cumulative_VV = jnp.cumsum(p_VV, axis=1)
+  # Rounding may leave the last sum below 1. What lies above it is the last id that is possible.
+  last_V = task.vocab_size - 1 - jnp.argmax(p_VV[:, ::-1] > 0, axis=1)
 
   def step(pair, uniform_B):
     before_B, now_B = pair
-    # Rounding may leave the last sum below 1, where no id would be left.
-    drawn_B = jnp.minimum((cumulative_VV[now_B] <= uniform_B[:, None]).sum(axis=1),
-                          task.vocab_size - 1)
+    drawn_B = jnp.minimum((cumulative_VV[now_B] <= uniform_B[:, None]).sum(axis=1), last_V[now_B])
     next_B = jnp.where(is_trigger_V[now_B] & (before_B != START), before_B, drawn_B)
     return (now_B, next_B), next_B
 
@@ -120,23 +127,31 @@ def log_likelihood(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
     task: from `from_text`.
     ids_BT: ids [B, T + 1], from `draw`.
   """
-  before_BT = jnp.pad(ids_BT[:, :-2], ((0, 0), (1, 0)), constant_values=START)
   now_BT, next_BT = ids_BT[:, :-1], ids_BT[:, 1:]
-  copies_BT = jnp.asarray(task.is_trigger_V)[now_BT] & (before_BT != START)
-  p_BT = jnp.where(copies_BT, next_BT == before_BT,
+  p_BT = jnp.where(copies(task, now_BT), next_BT == _before(now_BT),
                    jnp.asarray(task.transition_VV)[now_BT, next_BT])
   return jnp.log(p_BT)
+
+
+def copies(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
+  """Whether after each id the one before it comes again, [B, T], for sequences of T ids."""
+  return jnp.asarray(task.is_trigger_V)[ids_BT] & (_before(ids_BT) != START)
+
+
+def _before(ids_BT):
+  return jnp.pad(ids_BT[:, :-1], ((0, 0), (1, 0)), constant_values=START)
 
 
 def entropy(task: Backcopy, length: int, start: bool = True) -> float:
   """The smallest mean loss, in nats per prediction, that is possible over T = `length` predictions.
 
   It is the entropy of the next id given the two before it, averaged over the exact distribution of
-  these pairs at each position. Without a start token a network cannot know whether it sees a
-  trigger that copies at its first position, where it never does: nothing is lost by that.
+  these pairs at each position. A trigger that comes first copies nothing. A network can know that
+  also without a start token, because it sees one position alone.
 
   Cost: O(T V²).
   """
+  check_count('length', length)
   p_VV = task.transition_VV
   entropy_V = -np.sum(p_VV * np.log(np.where(p_VV > 0, p_VV, 1)), axis=1)
   copies_VV = np.broadcast_to(task.is_trigger_V, p_VV.shape).copy()

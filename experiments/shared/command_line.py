@@ -115,10 +115,11 @@ def name_flags(make: Callable, **fields):
 def default_text(scales: Scales, setting: str, help_text: str = '') -> str:
   """The default of a setting in brackets, and other scales' if they differ; '' if none has one.
 
-  A list that `help_text` has already is 'all'.
+  A list that `help_text` has already is 'all', unless more follows there.
   """
-  shown = lambda value: ('all' if isinstance(value, list) and len(value) > 1
-                         and ', '.join(map(str, value)) in help_text else as_text(value))
+  names_all = lambda value: isinstance(value, list) and len(value) > 1 and re.search(
+      re.escape(', '.join(map(str, value))) + '(?!, )', help_text)
+  shown = lambda value: 'all' if names_all(value) else as_text(value)
   texts = {scale: shown(values[setting]) for scale, values in scales.items()
            if values.get(setting) is not None}
   scales_of = {texts['laptop']: ['default']} if 'laptop' in texts else {}

@@ -1,28 +1,31 @@
 """The table and the figure of experiments.attention_sink."""
 
+import math
+
 import numpy as np
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
+from bornbiased_jax.plotting import DOTS
 
 from .results import ci95, grouped, mean_ci95, plus_minus
 from .sink_growth import EPSILONS
 
 NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.
-MEANS = ('rate', 'head_rate', 'weight', 'excess', 'weight_copying', 'weight_resting', 'value_ratio',
-         'residual_ratio', 'position_rate', 'position_weight')
-# A network has a sink from the first step on at which so many sequences have one.
+MEANS = ('rate', 'rate_all', 'weight', 'excess', 'weight_copying', 'weight_resting', 'value_ratio',
+         'residual_ratio', 'position_weight')
+# A sink has grown at the first step at which so many sequences have one, whether or not it stays.
 GROWN = 0.5
 
 
 def summarize(rows) -> list[dict]:
   """Means over networks, and the excess loss above that of the unchanged network of each seed."""
-  base = {row['seed']: row['excess'] for row in rows if is_base(row)}
+  rows = [with_nan(row) for row in rows]
+  base = base_of(rows)
   summary = []
   for fields, group in grouped(rows, 'factor', 'value', 'afterwards'):
-    each = [row | {'head_rate': np.max(row['rate_LH']),
-                   'value_ratio': np.mean(row['value_ratio_L']),
+    each = [row | {'value_ratio': np.mean(row['value_ratio_L']),
                    'residual_ratio': np.mean(row['residual_ratio_L'])}
             for row in group]
     means = {}
@@ -40,6 +43,11 @@ def summarize(rows) -> list[dict]:
   return summary
 
 
+def with_nan(row) -> dict:
+  """The row with NaN for what JSON has as null, such as the loss of a network that diverged."""
+  return row | {name: math.nan for name in (*MEANS, 'excess') if row.get(name, 0) is None}
+
+
 def is_base(row) -> bool:
   return (row['factor'], row['value']) == NONE and not row['afterwards']
 
@@ -55,42 +63,49 @@ def onset_of(row) -> int | None:
 def label_of(fields) -> str:
   if fields['afterwards']:
     return f'then {fields["afterwards"]}'
-  return fields['value'] if fields['factor'] in ('intervention', 'position') else (
-      f'{fields["factor"]} {fields["value"]}')
+  is_intervention = fields['factor'] in ('intervention', 'position')
+  return fields['value'] if is_intervention else f'{fields["factor"]}: {fields["value"]}'
 
 
 def display(row):
   return {
-      'network': label_of(row), 'seeds': str(row['networks']),
+      'network': label_of(row),
       'sinks': plus_minus(row, 'rate', '.2f'),
-      'from step': '–' if row['onset'] is None else f'{row["onset"]:.0f}',
-      'weight': f'{row["weight"]:.2f}',
+      'from step': ('–' if row['onset'] is None else
+                    f'{row["onset"]:.0f} ({row["grown"]} of {row["networks"]})'),
       'copying / resting': f'{row["weight_copying"]:.2f} / {row["weight_resting"]:.2f}',
       'excess loss': plus_minus(row, 'excess', '.3f'),
       'more than none': '–' if is_base(row) else plus_minus(row, 'cost', '+.3f'),
-      '|v₁| / |v|': f'{row["value_ratio"]:.2f}',
-      'weight on --position': f'{row["position_weight"]:.2f}',
+      '|v1| / |v|': f'{row["value_ratio"]:.2f}',
+      '--position, × uniform': f'{row["position_weight"] / row["position_floor"]:.1f}',
   }
 
 
 def draw(rows, settings):
-  """Above: sinks by step, length and threshold. Below: by kind of network, what it costs."""
-  trained = [row for row in rows if not row['afterwards']]
+  """Above, by intervention: sinks by step, length, threshold. Below: all kinds, and their costs."""
+  rows = [with_nan(row) for row in rows]
   kinds = [(label_of(fields), group)
            for fields, group in grouped(rows, 'factor', 'value', 'afterwards')]
-  curves = [row for row in trained if row['factor'] == 'intervention']
+  below = max(2.6, 0.22 * len(kinds))
   with plotting.style():
-    figure = plotting.figure(10, 3.4 + max(2.6, 0.22 * len(kinds)))
-    upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, max(2.6, 0.22 * len(kinds))))
-    steps, lengths, thresholds = upper.subplots(1, 3)
-    draw_curves(steps, curves, curves[0]['steps'], 'rate_S')
-    draw_curves(lengths, curves, settings.lengths, 'rate_T')
-    draw_curves(thresholds, curves, EPSILONS, 'rate_E')
-    label_curves(steps, lengths, thresholds, settings)
-    upper.legend(*steps.get_legend_handles_labels(), loc='outside lower center', ncols=6)
-    sinks, rest, cost = lower.subplots(1, 3, sharey=True)
-    draw_kinds(sinks, kinds, settings, rest, cost, base_of(rows))
+    if 'intervention' in settings.factors:
+      figure = plotting.figure(10, 3.4 + below)
+      upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
+      draw_growth(upper, [row for row in rows if row['factor'] == 'intervention'
+                          and not row['afterwards']], settings)
+    else:
+      figure = lower = plotting.figure(10, below)
+    draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
   return figure
+
+
+def draw_growth(figure, rows, settings):
+  steps, lengths, thresholds = figure.subplots(1, 3)
+  draw_curves(steps, rows, rows[0]['steps'], 'rate_S')
+  draw_curves(lengths, rows, settings.lengths, 'rate_T')
+  draw_curves(thresholds, rows, EPSILONS, 'rate_E')
+  label_curves(steps, lengths, thresholds, settings)
+  figure.legend(*steps.get_legend_handles_labels(), loc='outside lower center', ncols=6)
 
 
 def base_of(rows) -> dict[int, float]:
@@ -99,15 +114,15 @@ def base_of(rows) -> dict[int, float]:
 
 def draw_curves(ax, rows, x, name):
   for color, (fields, group) in zip(plotting.COLORS * 9, grouped(rows, 'value'), strict=False):
-    plotting.band(ax, x, [row[name] for row in group], color=color, label=fields['value'],
-                  clip_on=False)
+    values = np.array([row[name] for row in group])
+    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'], **DOTS)
 
 
 def label_curves(steps, lengths, thresholds, settings):
   steps.set_xscale('function', functions=(np.sqrt, np.square))
-  ticks = [step for step in (0, 50, 200, 500, 1000, 2000, 3000) if step <= settings.num_steps]
+  ticks = [step for step in (0, 20, 100, 300, 600, 1000, 2000, 3000) if step <= settings.num_steps]
   steps.set_xticks(ticks, ticks)
-  steps.set(xlabel='optimizer step', xlim=(0, None), title='A sink grows',
+  steps.set(xlabel='optimizer step', xlim=(0, None), title='Sinks by step',
             ylabel=f'sequences with weight > {THRESHOLD:g} on the first')
   lengths.axvline(settings.length, color='black', linestyle='--', linewidth=1)
   lengths.set_xscale('log', base=2)
@@ -116,11 +131,12 @@ def label_curves(steps, lengths, thresholds, settings):
   thresholds.axvline(THRESHOLD, color='black', linestyle='--', linewidth=1)
   thresholds.set(xlabel='threshold of a sink', title='By threshold')
   for ax in (steps, lengths, thresholds):
-    ax.set_ylim(0, 1)
+    ax.set_ylim(-0.03, 1.03)
 
 
-def draw_kinds(sinks, kinds, settings, rest, cost, base):
+def draw_kinds(axes, kinds, settings, base):
   """A line per kind of network, a dot per network."""
+  sinks, rest, cost = axes
   for i, (_, group) in enumerate(kinds):
     place = i + np.linspace(-0.25, 0.25, len(group))
     dots = lambda ax, values, color=0, place=place: ax.plot(
@@ -133,7 +149,9 @@ def draw_kinds(sinks, kinds, settings, rest, cost, base):
   sinks.invert_yaxis()
   sinks.set(xlim=(0, 1), xlabel=f'sequences with weight > {THRESHOLD:g} on the first',
             title=f'Sinks at T = {settings.length}')
-  rest.axvline(uniform_weight(settings.length), color='black', linestyle='--', linewidth=1)
+  # The dots leave out the first query, which sees nothing else.
+  uniform = (settings.length * uniform_weight(settings.length) - 1) / (settings.length - 1)
+  rest.axvline(uniform, color='black', linestyle='--', linewidth=1)
   rest.set(xlim=(0, 1), xlabel='weight on the first (dashed: uniform)',
            title='Who rests: copying (orange), others (blue)')
   cost.axvline(0, color='black', linewidth=0.8)

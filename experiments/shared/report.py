@@ -49,7 +49,7 @@ def render(scale: str, items: list[Item], commands: dict[str, list[str]], state:
 def _shown(run: Run, command: list[str], record: dict, output_dir: Path) -> Shown:
   folder = output_dir / run.folder
   read = lambda name: (folder / name).read_bytes() if (folder / name).exists() else b''
-  problem = None if record.get('complete') else record.get('problem', 'Not run.')
+  problem = record.get('problem', None if record.get('complete') else 'Not run.')
   return Shown(run.folder, shlex.join(['python', *command]), problem, read('table.txt').decode(),
                base64.b64encode(read('figure.png')).decode(), _how(read('results.json'), record))
 

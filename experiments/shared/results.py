@@ -70,8 +70,11 @@ class Results:
 
   @property
   def summary(self) -> list[dict]:
-    """That of a run which was complete when it was opened; otherwise empty."""
-    return self.content['summary']
+    """That of a complete run, by the commit that made it; empty if the run is not complete.
+
+    Numbers that JSON has as null are NaN.
+    """
+    return _with_nan(self.content['summary'])
 
   def add(self, row: dict) -> None:
     """Adds a row, and writes the file if the last writing was more than a second ago.
@@ -186,6 +189,14 @@ def _plain(value):
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value
+
+
+def _with_nan(value):
+  if isinstance(value, dict):
+    return {name: _with_nan(item) for name, item in value.items()}
+  if isinstance(value, list):
+    return [_with_nan(item) for item in value]
+  return math.nan if value is None else value
 
 
 def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:

@@ -66,8 +66,8 @@ def of(factors: list[str]) -> list[Condition]:
 
 
 def config_of(condition: Condition, vocab_size: int, settings) -> ModelConfig:
-  """The architecture of a condition; it reads sequences of up to the longest of --lengths."""
+  """The architecture of a condition. It reads --length tokens, to which interventions refer."""
   return configs.get('tiny_llama2', **BASE | dict(
-      vocab_size=vocab_size, length=max(settings.length, *settings.lengths),
-      intervention_position=settings.position, intervention_strength=settings.strength)
+      vocab_size=vocab_size, length=settings.length, intervention_position=settings.position,
+      intervention_strength=settings.strength)
       | condition.config)

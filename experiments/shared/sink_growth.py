@@ -1,7 +1,9 @@
 """Grows attention sinks: all seeds of one kind of network on Bigram-Backcopy, in one program."""
 
 from collections.abc import Callable, Iterator
+import dataclasses
 import functools
+import math
 
 import jax
 from jax import lax
@@ -44,7 +46,7 @@ def grow(config: ModelConfig, recipe: Recipe, task: Backcopy, seeds: list[int], 
   Yields:
     Each of `steps`, and the parameters of every network then.
   """
-  states = jax.vmap(functools.partial(init_state, config, recipe))(jnp.asarray(seeds))
+  states = jax.vmap(functools.partial(init_state, config, recipe))(jnp.asarray(seeds, jnp.uint32))
   done = 0
   for step in steps:
     states = _train(config, recipe, start, data_seed, task, states, done, step)
@@ -68,6 +70,9 @@ def measure(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarra
             longest_NT: np.ndarray, settings) -> dict:
   """What a row has of a network after training.
 
+  Rates and weights are those of the head that is a sink most often: with several heads or layers
+  the others need not rest. `rate_all` is the share of all heads, as Gu et al. count.
+
   Args:
     config: its architecture.
     params: its parameters.
@@ -77,42 +82,60 @@ def measure(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarra
     settings: `lengths` and `position`.
   """
   received_NLHT = attention_sink.received(config, params, ids_NT[:, :-1])
-  by_length = [attention_sink.sink_rate(config, params, longest_NT[:, :length])
-               for length in settings.lengths]
   by_threshold = [attention_sink.rate_of(received_NLHT, config, 0, each) for each in EPSILONS]
-  elsewhere = attention_sink.rate_of(received_NLHT, config, settings.position)
   first = by_threshold[EPSILONS.index(attention_sink.THRESHOLD)]
+  elsewhere = attention_sink.rate_of(received_NLHT, config, settings.position)
+  made = attention_sink.diagnostics(config, params, ids_NT[:, :-1])
   return {
-      'rate': first.rate, 'weight': first.weight_NLH.mean(), 'floor': first.floor,
-      'rate_LH': first.rate_LH, 'excess': float(_excess(config, params, task, ids_NT)),
-      'rate_T': [sinks.rate for sinks in by_length],
-      'weight_T': [sinks.weight_NLH.mean() for sinks in by_length],
-      'rate_E': [sinks.rate for sinks in by_threshold],
-      'position_rate': elsewhere.rate, 'position_weight': elsewhere.weight_NLH.mean(),
-      'position_floor': elsewhere.floor,
+      **best_head(first), 'floor': first.floor, 'rate_all': first.rate,
+      'excess': float(_excess(config, params, task, ids_NT)),
+      **by_length(config, params, longest_NT, settings.lengths),
+      'rate_E': [best_head(sinks)['rate'] for sinks in by_threshold],
+      'position_weight': elsewhere.weight_NLH.mean(axis=0).max(), 'position_floor': elsewhere.floor,
       **who_rests(config, params, task, ids_NT[:, :-1]),
-      **{name: values for name, values in
-         attention_sink.diagnostics(config, params, ids_NT[:, :-1]).items()
-         if name != 'positional_std_LT'}}
+      **{name: made[name] for name in ('disparity_L', 'residual_ratio_L', 'value_ratio_L')}}
+
+
+def best_head(sinks: attention_sink.SinkRate) -> dict[str, float]:
+  """`rate`, the share of sequences in which it is a sink, and its mean `weight`."""
+  return {'rate': sinks.rate_LH.max(), 'weight': sinks.weight_NLH.mean(axis=0).max()}
+
+
+def by_length(config: ModelConfig, params: dict, longest_NT: np.ndarray,
+              lengths: list[int]) -> dict:
+  """Sinks in sequences of each length that the network can read as it was trained.
+
+  Beyond the length of training it can if neither its positions nor its intervention refer to it.
+  """
+  if config.positions == 'rope' and config.intervention not in ('attenuate', 'gain', 'damp'):
+    config = dataclasses.replace(config, length=max(config.length, *lengths))
+  found = [best_head(attention_sink.sink_rate(config, params, longest_NT[:, :length]))
+           for length in lengths if length <= config.length]
+  return {f'{name}_T': [each[name] for each in found] for name in ('rate', 'weight')}
 
 
 def who_rests(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray) -> dict:
-  """Mean weight on the first position, of queries that copy and of all others behind the first."""
+  """Mean weight on the first position, of queries that copy and of all others behind the first.
+
+  It is that of the head that gives it most.
+  """
   weight_NLHT = attention_sink.first_weights(config, params, ids_NT)
-  copies_NT = task.is_trigger_V[ids_NT]
-  mean = lambda chosen_NT: weight_NLHT.mean(axis=(1, 2))[:, 1:][chosen_NT[:, 1:]].mean()
-  return {'weight_copying': mean(copies_NT), 'weight_resting': mean(~copies_NT)}
+  layer, head = np.unravel_index(weight_NLHT.mean(axis=(0, 3)).argmax(), weight_NLHT.shape[1:3])
+  copies_NT = np.asarray(backcopy.copies(task, ids_NT))
+  mean = lambda chosen_NT: np.average(weight_NLHT[:, layer, head, 1:], weights=chosen_NT[:, 1:])
+  return {'weight_copying': mean(copies_NT) if copies_NT.any() else math.nan,
+          'weight_resting': mean(~copies_NT)}
 
 
 def look(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray) -> dict:
-  """What is followed while a network is trained: sinks at the first position, and the loss.
+  """What is followed while a network is trained: its best head, and the loss.
 
   Returns:
-    `rate` and `weight` (see `sink_rate`), and `excess`, nats per token above what is possible.
+    `rate` and `weight` (see `best_head`), and `excess`, nats per token above those of the task's
+    own probabilities, on the same sequences.
   """
   sinks = attention_sink.sink_rate(config, params, ids_NT[:, :-1])
-  return {'rate': sinks.rate, 'weight': sinks.weight_NLH.mean(),
-          'excess': float(_excess(config, params, task, ids_NT))}
+  return best_head(sinks) | {'excess': float(_excess(config, params, task, ids_NT))}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -77,3 +77,26 @@ def test_what_is_no_task_is_refused():
     backcopy.from_text('a')
   with pytest.raises(InputError, match="'x' is not in the text"):
     backcopy.from_text('abc', 'ax')
+
+
+def test_nothing_impossible_is_drawn():
+  """Also where the sum of float32 probabilities ends below 1, and a random number above it."""
+  p_VV = np.zeros((5, 5))
+  p_VV[:, 1:4] = [0.1, 0.2, 0.7 - 2**-22]  # Their sum is below 1.
+  task = backcopy.Backcopy(p_VV, np.zeros(5, bool))
+  ids_NT = backcopy.draw(task, jax.random.key(0), 2**20, 16)
+  assert ids_NT[:, 1:].max() == 3
+
+
+@pytest.mark.parametrize('length', [0, -1])
+def test_no_length_is_refused(length):
+  task = backcopy.from_text('banana', 'n')
+  with pytest.raises(InputError, match='length'):
+    backcopy.entropy(task, length, start=False)
+  with pytest.raises(InputError, match='length'):
+    backcopy.draw(task, jax.random.key(0), 2, length)
+
+
+def test_any_character_can_be_a_trigger():
+  assert backcopy.from_text('a\0b\0a', '\0').is_trigger_V.tolist() == [False, True, False, False]
+  assert not backcopy.from_text('ab', '').is_trigger_V.any()

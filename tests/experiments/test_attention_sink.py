@@ -10,6 +10,7 @@ import pytest
 from bornbiased_jax.analysis import attention_sink as analysis
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
 from experiments import attention_sink
 from experiments.shared import growth_report, sink_conditions, sink_growth
@@ -104,13 +105,57 @@ def test_losses_are_counted_from_the_entropy():
   assert found['excess'] == pytest.approx(expected, abs=0.05)
 
 
+@pytest.mark.parametrize('scale', ['smoke', 'laptop', 'paper'])
+def test_every_scale_can_run(scale):
+  attention_sink.check(resolve(attention_sink.SCALES, scale, attention_sink.SETTINGS))
+
+
+def test_controls_have_the_mean_size_of_what_they_control():
+  made = settings(length='64', lengths='64,256')
+  of = {each.value: sink_conditions.config_of(each, 66, made)
+        for each in sink_conditions.FACTORS['intervention']}
+  mean = {name: interventions.factors(of[name], np.arange(64)).mean()
+          for name in ('amplify', 'gain', 'attenuate', 'damp')}
+  assert mean['amplify'] == pytest.approx(mean['gain']) != pytest.approx(mean['attenuate'])
+  assert mean['attenuate'] == pytest.approx(mean['damp'])
+
+
+def test_longer_sequences_are_read_where_the_network_stays_what_it_was():
+  made, task = settings(length='32', lengths='16,32,64'), backcopy.load()
+  lengths = {}
+  for condition in [NONE, *sink_conditions.of(['intervention', 'positions'])]:
+    config = sink_conditions.config_of(condition, task.vocab_size, made)
+    ids_NT = sink_growth.held_out(task, made, 64, start=True)
+    params = steps.init_state(config, attention_sink.recipe_of(made, condition), 0).params
+    found = sink_growth.by_length(config, params, ids_NT, made.lengths)
+    lengths[condition.value] = len(found['rate_T'])
+  assert lengths == {'none': 3, 'amplify': 3, 'gain': 2, 'attenuate': 2, 'damp': 2, 'rmsnorm': 3,
+                     'learned': 2}
+
+
+def test_of_several_heads_the_best_is_told():
+  weight_NLHT = np.zeros((4, 2, 3, 5))
+  weight_NLHT[:3, 1, 2, 0] = 0.9
+  sinks = analysis.rate_of(weight_NLHT, sink_conditions.config_of(NONE, 66, settings()), 0)
+  assert sinks.rate == 3 / 24
+  assert sink_growth.best_head(sinks) == pytest.approx({'rate': 0.75, 'weight': 0.675})
+
+
 @pytest.mark.parametrize('wrong, message', [
-    (dict(position='32'), '--position: 32 is not one of the positions'),
-    (dict(lengths='1', position='1'), '--position: 1'),
-    (dict(look_steps='0,30'), '--look_steps: 30 is beyond the last of 20 steps'),
+    (dict(position='32'), '--position: 32 does not exist in sequences of --length=32'),
+    (dict(lengths='8'), '--lengths: in sequences of 8 tokens uniform attention is a sink already'),
     (dict(factors='taste'), "--factors: 'taste' is not one of"),
 ])
 def test_a_wrong_setting_is_named_and_nothing_written(tmp_path, wrong, message):
   with pytest.raises(InputError, match=message):
     attention_sink.main(settings(**wrong), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
+
+
+def test_a_network_that_diverged_is_told_and_stops_nothing(smoke, tmp_path):
+  _, whole = smoke
+  rows = [row | {'excess': None} if row['seed'] == 1 else row for row in whole['rows']]
+  (tmp_path / 'results.json').write_text(json.dumps(whole | {'rows': rows}))
+  attention_sink.main(settings(), tmp_path)
+  done = json.loads((tmp_path / 'results.json').read_text())
+  assert all(row['excess'] is None and row['rate'] is not None for row in done['summary'])

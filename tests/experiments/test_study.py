@@ -173,7 +173,7 @@ def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   assert same['m', True, 'SeedPrint'] == same['m', True, 'MLP units'] == 1
   assert same['6', True, 'Verdict'] == 1
   assert same['6', False, 'Verdict'] == same['4a', False, 'SeedPrint'] == 0
-  altered = {row['suspect'].partition(', then ')[2] for row in results['rows']} - {''}
+  altered = {row['suspect'].partition(baselines.AND)[2] for row in results['rows']} - {''}
   assert altered == set(baselines.ALTERED)
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
 
