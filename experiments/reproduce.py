@@ -1,6 +1,6 @@
 """Runs the programs of all figures and tables, and writes one page of results.
 
-    python -m experiments.reproduce --scale=smoke     # every program, as small as it gets: 15 min
+    python -m experiments.reproduce --scale=smoke     # what it does, as small as it gets: 15 min
     python -m experiments.reproduce --english=english_train.jsonl.xz \\
         --english_valid=english_valid.jsonl.xz --python=python_train.jsonl.xz \\
         --python_valid=python_valid.jsonl.xz --wikitext=wikitext2_test.txt.xz
