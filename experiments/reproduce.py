@@ -48,7 +48,7 @@ def main() -> None:
   texts = {name: FLAGS[name].value for name in TEXTS if FLAGS[name].value}
   todo = catalogue.runs(items, scale)
   make_directory(output_dir)
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  heed_signals()
   commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
   with locked(output_dir) as lock:
     state = State(output_dir / 'state.json')
@@ -192,6 +192,15 @@ class State:
   def _note(self, run, **record):
     self.records[run.folder] = record
     write_json(self.path, self.records)
+
+
+def heed_signals() -> None:
+  """SIGTERM is as Ctrl-C, and Ctrl-C reaches the programs that this one starts.
+
+  A shell that starts a command with & has it ignore Ctrl-C, and with it all that it starts.
+  """
+  for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, signal.default_int_handler)
 
 
 def finished(command: list[str], timeout: float | None, lock: int, cache: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""Attention sinks in networks that read text, and what interventions cost (Fig 12, Table 7).
+"""Attention sinks of networks that read text, under interventions (Fig 12, Table 7).
 
     python -m experiments.text_sinks --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
     python -m experiments.text_sinks my_llama/ --tokenizer=my_llama/tokenizer.model \\
@@ -24,7 +24,7 @@ exceeds 0.3. Sequences are drawn from the first of --texts (by default the last 
 --data). Losses are measured on all of --texts, in windows side by side, in nats per token of
 --tokenizer, which is a byte unless another tokenizer is given.
 
-The 16 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
+The 18 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
 same command continues it.
 
 Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and

@@ -6,7 +6,6 @@ import numpy as np
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
-from bornbiased_jax.plotting import DOTS
 
 from .results import ci95, grouped, mean_ci95, plus_minus
 from .sink_growth import EPSILONS
@@ -115,7 +114,7 @@ def base_of(rows) -> dict[int, float]:
 def draw_curves(ax, rows, x, name):
   for color, (fields, group) in zip(plotting.COLORS * 9, grouped(rows, 'value'), strict=False):
     values = np.array([row[name] for row in group])
-    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'], **DOTS)
+    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'], **plotting.DOTS)
 
 
 def label_curves(steps, lengths, thresholds, settings):

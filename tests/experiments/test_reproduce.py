@@ -101,6 +101,7 @@ def test_a_folder_is_closed_while_a_program_of_it_lives(tmp_path):
 
 @pytest.fixture
 def lock(tmp_path):
+  reproduce.heed_signals()  # As main does; whoever runs the tests may ignore Ctrl-C.
   with reproduce.locked(tmp_path) as file:
     yield file
 
