@@ -114,7 +114,8 @@ def base_of(rows) -> dict[int, float]:
 def draw_curves(ax, rows, x, name):
   for color, (fields, group) in zip(plotting.COLORS * 9, grouped(rows, 'value'), strict=False):
     values = np.array([row[name] for row in group])
-    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'], **plotting.DOTS)
+    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'],
+                  **plotting.DOTS)
 
 
 def label_curves(steps, lengths, thresholds, settings):
