@@ -90,7 +90,7 @@ def _finite_width(config, length, probe, num_samples):
     num_samples = affordable if affordable > 1 else 0
   elif num_samples:
     check_count('num_samples', num_samples)
-  shift_L = _shift(config, length, probe, num_samples) if num_samples else jnp.zeros(1)
+  shift_L = _shift(config, length, probe, num_samples, limit_L) if num_samples else jnp.zeros(1)
   if not (jnp.abs(shift_L).max() < _LARGEST_SHIFT and dimensions > 1):
     raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
                      'small for the theory of finite width')
@@ -178,32 +178,32 @@ def _carried(at, a, b, symmetric=False):
   return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
 
 
-def _shift(config, length, probe, num_samples):
+def _shift(config, length, probe, num_samples, limit_L):
   """Change of the mean cosine after each layer, from samples of the fluctuations."""
   start, before, added = _path(config, length, probe)
   within = [np.asarray(kernels[0], np.float64) for kernels in (start, before, added)]
   # What a sublayer adds is as uncertain as the stream to which it is added.
   roots = [jnp.asarray(_root(kernel, uncertain), jnp.float32)
            for kernel, uncertain in zip(within, (within[0], within[1], within[1]), strict=True)]
-  return _sampled(config, num_samples, start, *roots)
+  return _sampled(config, num_samples, start, *roots) - limit_L
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _sampled(config, num_samples, start, start_root_TT, kernel_LSTT, added_LSTT):
   """The mean over samples; the last three arguments are roots of kernels (`_root`)."""
   d, inner = config.width, jnp.sqrt(1 / config.width + 1 / _inner_widths(config))
-  none = _cosines(config, start, jnp.zeros_like(start[0]), jnp.zeros_like(kernel_LSTT))
+  L, S, T, _ = kernel_LSTT.shape
 
   def sample(key):
-    draw = lambda i, like: jax.random.normal(jax.random.fold_in(key, i), like.shape)
-    across = kernel_LSTT @ draw(0, kernel_LSTT) / d**0.5 + inner * added_LSTT @ draw(1, kernel_LSTT)
-    noise_LSTT = (across @ added_LSTT.mT
-                  + added_LSTT @ draw(2, kernel_LSTT) @ kernel_LSTT.mT / d**0.5)
-    start_noise_TT = start_root_TT @ draw(3, start_root_TT) @ start_root_TT.T / d**0.5
+    # All are drawn at once, because every call takes a second to compile.
+    normal_NTT = jax.random.normal(key, (3 * L * S + 1, T, T))
+    into, through, out_of = normal_NTT[1:].reshape(3, L, S, T, T)
+    across = kernel_LSTT @ into / d**0.5 + inner * added_LSTT @ through
+    noise_LSTT = across @ added_LSTT.mT + added_LSTT @ out_of @ kernel_LSTT.mT / d**0.5
+    start_noise_TT = start_root_TT @ normal_NTT[0] @ start_root_TT.T / d**0.5
     # With either sign, so that what is linear in the fluctuations cancels.
-    either = [_cosines(config, start, sign * start_noise_TT, sign * noise_LSTT)
-              for sign in (1.0, -1.0)]
-    return (either[0] + either[1]) / 2 - none
+    with_sign = lambda sign: _cosines(config, start, sign * start_noise_TT, sign * noise_LSTT)
+    return jax.vmap(with_sign)(jnp.array([1.0, -1.0])).mean(axis=0)
 
   keys = jax.random.split(jax.random.key(0), num_samples)
   # As many at a time as leave memory alone.
