@@ -26,7 +26,9 @@ A head is a sink in a sequence if its mean weight on the first position exceeds 
 first exceeded a half, with the number of networks that got there. "Copying / resting" is the weight
 that positions give to the first if they copy, and if they do not. The excess loss is in nats per
 token above that of the task's own probabilities on the same sequences, which no network can go
-below on average. |v1| / |v| is the norm of the first value over that of others.
+below on average; the cost is what it is above that of the unchanged network of the same seed.
+|v1| / |v| is the norm of the first value over that of others, and "× uniform" the weight on
+--position over that of uniform attention.
 
 For networks that read text see experiments.text_sinks. If a run was stopped, the same command
 continues it. Writes results.json (a row per network: sinks and loss by step, by length and by

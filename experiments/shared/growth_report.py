@@ -74,9 +74,9 @@ def display(row):
                     f'{row["onset"]:.0f} ({row["grown"]} of {row["networks"]})'),
       'copying / resting': f'{row["weight_copying"]:.2f} / {row["weight_resting"]:.2f}',
       'excess loss': plus_minus(row, 'excess', '.3f'),
-      'more than none': '–' if is_base(row) else plus_minus(row, 'cost', '+.3f'),
+      'cost': '–' if is_base(row) else plus_minus(row, 'cost', '+.3f'),
       '|v1| / |v|': f'{row["value_ratio"]:.2f}',
-      '--position, × uniform': f'{row["position_weight"] / row["position_floor"]:.1f}',
+      '× uniform': f'{row["position_weight"] / row["position_floor"]:.1f}',
   }
 
 
