@@ -28,7 +28,8 @@ from bornbiased_jax.models.transformer import activate
 
 from .shared import command_line, measurements
 from .shared.cells import STACK, measure_cells, stack_cell
-from .shared.results import Results, grouped, mean_and_theory, with_error
+from .shared.results import Results
+from .shared.tables import grouped, mean_and_theory, with_error
 
 SCALES = {
     'smoke': STACK | dict(seeds=list(range(3)), width=256, depth=3, num_sequences=60),

@@ -38,7 +38,8 @@ from bornbiased_jax.storage import checkpoint
 from .shared import command_line, networks, training_settings
 from .shared.command_line import Setting
 from .shared.parsing import whole
-from .shared.results import Results, grouped
+from .shared.results import Results
+from .shared.tables import grouped
 
 LEVEL = 0.01
 COLUMNS = 4

@@ -33,7 +33,8 @@ from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
 from .shared import command_line, networks, runs, training_settings
-from .shared.results import Results, ci95, grouped
+from .shared.results import Results
+from .shared.tables import ci95, grouped
 
 INITS = ('gpt2', 'centred')
 SHARED = ('config', 'seeds', 'data', 'valid', 'tokenizer', 'data_seed', 'num_steps', 'keep_steps',

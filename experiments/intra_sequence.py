@@ -36,7 +36,8 @@ from bornbiased_jax.errors import InputError
 
 from .shared import command_line
 from .shared.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
-from .shared.results import Results, grouped
+from .shared.results import Results
+from .shared.tables import grouped
 
 SCALES = {
     'smoke': GAUSSIAN | dict(

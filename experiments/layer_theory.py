@@ -23,7 +23,8 @@ from .shared import command_line
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
 from .shared.parsing import choice, listed
-from .shared.results import Results, ci95, grouped, with_theory
+from .shared.results import Results
+from .shared.tables import ci95, grouped, with_theory
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 SETTINGS = command_line.SETTINGS | {

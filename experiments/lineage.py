@@ -45,7 +45,8 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, figures, networks
 from .shared.networks import SETTINGS
-from .shared.results import make_directory, table, write_json
+from .shared.results import make_directory, write_json
+from .shared.tables import table
 
 MOST_SHOWN = 40
 # With more networks than these, cells have no room for numbers.

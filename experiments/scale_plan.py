@@ -47,7 +47,8 @@ from .shared import chips, command_line, scale_programs
 from .shared.chips import CHIPS, GIB
 from .shared.command_line import Setting
 from .shared.parsing import optional, preset_name, whole
-from .shared.results import make_directory, table, write_json
+from .shared.results import make_directory, write_json
+from .shared.tables import table
 
 
 def topology_name(text):

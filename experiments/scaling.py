@@ -26,7 +26,8 @@ from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
 from .shared.parsing import choice, listed, preset_name, whole
-from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
+from .shared.results import Results
+from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
 
 FACTORS = {
     'depth': 'layers', 'width': 'width, std 0.02', 'scaled width': 'width, std ∝ 1/√width',

@@ -29,7 +29,8 @@ from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
 from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
-from .shared.results import Results, grouped, mean_ci95, plus_minus, with_theory
+from .shared.results import Results
+from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
 
 _COMMON = TOKENS | ONE_HEAD
 SCALES = {

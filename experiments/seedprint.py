@@ -42,7 +42,8 @@ from bornbiased_jax.lineage.networks import FORMS
 from .shared import command_line, figures, networks, verdict_page
 from .shared.command_line import Setting, flagged
 from .shared.parsing import optional
-from .shared.results import make_directory, table, write_json
+from .shared.results import make_directory, write_json
+from .shared.tables import table
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
 SETTINGS = networks.SETTINGS | {

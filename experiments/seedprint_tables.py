@@ -39,7 +39,8 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
 from .shared.networks import SETTINGS
-from .shared.results import Results, grouped
+from .shared.results import Results
+from .shared.tables import grouped
 
 _LAPTOP = dict(study=None, seeds=list(range(42, 52))) | networks.PROBE
 SCALES = {

@@ -7,8 +7,8 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 
-from .results import ci95, grouped, mean_ci95, plus_minus
 from .sink_growth import EPSILONS
+from .tables import ci95, grouped, mean_ci95, plus_minus
 
 NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.

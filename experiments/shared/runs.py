@@ -18,7 +18,8 @@ from bornbiased_jax.training import Run, loop, monitor, start
 from . import figures, provenance, training_settings
 from .command_line import flagged, name_flags
 from .networks import check_length
-from .results import make_directory, show_table, write_json
+from .results import make_directory, write_json
+from .tables import show_table
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).

@@ -14,7 +14,7 @@ import statistics
 import scipy
 
 from . import pages
-from .results import ci95
+from .tables import ci95
 
 
 class Stored:
@@ -65,7 +65,7 @@ def number(value: float, spec: str = '') -> str:
 
 
 def plus_minus(row: dict, name: str, spec: str, half: str | None = None) -> str:
-  """Mean ± half-width of the 95 % interval, of fields as `results.mean_ci95` makes them.
+  """Mean ± half-width of the 95 % interval, of fields as `tables.mean_ci95` makes them.
 
   Args:
     half: another field, whose value comes after ±.

@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.storage import checkpoint
 from experiments import born_unbiased
 from experiments.shared import command_line
-from experiments.shared.results import ci95
+from experiments.shared.tables import ci95
 
 
 @pytest.fixture(scope='module')

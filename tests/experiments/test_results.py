@@ -1,10 +1,8 @@
-"""results.json: kept while rows are added, resumed, or refused; and the table of its rows."""
+"""results.json: kept while rows are added, resumed, or refused."""
 
 from datetime import UTC, datetime, timedelta
-import importlib
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 from matplotlib.figure import Figure
@@ -12,11 +10,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-import experiments
 from experiments.shared import provenance, results
 from experiments.shared.results import Results, write_json
 
-MEASURED = sorted(Path(experiments.__file__).parent.glob('measured/*/results.json'))
 ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
 
 
@@ -192,54 +188,3 @@ def test_what_json_lacks_becomes_null_or_a_list(tmp_path):
   text = (tmp_path / 'other.json').read_text()
   assert json.loads(text) == {'rows': opened.rows, 'none': [], 'x': None}
   assert text.count('\n  {') == len(opened.rows)
-
-
-def test_an_interval_needs_two_values():
-  rows = [{'x': value} for value in (1.0, 2.0, 3.0)]
-  # Student's t at 97.5 % with two degrees of freedom is 4.3027.
-  assert results.mean_ci95(rows, 'x') == {
-      'x': 2.0, 'x_ci95': pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)}
-  assert results.plus_minus(results.mean_ci95(rows, 'x'), 'x', '+.1f') == '+2.0 ± 2.5'
-  assert results.plus_minus(results.mean_ci95(rows[:1], 'x'), 'x', '.1f') == '1.0 ± –'
-
-
-def test_a_mean_beside_theory():
-  compared = results.mean_and_theory([1.0, 3.0], theory=None)
-  assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.0), 'theory': None}
-  assert results.with_error(compared, '.2f') == '2.00 ± 1.00 (s.e.)'
-  assert results.with_error(results.mean_and_theory([1.0], 0.5), '.1f') == '1.0 ± – (s.e.)'
-  assert results.with_error(compared | {'standard_error': 2e-5}, '.2f') == '2.00 ± 2e-05 (s.e.)'
-
-
-def test_groups_and_table():
-  rows = [{'T': 8, 'seed': 0}, {'T': 4, 'seed': 0}, {'T': 8, 'seed': 1}]
-  assert results.grouped(rows, 'T') == [({'T': 8}, [rows[0], rows[2]]), ({'T': 4}, [rows[1]])]
-  assert results.table([{'model': 'tiny', 'T': '4'}, {'model': 'nano_gpt2', 'T': '1024'}]) == (
-      '    model     T\n     tiny     4\nnano_gpt2  1024')
-
-
-def test_a_wide_table_wraps_its_headers_and_then_its_columns():
-  values = {f'what was measured {i}': f'{i:02}.000 ± 0.001' for i in range(12)}
-  rows = [{'model': model, 'T': T, **values, 'nothing': '–'}
-          for model in ('tiny_gpt2', 'nano_gpt2') for T in ('4', '16')]
-  wide = results.table(rows, width=10**6)
-  assert len(wide.splitlines()) == 5 and 'nothing' not in wide
-  narrow = results.table(rows)
-  assert max(map(len, narrow.splitlines())) <= results.TABLE_WIDTH
-  blocks = narrow.split('\n\n')
-  assert len(blocks) > 1 and all('model   T' in block for block in blocks)
-  for value in values.values():
-    assert narrow.count(value) == len(rows)
-
-
-@pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
-def test_tables_of_what_was_measured_fit_a_screen(path):
-  measured = json.loads(path.read_text())
-  experiment = importlib.import_module(f'experiments.{measured["experiment"]}')
-  if not hasattr(experiment, 'display'):
-    pytest.skip('prints no table of its summary')
-  # JSON has no infinity: the logarithm of a p-value that underflows is null.
-  rows = [{name: -math.inf if value is None and name.startswith('log10') else value
-           for name, value in row.items()} for row in measured['summary']]
-  lines = results.table([experiment.display(row) for row in rows]).splitlines()
-  assert max(map(len, lines)) <= results.TABLE_WIDTH
