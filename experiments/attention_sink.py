@@ -17,7 +17,7 @@ of o_i, the weighted mean of values at position i:
 The networks trained without a change are also measured under each of --afterwards, which they have
 never met ("then amplify"). --factors chooses other changes, such as of depth or learning rate.
 
-    python -m experiments.attention_sink                     # about 12 min on two CPU cores
+    python -m experiments.attention_sink                     # about 20 min on two CPU cores
     python -m experiments.attention_sink --seeds=0-7 --output_dir=results/sink_factors \\
         --factors='start token,depth,heads,width,MLP,norm,positions,weight decay,learning rate'
 

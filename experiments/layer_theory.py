@@ -5,7 +5,7 @@ initializations, rotary and learned positions, GELU and ReLU, several lengths. A
 cosine of two sequences is compared with theory.finite_width, and its std over networks too. No
 number is fitted. A deviation is relative to the cosine after the last layer.
 
-    python -m experiments.layer_theory                 # 576 networks, about 10 min on two CPU cores
+    python -m experiments.layer_theory                 # 576 networks, about 20 min on two CPU cores
     python -m experiments.layer_theory --scale=paper   # nano too; needs an accelerator
 
 Prints a table with a line per architecture and length. Writes results.json (a row per network) and

@@ -127,7 +127,7 @@ ITEMS = (
     Item(('theory',), 'The bias follows from the architecture',
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
-         (Run('layer_theory', dict(smoke=0.5, laptop=25, paper=15)),
+         (Run('layer_theory', dict(smoke=0.5, laptop=19, paper=15)),
           Run('scaling', dict(smoke=1.5, laptop=35, paper=40)))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
@@ -175,7 +175,7 @@ ITEMS = (
          'variance by position prevent them.',
          'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
          'attenuation.',
-         (Run('attention_sink', dict(smoke=0.7, laptop=12, paper=30)),
+         (Run('attention_sink', dict(smoke=0.7, laptop=20, paper=30)),
           Run('text_sinks', dict(smoke=0.7, laptop=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext')),)),
 )
