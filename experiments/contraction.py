@@ -6,7 +6,7 @@ MLP contracts little. The mean direction of these representations, passed
 through the LM head, predicts a token. The experiment counts how often that token
 is the one that the network prefers.
 
-    python -m experiments.contraction                 # 200 networks, about 4 min on two CPU cores
+    python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
 
 Prints a table with one line per model and length. Writes results.json (one row

@@ -5,7 +5,7 @@ each. A fair network would spread its predictions evenly over the vocabulary. A
 random transformer prefers one token. Which one depends on the seed, and the
 longer the sequences are, the stronger is the preference.
 
-    python -m experiments.seed_sweep                 # 100 seeds, about 3 min on two CPU cores
+    python -m experiments.seed_sweep                 # 100 seeds, about 4 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
 Prints a table with one line per model and length. Its column '× uniform'
