@@ -49,9 +49,8 @@ from .shared import command_line, growth_report, sink_conditions, sink_growth
 from .shared.command_line import Setting, name_flags
 from .shared.parsing import choice, listed, number, optional, positive, whole
 from .shared.results import Results
-from .shared.sink_conditions import FACTORS, Condition
+from .shared.sink_conditions import AFTERWARDS, FACTORS, Condition
 
-AFTERWARDS = ('amplify', 'attenuate', 'gain', 'damp', 'mask', 'variance', 'norm')
 SETTINGS = command_line.SETTINGS | {
     'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
                        'sequence lengths at which sinks are counted, comma-separated'),

@@ -164,8 +164,9 @@ class State:
     """What a complete run lacks because it was trained afterwards, in a sentence, or None."""
     known = self.record(run.folder).get('after')
     missing = [] if known is None else [each for each in self._trained(run) if each not in known]
-    return missing and (f'Made before {missing[0]}, which it reads; remove {run.folder}, and it is '
-                        'made again.') or None
+    if not missing:
+      return None
+    return f'Made before {missing[0]}, which it reads; remove {run.folder}, and it is made again.'
 
   def leave_out(self, run: Run, problem: str) -> None:
     self._note(run, **{'seconds': 0.0} | self.record(run.folder) | {'problem': problem})

@@ -50,10 +50,9 @@ from .shared.command_line import Setting, flagged
 from .shared.networks import check_length
 from .shared.parsing import choice, listed, optional, positive, whole
 from .shared.results import Results
+from .shared.sink_conditions import AFTERWARDS
 from .shared.sink_measures import losses, measure
 
-# 'rmsnorm' has parameters that only training finds.
-_AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
 SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
@@ -67,9 +66,9 @@ SETTINGS = training_settings.SETTINGS | {
     'interventions': Setting(listed(choice(*configs.INTERVENTIONS)),
                              'what networks are trained with, of '
                              f'{", ".join(configs.INTERVENTIONS)}'),
-    'afterwards': Setting(optional(listed(choice(*_AFTERWARDS))),
+    'afterwards': Setting(optional(listed(choice(*AFTERWARDS))),
                           'what is done to networks trained without an intervention, of '
-                          f'{", ".join(_AFTERWARDS)}'),
+                          f'{", ".join(AFTERWARDS)}'),
     'position': Setting(lambda text: whole(text, 0),
                         "position, from 0, at which 'mask', 'variance' and 'norm' make another "
                         'sink'),

@@ -70,7 +70,7 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
   Raises:
     InputError: as `at_birth`, or the network is too narrow: its fluctuations are not small.
 
-  Cost: O(L T³), and O(num_samples L T³) for the mean; nothing if it was asked for a while ago.
+  Cost: O(L T³), and O(num_samples L T³) for the mean; a repeated call costs nothing.
 
   Example:
     >>> from bornbiased_jax import configs

@@ -33,11 +33,13 @@ class Condition(NamedTuple):
   start: bool = True
 
 
-# What is done to the value aggregate while training, at all positions or at --position.
-EVERYWHERE = ('none', 'amplify', 'gain', 'attenuate', 'damp', 'rmsnorm')
+# 'rmsnorm' has parameters that only training finds.
+AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
+# Those at all positions, each before its control.
+EVERYWHERE = ('amplify', 'gain', 'attenuate', 'damp', 'rmsnorm')
 FACTORS = {
     'intervention': [Condition('intervention', name, dict(intervention=name))
-                     for name in EVERYWHERE[1:]],
+                     for name in EVERYWHERE],
     'position': [Condition('position', name, dict(intervention=name))
                  for name in configs.AT_ONE_POSITION],
     'start token': [Condition('start token', 'no', start=False)],
