@@ -31,13 +31,13 @@ from bornbiased_jax.lineage.witnesses import WITNESSES
 from .shared import command_line
 from .shared.command_line import Setting
 from .shared.constructions import CONSTRUCTIONS
-from .shared.parsing import choice, listed, whole
+from .shared.parsing import some_of, whole
 from .shared.results import Results
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
 SETTINGS = command_line.SETTINGS | {
-    'constructions': Setting(listed(choice(*CONSTRUCTIONS)),
+    'constructions': Setting(some_of(*CONSTRUCTIONS),
                              f'what the adversary does, comma-separated, of '
                              f'{", ".join(CONSTRUCTIONS)}'),
     'networks': Setting(lambda text: whole(text, 2, 100), 'networks of each construction'),

@@ -15,11 +15,12 @@ of o_i, the weighted mean of values at position i:
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
 The networks trained without a change are also measured under each of --afterwards, which they have
-never met ("then amplify"). --factors chooses other changes, such as of depth or learning rate.
+never met ("then amplify"). --factors chooses other changes, such as of depth or learning rate, or
+all of them.
 
     python -m experiments.attention_sink                     # about 20 min on two CPU cores
-    python -m experiments.attention_sink --seeds=0-7 --output_dir=results/sink_factors \\
-        --factors='start token,depth,heads,width,MLP,norm,positions,weight decay,learning rate'
+    python -m experiments.attention_sink --factors=all --seeds=0-3 \\
+        --output_dir=results/attention_sink_factors
 
 A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. In the table,
 "sinks" is the share of sequences in which the best head is one, and "from step" when that share
@@ -47,15 +48,16 @@ from bornbiased_jax.training.step import Recipe
 
 from .shared import command_line, growth_report, sink_conditions, sink_growth
 from .shared.command_line import Setting, name_flags
-from .shared.parsing import choice, listed, number, optional, positive, whole
+from .shared.parsing import listed, number, optional, positive, some_of, whole
 from .shared.results import Results
 from .shared.sink_conditions import AFTERWARDS, FACTORS, Condition
 
 SETTINGS = command_line.SETTINGS | {
     'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
                        'sequence lengths at which sinks are counted, comma-separated'),
-    'factors': Setting(listed(choice(*FACTORS)), f'what is changed, of {", ".join(FACTORS)}'),
-    'afterwards': Setting(optional(listed(choice(*AFTERWARDS))),
+    'factors': Setting(some_of(*FACTORS),
+                       f'what is changed, of {", ".join(FACTORS)}'),
+    'afterwards': Setting(optional(some_of(*AFTERWARDS)),
                           'what is done to networks trained without a change, of '
                           f'{", ".join(AFTERWARDS)}'),
     'position': Setting(whole, "position, from 0, at which 'mask', 'variance' and 'norm' act"),

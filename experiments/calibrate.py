@@ -43,7 +43,7 @@ from bornbiased_jax.storage import load_config
 
 from .shared import command_line, networks
 from .shared.command_line import Setting
-from .shared.parsing import choice, listed, optional, whole
+from .shared.parsing import listed, optional, some_of, whole
 from .shared.results import Results
 from .shared.unrelated_pairs import (
   LEVELS,
@@ -69,10 +69,10 @@ SHARED_EMBEDDING_SEED = 2**32 - 1
 SETTINGS = command_line.SETTINGS | {
     'config': Setting(optional(command_line.SETTINGS['config'].parse),
                       command_line.SETTINGS['config'].help + ', or none, for --runs alone'),
-    'probes': Setting(listed(choice(*PROBES)),
+    'probes': Setting(some_of(*PROBES),
                       'cells to measure (see above), comma-separated, of '
                       f'{", ".join(PROBES)}'),
-    'init_schemes': Setting(listed(choice(*configs.INIT_SCHEMES)),
+    'init_schemes': Setting(some_of(*configs.INIT_SCHEMES),
                             'initializations, comma-separated, of gpt2, which divides the std of '
                             'the matrices that write to the residual stream by sqrt(2 layers), and '
                             'plain, which does not'),

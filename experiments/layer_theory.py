@@ -22,16 +22,16 @@ from bornbiased_jax.analysis import inter_sequence, theory
 from .shared import command_line
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
-from .shared.parsing import choice, listed
+from .shared.parsing import some_of
 from .shared.results import Results
 from .shared.tables import ci95, grouped, with_theory
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 SETTINGS = command_line.SETTINGS | {
-    'sublayers': Setting(listed(choice(*configs.SUBLAYERS)), 'blocks, comma-separated'),
-    'init_schemes': Setting(listed(choice(*configs.INIT_SCHEMES)), 'initializations'),
-    'positions': Setting(listed(choice(*configs.POSITIONS)), 'kinds of positions'),
-    'activations': Setting(listed(choice(*configs.ACTIVATIONS)), 'activations of the MLP'),
+    'sublayers': Setting(some_of(*configs.SUBLAYERS), 'blocks, comma-separated'),
+    'init_schemes': Setting(some_of(*configs.INIT_SCHEMES), 'initializations'),
+    'positions': Setting(some_of(*configs.POSITIONS), 'kinds of positions'),
+    'activations': Setting(some_of(*configs.ACTIVATIONS), 'activations of the MLP'),
 }
 _LAPTOP = TOKENS | dict(
     config=['tiny_gpt2'], seeds=list(range(12)), num_sequences=100, lengths=[16, 64, 256],

@@ -32,7 +32,7 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
 from .shared.command_line import Setting
-from .shared.parsing import choice, listed, number, optional
+from .shared.parsing import number, optional, some_of
 from .shared.results import Results
 
 P_LEVEL = 0.01
@@ -51,7 +51,7 @@ SETTINGS = networks.SETTINGS | {
                      'not given, random networks are altered'),
     'config': Setting(command_line.SETTINGS['config'].parse,
                       'model of the random networks; not read with --study'),
-    'alterations': Setting(listed(choice(*ALTERATIONS)),
+    'alterations': Setting(some_of(*ALTERATIONS),
                            'what is done to networks, comma-separated, of '
                            f'{", ".join(ALTERATIONS)}'),
     'false_positive_rate': Setting(rate,

@@ -25,7 +25,7 @@ from bornbiased_jax.analysis import theory
 from .shared import command_line, measurements
 from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
-from .shared.parsing import choice, listed, preset_name, whole
+from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
 from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
 
@@ -41,7 +41,7 @@ UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items(
     'gated silu': dict(activation='silu', gated_mlp=True)}
 SETTINGS = command_line.SETTINGS | {
     'config': Setting(preset_name, 'model from which the variants differ, one of those below'),
-    'factors': Setting(listed(choice(*FACTORS)), f'what is varied, of {", ".join(FACTORS)}'),
+    'factors': Setting(some_of(*FACTORS), f'what is varied, of {", ".join(FACTORS)}'),
     'large': Setting(listed(preset_name), 'models of which theory speaks alone'),
     'large_lengths': Setting(listed(lambda text: whole(text, 1)), 'their sequence lengths'),
     'large_sequences': Setting(whole, 'sequences that each of them would read'),

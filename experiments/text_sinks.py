@@ -48,7 +48,7 @@ from bornbiased_jax.storage import checkpoint
 from .shared import command_line, runs, sink_report, training_settings
 from .shared.command_line import Setting, flagged
 from .shared.networks import check_length
-from .shared.parsing import choice, listed, optional, positive, whole
+from .shared.parsing import listed, optional, positive, some_of, whole
 from .shared.results import Results
 from .shared.sink_conditions import AFTERWARDS
 from .shared.sink_measures import losses, measure
@@ -63,10 +63,10 @@ SETTINGS = training_settings.SETTINGS | {
     'texts': Setting(listed(str),
                      'text files to evaluate on, comma-separated, the first also for sink rates; '
                      'if not given, the last twentieth of --data'),
-    'interventions': Setting(listed(choice(*configs.INTERVENTIONS)),
+    'interventions': Setting(some_of(*configs.INTERVENTIONS),
                              'what networks are trained with, of '
                              f'{", ".join(configs.INTERVENTIONS)}'),
-    'afterwards': Setting(optional(listed(choice(*AFTERWARDS))),
+    'afterwards': Setting(optional(some_of(*AFTERWARDS)),
                           'what is done to networks trained without an intervention, of '
                           f'{", ".join(AFTERWARDS)}'),
     'position': Setting(lambda text: whole(text, 0),

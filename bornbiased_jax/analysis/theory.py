@@ -13,7 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 from bornbiased_jax.analysis.birth import AtBirth as AtBirth
 from bornbiased_jax.analysis.birth import at_birth as at_birth
@@ -133,6 +133,7 @@ def position_similarity(depth: int) -> jax.Array:
   """
   # Logarithms, because the gamma functions overflow for deep stacks, in float64.
   j = np.arange(depth)
+  gammaln = scipy.special.gammaln
   log_terms = (gammaln(depth) - gammaln(j + 1) + gammaln(depth + j)
                + (depth - j) * np.log(2 / 3) - gammaln(2 * depth - 1))
   return jnp.asarray(np.sum(np.exp(log_terms)), jnp.float32)

@@ -17,7 +17,7 @@ from bornbiased_jax.storage import checkpoint
 
 from . import command_line
 from .command_line import Setting, flagged
-from .parsing import choice, listed, optional, whole
+from .parsing import optional, some_of, whole
 
 SETTINGS = command_line.SETTINGS | {
     'num_ids': Setting(optional(whole),
@@ -26,7 +26,7 @@ SETTINGS = command_line.SETTINGS | {
                        'vocabulary'),
     'study': Setting(str, 'folder of experiments.training_study, whose checkpoints are compared',
                      hint='a folder of experiments.training_study'),
-    'methods': Setting(listed(choice(*METHODS)),
+    'methods': Setting(some_of(*METHODS),
                        f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}'),
 }
 TOKENS = dict(num_sequences=2000, length=64, probe_seed=0, num_ids=None)

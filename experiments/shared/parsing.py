@@ -74,6 +74,12 @@ def choice(*choices: str):
   return parse
 
 
+def some_of(*choices: str):
+  """The parser of comma-separated words, each of a few and given once, or of 'all', all of them."""
+  one = choice(*choices, 'all')
+  return listed(lambda text: list(choices) if one(text) == 'all' else text)
+
+
 def optional(parse):
   """The parser that also takes 'none': no value, which leaves the choice to the program."""
   def parsed(text):

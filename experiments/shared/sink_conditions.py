@@ -12,6 +12,7 @@ from bornbiased_jax.configs import ModelConfig
 
 BASE = dict(num_layers=1, num_heads=1, num_kv_heads=1, width=64, mlp_width=256,
             sublayers='attention_only')
+_TWO = dict(num_layers=2)
 _FULL = dict(sublayers='full')
 _GELU = _FULL | dict(gated_mlp=False, activation='gelu_tanh', mlp_bias=True)
 
@@ -42,16 +43,21 @@ FACTORS = {
                      for name in EVERYWHERE],
     'position': [Condition('position', name, dict(intervention=name))
                  for name in configs.AT_ONE_POSITION],
-    'start token': [Condition('start token', 'no', start=False)],
+    # In a single layer attention comes before anything that an intervention makes loud.
+    'two layers': [Condition('two layers', name, _TWO | dict(intervention=name))
+                   for name in (*EVERYWHERE, *configs.AT_ONE_POSITION)],
+    'start token': [Condition('start token', f'no{value}', config, start=False)
+                    for value, config in (
+                        ('', {}), (', depth 2', _TWO), (', depth 3', dict(num_layers=3)),
+                        (', gated', _FULL), (', gated, depth 2', _FULL | _TWO),
+                        (', gated, depth 3', _FULL | dict(num_layers=3)))],
     'depth': [Condition('depth', str(L), dict(num_layers=L)) for L in (2, 3, 4)],
     'heads': [Condition('heads', str(H), dict(num_heads=H, num_kv_heads=H, head_size=64 // H))
               for H in (2, 4)],
-    'width': [Condition('width', str(d), dict(width=d)) for d in (16, 32)],
+    'width': [Condition('width', str(d), dict(width=d)) for d in (4, 8, 16, 32)],
     'MLP': [Condition('MLP', 'gated', _FULL), Condition('MLP', 'GELU', _GELU),
             Condition('MLP', 'GELU, centred', _GELU | dict(init_scheme='centred')),
-            Condition('MLP', 'gated, depth 2', _FULL | dict(num_layers=2)),
-            Condition('MLP', 'gated, depth 2, no start token', _FULL | dict(num_layers=2),
-                      start=False)],
+            Condition('MLP', 'gated, depth 2', _FULL | _TWO)],
     'norm': [Condition('norm', 'LayerNorm', dict(norm='layernorm')),
              Condition('norm', 'QK-norm', dict(qk_norm=True))],
     'positions': [Condition('positions', 'learned', dict(positions='learned'))],

@@ -47,6 +47,9 @@ def test_flags_can_say_what_scales_say(name):
       elif value is not None:
         parsed = parse(command_line.as_text(value))
         assert parsed == value and type(parsed) is type(value), setting
+      if command_line.default_text({'laptop': values}, setting, settings[setting].help).endswith(
+          ': all)'):
+        assert parse('all') == value, setting
 
 
 def test_a_scale_lends_its_lists():
