@@ -57,7 +57,7 @@ from .shared.sink_measures import losses, measure
 PADDING = 1.1
 SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
           'accumulation', 'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps',
-          'save_every')
+          'save_every', 'start_id')
 SETTINGS = training_settings.SETTINGS | {
     'data': Setting(optional(str), training_settings.SETTINGS['data'].help),
     'texts': Setting(listed(str),
@@ -88,7 +88,7 @@ _LAPTOP = dict(
     lengths=[32, 64, 128], num_sequences=100, loss_sequences=256, probe_seed=0, num_steps=2000,
     batch_size=16, length=128, accumulation=1, peak_lr=3e-3, min_lr=3e-4, warmup_steps=100,
     dtype='float32', remat='none', keep_steps=[100, 300, 600, 1000, 1500], save_every=250,
-    data_seed=42)
+    data_seed=42, start_id=None)
 SCALES = {
     'smoke': _LAPTOP | dict(
         interventions=['none', 'mask'], afterwards=['amplify'], position=4, lengths=[8, 32],
@@ -176,6 +176,9 @@ def check(settings) -> None:
 def load_texts(settings) -> dict[str, Corpus]:
   """What to evaluate on, by its name."""
   tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  if (settings.start_id or 0) >= tokenizer.vocab_size:
+    raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
+                     f'token ids of --tokenizer={settings.tokenizer}')
   if settings.texts:
     texts = {text: runs.load_text('texts', text, tokenizer) for text in settings.texts}
   else:

@@ -183,7 +183,7 @@ def super_neurons(config: ModelConfig, params: dict,
 
 
 def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int,
-                 stride: int | None = None) -> float:
+                 stride: int | None = None, start_id: int | None = None) -> float:
   """Mean loss of a text in nats per token; its exp is the perplexity of Table 7.
 
   The text is read in windows of `length` + 1 ids that start `stride` ids apart. All
@@ -197,6 +197,7 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
     ids: the token ids of the text, in order.
     length: number of tokens that are read at once, T.
     stride: distance of windows in tokens; None means `length`, windows side by side.
+    start_id: token id that every window begins with, in place of the one there; None: none.
 
   Raises:
     InputError: a stride that is not from 1 to length, or a text shorter than one window.
@@ -211,6 +212,8 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
                      'after it')
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
+  if start_id is not None:
+    windows_NT[:, 0] = start_id
   losses_NT = _in_batches(_losses, config, params, windows_NT)
   total = (losses_NT[0].sum(dtype=np.float64)
            + losses_NT[1:, length - stride:].sum(dtype=np.float64))

@@ -228,6 +228,20 @@ def first_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
   return _read_windows(tokens, range(min(limit, num_windows(tokens, length))), length)
 
 
+def begin(ids_NT: np.ndarray, start_id: int | None) -> np.ndarray:
+  """Sequences that begin with the id `start_id` in place of their first; None changes nothing.
+
+  Example:
+    >>> begin(np.array([[7, 8, 9]]), start_id=1)
+    array([[1, 8, 9]])
+  """
+  if start_id is None:
+    return ids_NT
+  ids_NT = ids_NT.copy()
+  ids_NT[:, 0] = start_id
+  return ids_NT
+
+
 @functools.lru_cache(maxsize=4)
 def _order(data_seed, epoch, count):
   """A random order of the windows of an epoch.

@@ -93,7 +93,8 @@ def batch_at(run: Run, step: int) -> jax.Array:
 def _spread(run, rows, num_rows):
   shape = num_rows, run.recipe.length + 1
   spread = NamedSharding(run.mesh, sharding.BATCH)
-  return jax.make_array_from_callback(shape, spread, lambda index: rows(index[0]))
+  return jax.make_array_from_callback(
+      shape, spread, lambda index: corpus.begin(rows(index[0]), run.recipe.start_id))
 
 
 def evaluate(run: Run, params: dict) -> np.ndarray:

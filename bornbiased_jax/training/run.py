@@ -40,8 +40,9 @@ class Run:
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is
-      below one step, the mesh does not divide the batch, several networks
-      would train on several devices, or sequences are longer than the model's.
+      below one step, the start token is no token, the mesh does not divide
+      the batch, several networks would train on several devices, or sequences
+      are longer than the model's.
   """
 
   config: ModelConfig
@@ -69,6 +70,9 @@ class Run:
       raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '
                        f'{self.mesh.size}, so train them one after another, each as a run of '
                        'its own')
+    start_id = self.recipe.start_id
+    if start_id is not None and not 0 <= start_id < self.config.vocab_size:
+      raise InputError(f'start_id={start_id} is not one of the {self.config.vocab_size} token ids')
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
                        f'length={self.config.length}')

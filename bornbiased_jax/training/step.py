@@ -36,6 +36,8 @@ class Recipe:
     beta1: decay of the running mean of the gradient.
     beta2: decay of the running mean of its square.
     clip: global norm above which the gradient is scaled down to it.
+    start_id: token id that every sequence begins with, in place of the one
+      there; None leaves sequences as they are.
 
   Raises:
     InputError: accumulation does not divide batch_size, or the warmup is
@@ -53,6 +55,7 @@ class Recipe:
   beta1: float = 0.9
   beta2: float = 0.95
   clip: float = 1.0
+  start_id: int | None = None
 
   def __post_init__(self):
     for name in ('num_steps', 'batch_size', 'length', 'accumulation'):

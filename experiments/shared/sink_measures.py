@@ -4,7 +4,7 @@ import numpy as np
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Corpus
+from bornbiased_jax.data import Corpus, corpus
 
 from .tables import ci95
 
@@ -45,12 +45,14 @@ def draw_sequences(tokens: np.ndarray, settings) -> np.ndarray:
   longest = settings.lengths[-1]
   random = np.random.default_rng(settings.probe_seed)
   start_N = random.integers(0, len(tokens) - longest, settings.num_sequences)
-  return np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
+  drawn_NT = np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
+  return corpus.begin(drawn_NT, settings.start_id)
 
 
 def losses(config: ModelConfig, params: dict, texts: dict[str, Corpus],
            settings) -> dict[str, float]:
   """Mean loss on each text, in nats per token."""
   most = settings.loss_sequences * settings.length + 1
-  strided = lambda tokens: attention_sink.strided_loss(config, params, tokens, settings.length)
+  strided = lambda tokens: attention_sink.strided_loss(config, params, tokens, settings.length,
+                                                       start_id=settings.start_id)
   return {name: strided(text.tokens[:most]) for name, text in texts.items()}

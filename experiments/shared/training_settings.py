@@ -45,6 +45,9 @@ SETTINGS = command_line.SETTINGS | {
     'warmup_steps': Setting(lambda text: whole(text, 0), 'steps of linear warmup'),
     'weight_decay': Setting(number, "AdamW's decay of matrices and embeddings"),
     'clip': Setting(positive, 'norm of the gradient above which it is scaled down to this norm'),
+    'start_id': Setting(optional(lambda text: whole(text, 0)),
+                        'token id that every sequence begins with, in place of the one there; if '
+                        'not given, sequences begin anywhere in the text'),
     'keep_steps': Setting(optional(listed(lambda text: whole(text, 0))),
                           'steps whose checkpoints are kept; the first and the last always are'),
     'save_every': Setting(whole, 'steps between checkpoints, of which the latest two are kept'),
@@ -91,11 +94,11 @@ SETTINGS = command_line.SETTINGS | {
 _LAPTOP = dict(
     config='tiny_llama2', seeds=[42, 43], data='tinyshakespeare', valid=None, tokenizer='bytes',
     init_from=None, resume=None, num_steps=1000, batch_size=16, length=128, accumulation=1,
-    peak_lr=1e-3, min_lr=1e-4, warmup_steps=100, weight_decay=0.1, clip=1.0, dtype='float32',
-    remat='none', keep_steps=[10, 100], save_every=250, evaluate_every=250, validation_sequences=64,
-    data_seed=42, vocab_size=None, max_length=None, tied_head=None, init_scheme=None,
-    intervention=None, intervention_position=None, intervention_strength=None, together=None,
-    data_axis=0, fsdp_axis=1, tensor_axis=1, distributed=False, coordinator=None,
+    peak_lr=1e-3, min_lr=1e-4, warmup_steps=100, weight_decay=0.1, clip=1.0, start_id=None,
+    dtype='float32', remat='none', keep_steps=[10, 100], save_every=250, evaluate_every=250,
+    validation_sequences=64, data_seed=42, vocab_size=None, max_length=None, tied_head=None,
+    init_scheme=None, intervention=None, intervention_position=None, intervention_strength=None,
+    together=None, data_axis=0, fsdp_axis=1, tensor_axis=1, distributed=False, coordinator=None,
     num_processes=None, process_id=None)
 SCALES = {
     'smoke': _LAPTOP | dict(

@@ -109,6 +109,14 @@ def test_side_by_side_windows_are_the_training_loss():
       float(next_token_loss(LLAMA, params, windows)), abs=1e-5)
 
 
+def test_windows_of_the_loss_begin_with_the_start_token():
+  params, ids = init_params(LLAMA, 1), tokens(1, 131)[0]
+  windows = np.stack([ids[:65], ids[64:129]])
+  windows[:, 0] = 3
+  assert attention_sink.strided_loss(LLAMA, params, ids, 64, start_id=3) == pytest.approx(
+      float(next_token_loss(LLAMA, params, windows)), abs=1e-5)
+
+
 @pytest.mark.parametrize('stride', [16, 40, 64])
 def test_strided_loss_is_that_of_transformers(stride, tmp_path):
   """As its documentation advises, labels before the stride are -100."""

@@ -145,6 +145,7 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
     (dict(strength='0'), "--strength: '0' is not a number above 0"),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
+    (dict(start_id='257'), '--start_id: 257 is not one of the 257 token ids of --tokenizer=bytes'),
     (dict(networks=['tiny_nothing:1']), 'tiny_nothing:1: no such network'),
     (dict(networks=['tiny_llama2:1']), '--tokenizer: bytes has 257 token ids, tiny_llama2:1 2048'),
     (dict(texts='long.txt,large.uint16'), '--texts: .*outside the vocabulary of 257 ids'),
@@ -195,3 +196,6 @@ def test_sequences_are_drawn_from_the_text():
   text = tokens.tobytes()
   assert drawn_NT.shape == (8, 16)
   assert all(row.astype(tokens.dtype).tobytes() in text for row in drawn_NT)
+  begun_NT = sink_measures.draw_sequences(tokens, settings(start_id='9'))
+  assert (begun_NT[:, 0] == 9).all()
+  np.testing.assert_array_equal(begun_NT[:, 1:], drawn_NT[:, 1:])

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax import models
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import loop, monitor
@@ -68,6 +69,18 @@ def test_from_four_devices_to_one_and_back(whole, tmp_path, monkeypatch):
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path))
   loop.train(tiny_runs.run(tmp_path, shape=(1, 2, 2)))
   assert_close(final(tmp_path), final(whole()))
+
+
+def test_every_sequence_begins_with_the_start_token(tmp_path):
+  plain, begun = (tiny_runs.run(tmp_path, recipe=dict(start_id=each)) for each in (None, 7))
+  plain_BT, begun_BT = (np.asarray(loop.batch_at(run, 3)) for run in (plain, begun))
+  assert (begun_BT[:, 0] == 7).all() and (plain_BT[:, 0] != 7).any()
+  np.testing.assert_array_equal(begun_BT[:, 1:], plain_BT[:, 1:])
+  params = models.init_params(tiny_runs.CONFIG, 3)
+  windows_NT = np.lib.stride_tricks.sliding_window_view(tiny_runs.tokens(1).tokens, 17)[:128:16]
+  windows_NT = np.concatenate([np.full((8, 1), 7), windows_NT[:, 1:]], axis=1)
+  expected = float(models.next_token_loss(tiny_runs.CONFIG, params, windows_NT.astype(np.int32)))
+  assert loop.evaluate(begun, params) == pytest.approx(expected, abs=1e-5)
 
 
 def test_networks_trained_together_are_those_trained_alone(whole, tmp_path, monkeypatch):

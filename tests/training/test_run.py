@@ -14,6 +14,7 @@ import tiny_runs
     (dict(recipe=dict(length=4096)), 'length=4096 exceeds'),
     (dict(seeds=(1, 1)), 'has one of them twice'),
     (dict(seeds=(2**32,)), 'seed 4294967296 is not'),
+    (dict(recipe=dict(start_id=50)), 'start_id=50 is not one of the 50 token ids'),
     (dict(save_every=0), 'save_every=0 must be a whole number'),
 ])
 def test_impossible_runs_are_refused(tmp_path, change, message):
