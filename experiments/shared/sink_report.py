@@ -78,9 +78,14 @@ def draw(rows, settings):
   with plotting.style():
     figure = plotting.figure(10, 6.4)
     upper, lower = figure.subfigures(2, 1)
-    rate, weight, steps = upper.subplots(1, 3)
+    largest = max(max(row['first_rate']) for row in everywhere)
+    *rate, weight, steps = upper.subplots(1, 2 if largest < FEW else 3)
     heads, position, loss = lower.subplots(1, 3)
-    draw_rate(rate, everywhere, color)
+    if rate:
+      draw_rate(*rate, everywhere, color)
+    else:
+      upper.suptitle(f'No sinks: at most {100 * largest:.3g} % of the heads of a network give the '
+                     f'first position a mean weight above {THRESHOLD:g}')
     draw_weight(weight, everywhere, color)
     draw_steps(steps, rows, color)
     upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
@@ -92,16 +97,9 @@ def draw(rows, settings):
 
 
 def draw_rate(ax, rows, color):
-  """The share of sinks by length, or a sentence if there are next to none."""
-  ax.set_title('Sinks at the first position')
-  largest = max(max(row['first_rate']) for row in rows)
-  if largest < FEW:
-    ax.set_axis_off()
-    ax.text(0, 0.5, f'None to speak of: at most {100 * largest:.3g} %\nof the heads of a network '
-            f'give it a\nmean weight above {THRESHOLD:g}.', transform=ax.transAxes)
-    return
   draw_lengths(ax, rows, 'first_rate', color)
-  ax.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it')
+  ax.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
+         title='Sinks at the first position')
 
 
 def draw_weight(ax, rows, color):
