@@ -15,6 +15,12 @@ from .tables import ci95, grouped, mean_ci95, plus_minus
 FEW = 0.01
 # Measured at several lengths, of which the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
+# What is seen beside sinks in large models, by layer.
+COMPANIONS = {
+    'disparity_L': 'Largest coordinate of the first state\nover their mean (disparity)',
+    'effective_rank_L': 'Effective rank of the states\nof a sequence',
+    'super_activation_L': 'Strongest MLP unit at the first\nposition over their mean',
+}
 
 
 def summarize(rows) -> list[dict]:
@@ -69,15 +75,15 @@ def base_of(rows):
 
 
 def draw(rows, settings):
-  """Above: the first position, by length and training step. Below: by head, --position, losses."""
+  """Rows: the first position by length and step; its companions by layer; heads, k, losses."""
   last = [row for row in rows if row['loss']]
   as_trained = [row for row in last if not row['afterwards']]
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
   with plotting.style():
-    figure = plotting.figure(10, 6.4)
-    upper, lower = figure.subfigures(2, 1)
+    figure = plotting.figure(10, 9.4)
+    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(3.2, 2.9, 3.3))
     largest = max(max(row['first_rate']) for row in everywhere)
     *rate, weight, steps = upper.subplots(1, 2 if largest < FEW else 3)
     heads, position, loss = lower.subplots(1, 3)
@@ -86,6 +92,8 @@ def draw(rows, settings):
     else:
       upper.suptitle(f'No sinks: at most {100 * largest:.3g} % of the heads of a network give the '
                      f'first position a mean weight above {THRESHOLD:g}')
+    for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
+      draw_layers(ax, everywhere, *companion, color)
     draw_weight(weight, everywhere, color)
     draw_steps(steps, rows, color)
     upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
@@ -142,6 +150,15 @@ def draw_steps(ax, rows, color):
   ax.set_xticks(steps, steps, rotation=45)
   ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None), xlim=(0, None),
          title=f'While training, T = {rows[-1]["lengths"][-1]}')
+
+
+def draw_layers(ax, rows, name, title, color):
+  """A line per network, from layer 1 to the last."""
+  for row in rows:
+    ax.plot(range(1, 1 + len(row[name])), row[name], 'o-', markersize=3, linewidth=1,
+            color=color[row['intervention']], clip_on=False)
+  ax.xaxis.get_major_locator().set_params(integer=True)
+  ax.set(xlabel='layer', ylim=(0, None), title=title)
 
 
 def draw_heads(figure, ax, row):
