@@ -1,5 +1,6 @@
 """Model configurations: one frozen dataclass, and the paper's models as presets with names."""
 
+from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any
@@ -16,6 +17,7 @@ ACTIVATIONS = {
     'tanh': ('tanh', {}),
 }
 POSITIONS = ('rope', 'learned')
+ROPE_SCALINGS = ('linear', 'llama3', 'yarn')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain', 'centred')
 DTYPES = ('float32', 'bfloat16')
@@ -30,6 +32,58 @@ BASE_WIDTH = 768
 
 # The default of a field that is computed from the others, so that it is a number in every network.
 _COMPUTED: Any = None
+# That of a field which has no meaning without others.
+_UNUSED: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """How the frequencies of RoPE were lowered, so that a model reads longer sequences.
+
+  A channel pair's frequency is divided by `factor`, or stays, or is between both. It depends on
+  how often the pair turns within the length that the model read before.
+
+  Args:
+    kind: 'linear' divides all frequencies. 'llama3' (Llama 3.1) interpolates linearly in the
+      turns, 'yarn' (Peng et al. 2023, arXiv 2309.00071) in the number of the pair.
+    factor: what the lowest frequencies are divided by.
+    original_length: the positions that the model read before; not of 'linear'.
+    slow: pairs that turn less often in them get the whole factor; not of 'linear'.
+    fast: pairs that turn more often keep their frequency; not of 'linear'.
+    attention_factor: what queries and keys are multiplied by, in the channels that turn; of
+      'yarn' alone.
+
+  Raises:
+    InputError: a field is impossible; the message names it.
+  """
+
+  kind: str
+  factor: float
+  original_length: int = _UNUSED
+  slow: float = _UNUSED
+  fast: float = _UNUSED
+  attention_factor: float = 1.0
+
+  def __post_init__(self):
+    if self.kind not in ROPE_SCALINGS:
+      raise InputError(f'kind={self.kind!r} is not one of {", ".join(ROPE_SCALINGS)}')
+    for name in ('factor', 'attention_factor'):
+      check_positive(name, getattr(self, name))
+    ramp = ('original_length', 'slow', 'fast')
+    if self.kind == 'linear':
+      wrong = [name for name in ramp if getattr(self, name) is not None]
+    else:
+      check_count('original_length', self.original_length)
+      check_positive('slow', self.slow)
+      check_positive('fast', self.fast)
+      if self.slow >= self.fast:
+        raise InputError(f'slow={self.slow} must be below fast={self.fast}')
+      wrong = []
+    if self.kind != 'yarn' and self.attention_factor != 1:
+      wrong.append('attention_factor')
+    if wrong:
+      raise InputError(f'{wrong[0]}={getattr(self, wrong[0])!r} has no meaning with '
+                       f'kind={self.kind!r}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +110,15 @@ class ModelConfig:
       down(activation(up(x))).
     positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input).
     rope_theta: base of the rotary wavelengths: pair j of a head's channels turns
-      once in 2 pi rope_theta^(2 j / head_size) positions.
+      once in 2 pi rope_theta^(2 j / rotary_size) positions.
+    rotary_factor: the share of a head's channels that RoPE turns, the first ones.
+    rope_scaling: how RoPE was changed for longer sequences; None: not at all.
     qkv_bias: biases on query, key and value.
     output_bias: bias on the attention output.
     mlp_bias: biases in the MLP.
     qk_norm: RMSNorm on the query and key of each head (Qwen3).
+    parallel_residual: the MLP reads the same residual stream as the attention beside it,
+      not what that attention has added to it (GPT-J, Pythia).
     tied_head: the LM head is the embedding.
     sublayers: 'full' | 'attention_only' | 'mlp_only' (the ablation of Table 2).
     init_scheme: 'gpt2' divides the std of the two layers that write to the
@@ -99,10 +157,13 @@ class ModelConfig:
   gated_mlp: bool = False
   positions: str = 'rope'
   rope_theta: float = 10000.0
+  rotary_factor: float = 1.0
+  rope_scaling: RopeScaling | None = None
   qkv_bias: bool = True
   output_bias: bool = True
   mlp_bias: bool = True
   qk_norm: bool = False
+  parallel_residual: bool = False
   tied_head: bool = True
   sublayers: str = 'full'
   init_scheme: str = 'gpt2'
@@ -129,6 +190,8 @@ class ModelConfig:
                        'choose a divisor or set head_size')
     self._fill('head_size', self.width // self.num_heads)
     self._fill('num_kv_heads', self.num_heads)
+    if isinstance(self.rope_scaling, Mapping):  # As a file has it.
+      object.__setattr__(self, 'rope_scaling', RopeScaling(**self.rope_scaling))
     self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
 
   def _fill(self, name, default):
@@ -142,8 +205,12 @@ class ModelConfig:
     if self.num_heads % self.num_kv_heads:
       raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide '
                        f'num_heads={self.num_heads}')
-    if self.positions == 'rope' and self.head_size % 2:
-      raise InputError(f'head_size={self.head_size} is odd; RoPE rotates pairs of channels '
+    check_positive('rotary_factor', self.rotary_factor)
+    if self.rotary_factor > 1:
+      raise InputError(f'rotary_factor={self.rotary_factor!r} exceeds 1')
+    if self.positions == 'rope' and (self.rotary_size % 2 or not self.rotary_size):
+      share = f' times rotary_factor={self.rotary_factor!r}' if self.rotary_factor != 1 else ''
+      raise InputError(f'head_size={self.head_size}{share} is odd; RoPE rotates pairs of channels '
                        "(use an even head_size, or positions='learned')")
     position = self.intervention_position
     if type(position) is not int or not 0 <= position < self.length:
@@ -164,16 +231,22 @@ class ModelConfig:
   def _check_numbers(self):
     for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std',
                  'intervention_strength'):
-      value = getattr(self, name)
-      # The exact type, because True is an int too. NaN fails the comparison.
-      if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise InputError(f'{name}={value!r} must be a positive number')
+      check_positive(name, getattr(self, name))
+    if not isinstance(self.rope_scaling, RopeScaling | None):
+      raise InputError(f'rope_scaling={self.rope_scaling!r} must be a RopeScaling or None')
+    if self.rope_scaling and self.rope_scaling.kind == 'yarn' and self.rope_theta <= 1:
+      raise InputError(f"rope_theta={self.rope_theta!r} must be above 1 with kind='yarn'")
 
   def _check_flags(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.type is bool and type(value) is not bool:
         raise InputError(f'{field.name}={value!r} must be True or False')
+
+  @property
+  def rotary_size(self) -> int:
+    """Number of channels of a head that RoPE turns."""
+    return int(self.head_size * self.rotary_factor)
 
   @property
   def residual_std(self) -> float:
@@ -186,6 +259,13 @@ def check_count(name: str, value: int) -> None:
   """Raises InputError unless `value` is a whole number of at least 1."""
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
     raise InputError(f'{name}={value!r} must be a whole number of at least 1')
+
+
+def check_positive(name: str, value: float) -> None:
+  """Raises InputError unless `value` is a positive, finite number."""
+  # The exact type, because True is an int too. NaN fails the comparison.
+  if type(value) not in (int, float) or not 0 < value < math.inf:
+    raise InputError(f'{name}={value!r} must be a positive number')
 
 
 # Each family as its differences from GPT-2, which the defaults of ModelConfig describe.

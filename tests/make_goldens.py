@@ -42,6 +42,21 @@ MODELS = {
     'gpt_neox': ('gpt_neox', _NEOX, 'float32', {}),
     'gpt_neox_tied_fp16': (
         'gpt_neox', dict(_NEOX, tie_word_embeddings=True, rotary_emb_base=500.0), 'float16', {}),
+    'pythia': (
+        'gpt_neox', dict(_NEOX, use_parallel_residual=True, rotary_pct=0.25, num_attention_heads=2),
+        'float32', {}),
+    # The lengths are so short that the golden sequences reach what scaling changes.
+    'llama3_scaled': (
+        'llama', dict(_GROUPED, rope_parameters=dict(
+            rope_type='llama3', rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+            high_freq_factor=4.0, original_max_position_embeddings=32)), 'float32', {}),
+    'qwen2_yarn': (
+        'qwen2', dict(_GROUPED, hidden_size=48, rope_parameters=dict(
+            rope_type='yarn', rope_theta=100.0, factor=4.0, beta_fast=3.0, beta_slow=0.5,
+            original_max_position_embeddings=64)), 'float32', {}),
+    'llama_linear': (
+        'llama', dict(_GROUPED, rope_parameters=dict(
+            rope_type='linear', rope_theta=1e4, factor=2.5)), 'float32', {}),
 }
 
 

@@ -1,6 +1,7 @@
 """Presets have the paper's sizes, fields are derived as stated, and nonsense is refused."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -29,6 +30,9 @@ LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, tied_head=False
 FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True)}
 EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full',
                     init_scheme='gpt2', embedding_std=0.02, dtype='float32')
+
+
+LLAMA3 = dict(kind='llama3', factor=8.0, original_length=8192, slow=1.0, fast=4.0)
 
 
 def small(**fields):
@@ -82,6 +86,19 @@ def test_head_size_of_its_own():
     (dict(num_kv_heads=0), 'num_kv_heads=0'),
     (dict(head_size=5), 'head_size=5'),
     (dict(head_size=0), 'head_size=0'),
+    (dict(rotary_factor=1.5), 'rotary_factor=1.5'),
+    (dict(rotary_factor=0.75), 'head_size=4 times rotary_factor=0.75 is odd'),
+    (dict(rotary_factor=0.1), 'rotary_factor=0.1'),
+    (dict(rope_scaling='yarn'), "rope_scaling='yarn' must be"),
+    (dict(rope_scaling=dict(kind='ntk', factor=2.0)), "kind='ntk' is not one of linear"),
+    (dict(rope_scaling=dict(kind='linear', factor=-2.0)), 'factor=-2.0 must be'),
+    (dict(rope_scaling=dict(kind='linear', factor=2.0, slow=1.0)),
+     "slow=1.0 has no meaning with kind='linear'"),
+    (dict(rope_scaling=dict(kind='llama3', factor=2.0, slow=1.0, fast=2.0)),
+     'original_length=None'),
+    (dict(rope_scaling=LLAMA3 | dict(fast=1.0)), 'slow=1.0 must be below fast=1.0'),
+    (dict(rope_scaling=LLAMA3 | dict(attention_factor=1.2)), 'attention_factor=1.2'),
+    (dict(rope_scaling=LLAMA3 | dict(kind='yarn'), rope_theta=1.0), 'rope_theta=1.0'),
     (dict(init_scheme='centred', gated_mlp=True), "init_scheme='centred'"),
     (dict(init_scheme='centred', mlp_bias=False), "init_scheme='centred'"),
     (dict(num_heads=16), 'head_size=1'),
@@ -92,7 +109,8 @@ def test_head_size_of_its_own():
       for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype',
                    'remat')),
     *((dict([(name, value)]), f'{name}={value!r}')
-      for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'tied_head')
+      for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'tied_head',
+                   'parallel_residual')
       for value in (1, None, 'False')),
     *((dict([(name, value)]), f'{name}={value!r}')
       for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std')
@@ -123,6 +141,14 @@ def test_get_refuses():
   with pytest.raises(InputError, match='num_heads=7'):
     configs.get('tiny_gpt2', num_heads=7)
   assert issubclass(InputError, ValueError)
+
+
+def test_a_configuration_comes_back_from_json():
+  config = small(rope_scaling=configs.RopeScaling(**LLAMA3), rotary_factor=0.5)
+  stored = json.loads(json.dumps(dataclasses.asdict(config)))
+  assert configs.from_dict(stored, 'a checkpoint') == config
+  with pytest.raises(InputError, match='a checkpoint whose configuration'):
+    configs.from_dict(stored | dict(rope_scaling=dict(scale=2)), 'a checkpoint')
 
 
 def test_hashable_and_frozen():

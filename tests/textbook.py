@@ -29,6 +29,7 @@ CASES = {
     'llama': LLAMA,
     'qwen2_gelu': with_fields(LLAMA, num_kv_heads=1, qkv_bias=True, activation='gelu'),
     'qwen3': with_fields(LLAMA, qk_norm=True, head_size=6),
+    'pythia': with_fields(ROPE, parallel_residual=True, rotary_factor=0.5),
     'attention_only': with_fields(GPT2, sublayers='attention_only'),
     'mlp_only_relu': with_fields(ROPE, sublayers='mlp_only', activation='relu'),
     'mlp_only_tanh': with_fields(LLAMA, sublayers='mlp_only', positions='learned', mlp_bias=True,
@@ -43,8 +44,8 @@ def cases(*names):
 
 
 # These differ in the operations that a block makes, or in where it makes them.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'attention_only', 'mlp_only_relu',
-                   'mlp_only_tanh')
+structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'attention_only',
+                   'mlp_only_relu', 'mlp_only_tanh')
 
 
 @functools.cache
@@ -94,11 +95,13 @@ def textbook_sequence(config, params, inputs_T):
   input_D, layers = x_TD[-1], []
   for layer in range(config.num_layers):
     block, out = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params['blocks']), {}
+    before_TD = x_TD
     if config.sublayers in ('full', 'attention_only'):
       attend(config, block, norm(config, block['attention_norm'], x_TD), out)
       x_TD = x_TD + linear(block['output'], out['value_aggregate'])
     if config.sublayers in ('full', 'mlp_only'):
-      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], x_TD), out)
+      input_TD = before_TD if config.parallel_residual else x_TD
+      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], input_TD), out)
     layers.append(out | {'residual': x_TD})
   hidden_TD = norm(config, params['final_norm'], x_TD)
   head_VD = params['embedding'] if config.tied_head else params['head']
@@ -132,7 +135,9 @@ def attend(config, block, x_TD, out):
       query = rms_norm(config, block['query_norm'], query)
       key = rms_norm(config, block['key_norm'], key)
     if config.positions == 'rope':
-      query, key = rope(query, config.rope_theta), rope(key, config.rope_theta)
+      turning = int(config.rotary_factor * K)
+      query, key = (np.hstack([rope(x_TK[:, :turning], config.rope_theta), x_TK[:, turning:]])
+                    for x_TK in (query, key))
     weights.append(np.zeros((len(x_TD), len(x_TD))))
     for t in range(len(x_TD)):
       scores = [query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)]

@@ -139,8 +139,15 @@ def inputs(config: ModelConfig, length: int, probe: str) -> Kernels:
 
 def sublayers(config: ModelConfig) -> list[Callable[[Kernels], Kernels]]:
   """The functions from kernels to kernels that make up a block."""
-  return [functools.partial(sublayer, config) for sublayer, missing_in in
-          ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
+  present: list[Callable] = [functools.partial(sublayer, config) for sublayer, missing_in in
+             ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
+  return [functools.partial(_side_by_side, present)] if config.parallel_residual else present
+
+
+def _side_by_side(parts, kernels):
+  """All parts read the same kernels, and what each adds is independent of the others."""
+  return tuple(sum(after) - (len(parts) - 1) * before
+               for before, *after in zip(kernels, *(part(kernels) for part in parts), strict=True))
 
 
 def _attention(config, kernels):
@@ -169,7 +176,11 @@ def _aggregates(config, kernels):
 
 def _score_variance(config):
   """Variance of attention scores: of q·k / sqrt(K), whose entries have the variance σ² d."""
-  return 1.0 if config.qk_norm else (config.linear_std**2 * config.width) ** 2
+  variance = 1.0 if config.qk_norm else (config.linear_std**2 * config.width) ** 2
+  if config.positions != 'rope' or not config.rope_scaling:
+    return variance
+  turning = config.rotary_size / config.head_size
+  return variance * (1 - turning + turning * config.rope_scaling.attention_factor**4)
 
 
 def _mlp(config, kernels):

@@ -68,7 +68,8 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
       the change uncertain), none from 1,300 on.
 
   Raises:
-    InputError: as `at_birth`, or the network is too narrow: its fluctuations are not small.
+    InputError: as `at_birth`, attention and MLP stand side by side (`parallel_residual`), or the
+      network is too narrow: its fluctuations are not small.
 
   Cost: O(L T³), and O(num_samples L T³) for the mean; a repeated call costs nothing.
 
@@ -83,6 +84,9 @@ def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
 
 @functools.lru_cache(maxsize=64, typed=True)
 def _finite_width(config, length, probe, num_samples):
+  if config.parallel_residual:
+    raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
+                     'does, for infinite width')
   limit_L = birth.at_birth(config, length, probe).inter_cosine_L
   dimensions, std = _spreads(config, length, probe)
   if num_samples is None:

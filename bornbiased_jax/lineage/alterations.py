@@ -171,11 +171,12 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   A pair counts as a complex number. Queries are multiplied by z, keys by 1 / conj(z).
 
   Raises:
-    InputError: queries and keys are normalized (as in Qwen3), or heads have odd size.
+    InputError: queries and keys are normalized (as in Qwen3), heads have odd size, or RoPE turns
+      a part of them (as in Pythia).
   """
-  if config.qk_norm or config.head_size % 2:
-    raise InputError('queries and keys that are normalized, or of odd size, do not commute with '
-                     'turning pairs')
+  if config.qk_norm or config.head_size % 2 or config.rotary_factor < 1:
+    raise InputError('queries and keys that are normalized, of odd size, or turned by RoPE in part '
+                     'do not commute with turning pairs')
   L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
   angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
   z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))

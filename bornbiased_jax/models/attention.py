@@ -32,29 +32,6 @@ LARGEST_BLOCK = 512
 WATCHED = ('attention_weights', 'attention_received')
 
 
-def rotate(x_BTHK: jax.Array, theta: float, first_position: int = 0) -> jax.Array:
-  """Rotary position embedding in LLaMA's convention, which pairs channel j with j + K/2.
-
-  Args:
-    x_BTHK: queries or keys at consecutive positions.
-    theta: the wavelengths are 2 pi theta^(2 j / K) positions.
-    first_position: position of x_BTHK[:, 0].
-
-  Returns:
-    [B, T, H, K] in the type of x_BTHK; the angles are computed in float32.
-  """
-  T, half = x_BTHK.shape[1], x_BTHK.shape[-1] // 2
-  position_T = first_position + jnp.arange(T, dtype=jnp.float32)
-  frequency_K = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  # All sequences and heads turn alike.
-  angle_1T1K = (position_T[:, None] * frequency_K[None])[None, :, None]
-  cos_1T1K, sin_1T1K = jnp.cos(angle_1T1K), jnp.sin(angle_1T1K)
-  a, b = jnp.split(x_BTHK.astype(jnp.float32), 2, axis=-1)
-  rotated = jnp.concatenate(
-      (a * cos_1T1K - b * sin_1T1K, b * cos_1T1K + a * sin_1T1K), axis=-1)
-  return rotated.astype(x_BTHK.dtype)
-
-
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
                       first: int | jax.Array | None = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32.

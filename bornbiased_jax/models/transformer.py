@@ -1,4 +1,4 @@
-"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen and the paper's variants.
+"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen, Pythia and variants.
 
 The last letters of an array's name are its shape: B sequences of the batch,
 T query positions, S key positions, D width, V vocabulary, L layers, H query heads,
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention
+from bornbiased_jax.models import attention, rotary
 from bornbiased_jax.models.interventions import intervene, intervene_weights
 
 # The intermediates that `read` returns by name, and the shape of each.
@@ -115,13 +115,14 @@ class Block(nn.Module):
     config, of_attention, of_mlp = self.config, {}, {}
     # Queries, outputs and MLP belong to positions of x; keys and values to those of memory.
     memory_BSD = x_BTD
-    x_BTD = x_BTD[:, -1:] if last_only else x_BTD
+    x_BTD = before_BTD = x_BTD[:, -1:] if last_only else x_BTD
     if config.sublayers != 'mlp_only':
       memory_BSD = _norm(config, 'attention_norm')(memory_BSD)
       update_BTD, of_attention = self._attention(memory_BSD, x_BTD.shape[1], reads)
       x_BTD = x_BTD + update_BTD
     if config.sublayers != 'attention_only':
-      update_BTD, of_mlp = self._mlp(_norm(config, 'mlp_norm')(x_BTD))
+      mlp_input_BTD = before_BTD if config.parallel_residual else x_BTD
+      update_BTD, of_mlp = self._mlp(_norm(config, 'mlp_norm')(mlp_input_BTD))
       x_BTD = x_BTD + update_BTD
     found = of_attention | of_mlp | {'residual': x_BTD, 'residual_last': x_BTD[:, -1]}
     return x_BTD, {name: found[name] for name in reads if name in found}
@@ -149,8 +150,8 @@ class Block(nn.Module):
       query_BTHK = _norm(config, 'query_norm', 'rmsnorm')(query_BTHK)
       key_BSGK = _norm(config, 'key_norm', 'rmsnorm')(key_BSGK)
     if config.positions == 'rope':
-      query_BTHK = attention.rotate(query_BTHK, config.rope_theta, first)
-      key_BSGK = attention.rotate(key_BSGK, config.rope_theta)
+      query_BTHK = rotary.rotate(config, query_BTHK, first)
+      key_BSGK = rotary.rotate(config, key_BSGK)
     return query_BTHK, key_BSGK, value_BSGK
 
   def _intervene(self, aggregate_BTHK, value_BSGK):

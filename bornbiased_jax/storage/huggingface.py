@@ -21,13 +21,8 @@ from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage.huggingface_families import (
-  choose_family,
-  read_config,
-  read_json,
-  show,
-  to_stored,
-)
+from bornbiased_jax.storage.huggingface_entries import read_json, show
+from bornbiased_jax.storage.huggingface_families import choose_family, read_config, to_stored
 
 _DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
@@ -37,7 +32,7 @@ _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.i
 
 def load(path: str | os.PathLike,
          mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or (sequential) GPT-NeoX checkpoint.
+  """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or GPT-NeoX (Pythia) checkpoint.
 
   The names, shapes and types of all tensors are checked before any memory is
   taken. Then the leaves of the result are filled one after another.

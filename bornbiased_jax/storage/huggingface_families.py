@@ -1,17 +1,25 @@
 """What `transformers` calls our fields and modules: one table per family, read both ways."""
 
 from collections.abc import Callable
-import dataclasses
-import json
-import os
 from pathlib import Path
-import reprlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage.huggingface_entries import (
+  COUNT,
+  COUNT_OR_NULL,
+  FLAG,
+  NUMBER,
+  entry,
+  of_type,
+  only,
+  read_json,
+  show,
+)
+from bornbiased_jax.storage.huggingface_rope import read_rope, rope_to_stored
 
 
 def _split_columns(tensor, heads):
@@ -36,7 +44,7 @@ class Family(NamedTuple):
   transposed: bool = True  # their weights are [out, in]; our kernels are [in, out]
   split: Callable | None = None  # function from a fused [..., out] to views of its three parts
   whole_heads: bool = False  # heads must divide hidden_size even if head_dim is given
-  rotary_factor: float = 1.0  # partial_rotary_factor if it is missing
+  rotary_factor: float | None = None  # partial_rotary_factor if it is missing; None: always 1
   rope_entries: tuple = ('rope_theta',)  # what transformers had before rope_parameters
 
 
@@ -61,7 +69,8 @@ _GPT2 = Family(
 _GPT_NEOX = Family(
     architecture='GPTNeoXForCausalLM',
     fields=_COMMON | dict(norm_epsilon='layer_norm_eps', qkv_bias='attention_bias',
-                          output_bias='attention_bias'),
+                          output_bias='attention_bias',
+                          parallel_residual='use_parallel_residual'),
     defaults=dict(attention_bias=True, tie_word_embeddings=False, use_parallel_residual=True),
     constants=dict(norm='layernorm', gated_mlp=False, positions='rope'),
     modules={'embedding': 'embed_in', 'final_norm': 'final_layer_norm',
@@ -118,58 +127,22 @@ FAMILIES = {
 }
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False, use_parallel_residual=False, use_sliding_window=False,
-             quantization_config=None)
+             add_cross_attention=False, use_sliding_window=False, quantization_config=None)
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
                     gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-# All names that settings of RoPE have had: in rope_parameters, in rope_scaling or outside both.
-_ROPE_NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
-                   rotary_emb_base='rope_theta', partial_rotary_factor='partial_rotary_factor',
-                   rotary_pct='partial_rotary_factor')
-
-# For each of our fields what its value in config.json must be, in words and as a test. The
-# tests compare types, because in Python a bool is an int.
-_is_count = lambda value: type(value) is int and 0 < value < 2**31
-_COUNT = ('a whole number from 1 to 2147483647', _is_count)
-_COUNT_OR_NULL = (_COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
-_NUMBER = ('a positive number below 1e30',
-           lambda value: type(value) in (int, float) and 0 < value < 1e30)
-_FLAG = ('true or false', lambda value: type(value) is bool)
+# For each of our fields what its value in config.json must be.
 _KINDS = {
-    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), _COUNT),
-    **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size', 'window'), _COUNT_OR_NULL),
-    **dict.fromkeys(('norm_epsilon', 'rope_theta'), _NUMBER),
-    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head'), _FLAG),
+    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), COUNT),
+    **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size', 'window'), COUNT_OR_NULL),
+    **dict.fromkeys(('norm_epsilon', 'rope_theta'), NUMBER),
+    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual'),
+                    FLAG),
     'activation': (f'one of {", ".join(_ACTIVATIONS)}',
                    lambda value: type(value) is str and value in _ACTIVATIONS),
 }
 # Fields of ModelConfig that have no place in config.json.
 _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
-_LARGEST_JSON = 100_000_000
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 200
-
-
-def show(value: Any) -> str:
-  """A value from somebody's file, shortened and escaped so that it fits on one line."""
-  return _REPR.repr(str(value) if isinstance(value, Exception) else value)
-
-
-def read_json(file: Path) -> dict:
-  """The JSON object that a file holds; raises InputError if it holds none."""
-  if not os.path.isfile(file):
-    raise InputError(f'{file} is missing or unreadable')
-  try:
-    if file.stat().st_size > _LARGEST_JSON:
-      raise ValueError(f'it has more than {_LARGEST_JSON} bytes')
-    content = json.loads(file.read_text(encoding='utf-8'))
-  except (OSError, ValueError, RecursionError) as error:
-    raise InputError(f'{file} is not JSON: {show(error)}') from None
-  if not isinstance(content, dict):
-    raise InputError(f'{file} must hold a JSON object {{…}}')
-  return content
 
 
 def read_config(file: Path) -> tuple[ModelConfig, Family]:
@@ -185,7 +158,7 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
     if family is None:
       raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
     if stored.get('architectures'):
-      _only(stored, 'architectures', [family.architecture])
+      only(stored, 'architectures', [family.architecture])
     return _from_stored(stored, family), family
   except (InputError, RecursionError) as error:
     raise InputError(f'{file}: {error}') from None
@@ -193,73 +166,30 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
 
 def _from_stored(stored, family):
   stored = _ONLY | family.defaults | stored
-  values = {ours: _entry(stored, name, *_KINDS[ours]) for ours, name in family.fields.items()}
+  values = {ours: entry(stored, name, *_KINDS[ours]) for ours, name in family.fields.items()}
   values['activation'] = _ACTIVATIONS[values['activation']]
   values['mlp_width'] = values['mlp_width'] or 4 * values['width']
   # For sequences no longer than the window, attention within it is full attention.
   values['length'] = min(values['length'], values.pop('window', None) or values['length'])
   for name, wanted in _ONLY.items():
-    _only(stored, name, wanted)
-  for layer_type in _of_type(stored, 'layer_types', list):
+    only(stored, name, wanted)
+  for layer_type in of_type(stored, 'layer_types', list):
     if layer_type != 'full_attention':
       raise InputError(f"layer_types with {show(layer_type)} is not supported; 'full_attention' is")
   if family.whole_heads and values['width'] % values['num_heads']:
     raise InputError(f'num_attention_heads={values["num_heads"]} does not divide '
                      f'hidden_size={values["width"]}')
   if family.constants['positions'] == 'rope':
-    values['rope_theta'] = _rope_theta(stored, family)
+    values |= read_rope(stored, family.rotary_factor)
   return ModelConfig(**values, **family.constants)
-
-
-def _entry(stored, name, words, is_right):
-  if name not in stored:
-    raise InputError(f'{name} is missing; it must be {words}')
-  if not is_right(stored[name]):
-    raise InputError(f'{name}={show(stored[name])} must be {words}')
-  return stored[name]
-
-
-def _only(stored, name, wanted):
-  if stored[name] != wanted:
-    raise InputError(f'{name}={show(stored[name])} is not supported; {show(wanted)} is')
-
-
-def _of_type(stored, name, kind):
-  value = stored.get(name)
-  if not isinstance(value, kind | None):
-    raise InputError(f'{name}={show(value)} must be a JSON {"object" if kind is dict else "array"}')
-  return value or kind()
-
-
-def _rope_theta(stored, family):
-  rope = {}
-  entries = {name: stored.get(name) for name in _ROPE_NAMES if name != 'type'}
-  for place in (entries, _of_type(stored, 'rope_parameters', dict),
-                _of_type(stored, 'rope_scaling', dict)):
-    for name, value in place.items():
-      name = _ROPE_NAMES.get(name, name)
-      if value is not None and rope.setdefault(name, value) != value:
-        raise InputError(f'{name} is both {show(rope[name])} and {show(value)}')
-  rope = dict(rope_type='default', rope_theta=10000.0,
-              partial_rotary_factor=family.rotary_factor) | rope
-  _only(rope, 'rope_type', 'default')
-  _only(rope, 'partial_rotary_factor', 1.0)
-  if unknown := rope.keys() - _ROPE_NAMES.keys():
-    raise InputError(f'RoPE with {show(min(unknown))} is not supported; rope_type and rope_theta '
-                     'are')
-  return _entry(rope, 'rope_theta', *_KINDS['rope_theta'])
 
 
 def to_stored(config: ModelConfig, family: Family) -> dict:
   """The entries of config.json that describe `config`, as far as the family can."""
   stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
   stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
-  stored |= {name: _ONLY[name] for name in family.defaults if name in _ONLY}
   if family.constants['positions'] == 'rope':
-    rope = dict(rope_type='default', rope_theta=float(config.rope_theta),
-                partial_rotary_factor=1.0)
-    stored |= {name: rope[_ROPE_NAMES[name]] for name in family.rope_entries}
-    stored['rope_parameters'] = rope
+    stored |= rope_to_stored(config, family.rope_entries)
   return stored
 
 
@@ -274,13 +204,14 @@ def choose_family(config: ModelConfig) -> tuple[str, Family]:
       fields in which it differs.
   """
   misfits = {}
-  ignored = _UNSAVED + ('rope_theta',) * (config.positions == 'learned')
+  ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (
+      config.positions == 'learned')
   ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
   for name, family in FAMILIES.items():
     try:
       back = _from_stored(to_stored(config, family), family)
       misfits[name] = [f'{field}={value!r}'
-                       for field, value in dataclasses.asdict(config).items()
+                       for field, value in vars(config).items()
                        if field not in ignored and value != getattr(back, field)]
     except InputError as error:
       misfits[name] = [str(error)]

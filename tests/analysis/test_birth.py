@@ -61,7 +61,8 @@ def test_mlps_alone_iterate_one_cosine():
 
 @pytest.mark.parametrize('fields, length', [
     ({}, 16), ({}, 48), ({'positions': 'learned'}, 16), ({'activation': 'relu'}, 16),
-    ({'init_scheme': 'plain'}, 48), ({'sublayers': 'mlp_only'}, 16), ({'num_kv_heads': 2}, 16),
+    ({'init_scheme': 'plain'}, 48), ({'parallel_residual': True}, 48),
+    ({'sublayers': 'mlp_only'}, 16), ({'num_kv_heads': 2}, 16),
     ({'linear_std': 0.06}, 48), ({'intervention': 'amplify'}, 16),
     ({'intervention': 'rmsnorm'}, 16), ({'intervention': 'mask', 'intervention_position': 15}, 16),
 ], ids=str)

@@ -92,6 +92,12 @@ def test_positions_that_all_inputs_share_make_networks_differ():
   np.testing.assert_allclose(found, (2 / 96) ** 0.5 / 4, rtol=0.01)
 
 
+def test_parallel_residuals_are_refused():
+  config = configs.get('tiny_gpt2', parallel_residual=True)
+  with pytest.raises(InputError, match='does not know parallel_residual=True'):
+    theory.finite_width(config, length=8)
+
+
 @pytest.mark.parametrize('fields', [
     {'vocab_size': 1}, {'width': 2, 'mlp_width': 8, 'num_heads': 1}], ids=str)
 def test_networks_that_are_too_small_are_refused(fields):

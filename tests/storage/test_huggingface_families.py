@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
-from directories import assert_refused, assert_same, edit_config, edit_tensors
+from directories import assert_same, edit_config, edit_tensors
 import make_goldens
 
 
@@ -44,9 +44,9 @@ def test_length_is_that_of_the_window(copy):
   assert huggingface.load(path)[0].length == 4096
 
 
-def test_parallel_residual_is_refused_also_where_absent(copy):
-  path = copy('gpt_neox')
-  edit_config(path, use_parallel_residual=...)
-  assert_refused(path, 'config.json', 'use_parallel_residual=True is not supported; False is')
-  edit_config(path, use_parallel_residual=False, rope_parameters=...)
-  assert_refused(path, 'config.json', 'partial_rotary_factor=0.25 is not supported; 1.0 is')
+def test_gpt_neox_is_pythia_where_it_does_not_say(copy):
+  path = copy('pythia')
+  edit_config(path, use_parallel_residual=..., rope_parameters=...)
+  config, _ = huggingface.load(path)
+  assert (config.parallel_residual, config.rotary_size, config.head_size) == (True, 4, 16)
+  assert_same(path, 'pythia')

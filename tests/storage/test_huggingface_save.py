@@ -33,6 +33,12 @@ SAVED = {
     'untied_no_attention_bias': (
         'gpt_neox', dict(_TINY, tied_head=False, qkv_bias=False, output_bias=False,
                          activation='gelu', rope_theta=300.0)),
+    'pythia': ('gpt_neox', dict(_TINY, parallel_residual=True, rotary_factor=0.25)),
+    'llama3': ('llama', dict(_LLAMA, qkv_bias=False, rope_scaling=configs.RopeScaling(
+        'llama3', factor=8.0, original_length=32, slow=1.0, fast=4.0))),
+    'yarn': ('qwen2', dict(_LLAMA, rope_scaling=configs.RopeScaling(
+        'yarn', factor=2.0, original_length=64, slow=0.5, fast=5.0, attention_factor=1.3))),
+    'linear': ('gpt_neox', dict(_TINY, rope_scaling=configs.RopeScaling('linear', factor=3.0))),
     'paper_llama2': ('llama', dict(_LLAMA, qkv_bias=False, tied_head=False)),
     'grouped_biased_wide_heads': (
         'llama', dict(_LLAMA, num_kv_heads=1, head_size=12, output_bias=True, mlp_bias=True,

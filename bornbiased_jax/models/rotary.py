@@ -1,0 +1,71 @@
+"""Rotary positions: queries and keys are turned by angles that grow with the position (RoPE)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.configs import ModelConfig, RopeScaling
+
+
+def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0) -> jax.Array:
+  """Turns queries or keys in LLaMA's convention, which pairs channel j with j + rotary_size / 2.
+
+  Args:
+    config: the architecture.
+    x_BTHK: queries or keys at consecutive positions.
+    first_position: position of x_BTHK[:, 0].
+
+  Returns:
+    [B, T, H, K] in the type of x_BTHK; the angles are computed in float32. Channels from
+    config.rotary_size on are as they were.
+  """
+  position_T = first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32)
+  # All sequences and heads turn alike.
+  angle_1T1R = (position_T[:, None] * frequencies(config)[None])[None, :, None]
+  size = config.rope_scaling.attention_factor if config.rope_scaling else 1.0
+  cos_1T1R, sin_1T1R = size * jnp.cos(angle_1T1R), size * jnp.sin(angle_1T1R)
+  half = config.rotary_size // 2
+  a, b, rest = jnp.split(x_BTHK.astype(jnp.float32), (half, 2 * half), axis=-1)
+  rotated = jnp.concatenate(
+      (a * cos_1T1R - b * sin_1T1R, b * cos_1T1R + a * sin_1T1R, rest), axis=-1)
+  return rotated.astype(x_BTHK.dtype)
+
+
+def frequencies(config: ModelConfig) -> jax.Array:
+  """By what angle each pair of channels turns from one position to the next, in radians.
+
+  Returns:
+    [rotary_size / 2], float32, the fastest first.
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> frequencies(configs.get('tiny_gpt2', head_size=4, rope_theta=100.0)).round(3).tolist()
+    [1.0, 0.10000000149011612]
+  """
+  half = config.rotary_size // 2
+  frequency_R = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  scaling = config.rope_scaling
+  if not scaling:
+    return frequency_R
+  slowed_R = frequency_R / scaling.factor
+  kept_R = _kept(scaling, frequency_R, config.rope_theta)
+  return kept_R * frequency_R + (1 - kept_R) * slowed_R
+
+
+def _kept(scaling: RopeScaling, frequency_R: jax.Array, theta: float) -> jax.Array:
+  """How much of its own frequency each pair keeps, from 0 to 1."""
+  if scaling.kind == 'linear':
+    return jnp.zeros_like(frequency_R)
+  if scaling.kind == 'llama3':
+    turns_R = scaling.original_length * frequency_R / (2 * math.pi)
+    return jnp.clip((turns_R - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
+  # The pair that turns so often has this number. As published, the ends of the ramp are whole
+  # numbers, and the last is cut at the number of channels and not of pairs.
+  half = len(frequency_R)
+  number = lambda turns: half * math.log(
+      scaling.original_length / (2 * math.pi * turns)) / math.log(theta)
+  first, last = max(math.floor(number(scaling.fast)), 0), min(math.ceil(number(scaling.slow)),
+                                                             2 * half - 1)
+  ramp_R = (jnp.arange(half) - first) / (last - first or 0.001)
+  return 1 - jnp.clip(ramp_R, 0, 1)

@@ -1,0 +1,62 @@
+"""Entries of a stranger's JSON file, read one by one: each is what it must be, or is refused."""
+
+import json
+import os
+from pathlib import Path
+import reprlib
+from typing import Any
+
+from bornbiased_jax.errors import InputError
+
+_LARGEST_JSON = 100_000_000
+
+# What an entry must be, in words and as a test. The tests compare types, because in Python a bool
+# is an int.
+_is_count = lambda value: type(value) is int and 0 < value < 2**31
+COUNT = ('a whole number from 1 to 2147483647', _is_count)
+COUNT_OR_NULL = (COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
+NUMBER = ('a positive number below 1e30',
+           lambda value: type(value) in (int, float) and 0 < value < 1e30)
+FLAG = ('true or false', lambda value: type(value) is bool)
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 200
+
+
+def show(value: Any) -> str:
+  """A value from somebody's file, shortened and escaped so that it fits on one line."""
+  return _REPR.repr(str(value) if isinstance(value, Exception) else value)
+
+
+def read_json(file: Path) -> dict:
+  """The JSON object that a file holds; raises InputError if it holds none."""
+  if not os.path.isfile(file):
+    raise InputError(f'{file} is missing or unreadable')
+  try:
+    if file.stat().st_size > _LARGEST_JSON:
+      raise ValueError(f'it has more than {_LARGEST_JSON} bytes')
+    content = json.loads(file.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError) as error:
+    raise InputError(f'{file} is not JSON: {show(error)}') from None
+  if not isinstance(content, dict):
+    raise InputError(f'{file} must hold a JSON object {{…}}')
+  return content
+
+
+def entry(stored, name, words, is_right):
+  if name not in stored:
+    raise InputError(f'{name} is missing; it must be {words}')
+  if not is_right(stored[name]):
+    raise InputError(f'{name}={show(stored[name])} must be {words}')
+  return stored[name]
+
+
+def only(stored, name, wanted):
+  if stored[name] != wanted:
+    raise InputError(f'{name}={show(stored[name])} is not supported; {show(wanted)} is')
+
+
+def of_type(stored, name, kind):
+  value = stored.get(name)
+  if not isinstance(value, kind | None):
+    raise InputError(f'{name}={show(value)} must be a JSON {"object" if kind is dict else "array"}')
+  return value or kind()

@@ -1,0 +1,68 @@
+"""Rotary frequencies are those of `transformers`, and turning keeps what it must."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.configs import RopeScaling
+from bornbiased_jax.models import rotary
+
+SIZES = dict(num_layers=1, num_heads=1, mlp_width=8, vocab_size=8)
+
+
+def config(head_size=16, **fields):
+  return configs.ModelConfig(width=head_size, **SIZES, **fields)
+
+
+def random_case(seed):
+  """A configuration, and the same in the words of `transformers`."""
+  random = np.random.default_rng(seed)
+  kind = ('linear', 'llama3', 'yarn')[seed % 3]
+  head_size = 2 * int(random.integers(1, 65))
+  theta, factor = float(random.uniform(2, 1e6)), float(random.uniform(1, 40))
+  slow = float(random.uniform(0.1, 4))
+  fast, length = slow + float(random.uniform(0.1, 40)), int(random.integers(8, 40_000))
+  attention_factor = float(random.uniform(0.5, 2)) if kind == 'yarn' else 1.0
+  ramp = {} if kind == 'linear' else dict(original_length=length, slow=slow, fast=fast)
+  scaling = RopeScaling(kind, factor, **ramp, attention_factor=attention_factor)
+  theirs = dict(rope_type=kind, rope_theta=theta, factor=factor)
+  if kind != 'linear':
+    names = ('low_freq_factor', 'high_freq_factor') if kind == 'llama3' else (
+        'beta_slow', 'beta_fast')
+    theirs |= dict(zip(names, (slow, fast), strict=True)) | dict(
+        original_max_position_embeddings=length)
+  if kind == 'yarn':
+    theirs['attention_factor'] = attention_factor
+  return config(head_size, rope_theta=theta, rope_scaling=scaling), theirs
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_frequencies_are_those_of_transformers(seed):
+  transformers = pytest.importorskip('transformers')
+  from transformers import modeling_rope_utils
+  ours, theirs = random_case(seed)
+  peer = transformers.LlamaConfig(hidden_size=ours.head_size, num_attention_heads=1,
+                                  max_position_embeddings=131072, rope_parameters=theirs)
+  expected_R, factor = modeling_rope_utils.ROPE_INIT_FUNCTIONS[theirs['rope_type']](peer, 'cpu')
+  np.testing.assert_allclose(rotary.frequencies(ours), expected_R, rtol=3e-5)
+  assert factor == ours.rope_scaling.attention_factor
+
+
+def test_turning_keeps_lengths_and_what_it_does_not_turn():
+  x_BTHK = np.random.default_rng(0).normal(size=(2, 9, 3, 16)).astype(np.float32)
+  ours = config(rotary_factor=0.25, num_kv_heads=1)
+  turned_BTHK = np.asarray(rotary.rotate(ours, jnp.asarray(x_BTHK)))
+  np.testing.assert_array_equal(turned_BTHK[..., 4:], x_BTHK[..., 4:])
+  np.testing.assert_array_equal(turned_BTHK[:, 0], x_BTHK[:, 0])
+  np.testing.assert_allclose(np.linalg.norm(turned_BTHK[..., :4], axis=-1),
+                             np.linalg.norm(x_BTHK[..., :4], axis=-1), rtol=1e-5)
+  assert (turned_BTHK[:, 1:, :, :4] != x_BTHK[:, 1:, :, :4]).all()
+
+
+def test_scores_depend_on_distances_alone():
+  query_1T1K, key_1T1K = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 16)).astype(np.float32)
+  at = lambda x, position: np.asarray(rotary.rotate(config(), jnp.asarray(x), position))
+  scores = [float((at(query_1T1K, 5 + shift) * at(key_1T1K, 2 + shift)).sum())
+            for shift in (0, 1, 30)]
+  np.testing.assert_allclose(scores, scores[0], rtol=1e-4)
