@@ -1,6 +1,7 @@
 """Lists the experiments and runs one: `bornbiased NAME …` is `python -m experiments.NAME …`."""
 
 import ast
+import difflib
 from pathlib import Path
 import runpy
 import signal
@@ -20,7 +21,10 @@ def main() -> None:
     width = max(map(len, known))
     print(_USAGE, *(f'{name.ljust(width)}  {title}' for name, title in known.items()), sep='\n')
   elif words[0] not in known:
-    print(f'error: {words[0]!r} is no experiment; there are {", ".join(known)}', file=sys.stderr)
+    meant = difflib.get_close_matches(words[0], known, n=1)
+    hint = f' (did you mean {meant[0]}?)' if meant else ''
+    print(f'error: {words[0]!r} is no experiment{hint}; there are {", ".join(known)}',
+          file=sys.stderr)
     sys.exit(2)
   else:
     del sys.argv[1]

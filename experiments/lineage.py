@@ -106,7 +106,9 @@ def find(given: list[str], output_dir: Path, probe) -> dict[str, ModelConfig | N
           raise
         print(f'left out: {error}', file=sys.stderr)
   if len(models) < 2:
-    raise InputError('name at least two different networks, or a folder of them; see --help')
+    found = f'{", ".join(models)} alone was' if models else 'no network was'
+    raise InputError(f'{found} found in {", ".join(given)}; name at least two different networks, '
+                     'or a folder of them; see --help')
   return models
 
 

@@ -9,6 +9,7 @@
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
@@ -94,8 +95,12 @@ def locate(name: str) -> tuple[str, str, Any]:
   directory, step = _split(name)
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
     return 'transformers', str(directory), None
+  if directory.is_file():
+    raise InputError(f'{name} is a file; give {FORMS}')
   if not directory.is_dir():
-    raise InputError(f'{name}: no such network; give {FORMS}; presets are '
+    meant = difflib.get_close_matches(preset, configs.PRESETS, n=1)
+    hint = f' (did you mean {meant[0]}:{seed}?)' if meant else ''
+    raise InputError(f'{name}: no such network{hint}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return 'run', str(directory), step

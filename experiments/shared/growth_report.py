@@ -145,15 +145,15 @@ def draw_kinds(axes, kinds, settings, base):
     dots(rest, [row['weight_resting'] for row in group])
     dots(rest, [row['weight_copying'] for row in group], 1)
     dots(cost, [row['excess'] - base[row['seed']] for row in group])
-  sinks.set_yticks(range(len(kinds)), [label[-30:] for label, _ in kinds])
-  sinks.invert_yaxis()
+  sinks.set_yticks(range(len(kinds)), [label[-36:] for label, _ in kinds])
+  sinks.set_ylim(len(kinds) - 0.4, -0.6)
   sinks.set(xlim=(0, 1), xlabel=f'sequences with weight > {THRESHOLD:g} on the first',
             title=f'Sinks at T = {settings.length}')
   # The dots leave out the first query, which sees nothing else.
   uniform = (settings.length * uniform_weight(settings.length) - 1) / (settings.length - 1)
   rest.axvline(uniform, color='black', linestyle='--', linewidth=1)
   rest.set(xlim=(0, 1), xlabel='weight on the first (dashed: uniform)',
-           title='Who rests: copying (orange), others (blue)')
+           title='Who rests (orange: who copies)')
   cost.axvline(0, color='black', linewidth=0.8)
   cost.set_xscale('symlog', linthresh=0.01)
   cost.set(xlabel='nats per token above none', title='What it costs')

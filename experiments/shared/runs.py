@@ -128,7 +128,11 @@ def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
   if not Path(source).expanduser().is_dir():
     raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
                      'nor a transformers model')
-  first = next(iter(start.runs_in(source)), source)
+  found = start.runs_in(source)
+  if not found and len(settings.seeds) > 1:
+    raise InputError(f'--seeds: {len(settings.seeds)} networks that all go on from {source} would '
+                     'be the same; give one seed, such as --seeds=42')
+  first = next(iter(found), source)
   config = flagged(flag, load_config, str(first))
   flagged('seeds', start.parents_of, source, settings.seeds)
   return config

@@ -64,7 +64,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('networks, message', [
-    (['tiny_gpt2:1'], 'at least two different networks'),
+    (['tiny_gpt2:1'], 'tiny_gpt2:1 alone was found in tiny_gpt2:1; name at least two different'),
     (['tiny_gpt2:1', 'nowhere'], 'nowhere: no such network'),
 ])
 def test_mistakes_are_named(tmp_path, networks, message):

@@ -57,7 +57,8 @@ def test_every_source_gives_the_same_network(tmp_path, params):
 
 
 @pytest.mark.parametrize('name, message', [
-    ('nowhere', 'no such network; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
+    ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
+    (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
     ('tests', 'no checkpoint'),
 ])
 def test_names_that_are_no_network(name, message):
