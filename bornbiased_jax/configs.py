@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import math
+import reprlib
 from typing import Any
 
 from bornbiased_jax.errors import InputError
@@ -69,11 +70,14 @@ class RopeScaling:
       raise InputError(f'kind={self.kind!r} is not one of {", ".join(ROPE_SCALINGS)}')
     for name in ('factor', 'attention_factor'):
       check_positive(name, getattr(self, name))
+    if self.factor < 1:
+      raise InputError(f'factor={self.factor!r} must be at least 1')
     ramp = ('original_length', 'slow', 'fast')
     if self.kind == 'linear':
       wrong = [name for name in ramp if getattr(self, name) is not None]
     else:
       check_count('original_length', self.original_length)
+      check_positive('original_length', self.original_length)
       check_positive('slow', self.slow)
       check_positive('fast', self.fast)
       if self.slow >= self.fast:
@@ -232,6 +236,8 @@ class ModelConfig:
     for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std',
                  'intervention_strength'):
       check_positive(name, getattr(self, name))
+    if self.rope_theta < 1:
+      raise InputError(f'rope_theta={self.rope_theta!r} must be at least 1')
     if not isinstance(self.rope_scaling, RopeScaling | None):
       raise InputError(f'rope_scaling={self.rope_scaling!r} must be a RopeScaling or None')
     if self.rope_scaling and self.rope_scaling.kind == 'yarn' and self.rope_theta <= 1:
@@ -262,10 +268,11 @@ def check_count(name: str, value: int) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-  """Raises InputError unless `value` is a positive, finite number."""
+  """Raises InputError unless `value` is a positive number that float32 can hold."""
   # The exact type, because True is an int too. NaN fails the comparison.
-  if type(value) not in (int, float) or not 0 < value < math.inf:
-    raise InputError(f'{name}={value!r} must be a positive number')
+  if type(value) not in (int, float) or not 1.2e-38 < value < 3.4e38:
+    raise InputError(f'{name}={reprlib.repr(value)} must be a positive number, from 1.2e-38 to '
+                     '3.4e38')
 
 
 # Each family as its differences from GPT-2, which the defaults of ModelConfig describe.

@@ -200,7 +200,8 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
     start_id: token id that every window begins with, in place of the one there; None: none.
 
   Raises:
-    InputError: a stride that is not from 1 to length, or a text shorter than one window.
+    InputError: a stride that is not from 1 to length, a text shorter than one window, or a start
+      token outside the vocabulary.
 
   Cost: a forward pass of length / stride times the text.
   """
@@ -210,8 +211,11 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
   if len(ids) <= length:
     raise InputError(f'{len(ids)} tokens are no window of length {length} with the token '
                      'after it')
+  if start_id is not None and not 0 <= start_id < config.vocab_size:
+    raise InputError(f'start_id={start_id} is not one of the {config.vocab_size} token ids')
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
+  windows_NT = windows_NT.astype(np.int32)
   if start_id is not None:
     windows_NT[:, 0] = start_id
   losses_NT = _in_batches(_losses, config, params, windows_NT)

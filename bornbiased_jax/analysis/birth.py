@@ -78,7 +78,8 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
   """Similarities in a random network of this architecture, as its width goes to infinity.
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
-  attention scores (of std s = linear_std² width) are no larger than about 1. That holds for
+  attention scores (of std s = linear_std² width, times the square of YaRN's factor) are no
+  larger than about 1. That holds for
   the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted. The small
   similarity of gated networks (LLaMA, Qwen) and of centred ones comes from finite width:
   `finite_width` has it.

@@ -94,7 +94,7 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   report['detectable'] = detectable(heard, alpha)
   if _are_one(base, suspect):
     return report | {'verdict': 'related', 'reasons': [
-        'Their parameters have the same SHA-256 digest: they are the same network.']}
+        'Their parameters have the same SHA-256 digest: one is a copy of the other.']}
   verdict, reasons = _decide(report, heard, base, suspect)
   return report | {'verdict': verdict, 'reasons': reasons}
 

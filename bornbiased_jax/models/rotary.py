@@ -23,7 +23,7 @@ def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0) -> j
   position_T = first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32)
   # All sequences and heads turn alike.
   angle_1T1R = (position_T[:, None] * frequencies(config)[None])[None, :, None]
-  size = config.rope_scaling.attention_factor if config.rope_scaling else 1.0
+  size = float(config.rope_scaling.attention_factor) if config.rope_scaling else 1.0
   cos_1T1R, sin_1T1R = size * jnp.cos(angle_1T1R), size * jnp.sin(angle_1T1R)
   half = config.rotary_size // 2
   a, b, rest = jnp.split(x_BTHK.astype(jnp.float32), (half, 2 * half), axis=-1)
@@ -44,11 +44,11 @@ def frequencies(config: ModelConfig) -> jax.Array:
     [1.0, 0.10000000149011612]
   """
   half = config.rotary_size // 2
-  frequency_R = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  frequency_R = float(config.rope_theta) ** (-jnp.arange(half, dtype=jnp.float32) / half)
   scaling = config.rope_scaling
   if not scaling:
     return frequency_R
-  slowed_R = frequency_R / scaling.factor
+  slowed_R = frequency_R / float(scaling.factor)
   kept_R = _kept(scaling, frequency_R, config.rope_theta)
   return kept_R * frequency_R + (1 - kept_R) * slowed_R
 
@@ -58,8 +58,8 @@ def _kept(scaling: RopeScaling, frequency_R: jax.Array, theta: float) -> jax.Arr
   if scaling.kind == 'linear':
     return jnp.zeros_like(frequency_R)
   if scaling.kind == 'llama3':
-    turns_R = scaling.original_length * frequency_R / (2 * math.pi)
-    return jnp.clip((turns_R - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
+    turns_R = float(scaling.original_length) * frequency_R / (2 * math.pi)
+    return jnp.clip((turns_R - float(scaling.slow)) / float(scaling.fast - scaling.slow), 0, 1)
   # The pair that turns so often has this number. As published, the ends of the ramp are whole
   # numbers, and the last is cut at the number of channels and not of pairs.
   half = len(frequency_R)

@@ -180,7 +180,9 @@ def _from_stored(stored, family):
     raise InputError(f'num_attention_heads={values["num_heads"]} does not divide '
                      f'hidden_size={values["width"]}')
   if family.constants['positions'] == 'rope':
-    values |= read_rope(stored, family.rotary_factor)
+    values |= read_rope(stored, family.rope_entries, family.rotary_factor)
+    if 'head_size' not in family.fields and stored.get('head_dim') is not None:
+      only(stored, 'head_dim', values['width'] // values['num_heads'])
   return ModelConfig(**values, **family.constants)
 
 

@@ -27,46 +27,61 @@ _IDLE = {'dynamic': dict(factor=None, original_max_position_embeddings=None),
 _FACTOR = ('a number above 0 and at most 1', lambda value: NUMBER[1](value) and value <= 1)
 
 
-def read_rope(stored: dict, rotary_factor: float | None) -> dict:
+def read_rope(stored: dict, own_names: tuple[str, ...], rotary_factor: float | None) -> dict:
   """The fields of ModelConfig that describe RoPE.
 
   Args:
     stored: config.json.
+    own_names: entries beside rope_parameters that this family reads.
     rotary_factor: the family's share of a head that turns, if config.json does not say; None
       if heads of this family always turn as a whole.
 
   Raises:
     InputError: a setting is wrong, contradicts another, or cannot be computed.
   """
+  places = [place for name in ('rope_parameters', 'rope_scaling')
+            if (place := of_type(stored, name, dict))]
+  readings = [_reading(stored, place, own_names, rotary_factor) for place in places or [{}]]
+  # transformers reads one of the two, and which one depends on its version.
+  if readings[-1] != readings[0]:
+    raise InputError('rope_parameters and rope_scaling describe different RoPE')
+  return readings[0]
+
+
+def _reading(stored, place, own_names, rotary_factor):
   rope = dict(rope_type='default', rope_theta=10000.0,
-              partial_rotary_factor=rotary_factor or 1.0) | _settings(stored)
+              partial_rotary_factor=rotary_factor or 1.0) | _settings(stored, place, own_names)
+  for name in _NAMES.keys() - {*own_names, 'type'}:
+    if stored.get(name) not in (None, rope[_NAMES[name]]):
+      raise InputError(f'{name}={show(stored[name])} is not supported in this family')
   if not isinstance(rope['rope_type'], str) or rope['rope_type'] not in _TYPES:
     raise InputError(f'rope_type={show(rope["rope_type"])} is not supported; {", ".join(_TYPES)} '
                      'are')
   share = entry(rope, 'partial_rotary_factor', *_FACTOR)
   if rotary_factor is None:
     only(rope, 'partial_rotary_factor', 1.0)
-  return dict(rope_theta=entry(rope, 'rope_theta', *NUMBER), rotary_factor=share,
+  return dict(rope_theta=float(entry(rope, 'rope_theta', *NUMBER)), rotary_factor=float(share),
               rope_scaling=_scaling(rope, stored))
 
 
-def _settings(stored):
+def _settings(stored, place, own_names):
   """All settings by their present names; the same setting twice must be the same."""
   rope = {}
-  entries = {name: stored.get(name) for name in _NAMES if name != 'type'}
-  for place in (entries, of_type(stored, 'rope_parameters', dict),
-                of_type(stored, 'rope_scaling', dict)):
-    for name, value in place.items():
-      name = _NAMES.get(name, name)
-      if value is not None and rope.setdefault(name, value) != value:
-        raise InputError(f'{name} is both {show(rope[name])} and {show(value)}')
+  given = [(_NAMES[name], stored.get(name)) for name in own_names]
+  given += [('rope_type' if name == 'type' else name, value) for name, value in place.items()]
+  for name, value in given:
+    # Without a value most settings have their default, but this one is off.
+    if value is None and name != 'truncate':
+      continue
+    if rope.setdefault(name, value) != value:
+      raise InputError(f'{name} is both {show(rope[name])} and {show(value)}')
   return rope
 
 
 def _scaling(rope, stored):
   kind, fields = rope['rope_type'], _TYPES[rope['rope_type']]
   idle = _IDLE.get(kind, {})
-  for name in sorted(rope.keys() - set(_NAMES.values()) - set(fields.values())):
+  for name in sorted(rope.keys() - {*_NAMES.values(), *fields.values()}):
     if name not in idle or idle[name] not in (None, rope[name]):
       raise InputError(f'RoPE with {show(name)}={show(rope[name])} is not supported in '
                        f'rope_type={show(kind)}')
@@ -80,8 +95,9 @@ def _scaling(rope, stored):
     given = dict(beta_slow=1, beta_fast=32,
                  attention_factor=1 + 0.1 * math.log(max(factor, 1))) | given
   try:
-    return RopeScaling(kind, **{ours: entry(given, name, *(COUNT if name == _LENGTH else NUMBER))
-                                for ours, name in fields.items()})
+    return RopeScaling(kind, **{
+        ours: entry(given, name, *COUNT) if name == _LENGTH else float(entry(given, name, *NUMBER))
+        for ours, name in fields.items()})
   except InputError as error:
     raise InputError(f'RoPE: {error}') from None
 

@@ -95,7 +95,8 @@ def _own(run, there):
 
 def _refuse_other(run, seed, directory, metadata):
   parent = run.resume or run.init_from
-  wanted = run.metadata(seed, None) | {'parent': parent and {'directory': str(parent)}}
+  wanted = run.metadata(seed, None) | {
+      'config': vars(run.config), 'parent': parent and {'directory': str(parent)}}
   # Through ModelConfig, which knows the fields that a run of an earlier version lacks.
   found = metadata | {'config': vars(checkpoint.config_of(metadata))}
   for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
@@ -185,9 +186,16 @@ def _init_from(run, seed, directory):
 
 
 def _refuse_other_network(run, seed, directory, metadata):
-  """A run that bears a seed descends from the network which that seed is."""
+  """A run that bears a seed descends from the network which that seed is.
+
+  Nor does it forget the start token that its parent has seen in every sequence.
+  """
   if metadata.get('seed') not in (None, seed):
     raise InputError(f'{directory} descends from seed {metadata["seed"]}, not {seed}')
+  start_id = (metadata.get('recipe') or {}).get('start_id')
+  if start_id is not None and start_id != run.recipe.start_id:
+    raise InputError(f'{directory} read sequences that begin with start_id={start_id}, not '
+                     f'{run.recipe.start_id}')
   _refuse_other_model(run, directory, checkpoint.config_of(metadata))
 
 

@@ -11,8 +11,8 @@ MAX_SEED = 2**32 - 1
 
 
 def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
-  if not text.isdecimal() or not lowest <= int(text) <= highest:
-    raise InputError(f'{text!r} is not a whole number from {lowest} to {highest}')
+  if not text.isdecimal() or len(text) > 99 or not lowest <= int(text) <= highest:
+    raise InputError(f'{text[:40]!r} is not a whole number from {lowest} to {highest}')
   return int(text)
 
 

@@ -141,6 +141,8 @@ def test_strided_loss_is_that_of_transformers(stride, tmp_path):
 @pytest.mark.parametrize('call, message', [
     (lambda params: attention_sink.sink_rate(LLAMA, params, tokens(), 150), 'position=150'),
     (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 64)[0], 64), 'no window'),
+    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, start_id=-1),
+     'start_id=-1 is not one of'),
     (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, 65),
      'stride=65'),
 ])

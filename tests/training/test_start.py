@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import checksum
@@ -39,6 +40,18 @@ def test_where_a_run_begins(whole, tmp_path):
   assert parents == [None]
   loop.train(run(init_from=parent))
   assert int(started(init_from=parent)[0].step) == 8
+
+
+def test_a_run_with_a_start_token_and_scaled_rope_goes_on(tmp_path):
+  config = dataclasses.replace(tiny_runs.CONFIG, rope_scaling=configs.RopeScaling('linear', 2.0))
+  run = functools.partial(tiny_runs.run, config=config)
+  recipe = dict(num_steps=3, start_id=7)
+  loop.train(run(tmp_path / 'old', recipe=recipe))
+  assert int(begin(run(tmp_path / 'old', recipe=recipe))[0].step) == 3
+  parent = dict(init_from=tmp_path / 'old')
+  assert int(begin(run(tmp_path / 'new', recipe=recipe, **parent))[0].step) == 0
+  with pytest.raises(InputError, match='begin with start_id=7, not None'):
+    begin(run(tmp_path / 'new', recipe=dict(num_steps=3), **parent))
 
 
 def test_onwards_from_a_transformers_directory(whole, tmp_path):
