@@ -76,7 +76,7 @@ def test_two_networks_by_name(tmp_path, params):
   a, b, cache = f'{tmp_path}/a', f'{tmp_path}/b', tmp_path / 'cache'
   compare = lambda *names: networks.compare_networks(*names, TOKENS, cache)
   report = compare(a, a)
-  assert report['verdict'] == 'related' and 'same network' in ' '.join(report['reasons'])
+  assert report['verdict'] == 'related' and 'copy of the other' in ' '.join(report['reasons'])
   assert report['base']['name'] == a
   report = compare(a, b)
   assert report['verdict'] == 'inconclusive' and '40 sequences' in report['reasons'][-1]
