@@ -90,8 +90,8 @@ def draw(rows, settings):
     if rate:
       draw_rate(*rate, everywhere, color)
     else:
-      upper.suptitle(f'No sinks: at most {100 * largest:.3g} % of the heads of a network give the '
-                     f'first position a mean weight above {THRESHOLD:g}')
+      upper.suptitle(f'No sinks: in at most {100 * largest:.3g} % of sequences and heads the mean '
+                     f'weight on the first position is above {THRESHOLD:g}')
     for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
       draw_layers(ax, everywhere, *companion, color)
     draw_weight(weight, everywhere, color)

@@ -153,7 +153,7 @@ def summarize(values: list[float]) -> dict[str, float]:
   '0.20 ± 0.25'
   """
   return {'mean': statistics.fmean(values), 'mean_ci95': ci95(values),
-          'std': statistics.pstdev(values)}
+          'std': statistics.stdev(values)}
 
 
 def share(part: float, whole: int) -> dict:
