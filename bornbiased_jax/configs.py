@@ -72,22 +72,21 @@ class RopeScaling:
       check_positive(name, getattr(self, name))
     if self.factor < 1:
       raise InputError(f'factor={self.factor!r} must be at least 1')
-    ramp = ('original_length', 'slow', 'fast')
+    idle = {} if self.kind == 'yarn' else {'attention_factor': 1}
     if self.kind == 'linear':
-      wrong = [name for name in ramp if getattr(self, name) is not None]
+      idle = dict.fromkeys(('original_length', 'slow', 'fast'), _UNUSED) | idle
     else:
-      check_count('original_length', self.original_length)
-      check_positive('original_length', self.original_length)
-      check_positive('slow', self.slow)
-      check_positive('fast', self.fast)
-      if self.slow >= self.fast:
-        raise InputError(f'slow={self.slow} must be below fast={self.fast}')
-      wrong = []
-    if self.kind != 'yarn' and self.attention_factor != 1:
-      wrong.append('attention_factor')
-    if wrong:
-      raise InputError(f'{wrong[0]}={getattr(self, wrong[0])!r} has no meaning with '
-                       f'kind={self.kind!r}')
+      self._check_ramp()
+    for name, default in idle.items():
+      if getattr(self, name) != default:
+        raise InputError(f'{name}={getattr(self, name)!r} has no meaning with kind={self.kind!r}')
+
+  def _check_ramp(self):
+    check_count('original_length', self.original_length)
+    for name in ('original_length', 'slow', 'fast'):
+      check_positive(name, getattr(self, name))
+    if self.slow >= self.fast:
+      raise InputError(f'slow={self.slow} must be below fast={self.fast}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,6 +272,12 @@ def check_positive(name: str, value: float) -> None:
   if type(value) not in (int, float) or not 1.2e-38 < value < 3.4e38:
     raise InputError(f'{name}={reprlib.repr(value)} must be a positive number, from 1.2e-38 to '
                      '3.4e38')
+
+
+def check_id(name: str, value: int | None, vocab_size: int) -> None:
+  """Raises InputError unless `value` is a token id, or None for none."""
+  if value is not None and not 0 <= value < vocab_size:
+    raise InputError(f'{name}={value} is not one of the {vocab_size} token ids')
 
 
 # Each family as its differences from GPT-2, which the defaults of ModelConfig describe.

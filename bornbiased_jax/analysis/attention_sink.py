@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.ensemble import in_batches
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, check_id
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
@@ -211,12 +211,11 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
   if len(ids) <= length:
     raise InputError(f'{len(ids)} tokens are no window of length {length} with the token '
                      'after it')
-  if start_id is not None and not 0 <= start_id < config.vocab_size:
-    raise InputError(f'start_id={start_id} is not one of the {config.vocab_size} token ids')
+  check_id('start_id', start_id, config.vocab_size)
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
   windows_NT = windows_NT.astype(np.int32)
-  if start_id is not None:
+  if start_id is not None:  # As data.corpus.begin does, which this room does not know.
     windows_NT[:, 0] = start_id
   losses_NT = _in_batches(_losses, config, params, windows_NT)
   total = (losses_NT[0].sum(dtype=np.float64)

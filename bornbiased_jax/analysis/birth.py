@@ -78,11 +78,10 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
   """Similarities in a random network of this architecture, as its width goes to infinity.
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
-  attention scores (of std s = linear_std² width, times the square of YaRN's factor) are no
-  larger than about 1. That holds for
-  the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more than predicted. The small
-  similarity of gated networks (LLaMA, Qwen) and of centred ones comes from finite width:
-  `finite_width` has it.
+  attention scores (of std s = linear_std² width, times the square of YaRN's factor) are no larger
+  than about 1. That holds for the presets up to 1.2B; at s = 1.6 networks contract up to 15 % more
+  than predicted. The small similarity of gated networks (LLaMA, Qwen) and of centred ones comes
+  from finite width: `finite_width` has it.
 
   Args:
     config: the architecture.
@@ -140,8 +139,9 @@ def inputs(config: ModelConfig, length: int, probe: str) -> Kernels:
 
 def sublayers(config: ModelConfig) -> list[Callable[[Kernels], Kernels]]:
   """The functions from kernels to kernels that make up a block."""
-  present: list[Callable] = [functools.partial(sublayer, config) for sublayer, missing_in in
-             ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
+  present: list[Callable] = [
+      functools.partial(sublayer, config) for sublayer, missing_in in
+      ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
   return [functools.partial(_side_by_side, present)] if config.parallel_residual else present
 
 

@@ -1,5 +1,6 @@
 """Entries of a stranger's JSON file, read one by one: each is what it must be, or is refused."""
 
+from collections.abc import Callable
 import json
 import os
 from pathlib import Path
@@ -42,7 +43,8 @@ def read_json(file: Path) -> dict:
   return content
 
 
-def entry(stored, name, words, is_right):
+def entry(stored: dict, name: str, words: str, is_right: Callable[[Any], bool]) -> Any:
+  """The entry `name`, which must be there and be of a kind, such as *COUNT; else InputError."""
   if name not in stored:
     raise InputError(f'{name} is missing; it must be {words}')
   if not is_right(stored[name]):
@@ -50,12 +52,14 @@ def entry(stored, name, words, is_right):
   return stored[name]
 
 
-def only(stored, name, wanted):
+def only(stored: dict, name: str, wanted: Any) -> None:
+  """Raises InputError unless the entry `name` is the only one that we can compute."""
   if stored[name] != wanted:
     raise InputError(f'{name}={show(stored[name])} is not supported; {show(wanted)} is')
 
 
-def of_type(stored, name, kind):
+def of_type(stored: dict, name: str, kind: type) -> Any:
+  """The dict or list under `name`, empty if it is missing or null; InputError if it is neither."""
   value = stored.get(name)
   if not isinstance(value, kind | None):
     raise InputError(f'{name}={show(value)} must be a JSON {"object" if kind is dict else "array"}')

@@ -51,7 +51,7 @@ def read_rope(stored: dict, own_names: tuple[str, ...], rotary_factor: float | N
 def _reading(stored, place, own_names, rotary_factor):
   rope = dict(rope_type='default', rope_theta=10000.0,
               partial_rotary_factor=rotary_factor or 1.0) | _settings(stored, place, own_names)
-  for name in _NAMES.keys() - {*own_names, 'type'}:
+  for name in sorted(_NAMES.keys() - {*own_names, 'type'}):
     if stored.get(name) not in (None, rope[_NAMES[name]]):
       raise InputError(f'{name}={show(stored[name])} is not supported in this family')
   if not isinstance(rope['rope_type'], str) or rope['rope_type'] not in _TYPES:
@@ -87,9 +87,10 @@ def _scaling(rope, stored):
                        f'rope_type={show(kind)}')
   if not fields:
     return None
-  # Outside of the settings this one has priority.
-  given = {_LENGTH: stored['max_position_embeddings']} | rope | {
-      name: stored[name] for name in (_LENGTH,) if stored.get(name) is not None}
+  # This one has priority where it stands outside of the settings.
+  given = {_LENGTH: stored['max_position_embeddings']} | rope
+  if stored.get(_LENGTH) is not None:
+    given[_LENGTH] = stored[_LENGTH]
   if kind == 'yarn':
     factor = entry(given, 'factor', *NUMBER)
     given = dict(beta_slow=1, beta_fast=32,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from bornbiased_jax.configs import ModelConfig, check_count
+from bornbiased_jax.configs import ModelConfig, check_count, check_id
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import as_seed
@@ -70,9 +70,7 @@ class Run:
       raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '
                        f'{self.mesh.size}, so train them one after another, each as a run of '
                        'its own')
-    start_id = self.recipe.start_id
-    if start_id is not None and not 0 <= start_id < self.config.vocab_size:
-      raise InputError(f'start_id={start_id} is not one of the {self.config.vocab_size} token ids')
+    check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
                        f'length={self.config.length}')

@@ -84,24 +84,29 @@ def draw(rows, settings):
   with plotting.style():
     figure = plotting.figure(10, 9.4)
     upper, middle, lower = figure.subfigures(3, 1, height_ratios=(3.2, 2.9, 3.3))
-    largest = max(max(row['first_rate']) for row in everywhere)
-    *rate, weight, steps = upper.subplots(1, 2 if largest < FEW else 3)
     heads, position, loss = lower.subplots(1, 3)
-    if rate:
-      draw_rate(*rate, everywhere, color)
-    else:
-      upper.suptitle(f'No sinks: in at most {100 * largest:.3g} % of sequences and heads the mean '
-                     f'weight on the first position is above {THRESHOLD:g}')
+    draw_first(upper, rows, everywhere, color)
     for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
       draw_layers(ax, everywhere, *companion, color)
-    draw_weight(weight, everywhere, color)
-    draw_steps(steps, rows, color)
-    upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
-                 fontsize='small')
     draw_heads(lower, heads, everywhere[0])
     draw_position(position, last, settings)
     draw_losses(loss, as_trained)
   return figure
+
+
+def draw_first(figure, rows, everywhere, color):
+  """Sinks by length if there are any, else a sentence; weight by length and by step."""
+  largest = max(max(row['first_rate']) for row in everywhere)
+  *rate, weight, steps = figure.subplots(1, 2 if largest < FEW else 3)
+  if rate:
+    draw_rate(*rate, everywhere, color)
+  else:
+    figure.suptitle(f'No sinks: in at most {100 * largest:.3g} % of sequences and heads the mean '
+                    f'weight on the first position is above {THRESHOLD:g}')
+  draw_weight(weight, everywhere, color)
+  draw_steps(steps, rows, color)
+  figure.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
+                fontsize='small')
 
 
 def draw_rate(ax, rows, color):
