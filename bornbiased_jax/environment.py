@@ -1,9 +1,12 @@
 """The software and hardware on which a measured number may depend."""
 
+import contextlib
 import importlib.metadata
+import math
 import os
 from pathlib import Path
 import platform
+import re
 import shutil
 
 import jax
@@ -28,6 +31,27 @@ def environment() -> dict:
       'num_processes': jax.process_count(),
       'memory_bytes': (memory or {}).get('bytes_limit'),
   }
+
+
+def free_memory() -> float:
+  """Bytes that are free for parameters: on all accelerators together, or on a host without any.
+
+  It is infinity where nobody says.
+  """
+  devices = jax.local_devices()
+  if devices[0].platform != 'cpu':
+    memory = [device.memory_stats() for device in devices]
+    return sum(each['bytes_limit'] - each['bytes_in_use'] for each in memory)
+  return min(_read_bytes('/proc/meminfo', 'MemAvailable:', 1024),
+             _read_bytes('/sys/fs/cgroup/memory.max', '', 1))
+
+
+def _read_bytes(file, before, unit):
+  """The number in a file of the kernel after the word `before`; infinity if there is none."""
+  with contextlib.suppress(OSError):
+    if found := re.search(rf'^{before}\s*(\d+)', Path(file).read_text(), re.MULTILINE):
+      return unit * int(found[1])
+  return math.inf
 
 
 def unused_accelerator() -> str | None:

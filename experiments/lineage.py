@@ -54,10 +54,11 @@ MOST_WRITTEN = 20
 # Of the pairs that are called related, at most this share is expected to be independent.
 FALSE_DISCOVERY_RATE = 0.01
 _SATURATED_Z = 20
+_LAPTOP = dict(stream='auto') | networks.TOKENS
 SCALES = {
-    'smoke': networks.TOKENS | dict(num_sequences=300, length=4),
-    'laptop': networks.TOKENS,
-    'paper': networks.TOKENS | dict(length=1024),
+    'smoke': _LAPTOP | dict(num_sequences=300, length=4),
+    'laptop': _LAPTOP,
+    'paper': _LAPTOP | dict(length=1024),
 }
 
 
@@ -67,7 +68,8 @@ def main(settings, output_dir):
   make_directory(output_dir)
   print(f'{len(models)} networks, {math.comb(len(models), 2)} pairs', file=sys.stderr)
   sizes = smallest_vocabularies(models, probe)
-  taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir)
+  taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir,
+                      settings.stream)
            for name in tqdm(models, unit='network', desc='dossiers', delay=1, leave=False)}
   rows = compare_all(taken)
   names = list(taken)
@@ -81,9 +83,10 @@ def main(settings, output_dir):
   print(f'wrote {output_dir}/results.json, matrix.csv and {drawn.name}')
 
 
-def take(name, probe, output_dir) -> Dossier:
+def take(name, probe, output_dir, stream) -> Dossier:
   with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
-    return lineage.dossier(name, probe, output_dir / 'dossiers', on_batch=bar.update)
+    return lineage.dossier(name, probe, output_dir / 'dossiers', stream=stream,
+                           on_batch=bar.update)
 
 
 def find(given: list[str], output_dir: Path, probe) -> dict[str, ModelConfig | None]:

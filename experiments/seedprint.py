@@ -50,7 +50,7 @@ SETTINGS = networks.SETTINGS | {
     'base': Setting(optional(str), f'a network, instead of the first word: {FORMS}'),
     'suspect': Setting(optional(str), 'the other network, instead of the second word'),
 }
-_LAPTOP = dict(base=None, suspect=None) | networks.TOKENS
+_LAPTOP = dict(base=None, suspect=None, stream='auto') | networks.TOKENS
 SCALES = {
     'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences=1000,
                             length=4),
@@ -66,7 +66,8 @@ def main(settings, output_dir):
   make_directory(output_dir)
   with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False) as bar:
     report = lineage.compare_networks(settings.base, settings.suspect, probe,
-                                      output_dir / 'dossiers', on_batch=bar.update)
+                                      output_dir / 'dossiers', stream=settings.stream,
+                                      on_batch=bar.update)
   report = {'experiment': 'seedprint', 'settings': vars(settings),
             'environment': environment()} | report
   folder = output_dir / folder_name(report)

@@ -13,6 +13,7 @@ which two can change sign together are compared by the product of their cosines.
 """
 
 from collections.abc import Iterable
+import dataclasses
 import functools
 import math
 import zlib
@@ -90,7 +91,26 @@ def sketch(config: ModelConfig, params: dict) -> dict[str, np.ndarray]:
   Cosines are kept up to noise, so that two sketches can be compared as two
   networks can. The order of the features, on which the test rests, is kept exactly.
   """
-  found, key = vectors(config, params), stream_key('sketch', 0)
+  return stacked(sketch_layer(config, jax.tree.map(lambda leaf, i=i: leaf[i], params['blocks']))
+                 for i in range(config.num_layers))
+
+
+def stacked(sketches: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """The `sketch` of a network from those of its layers (`sketch_layer`)."""
+  first, *others = sketches
+  return {name: np.stack([x, *(each[name] for each in others)]) for name, x in first.items()}
+
+
+def sketch_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
+  """The `sketch` of one layer, without an axis of layers.
+
+  Args:
+    config: the architecture of the network.
+    block: the parameters of the layer, `init_params(...)['blocks']` without the layer axis.
+  """
+  found = _vectors(dataclasses.replace(config, num_layers=1),
+                   jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], block))
+  key = stream_key('sketch', 0)
 
   def project(x):
     size = x.shape[-1]
@@ -101,7 +121,7 @@ def sketch(config: ModelConfig, params: dict) -> dict[str, np.ndarray]:
     length = jnp.linalg.norm(shorter, axis=-1, keepdims=True)
     return np.asarray(shorter / jnp.maximum(length, 1e-30))
 
-  return {name: project(x) for name, x in found.items()}
+  return {name: project(x[0]) for name, x in found.items()}
 
 
 def unit_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:

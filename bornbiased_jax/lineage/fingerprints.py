@@ -108,7 +108,7 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
 
   answers = in_batches(answers_to, n, probe.length, batch_size)
   hidden_ND, input_ND = np.split(answers, [answers.shape[1] - config.width], axis=1)
-  return _described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
+  return described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
 
 
 def spread_batch_size(probe: Probe, mesh: Mesh | None, batch_size: int | None = None,
@@ -159,7 +159,7 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
     chunk = seeds[first:first + chunk_size]
     answers = jax.device_get(answers_of(jnp.array(chunk, jnp.uint32)))
     for seed, hidden_ND, input_ND in zip(chunk, *answers, strict=True):
-      made.append(_described(hidden_ND, input_ND, config, probe, None, {'seed': int(seed)}))
+      made.append(described(hidden_ND, input_ND, config, probe, None, {'seed': int(seed)}))
       on_network()
   return made
 
@@ -170,12 +170,17 @@ def exact(config: ModelConfig) -> ModelConfig:
 
 
 def sized(config: ModelConfig, params: dict) -> ModelConfig:
-  """The configuration with which random vectors are as large as the network's embeddings.
+  """The configuration with which random vectors are as large as the network's embeddings."""
+  return with_size(config, float(jnp.mean(params['embedding']**2)))
 
-  Their size beside what the blocks add to the stream matters. It is the root mean square
-  of the embedding's entries, as the nearest power of 2: few sizes need few programs.
+
+def with_size(config: ModelConfig, mean_square: float) -> ModelConfig:
+  """The configuration of `sized`, from the mean square of the embedding's entries.
+
+  Their size beside what the blocks add to the stream matters. It is the root mean square,
+  as the nearest power of 2: few sizes need few programs.
   """
-  size = max(1e-30, float(jnp.sqrt(jnp.mean(params['embedding']**2))))
+  size = max(1e-30, math.sqrt(mean_square))
   return dataclasses.replace(config, embedding_std=2.0**round(math.log2(size)))
 
 
@@ -221,7 +226,9 @@ def _answers(config, probe, params, index_B):
   return found['hidden_last'], found['input_last']
 
 
-def _described(hidden_ND, input_ND, config, probe, logit_ids, about):
+def described(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, probe: Probe,
+              logit_ids: tuple[int, ...] | None, about: dict) -> Fingerprint:
+  """A fingerprint of these answers; raises InputError if one is not a finite number."""
   for array in (hidden_ND, input_ND):
     if not np.isfinite(array).all():
       raise InputError(f'{about or "the network"}: its answers to the probe are not all finite '

@@ -6,7 +6,7 @@ import zlib
 from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.storage.digests import leaf_digests
+from bornbiased_jax.storage.digests import LeafDigest, on_host
 
 # Entries that are kept of each tensor, at places that all networks of its shape have in common.
 SAMPLE_SIZE = 1024
@@ -39,15 +39,35 @@ def take(params: dict) -> dict[str, Tensor]:
     >>> tensors['head'].shape, tensors['head'].sample.shape
     ((3, 3), (1024,))
   """
-  digests = leaf_digests(params)
-  return {name: Tensor(digests[name], leaf.shape, np.asarray(leaf[_places(name, leaf.shape)]))
-          for name, leaf in flatten_dict(params, sep='/').items()}
+  found = {}
+  for name, leaf in flatten_dict(params, sep='/').items():
+    taker = Taker(name, leaf.shape)
+    taker.see(on_host(leaf))
+    found[name] = taker.tensor()
+  return found
 
 
-def _places(name, shape):
-  random = np.random.default_rng(zlib.crc32(name.encode()))
-  sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
-  return tuple(random.integers(0, size, SAMPLE_SIZE) for size in sizes)
+class Taker:
+  """Takes a tensor that it sees in pieces, one after another along the first axis."""
+
+  def __init__(self, name: str, shape: tuple[int, ...]):
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
+    self._places = [random.integers(0, size, SAMPLE_SIZE) for size in sizes]
+    self._shape, self._seen = shape, 0
+    self._sample, self._digest = np.empty(SAMPLE_SIZE, np.float32), LeafDigest(shape)
+
+  def see(self, piece: np.ndarray) -> None:
+    """Takes the next rows."""
+    row_S, *others = self._places
+    here_S = (row_S >= self._seen) & (row_S < self._seen + len(piece))
+    self._sample[here_S] = piece[(row_S[here_S] - self._seen, *(each[here_S] for each in others))]
+    self._digest.update(piece)
+    self._seen += len(piece)
+
+  def tensor(self) -> Tensor:
+    """The tensor, after all of it was seen."""
+    return Tensor(self._digest.hexdigest(), self._shape, self._sample)
 
 
 def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:

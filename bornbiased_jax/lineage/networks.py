@@ -16,7 +16,7 @@ import json
 import os
 from pathlib import Path
 import shutil
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -24,8 +24,16 @@ from jax.sharding import Mesh
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import dossiers, features, fingerprints, verdict, witnesses
+from bornbiased_jax.lineage import (
+  dossiers,
+  features,
+  fingerprints,
+  streaming,
+  verdict,
+  witnesses,
+)
 from bornbiased_jax.lineage.dossiers import Dossier, vector_probe
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
@@ -37,6 +45,9 @@ from bornbiased_jax.storage.digests import digest
 KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
 MOST_RECOGNIZED = 2 * 10**7
 RECOGNIZED_Z = 8.0
+# How networks of `transformers` are read, and the share of free memory that parameters may take.
+STREAM = ('auto', 'always', 'never')
+_MEMORY_SHARE = 0.6
 FORMS = 'RUN, RUN@STEP, a transformers directory, a saved .npz, or PRESET:SEED'
 
 
@@ -115,6 +126,7 @@ def _split(name):
 
 
 def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+                stream: str = 'auto',
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """The answers of the network `name` to a probe. All devices share parameters and batches.
 
@@ -123,6 +135,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
     probe: what the network reads. A saved fingerprint keeps its own probe.
     cache: folder that keeps fingerprints, made if it is missing. A call that was
       stopped goes on from there. By default nothing is kept.
+    stream: whether a directory of `transformers` is read layer by layer (streaming.py):
+      'auto' if its parameters do not fit into memory, 'always' or 'never'.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
@@ -137,11 +151,11 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  return _kept(name, _spread(name), probe, cache, on_batch, fingerprints.fingerprint,
-               fingerprints.load)
+  return _kept(_opened(name, _streamed(name, stream)), 'fingerprint', probe, cache, on_batch)
 
 
 def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+            stream: str = 'auto',
             on_batch: Callable[[int], None] = lambda sequences: None) -> Dossier:
   """All that a verdict reads of the network `name` (`dossiers.take`).
 
@@ -156,11 +170,11 @@ def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
   """
   if name.endswith('.npz'):
     return dossiers.load(name)
-  return _kept(name, _spread(name), probe, cache, on_batch, dossiers.take, dossiers.load)
+  return _kept(_opened(name, _streamed(name, stream)), 'dossier', probe, cache, on_batch)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
-                     cache: str | os.PathLike | None = None, *,
+                     cache: str | os.PathLike | None = None, *, stream: str = 'auto',
                      on_batch: Callable[[int], None] = lambda sequences: None) -> dict:
   """The verdict of all witnesses on two networks (`verdict.compare`).
 
@@ -170,13 +184,14 @@ def compare_networks(base: str, suspect: str, probe: Probe,
     probe: random tokens. If neither says how many ids there are, and the vocabularies
       differ, both read ids of the smaller one.
     cache: as in `fingerprint`.
+    stream: as in `fingerprint`; 'auto' wants room for both networks.
     on_batch: called after each batch with its number of sequences.
 
   Raises:
     InputError: as `fingerprint` does.
 
-  Cost: both networks are in memory at once, unless one is a saved file. Then there
-  are no aligned witnesses.
+  Cost: both networks are in memory at once, unless one is a saved file or is read layer by
+  layer. Then there are no aligned witnesses.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
@@ -193,10 +208,13 @@ def compare_networks(base: str, suspect: str, probe: Probe,
             **verdict.not_comparable(known[0].width, known[1].width)}
   if probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  networks = [_spread(name) for name in names]
-  taken = [_kept(name, network, probe, cache, on_batch, dossiers.take, dossiers.load)
-           for name, network in zip(names, networks, strict=True)]
-  heard, fit = witnesses.hear_aligned(networks[0], networks[1], vector_probe(known[0], probe))
+  layers = [_streamed(name, stream, beside=1) for name in names]
+  opened = [_opened(*each) for each in zip(names, layers, strict=True)]
+  taken = [_kept(each, 'dossier', probe, cache, on_batch) for each in opened]
+  heard, fit = None, None
+  if not any(layers):
+    heard, fit = witnesses.hear_aligned(opened[0].network, opened[1].network,
+                                        vector_probe(known[0], probe))
   report = verdict.compare(*taken, aligned=heard, embedding_fit=fit)
   if report['verdict'] == 'related':
     seeds = {seed_of(config, each.sketch) for config, each in zip(known, taken, strict=True)}
@@ -232,26 +250,59 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   return None
 
 
-def _spread(name):
-  """A network over all devices."""
-  return load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
+class _Opened(NamedTuple):
+  """A network that can be asked: in memory, or layer by layer."""
+
+  about: dict
+  config: ModelConfig
+  network: Any  # Configuration and parameters, or Layers.
+  ask: dict[str, Callable]  # What makes its fingerprint, and its dossier.
 
 
-def _kept(name, network, probe, cache, on_batch, take, read):
-  """What `take` makes of a network, from the cache if it is there."""
-  config, params = network
-  about = {'name': name, 'digest': digest(params)}
-  compute = functools.partial(take, config, params, probe, about=about, on_batch=on_batch)
+def _opened(name, layers):
+  """The network `name`: these `layers` of it one by one, or if they are None whole."""
+  if layers:
+    surveyed = streaming.survey(layers)
+    ask = {'fingerprint': functools.partial(streaming.fingerprint, layers),
+           'dossier': functools.partial(streaming.dossier, layers, surveyed)}
+    about = {'name': name, 'digest': surveyed.digest, 'read': 'layer by layer'}
+    return _Opened(about, layers.config, layers, ask)
+  config, params = load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
+  ask = {'fingerprint': functools.partial(fingerprints.fingerprint, config, params),
+         'dossier': functools.partial(dossiers.take, config, params)}
+  return _Opened({'name': name, 'digest': digest(params)}, config, (config, params), ask)
+
+
+def _streamed(name, stream, beside=0):
+  """The layers of a network that is to be read one by one (see `fingerprint`), else None.
+
+  Memory must hold as many others `beside` it.
+  """
+  if stream not in STREAM:
+    raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')
+  kind, place, _ = locate(name)
+  if kind != 'transformers' or stream == 'never':
+    return None
+  layers = huggingface.open_layers(place)
+  too_large = layers.num_bytes * (1 + beside) > _MEMORY_SHARE * free_memory()
+  return layers if too_large or stream == 'always' else None
+
+
+def _kept(opened, what, probe, cache, on_batch):
+  """The fingerprint or dossier of a network, from the cache if it is there."""
+  module = {'fingerprint': fingerprints, 'dossier': dossiers}[what]
+  compute = functools.partial(opened.ask[what], probe, about=opened.about, on_batch=on_batch)
   if cache is None:
     return compute()
-  settings = fingerprints.probe_settings(probe, config)
-  identity = json.dumps([take.__module__, about['digest'], dataclasses.asdict(config), settings])
+  settings = fingerprints.probe_settings(probe, opened.config)
+  identity = json.dumps([module.__name__, opened.about['digest'],
+                         dataclasses.asdict(opened.config), settings])
   path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
   if path.exists():
     with contextlib.suppress(InputError):  # A damaged file is made anew.
-      found = read(path)
+      found = module.load(path)
       on_batch(probe.num_sequences)
-      return found.named(about)
+      return found.named(opened.about)
   parts = path.with_suffix('.parts')
   made = compute(parts=parts)
   path.parent.mkdir(parents=True, exist_ok=True)

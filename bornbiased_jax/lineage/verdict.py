@@ -244,7 +244,7 @@ def _limits(report, heard):
            'been missed.')
   if 'aligned answers' not in heard:
     yield ('A descendant whose residual channels were permuted or rotated on purpose was not '
-           'looked for: that needs the networks themselves.')
+           'looked for: that needs the networks themselves, both in memory.')
   yield ('A descendant whose embeddings were replaced, or most of them made unlike on purpose, and '
          'whose channels were then permuted or rotated would also look unrelated.')
 

@@ -24,7 +24,12 @@ def digest(tree: Any) -> str:
     >>> digest(a) == digest(dict(a)), digest(a) == digest(b)
     (True, False)
   """
-  return hashlib.sha256(json.dumps(sorted(leaf_digests(tree).items())).encode()).hexdigest()
+  return joined(leaf_digests(tree))
+
+
+def joined(digests: dict[str, str]) -> str:
+  """The `digest` of a tree from its `leaf_digests`."""
+  return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
 
 
 def leaf_digests(tree: Any) -> dict[str, str]:
@@ -45,14 +50,43 @@ def _name(path):
 
 
 def _leaf_digest(leaf):
+  array = on_host(leaf)
+  hashed = LeafDigest(array.shape, array.dtype)
+  hashed.update(array)
+  return hashed.hexdigest()
+
+
+def on_host(leaf: Any) -> np.ndarray:
+  """An array on the host, whole even if other hosts have parts of it."""
   if not getattr(leaf, 'is_fully_addressable', True):
     leaf = multihost_utils.process_allgather(leaf, tiled=True)
-  array = np.asarray(jax.device_get(leaf))
-  array = np.ascontiguousarray(array, array.dtype.newbyteorder('<'))
-  header = json.dumps([array.dtype.name, np.shape(leaf)]).encode()
-  hashed = hashlib.sha256(header)
-  hashed.update(array.reshape(-1).view(np.uint8))
-  return hashed.hexdigest()
+  return np.asarray(jax.device_get(leaf))
+
+
+class LeafDigest:
+  """SHA-256 of one array as in `leaf_digests`, from pieces of it in row-major order.
+
+  Example:
+    >>> x = np.float32([[1, 2], [3, 4]])
+    >>> hashed = LeafDigest(x.shape, x.dtype)
+    >>> for row in x:
+    ...   hashed.update(row)
+    >>> hashed.hexdigest() == leaf_digests({'x': x})['x']
+    True
+  """
+
+  def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32):
+    self._dtype = np.dtype(dtype).newbyteorder('<')
+    self._hashed = hashlib.sha256(json.dumps([self._dtype.name, shape]).encode())
+
+  def update(self, piece: np.ndarray) -> None:
+    """Adds the elements that come next."""
+    words: Any = np.ascontiguousarray(piece, self._dtype).reshape(-1)
+    self._hashed.update(words.view(np.uint8))
+
+  def hexdigest(self) -> str:
+    """64 hexadecimal digits."""
+    return self._hashed.hexdigest()
 
 
 def checksum(tree: Any) -> str:

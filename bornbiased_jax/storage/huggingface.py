@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 import re
 import shutil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 import uuid
 
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -23,6 +23,7 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage.huggingface_entries import read_json, show
 from bornbiased_jax.storage.huggingface_families import choose_family, read_config, to_stored
+from bornbiased_jax.storage.layers import ROWS, Layers
 
 _DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
@@ -54,24 +55,53 @@ def load(path: str | os.PathLike,
     InputError: a file is missing or broken, or describes a model that
       `transformer.Transformer` cannot compute. The message names the file.
   """
-  path = Path(path)
-  config, family = _config(path)
-  with contextlib.ExitStack() as stack:
-    tensors = _open(path, family, stack)
-    shapes = _leaf_shapes(config)
-    groups = list(_groups(config, family, shapes))
-    placed = _placed(mesh, shapes)
-    _check(path, tensors, groups, family)
-    params: dict[str, jax.Array] = {}
-    for group in groups:
-      leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
-      for name, index in group.stored():
-        for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
-          ours[...] = theirs
-      params |= {name: jax.device_put(leaf, placed[name])
-                 for name, leaf in zip(group.leaves, leaves, strict=True)}
-    _check_tied(tensors, params, family)
+  config, family, tensors, groups, shapes = _checked(Path(path))
+  placed = _placed(mesh, shapes)
+  params: dict[str, jax.Array] = {}
+  for group in groups:
+    leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
+    for name, index in group.stored():
+      for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
+        ours[...] = theirs
+    params |= {name: jax.device_put(leaf, placed[name])
+               for name, leaf in zip(group.leaves, leaves, strict=True)}
   return config, unflatten_dict(params, sep='/')
+
+
+def open_layers(path: str | os.PathLike) -> Layers:
+  """A checkpoint that `load` can load, of which only what is asked for is read.
+
+  No file stays open or mapped between two reads. Raises InputError as `load` does; so does
+  a read of a file that is gone or has changed meanwhile.
+  """
+  config, family, tensors, groups, shapes = _checked(Path(path))
+  in_blocks = [group for group in groups if group.layers]
+  outside = {group.leaves[0]: group for group in groups if not group.layers}
+
+  def read_block(layer):
+    block: dict[str, np.ndarray] = {}
+    for group in in_blocks:
+      leaves = [np.empty(shapes[name][1:], np.float32) for name in group.leaves]
+      tensor = tensors[group.template.format(layer)].read()
+      for ours, theirs in group.aligned(leaves, ..., tensor, config, family):
+        ours[...] = theirs
+      block |= zip(group.leaves, leaves, strict=True)
+    return unflatten_dict(block, sep='/')['blocks']
+
+  def read_rows(name, first, last):
+    return tensors[outside[name].template].read(first, last).astype(np.float32)
+
+  return Layers(config, shapes, read_block, read_rows)
+
+
+def _checked(path):
+  """What is known of a checkpoint from its headers, all of it checked."""
+  config, family = _config(path)
+  tensors, shapes = _open(path, family), _leaf_shapes(config)
+  groups = list(_groups(config, family, shapes))
+  _check(path, tensors, groups, family)
+  _check_tied(tensors, config, family)
+  return config, family, tensors, groups, shapes
 
 
 def _placed(mesh, shapes):
@@ -154,10 +184,14 @@ class _Tensor(NamedTuple):
 
   file: Path
   stored_name: str
-  handle: Any
+  shape: list
+  dtype: str
 
-  def read(self):
-    return self.handle.get_tensor(self.stored_name)
+  def read(self, first=0, last=None):
+    """Its rows from `first` to before `last`, by default all."""
+    # A file is mapped only while it is read: what is mapped counts as memory in use.
+    with _open_file(self.file) as handle:
+      return handle.get_slice(self.stored_name)[first:last]
 
 
 class _Group(NamedTuple):
@@ -233,21 +267,28 @@ def _shards(index):
   return [index.parent / name for name in sorted(set(weight_map.values()))]
 
 
-def _open(path, family, stack):
+@contextlib.contextmanager
+def _open_file(file):
+  try:
+    # NumPy knows bfloat16 here because jax imports ml_dtypes.
+    with safe_open(file, framework='np') as handle:
+      yield handle
+  except (SafetensorError, OSError) as error:
+    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
+
+
+def _open(path, family):
   """All tensors, by the names that the family gives them. Reads headers only."""
   tensors = {}
   for file in _files(path):
-    try:
-      # NumPy knows bfloat16 here because jax imports ml_dtypes.
-      handle = stack.enter_context(safe_open(file, framework='np'))
-    except (SafetensorError, OSError) as error:
-      raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
-    for stored_name in handle.keys():
-      name = stored_name if stored_name.startswith(family.base) else family.base + stored_name
-      name = f'{family.head}.weight' if stored_name in _HEADS else name
-      if name in tensors:
-        raise InputError(f'{file}: tensor {show(stored_name)} is a second {show(name)}')
-      tensors[name] = _Tensor(file, stored_name, handle)
+    with _open_file(file) as handle:
+      for stored_name in handle.keys():
+        name = stored_name if stored_name.startswith(family.base) else family.base + stored_name
+        name = f'{family.head}.weight' if stored_name in _HEADS else name
+        if name in tensors:
+          raise InputError(f'{file}: tensor {show(stored_name)} is a second {show(name)}')
+        header = handle.get_slice(stored_name)
+        tensors[name] = _Tensor(file, stored_name, header.get_shape(), header.get_dtype())
   return tensors
 
 
@@ -257,13 +298,11 @@ def _check(path, tensors, groups, family):
     for name, _ in group.stored():
       if name not in tensors:
         raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
-      tensor = tensors[name].handle.get_slice(tensors[name].stored_name)
-      for given, wanted in ((tensor.get_shape(), [list(group.shape)]),
-                            (tensor.get_dtype(), _DTYPES)):
+      tensor = tensors[name]
+      for given, wanted in ((tensor.shape, [list(group.shape)]), (tensor.dtype, _DTYPES)):
         if given not in wanted:
           wanted = ' or '.join(map(str, wanted))
-          raise InputError(f'{tensors[name].file}: tensor {name} is {given}; config.json needs '
-                           f'{wanted}')
+          raise InputError(f'{tensor.file}: tensor {name} is {given}; config.json needs {wanted}')
       known.add(name)
   for name in sorted(tensors.keys() - known):
     if not _BUFFERS.fullmatch(name):
@@ -271,12 +310,16 @@ def _check(path, tensors, groups, family):
                        'place in this model')
 
 
-def _check_tied(tensors, params, family):
+def _check_tied(tensors, config, family):
   head = tensors.get(f'{family.head}.weight')
-  is_embedding = lambda head: np.array_equal(params['embedding'], head.read(), equal_nan=True)
-  if head and 'head' not in params and not is_embedding(head):
-    raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
-                     'tie_word_embeddings is true')
+  if not (head and config.tied_head):
+    return
+  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+  for first in range(0, config.vocab_size, ROWS):
+    rows = [tensor.read(first, first + ROWS) for tensor in (embedding, head)]
+    if not np.array_equal(*rows, equal_nan=True):
+      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
+                       'tie_word_embeddings is true')
 
 
 def _check_params(config, params):

@@ -12,18 +12,21 @@ from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
 from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
-from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.networks import STREAM, load_config
 from bornbiased_jax.storage import checkpoint
 
 from . import command_line
 from .command_line import Setting, flagged
-from .parsing import optional, some_of, whole
+from .parsing import choice, optional, some_of, whole
 
 SETTINGS = command_line.SETTINGS | {
     'num_ids': Setting(optional(whole),
                        'random token ids are drawn below this number, so that networks of '
                        'different vocabularies read the same; if not given, from the whole '
                        'vocabulary'),
+    'stream': Setting(choice(*STREAM),
+                      'read directories of transformers layer by layer, with one layer in memory: '
+                      'auto, if they do not fit, always or never'),
     'study': Setting(str, 'folder of experiments.training_study, whose checkpoints are compared',
                      hint='a folder of experiments.training_study'),
     'methods': Setting(some_of(*METHODS),

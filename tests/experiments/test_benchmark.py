@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments.benchmarks import chart, kendall, statistics, timing
+from experiments.benchmarks import chart, kendall, statistics, streaming, timing
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -57,3 +57,15 @@ def test_a_row_is_the_ratio_it_says(make, monkeypatch):
   if 'scipy_seconds' in row and 'extrapolated_from_pairs' in row['scipy_seconds']:
     factor = row['scipy_seconds']['to_pairs'] / row['scipy_seconds']['extrapolated_from_pairs']
   assert row['peer_over_ours']['median'] == pytest.approx(2 * factor)
+
+
+def test_a_killed_fingerprint_goes_on_from_the_layer_it_was_at(tmp_path):
+  shape = streaming.SHAPE | dict(vocab_size=40, hidden_size=32, intermediate_size=48, head_dim=8,
+                                 num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2)
+  row = streaming.row(tmp_path, shape, dict(num_sequences=24, length=3))
+  # It was killed in the third of six layers, and began that layer again.
+  assert row['share_of_layers'] == pytest.approx(4 / 6)
+  kernels = 32 * (32 + 16 + 16 + 32) + 3 * 32 * 48
+  assert row['parameters'] == 6 * (kernels + 2 * 32) + 40 * 32 + 32
+  assert row['bytes_on_disk'] > 2 * row['parameters']
+  assert row['flops'] == 24 * 3 * 6 * 2 * (kernels + 2 * 3 * 32)

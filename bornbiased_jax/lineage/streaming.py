@@ -1,0 +1,211 @@
+"""Fingerprints and dossiers of networks that do not fit into memory, layer by layer.
+
+One layer's parameters are read, all sequences pass through it, then the next layer is read.
+A network of L layers is thus run as L networks of one layer, each of which reads what the one
+before has written. So memory holds one layer and the residual stream of all sequences,
+4 n T d bytes.
+"""
+
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import functools
+import io
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+import zipfile
+
+from flax.traverse_util import flatten_dict
+import jax
+import numpy as np
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory
+from bornbiased_jax.lineage.dossiers import Dossier
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.inventory import Tensor
+from bornbiased_jax.models.transformer import read
+from bornbiased_jax.storage import digests
+from bornbiased_jax.storage.layers import Layers
+
+
+class Survey(NamedTuple):
+  """What one pass over the parameters gives.
+
+  Attributes:
+    digest: `digests.digest` of all parameters.
+    tensors: as `inventory.take` returns them.
+    sketch: as `features.sketch` returns it.
+    mean_square: of the entries of the embedding.
+  """
+
+  digest: str
+  tensors: dict[str, Tensor]
+  sketch: dict[str, np.ndarray]
+  mean_square: float
+
+
+def survey(layers: Layers) -> Survey:
+  """Reads every parameter once.
+
+  Cost: about 1 second per GB of float32, for SHA-256; one layer in memory.
+  """
+  takers = {name: inventory.Taker(name, shape) for name, shape in layers.shapes.items()}
+  sketches, squares = [], 0.0
+  for i in range(layers.config.num_layers):
+    block = layers.read_block(i)
+    for name, leaf in flatten_dict(block, sep='/').items():
+      takers[f'blocks/{name}'].see(leaf[None])
+    sketches.append(features.sketch_layer(layers.config, block))
+  for name in layers.outside_blocks():
+    for piece in layers.pieces(name):
+      takers[name].see(piece)
+      squares += float(np.sum(np.square(piece), dtype=np.float64)) * (name == 'embedding')
+  tensors = {name: taker.tensor() for name, taker in takers.items()}
+  digest = digests.joined({name: tensor.digest for name, tensor in tensors.items()})
+  size = layers.config.vocab_size * layers.config.width
+  return Survey(digest, tensors, features.stacked(sketches), squares / size)
+
+
+def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None = None,
+            on_batch: Callable[[int], None] = lambda sequences: None,
+            parts: str | os.PathLike | None = None) -> Dossier:
+  """`dossiers.take` of a network that is read layer by layer.
+
+  Args:
+    layers: the network.
+    surveyed: `survey` of it.
+    probe, about, on_batch, parts: as in `dossiers.take`.
+  """
+  part = lambda kind: parts and Path(parts) / kind
+  config = layers.config
+  tokens = fingerprint(layers, probe, about=about, on_batch=on_batch, parts=part('tokens'))
+  sized = dataclasses.replace(layers, config=fingerprints.with_size(config, surveyed.mean_square))
+  vectors = fingerprint(sized, dossiers.vector_probe(config, probe), about=about,
+                        parts=part('vectors'))
+  return Dossier(tokens, vectors, surveyed.sketch, surveyed.tensors, about or {})
+
+
+def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
+                batch_size: int | None = None, parts: str | os.PathLike | None = None,
+                on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
+  """`fingerprints.fingerprint` of a network that is read layer by layer.
+
+  On one machine the answers are the same, to the bit, if the batches are.
+
+  Args:
+    layers: the network.
+    probe, about, batch_size: as in `fingerprints.fingerprint`.
+    parts: folder that keeps the residual stream after the latest layer, so that a call that
+      was stopped goes on from there. It must serve this network and probe alone; the caller
+      removes it.
+    on_batch: called after each batch of a layer with its share of the sequences. All shares
+      together are the number of sequences.
+
+  Raises:
+    InputError: as `fingerprints.fingerprint` does, or a file cannot be read any more.
+
+  Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes.
+  """
+  batch_size = fingerprints.spread_batch_size(probe, None, batch_size)
+  starts = range(0, probe.num_sequences, batch_size)
+  index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
+  finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)
+  num_layers = layers.config.num_layers
+  shares = _Shares(probe.num_sequences, num_layers * len(index_MB), on_batch)
+  shares.step(finished * len(index_MB))
+  for i in range(finished, num_layers):
+    names = ('hidden_last',) if i == num_layers - 1 else ('residual',)
+    found = _through(layers, i, stream, names + ('input_last',) * (i == 0), shares)
+    inputs = found.get('input_last', inputs)
+    stream = found[names[0]]
+    _keep(parts, i + 1, stream, inputs)
+  joined = lambda x_MBD: np.concatenate(x_MBD)[:probe.num_sequences]
+  return fingerprints.described(joined(stream), joined(inputs), layers.config, probe, None,
+                                about or {})
+
+
+def _first_inputs(layers, probe, index_MB):
+  """What the first layer reads of each batch: tokens, or vectors."""
+  draw = jax.jit(functools.partial(probe.inputs, layers.config))
+  return [np.asarray(draw(index_B)) for index_B in index_MB]
+
+
+def _through(layers, i, stream, names, shares):
+  """What `names` are for all batches of a stream after layer i, by name."""
+  config, params, stream = _one_layer(layers, i, stream)
+  params = jax.device_put(params)
+  run, found = _program(config, names), {name: [] for name in names}
+  for x in stream:
+    for name, value in jax.device_get(run(params, x)).items():
+      found[name].append(value)
+    shares.step()
+  return found
+
+
+@functools.lru_cache(maxsize=8)
+def _program(config: ModelConfig, names: tuple[str, ...]):
+  def run(params, x):
+    with jax.default_matmul_precision('highest'):
+      found = read(config, params, x, names)
+    return found | ({'residual': found['residual'][0]} if 'residual' in found else {})
+
+  return jax.jit(run)
+
+
+def _one_layer(layers, i, stream):
+  """Layer i as a network of its own, and what it reads.
+
+  Of the embedding the first layer has the rows that are read, the others have none. Only
+  the first adds learned positions. The last has the final norm.
+  """
+  config = dataclasses.replace(fingerprints.exact(layers.config), num_layers=1, tied_head=True)
+  params: dict[str, Any] = {'blocks': jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))}
+  for name in layers.outside_blocks():
+    if name not in ('embedding', 'head'):
+      module, _, leaf = name.partition('/')
+      value = layers.read_rows(name, 0, layers.shapes[name][0])
+      value = np.zeros_like(value) if name == 'position_embedding' and i else value
+      params[module] = params.get(module, {}) | {leaf: value} if leaf else value
+  ids = np.zeros(1, int)
+  if stream[0].ndim == 2:
+    ids = np.unique(np.stack(stream))
+    stream = [np.searchsorted(ids, tokens_BT).astype(np.int32) for tokens_BT in stream]
+  params['embedding'] = layers.rows('embedding', ids)
+  return dataclasses.replace(config, vocab_size=len(ids)), params, stream
+
+
+class _Shares:
+  """Reports `total` in whole shares, one per step, as evenly as whole numbers can be."""
+
+  def __init__(self, total, num_steps, report):
+    self._total, self._num_steps, self._report, self._step = total, num_steps, report, 0
+
+  def step(self, count=1):
+    before, self._step = self._step, self._step + count
+    share = lambda step: self._total * step // self._num_steps
+    self._report(share(self._step) - share(before))
+
+
+def _resumed(parts):
+  """The number of finished layers, the stream after them and the inputs; None if there are none."""
+  for path in sorted(Path(parts).glob('layer_*.npz'), reverse=True) if parts else ():
+    with contextlib.suppress(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+      with open(path, 'rb') as file, np.load(file, allow_pickle=False) as kept:
+        return int(path.stem.removeprefix('layer_')), list(kept['stream']), list(kept['inputs'])
+  return None
+
+
+def _keep(parts, finished, stream, inputs):
+  if not parts:
+    return
+  folder, content = Path(parts), io.BytesIO()
+  folder.mkdir(parents=True, exist_ok=True)
+  np.savez(content, stream=np.stack(stream), inputs=np.stack(inputs))
+  write_atomically(folder / f'layer_{finished:04d}.npz', content.getvalue())
+  for older in folder.glob('layer_*.npz'):
+    if older.stem != f'layer_{finished:04d}':
+      older.unlink(missing_ok=True)

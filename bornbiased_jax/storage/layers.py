@@ -1,0 +1,55 @@
+"""A network that stays in its files, of which one layer at a time is in memory."""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import math
+
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+
+# Rows of a table, such as the embedding, that are in memory at a time.
+ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+  """The parameters of a network, read when they are asked for, as float32.
+
+  Attributes:
+    config: the architecture.
+    shapes: the shape of each leaf of `initialization.init_params`, by a name such as
+      'blocks/up/kernel'.
+    read_block: the parameters of one layer by its number, in the tree of
+      `init_params(...)['blocks']` without the layer axis.
+    read_rows: (name, first, last) → these rows of a leaf outside the blocks.
+  """
+
+  config: ModelConfig
+  shapes: Mapping[str, tuple[int, ...]]
+  read_block: Callable[[int], dict]
+  read_rows: Callable[[str, int, int], np.ndarray]
+
+  @property
+  def num_bytes(self) -> int:
+    """The size of all parameters in float32."""
+    return 4 * sum(map(math.prod, self.shapes.values()))
+
+  def outside_blocks(self) -> list[str]:
+    """The names of the leaves that are not in a block."""
+    return [name for name in self.shapes if not name.startswith('blocks/')]
+
+  def pieces(self, name: str) -> Iterator[np.ndarray]:
+    """A leaf outside the blocks, at most ROWS of its rows at a time."""
+    size = self.shapes[name][0]
+    for first in range(0, size, ROWS):
+      yield self.read_rows(name, first, min(first + ROWS, size))
+
+  def rows(self, name: str, index_N: np.ndarray) -> np.ndarray:
+    """The rows of a leaf outside the blocks that `index_N`, in ascending order, names."""
+    found, first = [], 0
+    for piece in self.pieces(name):
+      inside_N = (index_N >= first) & (index_N < first + len(piece))
+      found.append(piece[index_N[inside_N] - first])
+      first += len(piece)
+    return np.concatenate(found)

@@ -1,0 +1,121 @@
+"""A fingerprint of a model that is read layer by layer: time, memory, and going on after a kill.
+
+The model is a random one in the shape of Llama 3.2 3B, in bfloat16. It takes 6.4 GB on disk, and
+is removed afterwards.
+"""
+
+from collections.abc import Iterator
+import json
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import tempfile
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flops
+from bornbiased_jax.storage import huggingface
+
+SHAPE = dict(model_type='llama', vocab_size=128256, hidden_size=3072, intermediate_size=8192,
+             num_hidden_layers=28, num_attention_heads=24, num_key_value_heads=8, head_dim=128,
+             hidden_act='silu', max_position_embeddings=131072, rms_norm_eps=1e-5,
+             tie_word_embeddings=True, rope_theta=500000.0)
+PROBE = dict(num_sequences=1000, length=16)
+_LAYERS_PER_FILE = 4
+
+# Fingerprints a model. As often as an environment variable says, it kills itself half way.
+_PROGRAM = '''
+import json, os, signal, sys, time
+from bornbiased_jax import lineage
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.models import flops
+
+model, cache, probe, kills = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+start, times, read = time.monotonic(), [], [0]
+
+def watch(sequences):
+  times.append(time.monotonic() - start)
+  read.append(read[-1] + sequences)
+  if kills and read[-1] >= probe['num_sequences'] / 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+lineage.fingerprint(model, Probe('tokens', **probe), cache, stream='always', on_batch=watch)
+seconds = time.monotonic() - start
+peak, = (1024 * int(line.split()[1]) for line in open('/proc/self/status') if 'VmHWM' in line)
+print(json.dumps({'seconds_reading_all_once': times[0], 'seconds_of_layers': times[-1] - times[0],
+                  'share_of_layers': 1 - read[1] / read[-1], 'seconds': seconds,
+                  'peak_bytes': peak, 'matmul_flops': flops.matmul_rate('float32')}))
+'''
+
+
+def run() -> list[dict]:
+  with tempfile.TemporaryDirectory(prefix='bornbiased_') as folder:
+    return [row(Path(folder), SHAPE, PROBE)]
+
+
+def row(folder: Path, shape: dict, probe: dict) -> dict:
+  """Makes a model in a folder, and fingerprints it in two processes, the first of which is killed.
+
+  Memory, seconds and the share of the rate of a large matrix product are those of the second.
+  """
+  config = make(folder / 'model', shape)
+  arguments = [str(folder / 'model'), str(folder / 'cache'), json.dumps(probe)]
+  launch = lambda kills: subprocess.run([sys.executable, '-c', _PROGRAM, *arguments, str(kills)],
+                                        capture_output=True, text=True)
+  killed, done = launch(1), launch(0)
+  if killed.returncode != -signal.SIGKILL or done.returncode:
+    raise InputError(f'a process of the benchmark failed: {(killed.stderr + done.stderr)[-300:]}')
+  found = json.loads(done.stdout.splitlines()[-1])
+  # The head is not used, and of the last block only keys and values are computed everywhere.
+  num_flops = probe['num_sequences'] * flops.forward_flops(config, probe['length'], 0)
+  rate = num_flops * found['share_of_layers'] / found['seconds_of_layers']
+  layers = huggingface.open_layers(folder / 'model')
+  return {'benchmark': 'fingerprint layer by layer', 'parameters': layers.num_bytes // 4,
+          'bytes_on_disk': sum(file.stat().st_size for file in (folder / 'model').iterdir()),
+          **probe, 'flops': num_flops, **found, 'flops_per_second': rate,
+          'share_of_matmul_rate': rate / found['matmul_flops']}
+
+
+def make(path: Path, shape: dict) -> ModelConfig:
+  """Writes a random Llama in bfloat16 and several files, one of which is in memory at a time."""
+  path.mkdir()
+  (path / 'config.json').write_text(json.dumps(shape))
+  files, index = range(0, shape['num_hidden_layers'], _LAYERS_PER_FILE), {}
+  for number, first in enumerate(files):
+    layers = range(first, min(first + _LAYERS_PER_FILE, shape['num_hidden_layers']))
+    tensors = dict(item for layer in layers for item in _layer(shape, layer))
+    if not number:
+      tensors |= dict(_outside(shape))
+    name = f'model-{number + 1:05d}-of-{len(files):05d}.safetensors'
+    save_file(tensors, path / name)
+    index |= dict.fromkeys(tensors, name)
+  (path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': index}))
+  return huggingface.load_config(path)
+
+
+def _layer(shape, layer) -> Iterator[tuple[str, np.ndarray]]:
+  width, hidden, K = shape['hidden_size'], shape['intermediate_size'], shape['head_dim']
+  query, key = K * shape['num_attention_heads'], K * shape['num_key_value_heads']
+  sizes = {'self_attn.q_proj': (query, width), 'self_attn.k_proj': (key, width),
+           'self_attn.v_proj': (key, width), 'self_attn.o_proj': (width, query),
+           'mlp.gate_proj': (hidden, width), 'mlp.up_proj': (hidden, width),
+           'mlp.down_proj': (width, hidden)}
+  for number, (name, size) in enumerate(sizes.items()):
+    yield f'model.layers.{layer}.{name}.weight', _normal((1, layer, number), size)
+  for name in ('input_layernorm', 'post_attention_layernorm'):
+    yield f'model.layers.{layer}.{name}.weight', np.ones(width, ml_dtypes.bfloat16)
+
+
+def _outside(shape) -> Iterator[tuple[str, np.ndarray]]:
+  yield 'model.embed_tokens.weight', _normal((0,), (shape['vocab_size'], shape['hidden_size']))
+  yield 'model.norm.weight', np.ones(shape['hidden_size'], ml_dtypes.bfloat16)
+
+
+def _normal(seed, size):
+  random = np.random.default_rng(seed)
+  return (0.02 * random.standard_normal(size, np.float32)).astype(ml_dtypes.bfloat16)
