@@ -20,7 +20,7 @@ ACTIVATIONS = {
 POSITIONS = ('rope', 'learned')
 ROPE_SCALINGS = ('linear', 'llama3', 'yarn')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
-INIT_SCHEMES = ('gpt2', 'plain', 'centred')
+INIT_SCHEMES = ('gpt2', 'plain', 'centred', 'wang')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
@@ -125,9 +125,10 @@ class ModelConfig:
     tied_head: the LM head is the embedding.
     sublayers: 'full' | 'attention_only' | 'mlp_only' (the ablation of Table 2).
     init_scheme: 'gpt2' divides the std of the two layers that write to the
-      residual stream by sqrt(2 L) (appendix B.1); 'plain' does not. 'centred' is
-      'gpt2' with biases that cancel the mean of the MLP's activation, so that the
-      network is born without the contraction that it causes (initialization.py).
+      residual stream by sqrt(2 L) (appendix B.1); 'plain' does not, and 'wang'
+      sets it to 2 / (L sqrt(d)), as GPT-NeoX does. 'centred' is 'gpt2' with
+      biases that cancel the mean of the MLP's activation, so that the network
+      is born without the contraction that it causes (initialization.py).
     linear_std: std of every linear layer at initialization. None means 0.02, and
       below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
       pre-activations the same at all small widths.
@@ -256,6 +257,8 @@ class ModelConfig:
   @property
   def residual_std(self) -> float:
     """Std at initialization of the two layers that write to the residual stream."""
+    if self.init_scheme == 'wang':
+      return 2 / (self.num_layers * math.sqrt(self.width))
     shrinks = self.init_scheme != 'plain'
     return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
 
@@ -284,6 +287,8 @@ def check_id(name: str, value: int | None, vocab_size: int) -> None:
 _LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, qkv_bias=False,
                output_bias=False, mlp_bias=False, tied_head=False, length=2048)
 _QWEN2 = dict(_LLAMA2, qkv_bias=True, norm_epsilon=1e-6)
+# GPT-NeoX calls the std of its other layers 'small init' (Nguyen and Salazar 2019).
+_SMALL_INIT_512 = math.sqrt(2 / (5 * 512))
 _NANO = dict(num_layers=12, num_heads=12, width=768)
 _TINY = dict(num_layers=4, num_heads=4, width=128, vocab_size=2048)
 
@@ -294,6 +299,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     'gpt2_1b2': dict(num_layers=24, num_heads=32, width=2048, mlp_width=8192, vocab_size=50257),
     'llama2_7b': dict(_LLAMA2, num_layers=32, num_heads=32, width=4096, mlp_width=11008,
                       vocab_size=32000, length=4096),
+    'pythia_70m': dict(num_layers=6, num_heads=8, width=512, mlp_width=2048, vocab_size=50304,
+                       length=2048, activation='gelu', rotary_factor=0.25, parallel_residual=True,
+                       tied_head=False, init_scheme='wang', linear_std=_SMALL_INIT_512,
+                       embedding_std=_SMALL_INIT_512),
     'tiny_gpt2': dict(_TINY, mlp_width=512),
     'tiny_llama2': dict(_LLAMA2, **_TINY, mlp_width=344),
     'tiny_qwen2': dict(_QWEN2, **_TINY, mlp_width=344),
@@ -303,7 +312,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def get(name: str, **overrides: Any) -> ModelConfig:
   """The preset `name`, with the given fields replaced.
 
-  The presets are the paper's models and, as `tiny_…`, small ones for a CPU.
+  The presets are the paper's models, Pythia's smallest and, as `tiny_…`, small ones for a CPU.
   Defaults such as `linear_std` follow the replaced fields.
 
   Raises:

@@ -74,8 +74,8 @@ SETTINGS = command_line.SETTINGS | {
                       f'{", ".join(PROBES)}'),
     'init_schemes': Setting(some_of(*configs.INIT_SCHEMES),
                             'initializations, comma-separated, of gpt2, which divides the std of '
-                            'the matrices that write to the residual stream by sqrt(2 layers), and '
-                            'plain, which does not'),
+                            'the matrices that write to the residual stream by sqrt(2 layers), '
+                            'plain, which does not, and wang, which sets it as GPT-NeoX does'),
     'k': Setting(optional(whole),
                  'the k most extreme channels, which the published tests compare; if not given, '
                  'about half of them, and a tenth above width 768'),

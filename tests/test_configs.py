@@ -19,6 +19,7 @@ TABLE = {
     'nano_qwen2': (12, 12, 768, 3072, 151936, 2048),
     'gpt2_1b2': (24, 32, 2048, 8192, 50257, 1024),
     'llama2_7b': (32, 32, 4096, 11008, 32000, 4096),
+    'pythia_70m': (6, 8, 512, 2048, 50304, 2048),
     'tiny_gpt2': (4, 4, 128, 512, 2048, 1024),
     'tiny_llama2': (4, 4, 128, 344, 2048, 2048),
     'tiny_qwen2': (4, 4, 128, 344, 2048, 2048),
@@ -27,7 +28,11 @@ GPT2 = dict(norm='layernorm', activation='gelu_tanh', gated_mlp=False, tied_head
             qkv_bias=True, output_bias=True, mlp_bias=True)
 LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, tied_head=False,
               qkv_bias=False, output_bias=False, mlp_bias=False)
-FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True)}
+SMALL_INIT_512 = math.sqrt(2 / 5 / 512)
+PYTHIA = GPT2 | dict(activation='gelu', tied_head=False, parallel_residual=True, rotary_factor=0.25,
+                     init_scheme='wang', linear_std=SMALL_INIT_512, embedding_std=SMALL_INIT_512,
+                     residual_std=2 / 6 / math.sqrt(512))
+FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True), 'pythia': PYTHIA}
 EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full',
                     init_scheme='gpt2', embedding_std=0.02, dtype='float32')
 
@@ -47,8 +52,8 @@ def test_every_preset_is_in_the_table():
 def test_preset(name):
   config = configs.get(name)
   family = next(fields for key, fields in FAMILY.items() if key in name)
-  expected = dict(zip(COLUMNS, TABLE[name], strict=True)) | family | EVERY_PRESET
-  assert {field: getattr(config, field) for field in expected} == expected
+  expected = dict(zip(COLUMNS, TABLE[name], strict=True)) | EVERY_PRESET | family
+  assert {field: getattr(config, field) for field in expected} == pytest.approx(expected)
   assert config.num_kv_heads == config.num_heads
   assert config.head_size * config.num_heads == config.width
 

@@ -66,7 +66,8 @@ def is_random(name):
 
 @pytest.mark.parametrize('config, residual_std', [
     (TINY, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1),
-], ids=['gpt2', 'plain'])
+    (dataclasses.replace(TINY, init_scheme='wang'), 2 / 4 / math.sqrt(128)),
+], ids=['gpt2', 'plain', 'wang'])
 def test_law(config, residual_std):
   std = {'embedding': 0.02, 'position_embedding': 0.02,
          'blocks/output/kernel': residual_std, 'blocks/down/kernel': residual_std}
