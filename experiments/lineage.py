@@ -84,6 +84,7 @@ def main(settings, output_dir):
 
 
 def take(name, probe, output_dir, stream) -> Dossier:
+  networks.tell_streamed(name, stream)
   with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
     return lineage.dossier(name, probe, output_dir / 'dossiers', stream=stream,
                            on_batch=bar.update)

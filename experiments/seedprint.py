@@ -64,6 +64,8 @@ def main(settings, output_dir):
   probe = networks.probe_of(settings)
   check(settings, probe)
   make_directory(output_dir)
+  for name in (settings.base, settings.suspect):
+    networks.tell_streamed(name, settings.stream, beside=1)
   with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False) as bar:
     report = lineage.compare_networks(settings.base, settings.suspect, probe,
                                       output_dir / 'dossiers', stream=settings.stream,

@@ -40,6 +40,7 @@ from bornbiased_jax.models.initialization import as_seed, draw_params, init_para
 from bornbiased_jax.models.sharding import make_mesh, shardings
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
+from bornbiased_jax.storage.layers import Layers
 
 # Seeds that people choose, and the largest networks that are drawn to recognize one.
 KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
@@ -151,7 +152,7 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  return _kept(_opened(name, _streamed(name, stream)), 'fingerprint', probe, cache, on_batch)
+  return _kept(_opened(name, streamed(name, stream)), 'fingerprint', probe, cache, on_batch)
 
 
 def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -170,7 +171,7 @@ def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
   """
   if name.endswith('.npz'):
     return dossiers.load(name)
-  return _kept(_opened(name, _streamed(name, stream)), 'dossier', probe, cache, on_batch)
+  return _kept(_opened(name, streamed(name, stream)), 'dossier', probe, cache, on_batch)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
@@ -208,7 +209,7 @@ def compare_networks(base: str, suspect: str, probe: Probe,
             **verdict.not_comparable(known[0].width, known[1].width)}
   if probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  layers = [_streamed(name, stream, beside=1) for name in names]
+  layers = [streamed(name, stream, beside=1) for name in names]
   opened = [_opened(*each) for each in zip(names, layers, strict=True)]
   taken = [_kept(each, 'dossier', probe, cache, on_batch) for each in opened]
   heard, fit = None, None
@@ -273,10 +274,16 @@ def _opened(name, layers):
   return _Opened({'name': name, 'digest': digest(params)}, config, (config, params), ask)
 
 
-def _streamed(name, stream, beside=0):
-  """The layers of a network that is to be read one by one (see `fingerprint`), else None.
+def streamed(name: str, stream: str, beside: int = 0) -> Layers | None:
+  """The layers of a network that is to be read one by one, else None.
 
-  Memory must hold as many others `beside` it.
+  Args:
+    name: the network.
+    stream: as in `fingerprint`.
+    beside: the number of networks of its size for which memory must have room as well.
+
+  Raises:
+    InputError: there is no such network, or no such choice.
   """
   if stream not in STREAM:
     raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')

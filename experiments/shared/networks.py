@@ -1,6 +1,7 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
 from pathlib import Path
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,10 +10,11 @@ from tqdm import tqdm
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
 from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
-from bornbiased_jax.lineage.networks import STREAM, load_config
+from bornbiased_jax.lineage.networks import STREAM, load_config, streamed
 from bornbiased_jax.storage import checkpoint
 
 from . import command_line
@@ -54,6 +56,13 @@ def look_up(name: str) -> ModelConfig | None:
     return load_config(name)
   dossiers.load(name)
   return None
+
+
+def tell_streamed(name: str, stream: str, beside: int = 0) -> None:
+  """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
+  if not name.endswith('.npz') and (layers := streamed(name, stream, beside)):
+    print(f'{name}: {layers.num_bytes / 1e9:,.1f} GB in float32, read layer by layer; '
+          f'{free_memory() / 1e9:,.1f} GB of memory are free', file=sys.stderr)
 
 
 def check_readable(name: str, model: ModelConfig | None, probe: Probe) -> None:
