@@ -3,6 +3,7 @@
 - RUN: a training run, of which the latest checkpoint is taken
 - RUN@STEP: one checkpoint of a run
 - DIRECTORY: a directory of `transformers`
+- ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
 - PRESET:SEED: a random network, such as tiny_gpt2:42
 """
 
@@ -30,28 +31,30 @@ from bornbiased_jax.lineage.dossiers import Dossier, vector_probe
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import make_mesh, shardings
-from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage import checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
 
 # Seeds that people choose, and the largest networks that are drawn to recognize one.
 KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
 MOST_RECOGNIZED = 2 * 10**7
 RECOGNIZED_Z = 8.0
-FORMS = 'RUN, RUN@STEP, a transformers directory, a saved .npz, or PRESET:SEED'
+FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, a '
+         'saved .npz, or PRESET:SEED')
 
 
 def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
   """Loads the network `name` onto one device or a mesh.
 
   Args:
-    name: RUN, RUN@STEP, a directory of `transformers`, or PRESET:SEED.
+    name: RUN, RUN@STEP, a directory of `transformers`, ORG/MODEL[@REVISION] of the Hugging
+      Face Hub, or PRESET:SEED.
     mesh: from `sharding.make_mesh`; by default one device holds the network.
 
   Returns:
     The configuration and the parameters.
 
   Raises:
-    InputError: there is no network of that name, or it is damaged.
+    InputError: there is no network of that name, it is damaged, or the Hub does not give it.
 
   Example:
     >>> from bornbiased_jax import lineage
@@ -62,8 +65,8 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
   kind, place, number = locate(name)
   if kind == 'run':
     return checkpoint.load_params(place, number, mesh)
-  if kind == 'transformers':
-    return huggingface.load(place, mesh)
+  if kind in ('transformers', 'hub'):
+    return (hub if kind == 'hub' else huggingface).load(place, mesh)
   config = configs.get(place)
   if mesh is None:
     return config, init_params(config, number)
@@ -76,7 +79,7 @@ def load_config(name: str) -> ModelConfig:
   kind, place, _ = locate(name)
   loaders: dict[str, Callable[..., ModelConfig]] = {
       'preset': configs.get, 'run': checkpoint.load_config,
-      'transformers': huggingface.load_config}
+      'transformers': huggingface.load_config, 'hub': hub.load_config}
   return loaders[kind](place)
 
 
@@ -84,8 +87,8 @@ def locate(name: str) -> tuple[str, str, Any]:
   """What the name of a network means; raises InputError if it names none.
 
   Returns:
-    ('preset', its name, seed), ('run', directory, step | None) or
-    ('transformers', directory, None).
+    ('preset', its name, seed), ('run', directory, step | None),
+    ('transformers', directory, None) or ('hub', its name there, None).
   """
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
@@ -97,13 +100,24 @@ def locate(name: str) -> tuple[str, str, Any]:
     return 'transformers', str(directory), None
   if directory.is_file():
     raise InputError(f'{name} is a file; give {FORMS}')
+  if hub.is_name(name):
+    return 'hub', name, None
   if not directory.is_dir():
-    meant = difflib.get_close_matches(preset, configs.PRESETS, n=1)
-    hint = f' (did you mean {meant[0]}:{seed}?)' if meant else ''
-    raise InputError(f'{name}: no such network{hint}; give {FORMS}; presets are '
+    raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return 'run', str(directory), step
+
+
+def _hint(name):
+  """What somebody may have meant by a name that is none."""
+  preset, _, seed = name.rpartition(':')
+  if meant := difflib.get_close_matches(preset, configs.PRESETS, n=1):
+    return f' (did you mean {meant[0]}:{seed}?)'
+  folder, _, revision = name.rpartition('@')
+  if folder and Path(folder).expanduser().is_dir():
+    return f' ({folder} is a folder here, and {revision!r} no step of it)'
+  return ''
 
 
 def _split(name):
@@ -137,7 +151,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  return _kept(name, _spread(name), probe, cache, on_batch, fingerprints.fingerprint,
+  name, about = _pinned(name)
+  return _kept(about, _spread(name), probe, cache, on_batch, fingerprints.fingerprint,
                fingerprints.load)
 
 
@@ -156,7 +171,8 @@ def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
   """
   if name.endswith('.npz'):
     return dossiers.load(name)
-  return _kept(name, _spread(name), probe, cache, on_batch, dossiers.take, dossiers.load)
+  name, about = _pinned(name)
+  return _kept(about, _spread(name), probe, cache, on_batch, dossiers.take, dossiers.load)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
@@ -187,15 +203,16 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   names = base, suspect
   if any(name.endswith('.npz') for name in names):
     return verdict.compare(*(dossier(name, probe, cache, on_batch=on_batch) for name in names))
-  known = [load_config(name) for name in names]
+  pinned, abouts = zip(*map(_pinned, names), strict=True)
+  known = [load_config(name) for name in pinned]
   if known[0].width != known[1].width:
-    return {'base': {'name': base}, 'suspect': {'name': suspect},
+    return {'base': abouts[0], 'suspect': abouts[1],
             **verdict.not_comparable(known[0].width, known[1].width)}
   if probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  networks = [_spread(name) for name in names]
-  taken = [_kept(name, network, probe, cache, on_batch, dossiers.take, dossiers.load)
-           for name, network in zip(names, networks, strict=True)]
+  networks = [_spread(name) for name in pinned]
+  taken = [_kept(about, network, probe, cache, on_batch, dossiers.take, dossiers.load)
+           for about, network in zip(abouts, networks, strict=True)]
   heard, fit = witnesses.hear_aligned(networks[0], networks[1], vector_probe(known[0], probe))
   report = verdict.compare(*taken, aligned=heard, embedding_fit=fit)
   if report['verdict'] == 'related':
@@ -232,15 +249,23 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   return None
 
 
+def _pinned(name):
+  """A name that stays the same network, and `about` of it: a branch of the Hub may go on."""
+  if locate(name)[0] != 'hub':
+    return name, {'name': name}
+  exact = hub.pinned(name)
+  return exact, {'name': name, 'revision': exact.rpartition('@')[2]}
+
+
 def _spread(name):
   """A network over all devices."""
   return load(name, make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None)
 
 
-def _kept(name, network, probe, cache, on_batch, take, read):
+def _kept(about, network, probe, cache, on_batch, take, read):
   """What `take` makes of a network, from the cache if it is there."""
   config, params = network
-  about = {'name': name, 'digest': digest(params)}
+  about = about | {'digest': digest(params)}
   compute = functools.partial(take, config, params, probe, about=about, on_batch=on_batch)
   if cache is None:
     return compute()
