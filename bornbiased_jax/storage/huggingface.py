@@ -279,11 +279,13 @@ def _check(path, tensors, groups, family):
       if name not in tensors:
         raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
       tensor = tensors[name].handle.get_slice(tensors[name].stored_name)
-      for given, wanted in ((tensor.get_shape(), [list(group.shape)]),
-                            (tensor.get_dtype(), _DTYPES)):
+      shape, dtype = tensor.get_shape(), tensor.get_dtype()
+      # A shape may have any number of ones.
+      for given, said, wanted in ((shape, show(shape), [list(group.shape)]),
+                                  (dtype, dtype, _DTYPES)):
         if given not in wanted:
           wanted = ' or '.join(map(str, wanted))
-          raise InputError(f'{tensors[name].file}: tensor {name} is {given}; config.json needs '
+          raise InputError(f'{tensors[name].file}: tensor {name} is {said}; config.json needs '
                            f'{wanted}')
       known.add(name)
   for name in sorted(tensors.keys() - known):
