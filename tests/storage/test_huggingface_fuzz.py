@@ -10,12 +10,13 @@ import struct
 import tracemalloc
 
 import jax
+import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface_families import FAMILIES
-from directories import edit_config
+from directories import edit_config, logits
 
 CONFIG, WEIGHTS, INDEX = 'config.json', huggingface.WHOLE, huggingface.INDEX
 # Kilobytes by which all loads of a test may raise the largest memory of the process. The programs
@@ -198,6 +199,16 @@ def test_damaged_weights(golden, copy):
 def test_damaged_indices(copy):
   made = outcomes(copy, 'llama_tied_sharded', INDEX, damaged_index, 50, 'index')
   assert 0 < sum(made) < 50
+
+
+def test_a_whole_number_as_epsilon(copy):
+  """What was found with other seeds: as an int this was too large for a program of JAX."""
+  path = copy('qwen3_tied')
+  edit_config(path, rms_norm_eps=2**63)
+  config, params = huggingface.load(path)
+  assert config.norm_epsilon == 2.0**63 and type(config.norm_epsilon) is float
+  # It divides what the head reads by 3e9.
+  assert 0 < np.abs(logits(config, params, np.array([[1, 2, 3]]))).max() < 1e-7
 
 
 def test_sizes_that_no_file_backs_take_no_memory(copy):
