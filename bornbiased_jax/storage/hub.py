@@ -66,7 +66,7 @@ def load(name: str, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig,
   """
   folder = _config(name)
   huggingface.load_config(folder)
-  _fetch_weights(f'{_split(name)[0]}@{folder.name}')
+  _fetch_weights(f'{_split(name)[0]}@{folder.name}', folder)
   return huggingface.load(folder, mesh)
 
 
@@ -95,14 +95,16 @@ def _config(name):
                    'of transformers')
 
 
-def _fetch_weights(name):
-  whole, index = huggingface.WHOLE, huggingface.INDEX
-  first = _find(name, whole, index)
+def _fetch_weights(name, folder):
+  # What is at hand comes first, so that nothing is asked of the Hub if all is.
+  is_absent = lambda file: not (folder / file).exists()
+  first = _find(name, *sorted((huggingface.WHOLE, huggingface.INDEX), key=is_absent))
   if first is None:
     raise InputError(_without_safetensors(name))
-  for shard in huggingface.shard_names(first) if first.name == index else ():
+  for shard in huggingface.shard_names(first) if first.name == huggingface.INDEX else ():
     if not _find(name, shard):
-      raise InputError(f'{name} on the Hugging Face Hub has no {shard}; its {index} asks for it')
+      raise InputError(f'{name} on the Hugging Face Hub has no {shard}; its {first.name} asks for '
+                       'it')
 
 
 def _split(name):

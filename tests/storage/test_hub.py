@@ -150,8 +150,12 @@ def test_a_cache_is_enough_offline(tmp_path):
 
 def test_a_commit_at_hand_needs_no_network(tmp_path, monkeypatch):
   """A name with its commit is that network for good, and the report says which it was."""
+  monkeypatch.setattr('huggingface_hub.file_download.get_hf_file_metadata', None)
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
   small_hub.lay(tmp_path, 'org/whole', GOLDENS / 'pythia')
+  small_hub.lay(tmp_path, 'org/sharded', GOLDENS / 'llama_tied_sharded')
+  loaded = networks.load(f'org/sharded@{COMMIT}')[1]
+  assert digest(loaded) == golden_digest('llama_tied_sharded')
   name = f'org/whole@{COMMIT}'
   assert hub.pinned(name) == name
   probe = networks.Probe('tokens', 20, 4)
