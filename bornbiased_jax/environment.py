@@ -15,6 +15,8 @@ PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
 # What lets JAX use an accelerator, and the extras of this package that install it.
 _PLUGINS = {'gpu': (('jax-cuda12-plugin', 'jax-cuda13-plugin'), 'cuda12'),
             'tpu': (('libtpu',), 'tpu')}
+# What a container may use.
+_CGROUP_LIMIT = '/sys/fs/cgroup/memory.max'
 _TPU_VARIABLES = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_ID', 'TPU_NAME', 'COLAB_TPU_ADDR')
 
 
@@ -43,7 +45,7 @@ def free_memory() -> float:
     memory = [device.memory_stats() for device in devices]
     return sum(each['bytes_limit'] - each['bytes_in_use'] for each in memory)
   return min(_read_bytes('/proc/meminfo', 'MemAvailable:', 1024),
-             _read_bytes('/sys/fs/cgroup/memory.max', '', 1))
+             _read_bytes(_CGROUP_LIMIT, '', 1))
 
 
 def _read_bytes(file, before, unit):

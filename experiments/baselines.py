@@ -31,7 +31,7 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.lineage import damage, methods
 from bornbiased_jax.lineage.methods import METHODS, Subject
-from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 

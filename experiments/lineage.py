@@ -75,7 +75,7 @@ def main(settings, output_dir):
   names = list(taken)
   write_json(output_dir / 'results.json', {
       'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
-      'networks': names, 'rows': rows})
+      'networks': names, 'about': [each.about for each in taken.values()], 'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
   drawn = figures.write(draw(names, z_MM), output_dir)

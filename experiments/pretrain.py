@@ -13,8 +13,8 @@ experiments.tokenize_text made. Without --valid the last twentieth of the data i
 evaluation.
 
 A new folder begins from --resume (with its optimizer) if given, else from --init_from (parameters
-alone, of a run or a transformers directory), else from the seeds. If a run was stopped, the same
-command continues it from the latest checkpoint.
+alone, of a run, a transformers directory, or ORG/MODEL[@REVISION] of the Hugging Face Hub), else
+from the seeds. If a run was stopped, the same command continues it from the latest checkpoint.
 
 For several hosts, give the same command with --distributed and a shared --output_dir on each of
 them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N

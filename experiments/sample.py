@@ -5,7 +5,8 @@
     python -m experiments.sample tiny_gpt2:42 --tokenizer=none --prompt='5 7 11'
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
-another one), a transformers directory (safetensors), or PRESET:SEED for a random network.
+another one), a transformers directory (safetensors), ORG/MODEL[@REVISION] of the Hugging Face Hub,
+or PRESET:SEED for a random network.
 
 The tokenizer of a run on bytes is known, and so is that of a directory that this package saved with
 one, or that has SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is
@@ -23,8 +24,8 @@ from bornbiased_jax import lineage, models
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, tokenizers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.networks import load_config, locate
-from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.lineage.names import load_config, locate
+from bornbiased_jax.storage import checkpoint, hub
 
 from .shared import command_line
 from .shared.command_line import Setting, flagged
@@ -54,7 +55,8 @@ SETTINGS = {
 
 def main(*words):
   if len(words) != 1:
-    raise InputError('give one network: RUN, RUN@STEP, a transformers directory, or PRESET:SEED')
+    raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
+                     'ORG/MODEL[@REVISION] of the Hugging Face Hub, or PRESET:SEED')
   given = {name: flagged(name, setting.parse, flags.FLAGS[name].value)
            for name, setting in SETTINGS.items() if flags.FLAGS[name].value is not None}
   print(continued(words[0], **given))
@@ -82,6 +84,8 @@ def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   kind, place, _ = locate(name)
   trained = trained_with(place) if kind == 'run' else 'unknown'
   known = place if kind == 'transformers' else 'bytes' if trained == 'bytes' else None
+  if kind == 'hub' and not given:
+    known = str(hub.tokenizer(place))
   if not (given or known):
     raise InputError(f"of {name} is {trained}; give its files, or 'none' for "
                      'token ids')

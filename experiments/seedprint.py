@@ -4,8 +4,9 @@
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
-another one), a transformers directory (safetensors), PRESET:SEED for a random network, or an .npz
-file that this program has saved.
+another one), a transformers directory (safetensors), ORG/MODEL or ORG/MODEL@REVISION of the Hugging
+Face Hub if no folder has this name, PRESET:SEED for a random network, or an .npz file that this
+program has saved.
 
 The first network is the base, the second the suspect. Several tests are made, which are called
 witnesses. Those that can accuse compare the order of MLP units and of the value channels of a head.
@@ -37,7 +38,7 @@ from bornbiased_jax import lineage, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage.networks import FORMS
+from bornbiased_jax.lineage.names import FORMS
 
 from .shared import command_line, figures, networks, verdict_page
 from .shared.command_line import Setting, flagged
@@ -114,10 +115,17 @@ def folder_name(report) -> str:
 
 def show(report) -> None:
   print(f'{report["verdict"].upper()}: {report["settings"]["base"]} and '
-        f'{report["settings"]["suspect"]}', *report['reasons'], *report.get('doubts', []),
-        sep='\n  ')
+        f'{report["settings"]["suspect"]}', *revisions(report), *report['reasons'],
+        *report.get('doubts', []), sep='\n  ')
   if rows := report.get('witnesses'):
     print(table([display(row) for row in rows]))
+
+
+def revisions(report) -> list[str]:
+  """What was read of the Hugging Face Hub; a stranger's file may claim any revision."""
+  read = {side: str(report[side].get('revision')) for side in ('base', 'suspect')}
+  return [f'The {side} was read at commit {commit}.' for side, commit in read.items()
+          if re.fullmatch('[0-9a-f]{40}', commit)]
 
 
 def display(row) -> dict[str, str]:

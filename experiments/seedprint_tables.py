@@ -33,7 +33,7 @@ from tqdm import tqdm
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict, witnesses
-from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.lineage.permutations import permutation_test
 from bornbiased_jax.storage import checkpoint
 

@@ -42,7 +42,7 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, hold_out, tokenizers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, runs, sink_report, training_settings

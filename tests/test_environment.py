@@ -1,6 +1,7 @@
 """The environment that results record is the one at hand."""
 
 import json
+import os
 import platform
 import re
 
@@ -70,3 +71,14 @@ def test_nothing_is_said_of_a_cpu_or_of_a_platform_that_was_chosen(machine, monk
   monkeypatch.setattr(environment.jax, 'default_backend', lambda: 'cpu')
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   assert environment.unused_accelerator() is None
+
+
+def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
+  free = environment.free_memory()
+  physical = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  assert 0 < free <= physical
+  limit = tmp_path / 'memory.max'
+  monkeypatch.setattr(environment, '_CGROUP_LIMIT', limit)
+  for content, wanted in (('max\n', free), ('12345\n', 12345)):
+    limit.write_text(content)
+    assert environment.free_memory() == pytest.approx(wanted, rel=0.2)

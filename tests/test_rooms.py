@@ -21,7 +21,7 @@ BELOW = {
     'analysis': SHARED | {'configs', 'models'},
     'storage': SHARED | {'configs', 'models', 'data', 'environment'},
     'training': SHARED | {'configs', 'models', 'data', 'storage'},
-    'lineage': SHARED | {'configs', 'models', 'analysis', 'storage'},
+    'lineage': SHARED | {'configs', 'models', 'analysis', 'storage', 'environment'},
 }
 
 

@@ -14,7 +14,9 @@ their answers agree dimension by dimension. The answers are their fingerprints.
 - `.witnesses`: all tests of a pair, and what each of them misses
 - `.doubts`: what else could make witnesses agree
 - `.verdict`: what may be said about two networks, as sentences and as JSON
-- `.networks`: networks by name, and verdicts on them
+- `.names`: what the names of networks mean
+- `.streaming`: fingerprints and dossiers of networks that do not fit into memory
+- `.networks`: fingerprints, dossiers and verdicts of networks by name
 - `.kendall`: Kendall's tau-b of columns, one by one or all with all
 - `.kendall_signs`: its counts over all columns with all
 - `.published`: SeedPrint as published, for comparison
@@ -36,7 +38,8 @@ from bornbiased_jax.lineage.features import unit_order, value_order
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.kendall import kendall_matrix, kendall_tau
 from bornbiased_jax.lineage.methods import METHODS, Method, Score, Subject, judge, rank_p_value
-from bornbiased_jax.lineage.networks import compare_networks, dossier, fingerprint, load
+from bornbiased_jax.lineage.names import load
+from bornbiased_jax.lineage.networks import compare_networks, dossier, fingerprint
 from bornbiased_jax.lineage.permutations import CalibratedResult
 from bornbiased_jax.lineage.published import PublishedResult, default_k, published_test
 from bornbiased_jax.lineage.seedprint import calibrated_test, norm_trace

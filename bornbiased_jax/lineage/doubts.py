@@ -82,6 +82,26 @@ def positions_are_shared(shared: list[dict]) -> bool:
   return any(each['tensor'] == 'position_embedding' for each in shared)
 
 
+def differences(base: Dossier, suspect: Dossier) -> list[str]:
+  """In what two networks of one width differ, and what that does to the tests."""
+  found, depths = [], [_depth(each) for each in (base, suspect)]
+  sizes = [each.answers.metadata['model'].get('vocab_size') for each in (base, suspect)]
+  num_ids = base.answers.metadata['probe'].get('num_ids')
+  if None not in (*sizes, num_ids) and sizes[0] != sizes[1]:
+    found.append(f'Their vocabularies have {sizes[0]} and {sizes[1]} ids, and both read random ids '
+                 f'below {num_ids}.')
+  if None not in depths and depths[0] != depths[1]:
+    found.append(f'They have {depths[0]} and {depths[1]} layers, so that hidden features of every '
+                 'layer are compared with those of every layer of the other. Descent is less clear '
+                 'in them than between networks of one depth.')
+  return found
+
+
+def _depth(dossier):
+  """The number of layers, None if it is not known."""
+  return max(map(len, dossier.sketch.values()), default=None) if dossier.sketch else None
+
+
 def sentences(base: Dossier, suspect: Dossier, shared: list[dict],
               meaning: dict[str, str]) -> list[str]:
   """All doubts about a pair, for readers.
@@ -110,4 +130,4 @@ def sentences(base: Dossier, suspect: Dossier, shared: list[dict],
       found.append(f'{count} of the channels of the {name} {"has" if count == 1 else "have"} more '
                    f'than {OUTLIER_SHARE:.0%} of the variance of its answers. The p-values are '
                    'those of permutations, which take such channels into account.')
-  return found
+  return found + differences(base, suspect)

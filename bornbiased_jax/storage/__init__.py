@@ -1,15 +1,16 @@
-"""The two doors through which networks enter and leave.
+"""The doors through which networks enter and leave.
 
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: what names a network, and what notices damage
 - `.huggingface`: directories of `transformers`, from safetensors alone
 - `.huggingface_families`: how each of its families names our fields and modules
+- `.hub`: models of the Hugging Face Hub, fetched into such directories
 """
 
-from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage import hub, huggingface
 from bornbiased_jax.storage.checkpoint import Writer, load_config, load_params, steps
 from bornbiased_jax.storage.digests import digest, leaf_digests
 
 __all__ = (
-    'huggingface', 'Writer', 'load_config', 'load_params', 'steps', 'digest', 'leaf_digests',
+    'hub', 'huggingface', 'Writer', 'load_config', 'load_params', 'steps', 'digest', 'leaf_digests',
 )

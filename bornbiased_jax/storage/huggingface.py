@@ -25,6 +25,7 @@ from bornbiased_jax.storage.huggingface_entries import read_json, show
 from bornbiased_jax.storage.huggingface_families import choose_family, read_config, to_stored
 from bornbiased_jax.storage.layers import ROWS, Layers
 
+WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
 # Tensors that older versions stored although they are no weights.
@@ -238,21 +239,35 @@ def _groups(config, family, shapes):
 
 def _files(path):
   """The safetensors files of a checkpoint."""
-  whole, index = path / 'model.safetensors', path / 'model.safetensors.index.json'
-  if os.path.isfile(whole):
-    return [whole]
-  if os.path.isfile(index):
-    return _shards(index)
+  if os.path.isfile(path / WHOLE):
+    return [path / WHOLE]
+  if os.path.isfile(path / INDEX):
+    return _shards(path / INDEX)
   for pickled in [file for ending in ('bin', 'pt', 'pth')
                   for file in sorted(path.glob(f'*.{ending}'))]:
-    raise InputError(
-        f'{path}: {show(pickled.name)} is a pickle, which could run code; convert it with '
-        'python -c "from transformers import AutoModelForCausalLM as M; '
-        f"M.from_pretrained('{path}').save_pretrained('{path}', safe_serialization=True)\"")
-  raise InputError(f'{path} has neither {whole.name} nor {index.name}')
+    raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
+  raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
 
 
-def _shards(index):
+def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
+  """Why a pickle is not read, and how to convert it.
+
+  Args:
+    file: its name.
+    source: what `from_pretrained` takes, as Python has it in brackets.
+    target: the directory to make.
+  """
+  return (f'{file} is a pickle, which could run code; convert it with '
+          'python -c "from transformers import AutoModelForCausalLM as M; '
+          f"M.from_pretrained({source}).save_pretrained('{target}', safe_serialization=True)\"")
+
+
+def shard_names(index: Path) -> list[str]:
+  """The files that model.safetensors.index.json asks for, all of them beside it.
+
+  Raises:
+    InputError: it is damaged, or a name could lead out of its directory.
+  """
   weight_map = read_json(index).get('weight_map')
   if not (isinstance(weight_map, dict) and weight_map):
     raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
@@ -262,9 +277,15 @@ def _shards(index):
     if not (isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name)):
       raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
                        'beside it')
-    if not os.path.isfile(index.parent / name):
-      raise InputError(f'{index.parent / name} is missing; {index.name} asks for it')
-  return [index.parent / name for name in sorted(set(weight_map.values()))]
+  return sorted(set(weight_map.values()))
+
+
+def _shards(index):
+  files = [index.parent / name for name in shard_names(index)]
+  for file in files:
+    if not os.path.isfile(file):
+      raise InputError(f'{file} is missing; {index.name} asks for it')
+  return files
 
 
 @contextlib.contextmanager
@@ -299,10 +320,12 @@ def _check(path, tensors, groups, family):
       if name not in tensors:
         raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
       tensor = tensors[name]
-      for given, wanted in ((tensor.shape, [list(group.shape)]), (tensor.dtype, _DTYPES)):
+      # A shape may have any number of ones.
+      for given, said, wanted in ((tensor.shape, show(tensor.shape), [list(group.shape)]),
+                                  (tensor.dtype, tensor.dtype, _DTYPES)):
         if given not in wanted:
           wanted = ' or '.join(map(str, wanted))
-          raise InputError(f'{tensor.file}: tensor {name} is {given}; config.json needs {wanted}')
+          raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs {wanted}')
       known.add(name)
   for name in sorted(tensors.keys() - known):
     if not _BUFFERS.fullmatch(name):

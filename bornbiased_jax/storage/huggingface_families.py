@@ -168,6 +168,8 @@ def _from_stored(stored, family):
   stored = _ONLY | family.defaults | stored
   values = {ours: entry(stored, name, *_KINDS[ours]) for ours, name in family.fields.items()}
   values['activation'] = _ACTIVATIONS[values['activation']]
+  # JSON may have it as a whole number, which need not fit in an int of JAX.
+  values['norm_epsilon'] = float(values['norm_epsilon'])
   values['mlp_width'] = values['mlp_width'] or 4 * values['width']
   # For sequences no longer than the window, attention within it is full attention.
   values['length'] = min(values['length'], values.pop('window', None) or values['length'])

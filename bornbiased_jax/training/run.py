@@ -35,8 +35,9 @@ class Run:
     evaluate_every: steps between evaluations.
     validation_sequences: largest number of sequences in an evaluation.
     resume: a run, or a folder of runs, to go on from with its optimizer state.
-    init_from: a run, a folder of runs, or a `transformers` directory from
-      which to take the parameters alone.
+    init_from: a run, a folder of runs, a `transformers` directory, or a model
+      of the Hugging Face Hub (`storage.hub`) from which to take the parameters
+      alone.
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is

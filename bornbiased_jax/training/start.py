@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage import checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
@@ -178,11 +178,20 @@ def _init_from(run, seed, directory):
     metadata, items = checkpoint.restore(directory, wanted)
     params, parent = items['params'], _parent(run.init_from, metadata)
   else:
-    _refuse_other_model(run, directory, huggingface.load_config(directory))
-    _, params = huggingface.load(directory, run.mesh)
-    parent = {'directory': str(run.init_from), 'digest': digest(params)}
+    params, parent = _from_transformers(run, str(directory))
+    parent |= {'directory': str(run.init_from), 'digest': digest(params)}
   begin_with = jax.jit(functools.partial(start_from, run.recipe), out_shardings=_shardings(run))
   return begin_with(params), parent
+
+
+def _from_transformers(run, name):
+  """The parameters of a directory or of a model of the Hub, and which revision of it they are."""
+  if not hub.is_name(name):
+    _refuse_other_model(run, name, huggingface.load_config(name))
+    return huggingface.load(name, run.mesh)[1], {}
+  exact = hub.pinned(name)
+  _refuse_other_model(run, name, hub.load_config(exact))
+  return hub.load(exact, run.mesh)[1], {'revision': exact.rpartition('@')[2]}
 
 
 def _refuse_other_network(run, seed, directory, metadata):

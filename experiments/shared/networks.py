@@ -14,7 +14,8 @@ from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
 from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
-from bornbiased_jax.lineage.networks import STREAM, load_config, streamed
+from bornbiased_jax.lineage.names import load_config
+from bornbiased_jax.lineage.networks import STREAM, streamed
 from bornbiased_jax.storage import checkpoint
 
 from . import command_line

@@ -11,8 +11,9 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.networks import load_config
+from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.models import sharding
+from bornbiased_jax.storage import hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import figures, provenance, training_settings
@@ -120,12 +121,13 @@ def parent(settings: SimpleNamespace) -> str | None:
 
 
 def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
-  """The model of a run, of a folder of runs (of its first), or of a transformers directory."""
+  """The model of a run, of a folder of runs (of its first), or one that `load_config` knows."""
   for name in ('vocab_size', 'max_length', 'tied_head', 'init_scheme'):
     if getattr(settings, name) is not None:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
-  if not Path(source).expanduser().is_dir():
+  on_hub = flag == 'init_from' and hub.is_name(source)
+  if not (on_hub or Path(source).expanduser().is_dir()):
     raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
                      'nor a transformers model')
   found = start.runs_in(source)

@@ -31,8 +31,9 @@ SETTINGS = command_line.SETTINGS | {
     'tokenizer': Setting(str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's "
                               'encoder.json and vocab.bpe'),
     'init_from': Setting(optional(str),
-                         'run, folder of runs, or transformers directory whose parameters to begin '
-                         'with; instead of --config'),
+                         'run, folder of runs, transformers directory, or ORG/MODEL[@REVISION] of '
+                         'the Hugging Face Hub whose parameters to begin with; instead of '
+                         '--config'),
     'resume': Setting(optional(str),
                       'run, or folder of runs, to go on from, optimizer included; instead of '
                       '--config'),

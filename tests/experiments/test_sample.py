@@ -17,6 +17,7 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from directories import quiet_transformers
 from experiments.sample import continued
+import small_hub
 from small_networks import LLAMA
 from small_tokenizers import train_sentencepiece, write_gpt2
 import tiny_runs
@@ -81,6 +82,18 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
                              num_ids=tokenizer.vocab_size))
   written = continued(str(tmp_path / 'model'), 'over the', 20)
   assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
+
+
+def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
+  """Offline, with no more than what its cache has."""
+  pytest.importorskip('huggingface_hub')
+  config = dataclasses.replace(LLAMA, vocab_size=257)
+  path = tmp_path / 'model'
+  huggingface.save(path, config, init_params(config, 1), tokenizers.load('bytes'))
+  small_hub.lay(tmp_path / 'cache', 'org/model', path)
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'cache'))
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+  assert continued('org/model', 'over the', 20) == continued(str(path), 'over the', 20)
 
 
 def test_live_text_is_that_of_transformers(tmp_path):

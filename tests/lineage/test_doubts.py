@@ -37,6 +37,21 @@ def test_shared_positions_and_embeddings_are_named():
   assert 'one public embedding' in said(dossier(POSITIONS, a), partly)
 
 
+def test_other_vocabularies_and_depths_are_named():
+  """Each has a sentence of its own, which says what is compared instead."""
+  config = dataclasses.replace(ALIGNED, vocab_size=250, num_layers=3)
+  a, b = (dossiers.take(each, init_params(each, 1), dataclasses.replace(PROBE, num_ids=200))
+          for each in (ALIGNED, config))
+  vocabularies, depths = doubts.differences(a, b)
+  assert vocabularies == ('Their vocabularies have 300 and 250 ids, and both read random ids below '
+                          '200.')
+  assert depths.startswith('They have 2 and 3 layers, so that hidden features of every layer are')
+  assert f'{vocabularies} {depths}' in said(a, b)
+  assert doubts.differences(a, dataclasses.replace(b, sketch=None)) == [vocabularies]
+  assert doubts.differences(dataclasses.replace(a, tokens=b.tokens), b) == [depths]
+  assert doubts.differences(a, a) == []
+
+
 def test_sorted_channels_are_noticed_if_both_have_them():
   def ordered(seed):
     params = init_params(ALIGNED_GPT2, seed)

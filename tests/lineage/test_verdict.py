@@ -70,6 +70,13 @@ def test_the_p_value_is_that_of_all_witnesses_that_can_accuse():
   assert all(row['p_value'] >= 10**row['normal_log10_p'] for row in report['witnesses'])
 
 
+def test_what_depends_on_tokenizers_is_said_where_nothing_was_found():
+  report = verdict.compare(BASE, dossier(noise(3), noise(4), sketch(2)))
+  assert report['reasons'][-1] == verdict.TOKENIZERS
+  report = verdict.compare(BASE, dossier(noise(3), noise(4), sketch(1)))
+  assert verdict.TOKENIZERS not in report['reasons']
+
+
 def test_few_sequences_are_not_enough_to_call_networks_unrelated():
   few = [dossier(noise(seed, 500), noise(seed + 5, 500), sketch(seed)) for seed in (1, 2)]
   report = verdict.compare(*few)

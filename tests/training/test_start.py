@@ -10,10 +10,12 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digests import checksum
+from bornbiased_jax.storage.digests import checksum, digest
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
+import small_hub
 import tiny_runs
 from tiny_runs import final
 
@@ -62,6 +64,18 @@ def test_onwards_from_a_transformers_directory(whole, tmp_path):
   other = dataclasses.replace(tiny_runs.CONFIG, mlp_width=32)
   with pytest.raises(InputError, match='mlp_width=64, not 32'):
     begin(tiny_runs.run(tmp_path / 'new', config=other, init_from=tmp_path / 'exported'))
+
+
+def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
+  pytest.importorskip('huggingface_hub')
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
+  params = init_params(tiny_runs.CONFIG, 1)
+  huggingface.save(tmp_path / 'exported', tiny_runs.CONFIG, params)
+  small_hub.lay(tmp_path, 'org/model', tmp_path / 'exported')
+  name = f'org/model@{small_hub.COMMIT}'
+  state, (parent,) = begin(tiny_runs.run(tmp_path / 'new', init_from=name))
+  jax.tree.map(np.testing.assert_array_equal, state.params, params)
+  assert parent == {'directory': name, 'revision': small_hub.COMMIT, 'digest': digest(params)}
 
 
 @pytest.mark.parametrize('change, message', [

@@ -1,0 +1,45 @@
+"""Every name of a network gives the same network, and names of none are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import names
+from bornbiased_jax.models import sharding
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.digests import digest
+
+CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+
+
+def test_every_source_gives_the_same_network(tmp_path):
+  params = init_params(CONFIG, 5)
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(config=CONFIG))
+  writer.close()
+  llama = configs.get('tiny_llama2', vocab_size=50)
+  huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
+  for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
+    config, loaded = names.load(name)
+    assert config == CONFIG and digest(loaded) == digest(params)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  config, loaded = names.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  shard = loaded['head'].addressable_shards[0].data
+  assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
+  assert digest(loaded) == digest(init_params(config, 1))
+  preset = names.load('tiny_llama2:3')
+  jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
+
+
+@pytest.mark.parametrize('name, message', [
+    ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
+    (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
+    ('tests', 'no checkpoint'),
+])
+def test_names_that_are_no_network(name, message):
+  with pytest.raises(InputError, match=message):
+    names.load(name)
