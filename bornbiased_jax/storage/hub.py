@@ -130,7 +130,7 @@ def _find(name, *files) -> Path | None:
     except errors.LocalEntryNotFoundError as error:
       missed = error
     except errors.EntryNotFoundError:
-      missed = None
+      continue
     # What else comes through depends on the versions of this library and of those below it.
     except Exception as error:
       raise InputError(_explained(name, file, error, errors)) from None

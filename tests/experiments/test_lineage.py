@@ -51,6 +51,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
       **{(name, 'tes'): 'not comparable' for name in small},
       # Another family with another vocabulary, but drawn from the same seed by the same code.
       ('tes', '2:1'): 'related'}
+  assert [each['name'] for each in content['about']] == content['networks']
   assert 'left out:' in capsys.readouterr().err
   table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
   assert table.shape == (6, 6)
