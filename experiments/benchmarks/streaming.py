@@ -6,6 +6,7 @@ is removed afterwards.
 
 from collections.abc import Iterator
 import json
+import os
 from pathlib import Path
 import signal
 import subprocess
@@ -77,6 +78,7 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
   layers = huggingface.open_layers(folder / 'model')
   return {'benchmark': 'fingerprint layer by layer', 'parameters': layers.num_bytes // 4,
           'bytes_on_disk': sum(file.stat().st_size for file in (folder / 'model').iterdir()),
+          'num_layers': config.num_layers, 'cores': len(os.sched_getaffinity(0)),
           **probe, 'flops': num_flops, **found, 'flops_per_second': rate,
           'share_of_matmul_rate': rate / found['matmul_flops']}
 
