@@ -168,9 +168,18 @@ def _options(D, k, side, subset, softmax):
   return k, side, subset, softmax
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
 def _taus(hidden_a, hidden_b, k, side, subset, softmax):
   """tau of A's identity dimensions, their indices, and whether they are in S, each [k]."""
+  a_NK, b_NK, own_K, valid_K = _answers(hidden_a, hidden_b, k, side, subset, softmax)
+  return kendall_tau(a_NK, b_NK), own_K, valid_K
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def _answers(hidden_a, hidden_b, k, side, subset, softmax):
+  """What the tau of A's identity dimensions compares, [n, k] each, and the other two of `_taus`.
+
+  Dimensions that are not in S or have a NaN are 0, so that their tau is NaN.
+  """
   def identity(hidden_ND):
     mean_D = jnp.mean(hidden_ND, axis=0)
     return jax.lax.top_k(-mean_D if side == 'low' else mean_D, k)[1]
@@ -184,7 +193,9 @@ def _taus(hidden_a, hidden_b, k, side, subset, softmax):
       return hidden_NK
     return jax.nn.softmax(jnp.where(valid_K, hidden_NK / TEMPERATURE, -jnp.inf), axis=1)
 
-  return kendall_tau(answers(hidden_a), answers(hidden_b)), own_K, valid_K
+  pair = answers(hidden_a), answers(hidden_b)
+  comparable_K = valid_K & ~(jnp.isnan(pair[0]) | jnp.isnan(pair[1])).any(axis=0)
+  return *(jnp.where(comparable_K, x_NK, 0) for x_NK in pair), own_K, valid_K
 
 
 def _valid(result):
