@@ -62,9 +62,9 @@ class Sorted(NamedTuple):
     return not self.is_new_N.all()
 
   @property
-  def start_N(self) -> np.ndarray:
-    """For each number, where the run of numbers equal to it starts."""
-    return np.maximum.accumulate(np.where(self.is_new_N, np.arange(len(self.is_new_N)), 0))
+  def dense_rank_N(self) -> np.ndarray:
+    """For each number, how many different numbers are lower."""
+    return np.cumsum(self.is_new_N) - 1
 
 
 def keys(x_ND: jax.Array | np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ def test_equal_words_are_sorted_by_their_places():
   key_N, place_N = random.integers(5, size=300, dtype=np.uint32), random.permutation(300)
   column = ranks.sort(key_N, place_N.astype(np.uint64))
   np.testing.assert_array_equal(column.place_N, place_N[np.lexsort((place_N, key_N))])
-  np.testing.assert_array_equal(column.start_N, stats.rankdata(np.sort(key_N), 'min') - 1)
+  np.testing.assert_array_equal(column.dense_rank_N, stats.rankdata(np.sort(key_N), 'dense') - 1)
   assert column.is_new_N.sum() == 5 and column.has_ties
 
 
