@@ -72,8 +72,9 @@ def _num_tied(is_new_N):
   """Number of pairs of equal numbers, from where the runs of equal numbers start."""
   if is_new_N.all():
     return 0
-  length = np.diff(np.flatnonzero(is_new_N), append=len(is_new_N))
-  return (length * (length - 1) // 2).sum()
+  first = np.flatnonzero(np.append(is_new_N, True))
+  length = first[1:] - first[:-1]
+  return (length @ length - len(is_new_N)) // 2
 
 
 def _discordant(pairs):

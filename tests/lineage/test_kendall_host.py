@@ -31,10 +31,9 @@ def test_large_cases(n, k):
 
 def test_a_million_rows_do_not_overflow():
   n = 10**6
-  up, (noise, _) = np.arange(n), np.random.default_rng(0).standard_normal((2, n))
-  pairs = [(up, up), (up, -up), (up // 2, -(up // 3)), (noise, up + n * noise)]
-  tau = assert_scipys(*(np.stack(x, axis=1).astype(np.float32) for x in zip(*pairs, strict=True)))
-  np.testing.assert_array_equal(tau[:2], [1, -1])
+  up = np.arange(n, dtype=np.float32)
+  tau = assert_scipys(np.stack([up, up // 2], axis=1), np.stack([-up, -(up // 3)], axis=1))
+  assert tau[0] == -1
 
 
 def test_pairs_of_columns():
