@@ -132,7 +132,7 @@ def _columns(x_ND):
 
 
 def _column(x_N):
-  key_N = _key(x_N)
+  key_N = ranks.key(x_N)
   order_N = _sorted_by(key_N, _iota(x_N))
   start_N = _run_starts(key_N[order_N])
   rank_N = jnp.zeros_like(start_N).at[order_N].set(start_N, unique_indices=True)
@@ -150,19 +150,6 @@ def _sorted_by(key_N, order_N):
   for shift in range(0, key_N.dtype.itemsize * 8, 16):
     order_N = order_N[_argsort(key_N[order_N] >> shift)]
   return order_N
-
-
-def _key(x):
-  """Unsigned integers in the order of x, equal where x is equal; -0 equals 0."""
-  if x.dtype.itemsize < 4:
-    x = x.astype(jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32)
-  if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
-    return x
-  num_bits = x.dtype.itemsize * 8
-  if jnp.issubdtype(x.dtype, jnp.floating):
-    x = lax.bitcast_convert_type(x, f'int{num_bits}')
-    x = jnp.where(x < 0, -(x & jnp.iinfo(x.dtype).max), x)
-  return lax.bitcast_convert_type(x ^ jnp.iinfo(x.dtype).min, f'uint{num_bits}')
 
 
 def _argsort(x_N):
@@ -214,7 +201,7 @@ def _tau(a_ND, b_NE, of_a_K, of_b_K):
 
 
 def _tau_of_column(a_N, b):
-  n, key_N = a_N.size, _key(a_N)
+  n, key_N = a_N.size, ranks.key(a_N)
   # If rows are sorted by a, and by b where a ties, the inversions of b are the discordant pairs.
   order_N = _sorted_by(key_N, b.order_N)
   start_N, rank_N = _run_starts(key_N[order_N]), b.rank_N[order_N]
@@ -255,7 +242,7 @@ def _num_inversions_in_rows(x_PB):
 @jax.jit
 def _matrix(a_ND, b_NE):
   """Tau-b [D, E]."""
-  score_DE = kendall_signs.scores(_key(a_ND), _key(b_NE))
+  score_DE = kendall_signs.scores(ranks.key(a_ND), ranks.key(b_NE))
   a, b = _columns(a_ND), _columns(b_NE)
   tau_DE = _tau_b(score_DE, len(a_ND), a.num_tied[:, None], b.num_tied[None])
   return jnp.where(a.has_nan[:, None] | b.has_nan[None], jnp.nan, tau_DE)

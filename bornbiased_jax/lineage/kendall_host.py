@@ -27,7 +27,7 @@ def taus(a_ND: np.ndarray, b_NE: np.ndarray, of_a_K: np.ndarray, of_b_K: np.ndar
     of_a_K: the column of a of each pair.
     of_b_K: the column of b of each pair.
   """
-  key_DN, key_EN = ranks.keys(a_ND), ranks.keys(b_NE)
+  key_DN, key_EN = ranks.host_keys(a_ND), ranks.host_keys(b_NE)
   tau_K, at_once = np.empty(len(of_a_K), np.float32), max(1, ROWS_AT_ONCE // len(a_ND))
   for first in range(0, len(tau_K), at_once):
     part = slice(first, first + at_once)

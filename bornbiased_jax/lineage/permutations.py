@@ -114,9 +114,10 @@ def _p_value(matrix_DD, bound, count, seed):
   shift is drawn at random too, by one shuffle of rows and columns together. Then the
   identity is like any other member of any group, and its rank is uniform.
 
-  Drawing stops after a part in which ENOUGH_REACHED others have reached the bound.
-  That keeps the level: a share of at most alpha is the share at one certain part, the
-  first at which alpha is too low to stop.
+  Drawing stops after a part in which more than ENOUGH_REACHED reached the bound, a
+  share of more than c = ENOUGH_REACHED / drawn, which falls from part to part. A result
+  of at most alpha needs such a share in the first part whose c is below alpha. That
+  has a probability of at most alpha, so stopping keeps the level.
   """
   random, D = np.random.default_rng(seed), len(matrix_DD)
   shuffle_D = random.permutation(D)

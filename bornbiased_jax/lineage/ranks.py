@@ -7,6 +7,7 @@ So each number and its row are packed into one word, and the word is sorted.
 from typing import NamedTuple
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
@@ -40,7 +41,7 @@ def mean_ranks(x_ND: jax.Array | np.ndarray) -> jax.Array:
   if not on_host(x_ND):
     return jax.scipy.stats.rankdata(x_ND, axis=0)
   rank_DN = np.empty(x_ND.shape[::-1], np.float32)
-  for rank_N, key_N in zip(rank_DN, keys(x_ND), strict=True):
+  for rank_N, key_N in zip(rank_DN, host_keys(x_ND), strict=True):
     column = sort(key_N)
     rank_N[column.place_N] = _shared_ranks(column)
   return jnp.asarray(rank_DN.T)
@@ -67,8 +68,21 @@ class Sorted(NamedTuple):
     return np.cumsum(self.is_new_N) - 1
 
 
-def keys(x_ND: jax.Array | np.ndarray) -> np.ndarray:
-  """Words [D, n] of 32 bits in the order of x, equal where x is equal; -0 equals 0."""
+def key(x: jax.Array) -> jax.Array:
+  """Unsigned integers in the order of x, equal where x is equal; -0 equals 0."""
+  if x.dtype.itemsize < 4:
+    x = x.astype(jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32)
+  if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+    return x
+  num_bits = x.dtype.itemsize * 8
+  if jnp.issubdtype(x.dtype, jnp.floating):
+    x = lax.bitcast_convert_type(x, f'int{num_bits}')
+    x = jnp.where(x < 0, -(x & jnp.iinfo(x.dtype).max), x)
+  return lax.bitcast_convert_type(x ^ jnp.iinfo(x.dtype).min, f'uint{num_bits}')
+
+
+def host_keys(x_ND: jax.Array | np.ndarray) -> np.ndarray:
+  """The same of each column by numpy, [D, n]: words of 32 bits."""
   x_ND = np.asarray(x_ND)
   if jnp.issubdtype(x_ND.dtype, jnp.floating):
     # The sum turns -0 into 0.
