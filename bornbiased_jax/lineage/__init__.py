@@ -18,6 +18,8 @@ their answers agree dimension by dimension. The answers are their fingerprints.
 - `.streaming`: fingerprints and dossiers of networks that do not fit into memory
 - `.networks`: fingerprints, dossiers and verdicts of networks by name
 - `.kendall`: Kendall's tau-b of columns, one by one or all with all
+- `.ranks`: ranks of columns
+- `.kendall_host`: its counts of pairs of columns on a CPU
 - `.kendall_signs`: its counts over all columns with all
 - `.published`: SeedPrint as published, for comparison
 - `.alterations`: what hides where a network comes from without changing its function

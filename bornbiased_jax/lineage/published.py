@@ -103,7 +103,7 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
   options = _options(D, k, side, subset, softmax)
   if null is None:
     null = null_taus(n, D, k=k, side=side, subset=subset, softmax=softmax, seed=seed)
-  tau_S, dimensions_S = _valid(_taus(hidden_a, hidden_b, *options))
+  tau_S, dimensions_S = _taus(*_compared(hidden_a, hidden_b, *options))
   if len(tau_S) < 2:
     nan = math.nan
     return PublishedResult(nan, nan, nan, nan, nan, tau_S, dimensions_S)
@@ -144,8 +144,19 @@ def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset
   options = _options(D, k, side, subset, softmax)
   pooled = []
   for trials in noise(n, D, seed):
-    pooled.append(np.concatenate([_valid(_taus(a, b, *options))[0] for a, b in trials]))
+    compared = _one_ahead(_compared(a, b, *options) for a, b in trials)
+    pooled.append(np.concatenate([_taus(*each)[0] for each in compared]))
   return pooled
+
+
+def _one_ahead(items):
+  """The same items, each begun before the last one is used: XLA draws noise while numpy counts."""
+  items = iter(items)
+  last = next(items)
+  for item in items:
+    yield last
+    last = item
+  yield last
 
 
 def noise(n: int, D: int, seed: int) -> Iterator[Iterator[tuple[jax.Array, jax.Array]]]:
@@ -169,8 +180,12 @@ def _options(D, k, side, subset, softmax):
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
-def _taus(hidden_a, hidden_b, k, side, subset, softmax):
-  """tau of A's identity dimensions, their indices, and whether they are in S, each [k]."""
+def _compared(hidden_a, hidden_b, k, side, subset, softmax):
+  """The answers of both networks in A's identity dimensions [n, k], and these dimensions [k].
+
+  Also whether these are in S, [k]. If not, or if an answer is NaN, answers are 0, whose
+  tau is NaN.
+  """
   def identity(hidden_ND):
     mean_D = jnp.mean(hidden_ND, axis=0)
     return jax.lax.top_k(-mean_D if side == 'low' else mean_D, k)[1]
@@ -184,9 +199,12 @@ def _taus(hidden_a, hidden_b, k, side, subset, softmax):
       return hidden_NK
     return jax.nn.softmax(jnp.where(valid_K, hidden_NK / TEMPERATURE, -jnp.inf), axis=1)
 
-  return kendall_tau(answers(hidden_a), answers(hidden_b)), own_K, valid_K
+  pair = answers(hidden_a), answers(hidden_b)
+  comparable_K = valid_K & ~(jnp.isnan(pair[0]) | jnp.isnan(pair[1])).any(axis=0)
+  return *(jnp.where(comparable_K, x_NK, 0) for x_NK in pair), own_K, valid_K
 
 
-def _valid(result):
-  tau_K, dimensions_K, valid_K = map(np.asarray, result)
+def _taus(a_NK, b_NK, dimensions_K, valid_K):
+  """tau of the dimensions in S, and these dimensions, from `_compared`."""
+  tau_K, dimensions_K, valid_K = map(np.asarray, (kendall_tau(a_NK, b_NK), dimensions_K, valid_K))
   return tau_K[valid_K].astype(float), dimensions_K[valid_K]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import ranks
 from bornbiased_jax.lineage.kendall import kendall_matrix
 from bornbiased_jax.lineage.permutations import (
   NUM_PERMUTATIONS,
@@ -150,11 +151,15 @@ def norm_trace(hidden_ND: jax.Array, left_ND: jax.Array, input_ND: jax.Array) ->
   return share**1.5 * size_N.std() / size_N.mean() / (2 * jnp.sqrt(1 - share))
 
 
-@jax.jit
 def correlations(hidden_a: jax.Array, hidden_b: jax.Array) -> jax.Array:
   """Spearman's rho [D, E] of all columns of [n, D] with all of [n, E]; NaN if one is constant."""
+  return _products(unit_ranks(hidden_a), unit_ranks(hidden_b))
+
+
+@jax.jit
+def _products(a_ND, b_NE):
   with jax.default_matmul_precision('highest'):
-    return unit_ranks(hidden_a).T @ unit_ranks(hidden_b)
+    return a_ND.T @ b_NE
 
 
 def unit_ranks(x_ND: jax.Array) -> jax.Array:
@@ -162,7 +167,12 @@ def unit_ranks(x_ND: jax.Array) -> jax.Array:
 
   The inner product of two such columns is their Spearman's rho.
   """
-  rank_ND = jax.scipy.stats.rankdata(x_ND, axis=0) - (x_ND.shape[0] + 1) / 2
+  return _unit(ranks.mean_ranks(x_ND))
+
+
+@jax.jit
+def _unit(rank_ND):
+  rank_ND = rank_ND - (rank_ND.shape[0] + 1) / 2
   return rank_ND / jnp.linalg.norm(rank_ND, axis=0, keepdims=True)
 
 

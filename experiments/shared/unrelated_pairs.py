@@ -28,7 +28,7 @@ def pairwise_z(hidden_SND, trace_S=None) -> np.ndarray:
 
   The ranks of a network are computed once, not for each of its pairs.
   """
-  ranks_SND = jax.lax.map(seedprint.unit_ranks, hidden_SND)
+  ranks_SND = jnp.stack([seedprint.unit_ranks(hidden_ND) for hidden_ND in hidden_SND])
   trace_S = jnp.zeros(len(hidden_SND)) if trace_S is None else trace_S
 
   @jax.jit

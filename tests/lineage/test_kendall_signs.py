@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage import kendall, kendall_signs
+from bornbiased_jax.lineage import kendall, kendall_signs, ranks
 from random_columns import random_pair
 
 
 def test_products_of_signs_equal_counts_of_bits(monkeypatch):
   n = 300
-  a, b = (kendall._key(jnp.asarray(x).at[:, 0].set(jnp.arange(n))) for x in random_pair(n, 7))
+  a, b = (ranks.key(jnp.asarray(x).at[:, 0].set(jnp.arange(n))) for x in random_pair(n, 7))
   score = lambda score_of_tile, height: kendall_signs._sum_of_tiles(
       score_of_tile, height, a, b[:, :5])
   products = score(kendall_signs._score_by_products, kendall_signs.BLOCK)

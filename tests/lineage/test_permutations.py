@@ -59,6 +59,36 @@ def test_without_permutations_the_normal_law_is_all():
   assert result.log10_p == pytest.approx(stats.norm.logsf(result.z) / math.log(10))
 
 
+def test_all_permutations_are_drawn_alike():
+  """Each of the permutations of three columns has its own mean, so that the share of it shows."""
+  matrix = np.float64([[0, 1, 3], [9, 0, 27], [81, 243, 0]])
+  means = {matrix[np.arange(3), list(order)].mean() for order in itertools.permutations(range(3))}
+  assert len(means) == 6
+  # The leak moves the bound below each of the means in turn, from the highest on.
+  shares = [permutations.permutation_test(
+      matrix, 59_999, leak=matrix.diagonal().mean() - mean).permutation_p_value
+      for mean in sorted(means, reverse=True)]
+  np.testing.assert_allclose(shares, np.arange(1, 7) / 6, atol=0.02)
+
+
+@pytest.mark.parametrize('D, count', [(7, 999), (300, 5000)])
+def test_the_rank_of_the_diagonal_is_uniform(D, count):
+  """In a null without ties every rank is as likely, also if shifts of the columns are alike."""
+  random, drawn = np.random.default_rng(2), []
+  near = np.subtract.outer(np.arange(D), np.arange(D)) % D
+  for seed in range(400):
+    matrix = np.exp(-near[:, random.permutation(D)] / 20) + 1e-3 * random.standard_normal((D, D))
+    drawn.append(permutations.permutation_test(matrix, count, seed).permutation_p_value)
+  assert stats.kstest(drawn, 'uniform').pvalue > 0.001
+
+
+def test_the_number_of_permutations_is_rounded_up_to_whole_groups():
+  p_value = lambda D, count: permutations.permutation_test(np.eye(D), count).permutation_p_value
+  assert p_value(40, 998) == p_value(40, 999) == 1 / 1000
+  assert p_value(40, 1000) == 1 / 1040
+  assert p_value(128, permutations.NUM_PERMUTATIONS) <= 1e-5
+
+
 def test_a_copy_has_the_smallest_p_value_and_nothing_has_none():
   assert permutations.permutation_test(np.eye(40), 999).permutation_p_value == 1 / 1000
   empty = permutations.permutation_test(np.full((8, 8), np.nan), 99)

@@ -55,6 +55,14 @@ def test_nothing_in_common_is_no_answer():
   assert math.isnan(result.p_value) and len(result.tau_S) == 0
 
 
+def test_answers_that_are_not_numbers_are_no_answer():
+  a, b = noise(31, 30, 8), noise(32, 30, 8)
+  a[3, 2] = np.nan
+  result = published.published_test(a, b, k=8, softmax='none')
+  np.testing.assert_array_equal(np.isnan(result.tau_S), result.dimensions_S == 2)
+  assert math.isnan(result.p_value) and math.isnan(result.statistic)
+
+
 @pytest.mark.parametrize('options, message', [
     (dict(k=0), 'k=0'), (dict(k=9), 'k=9'), (dict(side='left'), "side='left'"),
     (dict(subset='all'), "subset='all'"), (dict(softmax='hard'), "softmax='hard'"),
