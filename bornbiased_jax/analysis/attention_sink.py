@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.ensemble import in_batches
-from bornbiased_jax.configs import ModelConfig, check_id
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_id
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.models.transformer import read
