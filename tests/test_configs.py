@@ -109,8 +109,8 @@ def test_head_size_of_its_own():
       for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
       for value in (0, -1, 2.0, True)),
     *((dict([(name, 'other')]), f"{name}='other'")
-      for name in ('norm', 'norm_place', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype',
-                   'remat')),
+      for name in ('norm', 'norm_place', 'activation', 'positions', 'sublayers', 'init_scheme',
+                   'dtype', 'remat')),
     *((dict([(name, value)]), f'{name}={value!r}')
       for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'joint_qk_norm',
                    'tied_head', 'scaled_embedding', 'parallel_residual')

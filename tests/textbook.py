@@ -53,8 +53,8 @@ def cases(*names):
 
 
 # These differ in the operations that a block makes, or in where it makes them.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'gemma2', 'gemma3', 'olmo3',
-                   'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
+structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'gemma2', 'gemma3',
+                   'olmo3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
 
 
 @functools.cache

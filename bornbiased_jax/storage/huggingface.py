@@ -21,8 +21,8 @@ from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage.huggingface_config import choose_family, read_config, to_stored
 from bornbiased_jax.storage.huggingface_entries import read_json, show
-from bornbiased_jax.storage.huggingface_families import choose_family, read_config, to_stored
 
 _DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
@@ -32,7 +32,10 @@ _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.i
 
 def load(path: str | os.PathLike,
          mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or GPT-NeoX (Pythia) checkpoint.
+  """Loads a checkpoint of one of the families in `huggingface_families.FAMILIES`.
+
+  These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
+  OLMo 3, Gemma 2, Gemma 3 (text) and Phi-3.
 
   The names, shapes and types of all tensors are checked before any memory is
   taken. Then the leaves of the result are filled one after another.
@@ -47,7 +50,8 @@ def load(path: str | os.PathLike,
 
   Returns:
     The configuration, and the parameters as float32 arrays in the tree of
-    `initialization.init_params`. Fields that config.json does not contain (how
+    `initialization.init_params`. Gains of norms are what these multiply by, also of Gemma,
+    which stores them less 1. Fields that config.json does not contain (how
     weights are drawn, and in which type to compute) have ModelConfig's defaults.
 
   Raises:
@@ -68,6 +72,8 @@ def load(path: str | os.PathLike,
       for name, index in group.stored():
         for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
           ours[...] = theirs
+          if group.shift:
+            ours += group.shift
       params |= {name: jax.device_put(leaf, placed[name])
                  for name, leaf in zip(group.leaves, leaves, strict=True)}
     _check_tied(tensors, params, family)
@@ -97,7 +103,8 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
 
   The directory appears complete or not at all. It does not say how weights were
   drawn (init_scheme, linear_std, embedding_std) nor how the network is computed
-  (dtype, remat), because config.json has no entries for that.
+  (dtype, remat), because config.json has no entries for that. All parameters come back
+  exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
 
   Args:
     path: directory to make; it must be missing or empty.
@@ -123,7 +130,8 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
       raise InputError(f'{path} exists and is not an empty directory; give a new one')
     partial.mkdir(parents=True)
     header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
-                  bos_token_id=None, eos_token_id=tokenizer.end_id if tokenizer else None)
+                  bos_token_id=None, pad_token_id=None,
+                  eos_token_id=tokenizer.end_id if tokenizer else None)
     stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
     for file, content in (files | {'config.json': stored.encode()}).items():
       (partial / file).write_bytes(content)
@@ -168,6 +176,7 @@ class _Group(NamedTuple):
   layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
   shape: tuple  # shape of a stored tensor
   transposed: bool
+  shift: np.float32  # our value less the stored one
 
   def stored(self):
     """For each layer, the name of the stored tensor and its index in our leaves."""
@@ -177,7 +186,8 @@ class _Group(NamedTuple):
   def aligned(self, leaves, index, tensor, config, family):
     """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
     tensor = tensor.T if self.transposed else tensor
-    parts = family.split(tensor, config.num_heads) if len(leaves) > 1 else [tensor]
+    sizes = [leaf.shape[-1] for leaf in leaves]
+    parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
     return [(leaf[index].reshape(part.shape), part)
             for leaf, part in zip(leaves, parts, strict=True)]
 
@@ -199,7 +209,8 @@ def _groups(config, family, shapes):
         shape = (*parts[0][:-1], sum(part[-1] for part in parts))
         transposed = family.transposed and ending == '/kernel'
         shape = shape[::-1] if transposed else shape
-        yield _Group(theirs + suffix, leaves, layers, shape, transposed)
+        shift = np.float32(family.gain_less if ending == '/scale' else 0)
+        yield _Group(theirs + suffix, leaves, layers, shape, transposed, shift)
 
 
 def _files(path):
@@ -296,5 +307,5 @@ def _stored_tensors(config, family, params):
     for name, index in group.stored():
       tensors[name] = np.empty(group.shape, np.float32)
       for ours, theirs in group.aligned(parts, index, tensors[name], config, family):
-        theirs[...] = ours
+        theirs[...] = ours - group.shift if group.shift else ours
   return tensors
