@@ -26,6 +26,8 @@ DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
+# Those whose factors follow from the number of positions before.
+OF_ALL_BEFORE = ('amplify', 'attenuate', 'gain', 'damp')
 INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'damp', *AT_ONE_POSITION)
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
@@ -98,7 +100,7 @@ class ModelConfig:
       'dots' (all of a block but its products with weights) | 'full' (all of it).
     intervention: a change of the value aggregate before W_O (interventions.py).
       'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' | 'damp' act on all positions,
-      'mask' | 'variance' | 'norm' on one.
+      'mask' | 'variance' | 'norm' on one. Windows allow only 'rmsnorm' and those on one.
     intervention_position: that one position, counted from 0.
     intervention_strength: the factor of 'variance' and 'norm'.
 
@@ -199,6 +201,9 @@ class ModelConfig:
     for window in self.windows:
       if window is not None:
         check_count('windows', window)
+    if self.windows and self.intervention in OF_ALL_BEFORE:
+      raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
+                       f'before, and has no meaning with windows={reprlib.repr(self.windows)}')
     if self.window_rope_theta is not None:
       self._check_base('window_rope_theta')
       if not self.windows or self.positions != 'rope':

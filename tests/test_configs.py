@@ -97,6 +97,8 @@ def test_head_size_of_its_own():
     (dict(windows=(3, 0)), 'windows=0 must be a whole number'),
     (dict(windows=(3, 2.5)), 'windows=2.5 must be a whole number'),
     (dict(windows=(True, None)), 'windows=True must be a whole number'),
+    *((dict(windows=(3, None), intervention=name), f'intervention={name!r} is for attention to all')
+      for name in ('amplify', 'attenuate', 'gain', 'damp')),
     (dict(window_rope_theta=5.0), 'window_rope_theta=5.0 has no meaning without windows'),
     (dict(window_rope_theta=5.0, windows=(3, 3), positions='learned'),
      "has no meaning without windows and positions='rope'"),

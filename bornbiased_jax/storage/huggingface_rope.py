@@ -66,9 +66,14 @@ def read_rope(stored: dict, rules: RopeRules, windows: tuple[int | None, ...] = 
   if rules.of_windows is None:
     return _agreed(stored, of_type(stored, 'rope_parameters', dict), rules)
   parts = of_type(stored, 'rope_parameters', dict)
-  for name in parts.keys() - {_FULL, _SLIDING}:
+  for name in sorted(parts.keys() - {_FULL, _SLIDING}):
     raise InputError(f'rope_parameters with {show(name)} is not supported in this family; '
                      f'{_FULL} and {_SLIDING} are')
+  # Versions of transformers before 5 read these two here, and later ones do not.
+  if stored.get(_LENGTH) is not None:
+    raise InputError(f'{_LENGTH}={show(stored[_LENGTH])} belongs into the settings of RoPE')
+  if 'rope_type' not in (scaling := of_type(stored, 'rope_scaling', dict)) and 'type' in scaling:
+    raise InputError(f'rope_scaling with type={show(scaling["type"])} must call it rope_type')
   full = _agreed(stored, of_type(parts, _FULL, dict), rules)
   local = _reading(stored, of_type(parts, _SLIDING, dict), rules.of_windows)
   if windows and None not in windows:

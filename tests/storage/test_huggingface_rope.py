@@ -112,6 +112,10 @@ def test_bases_are_those_of_transformers(family, entries, transformers, tmp_path
                          rope_scaling=dict(LINEAR, factor=3.0)), 'describe different RoPE'),
     ('gemma3_text', dict(rope_parameters=dict(full_attention=dict(rope_theta=1e5)), rope_theta=1e6),
      'rope_theta is both'),
+    ('gemma3_text', dict(rope_scaling=dict(type='linear', factor=8.0)),
+     "rope_scaling with type='linear' must call it rope_type"),
+    ('olmo3', dict(rope_scaling=dict(LINEAR), original_max_position_embeddings=64),
+     'original_max_position_embeddings=64 belongs into the settings of RoPE'),
     ('gemma3_text', dict(rope_local_base_freq='x'), "rope_theta='x' must be a positive number"),
     ('gemma3_text', dict(rope_parameters=dict(full_attention=[1])), 'must be a JSON object'),
     # Versions of transformers disagree whether layers with a window have this base.
