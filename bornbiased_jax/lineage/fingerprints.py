@@ -173,9 +173,11 @@ def sized(config: ModelConfig, params: dict) -> ModelConfig:
   """The configuration with which random vectors are as large as the network's embeddings.
 
   Their size beside what the blocks add to the stream matters. It is the root mean square
-  of the embedding's entries, as the nearest power of 2: few sizes need few programs.
+  of the embedding's entries as they enter the stream, as the nearest power of 2: few sizes
+  need few programs.
   """
-  size = max(1e-30, float(jnp.sqrt(jnp.mean(params['embedding']**2))))
+  size = config.embedding_factor * float(jnp.sqrt(jnp.mean(params['embedding']**2)))
+  size = max(1e-30, size)
   return dataclasses.replace(config, embedding_std=2.0**round(math.log2(size)))
 
 
