@@ -6,9 +6,11 @@ import math
 import reprlib
 from typing import Any
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_count, check_positive
+from bornbiased_jax.rope_scaling import RopeScaling
 
 NORMS = ('layernorm', 'rmsnorm')
+NORM_PLACES = ('before', 'after', 'both')
 # The function of jax.nn that computes each activation, and the arguments it is called with.
 ACTIVATIONS = {
     'gelu_tanh': ('gelu', {'approximate': True}),
@@ -18,13 +20,14 @@ ACTIVATIONS = {
     'tanh': ('tanh', {}),
 }
 POSITIONS = ('rope', 'learned')
-ROPE_SCALINGS = ('linear', 'llama3', 'yarn')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
 INIT_SCHEMES = ('gpt2', 'plain', 'centred', 'wang')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
+# Those whose factors follow from the number of positions before.
+OF_ALL_BEFORE = ('amplify', 'attenuate', 'gain', 'damp')
 INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'damp', *AT_ONE_POSITION)
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
@@ -33,65 +36,11 @@ BASE_WIDTH = 768
 
 # The default of a field that is computed from the others, so that it is a number in every network.
 _COMPUTED: Any = None
-# That of a field which has no meaning without others.
-_UNUSED: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class RopeScaling:
-  """How the frequencies of RoPE were lowered, so that a model reads longer sequences.
-
-  A channel pair's frequency is divided by `factor`, or stays, or is between both. It depends on
-  how often the pair turns within the length that the model read before.
-
-  Args:
-    kind: 'linear' divides all frequencies. 'llama3' (Llama 3.1) interpolates linearly in the
-      turns, 'yarn' (Peng et al. 2023, arXiv 2309.00071) in the number of the pair.
-    factor: what the lowest frequencies are divided by.
-    original_length: the positions that the model read before; not of 'linear'.
-    slow: pairs that turn less often in them get the whole factor; not of 'linear'.
-    fast: pairs that turn more often keep their frequency; not of 'linear'.
-    attention_factor: what queries and keys are multiplied by, in the channels that turn; of
-      'yarn' alone.
-
-  Raises:
-    InputError: a field is impossible; the message names it.
-  """
-
-  kind: str
-  factor: float
-  original_length: int = _UNUSED
-  slow: float = _UNUSED
-  fast: float = _UNUSED
-  attention_factor: float = 1.0
-
-  def __post_init__(self):
-    if self.kind not in ROPE_SCALINGS:
-      raise InputError(f'kind={self.kind!r} is not one of {", ".join(ROPE_SCALINGS)}')
-    for name in ('factor', 'attention_factor'):
-      check_positive(name, getattr(self, name))
-    if self.factor < 1:
-      raise InputError(f'factor={self.factor!r} must be at least 1')
-    idle = {} if self.kind == 'yarn' else {'attention_factor': 1}
-    if self.kind == 'linear':
-      idle = dict.fromkeys(('original_length', 'slow', 'fast'), _UNUSED) | idle
-    else:
-      self._check_ramp()
-    for name, default in idle.items():
-      if getattr(self, name) != default:
-        raise InputError(f'{name}={getattr(self, name)!r} has no meaning with kind={self.kind!r}')
-
-  def _check_ramp(self):
-    check_count('original_length', self.original_length)
-    for name in ('original_length', 'slow', 'fast'):
-      check_positive(name, getattr(self, name))
-    if self.slow >= self.fast:
-      raise InputError(f'slow={self.slow} must be below fast={self.fast}')
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """The architecture of a decoder-only, pre-norm, residual, causal transformer.
+  """The architecture of a decoder-only, residual, causal transformer.
 
   The defaults describe GPT-2 with rotary positions, as in the paper.
 
@@ -107,6 +56,8 @@ class ModelConfig:
       grouped-query attention; None means `num_heads`.
     head_size: number of channels of one head; None means width / num_heads.
     norm: 'layernorm' | 'rmsnorm'.
+    norm_place: where each sublayer has a norm: 'before' it (pre-norm), 'after' it, before
+      its output is added to the residual stream (OLMo 2), or at 'both' places (Gemma 2).
     norm_epsilon: added to the variance (LayerNorm) or the mean square (RMSNorm).
     activation: 'gelu_tanh' (GPT-2's) | 'gelu' (exact) | 'silu' | 'relu' | 'tanh'.
     gated_mlp: the MLP computes down(activation(gate(x)) * up(x)) instead of
@@ -116,12 +67,23 @@ class ModelConfig:
       once in 2 pi rope_theta^(2 j / rotary_size) positions.
     rotary_factor: the share of a head's channels that RoPE turns, the first ones.
     rope_scaling: how RoPE was changed for longer sequences; None: not at all.
+    windows: for each layer, how many positions its queries see, their own and those right
+      before it, or None for all. Empty: no layer has a window.
+    window_rope_theta: base of the rotary wavelengths in layers with a window, where RoPE
+      is not scaled either (Gemma 3). None: RoPE is the same in all layers.
     qkv_bias: biases on query, key and value.
     output_bias: bias on the attention output.
     mlp_bias: biases in the MLP.
     qk_norm: RMSNorm on the query and key of each head (Qwen3).
+    joint_qk_norm: this RMSNorm is one of all heads together (OLMo 2).
+    score_divisor: attention scores are divided by its square root; None means head_size.
+    score_cap: bound c of attention scores s, which become c tanh(s / c) (Gemma 2); None:
+      they have none.
+    logit_cap: the same of logits.
     parallel_residual: the MLP reads the same residual stream as the attention beside it,
       not what that attention has added to it (GPT-J, Pythia).
+    scaled_embedding: token embeddings are multiplied by sqrt(width) where they enter the
+      residual stream (Gemma). Continuous inputs are not.
     tied_head: the LM head is the embedding.
     sublayers: 'full' | 'attention_only' | 'mlp_only' (the ablation of Table 2).
     init_scheme: 'gpt2' divides the std of the two layers that write to the
@@ -139,7 +101,7 @@ class ModelConfig:
       'dots' (all of a block but its products with weights) | 'full' (all of it).
     intervention: a change of the value aggregate before W_O (interventions.py).
       'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' | 'damp' act on all positions,
-      'mask' | 'variance' | 'norm' on one.
+      'mask' | 'variance' | 'norm' on one. Windows allow only 'rmsnorm' and those on one.
     intervention_position: that one position, counted from 0.
     intervention_strength: the factor of 'variance' and 'norm'.
 
@@ -156,6 +118,7 @@ class ModelConfig:
   num_kv_heads: int = _COMPUTED
   head_size: int = _COMPUTED
   norm: str = 'layernorm'
+  norm_place: str = 'before'
   norm_epsilon: float = 1e-5
   activation: str = 'gelu_tanh'
   gated_mlp: bool = False
@@ -163,11 +126,18 @@ class ModelConfig:
   rope_theta: float = 10000.0
   rotary_factor: float = 1.0
   rope_scaling: RopeScaling | None = None
+  windows: tuple[int | None, ...] = ()
+  window_rope_theta: float | None = None
   qkv_bias: bool = True
   output_bias: bool = True
   mlp_bias: bool = True
   qk_norm: bool = False
+  joint_qk_norm: bool = False
+  score_divisor: float | None = None
+  score_cap: float | None = None
+  logit_cap: float | None = None
   parallel_residual: bool = False
+  scaled_embedding: bool = False
   tied_head: bool = True
   sublayers: str = 'full'
   init_scheme: str = 'gpt2'
@@ -184,6 +154,7 @@ class ModelConfig:
       check_count(name, getattr(self, name))
     self._fill_defaults()
     self._check_shapes()
+    self._check_windows()
     self._check_choices()
     self._check_numbers()
     self._check_flags()
@@ -196,6 +167,9 @@ class ModelConfig:
     self._fill('num_kv_heads', self.num_heads)
     if isinstance(self.rope_scaling, Mapping):  # As a file has it.
       object.__setattr__(self, 'rope_scaling', RopeScaling(**self.rope_scaling))
+    if isinstance(self.windows, list | tuple):  # Also of a list, as a file has it.
+      limited = any(window is not None for window in self.windows)
+      object.__setattr__(self, 'windows', tuple(self.windows) if limited else ())
     self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
 
   def _fill(self, name, default):
@@ -221,11 +195,27 @@ class ModelConfig:
       raise InputError(f'intervention_position={position!r} is not a position from 0 to '
                        f'{self.length - 1}')
 
+  def _check_windows(self):
+    if not isinstance(self.windows, tuple) or len(self.windows) not in (0, self.num_layers):
+      raise InputError(f'windows={reprlib.repr(self.windows)} must have one entry for each of the '
+                       f'{self.num_layers} layers, or none at all')
+    for window in self.windows:
+      if window is not None:
+        check_count('windows', window)
+    if self.windows and self.intervention in OF_ALL_BEFORE:
+      raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
+                       f'before, and has no meaning with windows={reprlib.repr(self.windows)}')
+    if self.window_rope_theta is not None:
+      self._check_base('window_rope_theta')
+      if not self.windows or self.positions != 'rope':
+        raise InputError(f'window_rope_theta={self.window_rope_theta!r} has no meaning without '
+                         "windows and positions='rope'")
+
   def _check_choices(self):
     for name, choices in (
-        ('norm', NORMS), ('activation', ACTIVATIONS), ('positions', POSITIONS),
-        ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES), ('dtype', DTYPES),
-        ('remat', REMATS), ('intervention', INTERVENTIONS)):
+        ('norm', NORMS), ('norm_place', NORM_PLACES), ('activation', ACTIVATIONS),
+        ('positions', POSITIONS), ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES),
+        ('dtype', DTYPES), ('remat', REMATS), ('intervention', INTERVENTIONS)):
       if getattr(self, name) not in choices:
         raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
     if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
@@ -233,26 +223,63 @@ class ModelConfig:
                        '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already')
 
   def _check_numbers(self):
-    for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std',
-                 'intervention_strength'):
+    for name in ('norm_epsilon', 'linear_std', 'embedding_std', 'intervention_strength'):
       check_positive(name, getattr(self, name))
-    if self.rope_theta < 1:
-      raise InputError(f'rope_theta={self.rope_theta!r} must be at least 1')
+    for name in ('score_divisor', 'score_cap', 'logit_cap'):
+      if getattr(self, name) is not None:
+        check_positive(name, getattr(self, name))
+    self._check_base('rope_theta')
     if not isinstance(self.rope_scaling, RopeScaling | None):
       raise InputError(f'rope_scaling={self.rope_scaling!r} must be a RopeScaling or None')
     if self.rope_scaling and self.rope_scaling.kind == 'yarn' and self.rope_theta <= 1:
       raise InputError(f"rope_theta={self.rope_theta!r} must be above 1 with kind='yarn'")
+
+  def _check_base(self, name):
+    check_positive(name, getattr(self, name))
+    if getattr(self, name) < 1:
+      raise InputError(f'{name}={getattr(self, name)!r} must be at least 1')
 
   def _check_flags(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.type is bool and type(value) is not bool:
         raise InputError(f'{field.name}={value!r} must be True or False')
+    if self.joint_qk_norm and not self.qk_norm:
+      raise InputError('joint_qk_norm=True needs qk_norm=True')
+
+  def layer(self, i: int) -> 'ModelConfig':
+    """The configuration of layer `i`, counted from 0, as a network of one layer.
+
+    It has what differs by layer: the window, and RoPE. With the parameters of their layers,
+    L such networks compute one after the other what the blocks of the whole network do.
+
+    Raises:
+      InputError: there is no such layer.
+
+    Example:
+      >>> from bornbiased_jax import configs
+      >>> config = configs.get('tiny_gpt2', windows=(8, None, 8, None), window_rope_theta=100.0)
+      >>> [(config.layer(i).windows, config.layer(i).rope_theta) for i in range(2)]
+      [((8,), 100.0), ((), 10000.0)]
+    """
+    if type(i) is not int or not 0 <= i < self.num_layers:
+      raise InputError(f'{i!r} is not a layer from 0 to {self.num_layers - 1}')
+    window = self.windows[i] if self.windows else None
+    own: dict[str, Any] = {}
+    if window is not None and self.window_rope_theta is not None:
+      own = dict(rope_theta=self.window_rope_theta, rope_scaling=None)
+    return dataclasses.replace(
+        self, num_layers=1, windows=(window,), window_rope_theta=None, **own)
 
   @property
   def rotary_size(self) -> int:
     """Number of channels of a head that RoPE turns."""
     return int(self.head_size * self.rotary_factor)
+
+  @property
+  def embedding_factor(self) -> float:
+    """What token embeddings are multiplied by where they enter the residual stream."""
+    return math.sqrt(self.width) if self.scaled_embedding else 1.0
 
   @property
   def residual_std(self) -> float:
@@ -261,26 +288,6 @@ class ModelConfig:
       return 2 / (self.num_layers * math.sqrt(self.width))
     shrinks = self.init_scheme != 'plain'
     return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
-
-
-def check_count(name: str, value: int) -> None:
-  """Raises InputError unless `value` is a whole number of at least 1."""
-  if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-    raise InputError(f'{name}={value!r} must be a whole number of at least 1')
-
-
-def check_positive(name: str, value: float) -> None:
-  """Raises InputError unless `value` is a positive number that float32 can hold."""
-  # The exact type, because True is an int too. NaN fails the comparison.
-  if type(value) not in (int, float) or not 1.2e-38 < value < 3.4e38:
-    raise InputError(f'{name}={reprlib.repr(value)} must be a positive number, from 1.2e-38 to '
-                     '3.4e38')
-
-
-def check_id(name: str, value: int | None, vocab_size: int) -> None:
-  """Raises InputError unless `value` is a token id, or None for none."""
-  if value is not None and not 0 <= value < vocab_size:
-    raise InputError(f'{name}={value} is not one of the {vocab_size} token ids')
 
 
 # Each family as its differences from GPT-2, which the defaults of ModelConfig describe.

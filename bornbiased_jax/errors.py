@@ -1,4 +1,6 @@
-"""The one exception for input that a user can correct."""
+"""The one exception for input that a user can correct, and the checks that many modules make."""
+
+import reprlib
 
 
 class InputError(ValueError):
@@ -6,3 +8,23 @@ class InputError(ValueError):
 
   Programs print the message and exit with code 2. Any other exception is a bug.
   """
+
+
+def check_count(name: str, value: int) -> None:
+  """Raises InputError unless `value` is a whole number of at least 1."""
+  if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    raise InputError(f'{name}={value!r} must be a whole number of at least 1')
+
+
+def check_positive(name: str, value: float) -> None:
+  """Raises InputError unless `value` is a positive number that float32 can hold."""
+  # The exact type, because True is an int too. NaN fails the comparison.
+  if type(value) not in (int, float) or not 1.2e-38 < value < 3.4e38:
+    raise InputError(f'{name}={reprlib.repr(value)} must be a positive number, from 1.2e-38 to '
+                     '3.4e38')
+
+
+def check_id(name: str, value: int | None, vocab_size: int) -> None:
+  """Raises InputError unless `value` is a token id, or None for none."""
+  if value is not None and not 0 <= value < vocab_size:
+    raise InputError(f'{name}={value} is not one of the {vocab_size} token ids')

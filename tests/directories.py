@@ -48,6 +48,32 @@ def assert_refused(path, file, words):
   assert len(message) < 1000 and '\n' not in message
 
 
+def refusal(path):
+  """The message with which config.json alone is refused."""
+  with pytest.raises(InputError) as error:
+    huggingface.load_config(path)
+  message = str(error.value)
+  assert 'config.json' in message and '\n' not in message and len(message) < 1000
+  return message
+
+
+def minimal_config(family, **entries):
+  """The entries of config.json that must be there."""
+  stored = dict(model_type=family, vocab_size=96, hidden_size=32, intermediate_size=48,
+                num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=256)
+  stored['layer_norm_eps' if family == 'gpt_neox' else 'rms_norm_eps'] = 1e-5
+  if not family.startswith('gemma'):
+    stored['hidden_act'] = 'silu'
+  # Their defaults are too many heads for 4 to share.
+  if family in ('mistral', 'qwen2', 'qwen3'):
+    stored['num_key_value_heads'] = 2
+  return stored | entries
+
+
+def write_config(path, stored):
+  (path / 'config.json').write_text(json.dumps(stored))
+
+
 def edit_config(path, **changes):
   stored = json.loads((path / 'config.json').read_text())
   stored = {name: value for name, value in (stored | changes).items() if value is not ...}

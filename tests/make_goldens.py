@@ -36,7 +36,7 @@ MODELS = {
         'llama', dict(_GROUPED, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
         'float32', dict(max_shard_size='40KB')),
     'mistral_window': (
-        'mistral', dict(_GROUPED, head_dim=12, sliding_window=LENGTH), 'float32', {}),
+        'mistral', dict(_GROUPED, head_dim=12, sliding_window=7), 'float32', {}),
     'qwen2_bf16': ('qwen2', dict(_GROUPED, rope_theta=1e6), 'bfloat16', {}),
     'qwen3_tied': ('qwen3', dict(_GROUPED, head_dim=16, tie_word_embeddings=True), 'float32', {}),
     'gpt_neox': ('gpt_neox', _NEOX, 'float32', {}),
@@ -57,6 +57,29 @@ MODELS = {
     'llama_linear': (
         'llama', dict(_GROUPED, rope_parameters=dict(
             rope_type='linear', rope_theta=1e4, factor=2.5)), 'float32', {}),
+    'qwen2_window': (
+        'qwen2', dict(_GROUPED, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
+                      max_window_layers=1), 'float32', {}),
+    'olmo2': ('olmo2', dict(_GROUPED, rope_theta=300.0), 'float32', {}),
+    'olmo3': (
+        'olmo3', dict(_GROUPED, num_hidden_layers=4, sliding_window=6, rope_parameters=dict(
+            full_attention=dict(rope_type='yarn', rope_theta=100.0, factor=4.0, beta_fast=3.0,
+                                beta_slow=0.5, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type='default', rope_theta=100.0))), 'float32', {}),
+    # Bounds so tight that scores and logits without them differ.
+    'gemma2': (
+        'gemma2', dict(_GROUPED, num_hidden_layers=3, head_dim=12, query_pre_attn_scalar=7,
+                       sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=9.0),
+        'float32', {}),
+    'gemma3_bf16': (
+        'gemma3_text', dict(_GROUPED, num_hidden_layers=3, head_dim=12, query_pre_attn_scalar=20,
+                            sliding_window=5, sliding_window_pattern=3,
+                            tie_word_embeddings=False, rope_parameters=dict(
+            full_attention=dict(rope_type='linear', rope_theta=900.0, factor=3.0),
+            sliding_attention=dict(rope_type='default', rope_theta=40.0))), 'bfloat16', {}),
+    'phi3': (
+        'phi3', dict(_GROUPED, hidden_size=48, sliding_window=8, partial_rotary_factor=0.5,
+                     pad_token_id=None), 'float32', {}),
 }
 
 

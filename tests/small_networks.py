@@ -13,6 +13,12 @@ SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
 GROUPED = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2)
 GPT2 = configs.get('tiny_gpt2', **SMALL, length=300)
+# With norms behind the sublayers, and queries and keys that are normalized.
+OLMO3 = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2, norm_place='after',
+                    qk_norm=True, joint_qk_norm=True, windows=(9, 9, None))
+GEMMA2 = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2, norm_place='both',
+                     tied_head=True, scaled_embedding=True, windows=(9, None, 9), score_divisor=5.0,
+                     score_cap=0.5, logit_cap=0.3)
 # These have enough tokens per channel for a change of basis to be found from the embeddings.
 ALIGNED = configs.get('tiny_llama2', **SMALL | dict(num_layers=2, vocab_size=300))
 ALIGNED_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=2, vocab_size=300))

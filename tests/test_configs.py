@@ -95,15 +95,20 @@ def test_head_size_of_its_own():
     (dict(rotary_factor=0.75), 'head_size=4 times rotary_factor=0.75 is odd'),
     (dict(rotary_factor=0.1), 'rotary_factor=0.1'),
     (dict(rope_scaling='yarn'), "rope_scaling='yarn' must be"),
-    (dict(rope_scaling=dict(kind='ntk', factor=2.0)), "kind='ntk' is not one of linear"),
-    (dict(rope_scaling=dict(kind='linear', factor=-2.0)), 'factor=-2.0 must be'),
-    (dict(rope_scaling=dict(kind='linear', factor=2.0, slow=1.0)),
-     "slow=1.0 has no meaning with kind='linear'"),
-    (dict(rope_scaling=dict(kind='llama3', factor=2.0, slow=1.0, fast=2.0)),
-     'original_length=None'),
-    (dict(rope_scaling=LLAMA3 | dict(fast=1.0)), 'slow=1.0 must be below fast=1.0'),
-    (dict(rope_scaling=LLAMA3 | dict(attention_factor=1.2)), 'attention_factor=1.2'),
     (dict(rope_scaling=LLAMA3 | dict(kind='yarn'), rope_theta=1.0), 'rope_theta=1.0'),
+    (dict(windows=(3,)), 'windows=(3,) must have one entry for each of the 2 layers'),
+    (dict(windows=5), 'windows=5 must have one entry'),
+    (dict(windows='no'), "windows='no' must have one entry"),
+    (dict(windows=(3, 0)), 'windows=0 must be a whole number'),
+    (dict(windows=(3, 2.5)), 'windows=2.5 must be a whole number'),
+    (dict(windows=(True, None)), 'windows=True must be a whole number'),
+    *((dict(windows=(3, None), intervention=name), f'intervention={name!r} is for attention to all')
+      for name in ('amplify', 'attenuate', 'gain', 'damp')),
+    (dict(window_rope_theta=5.0), 'window_rope_theta=5.0 has no meaning without windows'),
+    (dict(window_rope_theta=5.0, windows=(3, 3), positions='learned'),
+     "has no meaning without windows and positions='rope'"),
+    (dict(window_rope_theta=0.5, windows=(3, 3)), 'window_rope_theta=0.5 must be at least 1'),
+    (dict(joint_qk_norm=True), 'joint_qk_norm=True needs qk_norm=True'),
     (dict(init_scheme='centred', gated_mlp=True), "init_scheme='centred'"),
     (dict(init_scheme='centred', mlp_bias=False), "init_scheme='centred'"),
     (dict(num_heads=16), 'head_size=1'),
@@ -111,14 +116,15 @@ def test_head_size_of_its_own():
       for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length')
       for value in (0, -1, 2.0, True)),
     *((dict([(name, 'other')]), f"{name}='other'")
-      for name in ('norm', 'activation', 'positions', 'sublayers', 'init_scheme', 'dtype',
-                   'remat')),
+      for name in ('norm', 'norm_place', 'activation', 'positions', 'sublayers', 'init_scheme',
+                   'dtype', 'remat')),
     *((dict([(name, value)]), f'{name}={value!r}')
-      for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'tied_head',
-                   'parallel_residual')
+      for name in ('gated_mlp', 'qkv_bias', 'output_bias', 'mlp_bias', 'qk_norm', 'joint_qk_norm',
+                   'tied_head', 'scaled_embedding', 'parallel_residual')
       for value in (1, None, 'False')),
     *((dict([(name, value)]), f'{name}={value!r}')
-      for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std')
+      for name in ('norm_epsilon', 'rope_theta', 'linear_std', 'embedding_std', 'score_divisor',
+                   'score_cap', 'logit_cap')
       for value in (0.0, -1.0, math.nan, math.inf, '1')),
 ])
 def test_impossible(fields, named):
@@ -148,8 +154,36 @@ def test_get_refuses():
   assert issubclass(InputError, ValueError)
 
 
+LOCAL = dict(windows=(None, 8), window_rope_theta=50.0, rope_theta=700.0)
+
+
+def test_a_layer_has_its_own_window_and_rope():
+  config = small(**LOCAL, rope_scaling=configs.RopeScaling(**LLAMA3), linear_std=0.3, score_cap=7.0)
+  one = dict(num_layers=1, linear_std=0.3, score_cap=7.0)
+  assert config.layer(0) == small(**one, rope_theta=700.0, rope_scaling=config.rope_scaling)
+  assert config.layer(1) == small(**one, rope_theta=50.0, windows=(8,))
+  assert config.layer(1).layer(0) == config.layer(1)
+  alike = small(windows=(8, 4), rope_scaling=configs.RopeScaling(**LLAMA3))
+  assert alike.layer(1) == dataclasses.replace(alike, num_layers=1, windows=(4,))
+  assert configs.get('tiny_gpt2').layer(3) == configs.get('tiny_gpt2', num_layers=1)
+
+
+@pytest.mark.parametrize('i', [-1, 2, 1.0, True, None])
+def test_a_layer_that_is_not_there(i):
+  with pytest.raises(InputError, match='is not a layer from 0 to 1'):
+    small().layer(i)
+
+
+def test_no_window_at_all():
+  assert small(windows=(None, None)) == small(windows=[]) == small()
+
+
+def test_what_embeddings_are_multiplied_by():
+  assert small().embedding_factor == 1 and small(scaled_embedding=True).embedding_factor == 4
+
+
 def test_a_configuration_comes_back_from_json():
-  config = small(rope_scaling=configs.RopeScaling(**LLAMA3), rotary_factor=0.5)
+  config = small(rope_scaling=configs.RopeScaling(**LLAMA3), rotary_factor=0.5, **LOCAL)
   stored = json.loads(json.dumps(dataclasses.asdict(config)))
   assert configs.from_dict(stored, 'a checkpoint') == config
   with pytest.raises(InputError, match='a checkpoint whose configuration'):

@@ -22,6 +22,9 @@ ROPE = ModelConfig(**BASE)
 LLAMA = ModelConfig(**BASE, norm='rmsnorm', activation='silu', gated_mlp=True, num_kv_heads=2,
                     qkv_bias=False, output_bias=False, mlp_bias=False, tied_head=False)
 with_fields = dataclasses.replace
+# Bounds, windows and scales so small that the tests notice each of them.
+GEMMA2 = with_fields(LLAMA, norm_place='both', head_size=6, tied_head=True, scaled_embedding=True,
+                     windows=(3, None, 2), score_divisor=2.5, score_cap=1.5, logit_cap=2.0)
 CASES = {
     'gpt2': GPT2,
     'gpt2_rope': ROPE,
@@ -30,6 +33,12 @@ CASES = {
     'qwen2_gelu': with_fields(LLAMA, num_kv_heads=1, qkv_bias=True, activation='gelu'),
     'qwen3': with_fields(LLAMA, qk_norm=True, head_size=6),
     'pythia': with_fields(ROPE, parallel_residual=True, rotary_factor=0.5),
+    'gemma2': GEMMA2,
+    'gemma3': with_fields(GEMMA2, window_rope_theta=5.0, qk_norm=True, score_cap=None),
+    'olmo3': with_fields(LLAMA, norm_place='after', qk_norm=True, joint_qk_norm=True,
+                         windows=(4, 4, None)),
+    'windows_beside': with_fields(ROPE, windows=(None, 1, 3), parallel_residual=True,
+                                  norm_place='both'),
     'attention_only': with_fields(GPT2, sublayers='attention_only'),
     'mlp_only_relu': with_fields(ROPE, sublayers='mlp_only', activation='relu'),
     'mlp_only_tanh': with_fields(LLAMA, sublayers='mlp_only', positions='learned', mlp_bias=True,
@@ -44,8 +53,8 @@ def cases(*names):
 
 
 # These differ in the operations that a block makes, or in where it makes them.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'attention_only',
-                   'mlp_only_relu', 'mlp_only_tanh')
+structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'gemma2', 'gemma3',
+                   'olmo3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
 
 
 @functools.cache
@@ -89,7 +98,9 @@ def textbook(config, params, inputs):
 
 
 def textbook_sequence(config, params, inputs_T):
-  x_TD = params['embedding'][inputs_T] if inputs_T.ndim == 1 else np.asarray(inputs_T, np.float64)
+  scale = math.sqrt(config.width) if config.scaled_embedding else 1
+  x_TD = (scale * params['embedding'][inputs_T] if inputs_T.ndim == 1
+          else np.asarray(inputs_T, np.float64))
   if config.positions == 'learned':
     x_TD = x_TD + params['position_embedding'][:len(x_TD)]
   input_D, layers = x_TD[-1], []
@@ -97,16 +108,24 @@ def textbook_sequence(config, params, inputs_T):
     block, out = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params['blocks']), {}
     before_TD = x_TD
     if config.sublayers in ('full', 'attention_only'):
-      attend(config, block, norm(config, block['attention_norm'], x_TD), out)
-      x_TD = x_TD + linear(block['output'], out['value_aggregate'])
+      window = config.windows[layer] if config.windows else None
+      attend(config, block, norm(config, block.get('attention_norm'), x_TD), out, window)
+      added_TD = linear(block['output'], out['value_aggregate'])
+      x_TD = x_TD + norm(config, block.get('attention_output_norm'), added_TD)
     if config.sublayers in ('full', 'mlp_only'):
       input_TD = before_TD if config.parallel_residual else x_TD
-      x_TD = x_TD + mlp(config, block, norm(config, block['mlp_norm'], input_TD), out)
+      added_TD = mlp(config, block, norm(config, block.get('mlp_norm'), input_TD), out)
+      x_TD = x_TD + norm(config, block.get('mlp_output_norm'), added_TD)
     layers.append(out | {'residual': x_TD})
   hidden_TD = norm(config, params['final_norm'], x_TD)
   head_VD = params['embedding'] if config.tied_head else params['head']
   stacked = {name: np.stack([out[name] for out in layers]) for name in layers[0]}
-  return stacked | {'hidden': hidden_TD, 'logits': hidden_TD @ head_VD.T, 'input_last': input_D}
+  logits_TV = bounded(hidden_TD @ head_VD.T, config.logit_cap)
+  return stacked | {'hidden': hidden_TD, 'logits': logits_TV, 'input_last': input_D}
+
+
+def bounded(x, cap):
+  return x if cap is None else cap * np.tanh(x / cap)
 
 
 def linear(weights, x):
@@ -114,6 +133,8 @@ def linear(weights, x):
 
 
 def norm(config, weights, x):
+  if weights is None:
+    return x
   if config.norm == 'layernorm':
     return rms_norm(config, weights, x - x.mean(-1, keepdims=True)) + weights['bias']
   return rms_norm(config, weights, x)
@@ -123,27 +144,35 @@ def rms_norm(config, weights, x):
   return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + config.norm_epsilon) * weights['scale']
 
 
-def attend(config, block, x_TD, out):
+def attend(config, block, x_TD, out, window):
   K, weights, values = config.head_size, [], []
-  value_TF = linear(block['value'], x_TD)
+  divisor = config.score_divisor or K
+  theta = config.window_rope_theta if window and config.window_rope_theta else config.rope_theta
+  query_TF, key_TF, value_TF = (linear(block[name], x_TD) for name in ('query', 'key', 'value'))
+  if config.joint_qk_norm:
+    query_TF = rms_norm(config, block['query_norm'], query_TF)
+    key_TF = rms_norm(config, block['key_norm'], key_TF)
   for head in range(config.num_heads):
     own = slice(head * K, (head + 1) * K)
     group = head // (config.num_heads // config.num_kv_heads)
     shared = slice(group * K, (group + 1) * K)
-    query, key = linear(block['query'], x_TD)[:, own], linear(block['key'], x_TD)[:, shared]
-    if config.qk_norm:
+    query, key = query_TF[:, own], key_TF[:, shared]
+    if config.qk_norm and not config.joint_qk_norm:
       query = rms_norm(config, block['query_norm'], query)
       key = rms_norm(config, block['key_norm'], key)
     if config.positions == 'rope':
       turning = int(config.rotary_factor * K)
-      query, key = (np.hstack([rope(x_TK[:, :turning], config.rope_theta), x_TK[:, turning:]])
+      query, key = (np.hstack([rope(x_TK[:, :turning], theta), x_TK[:, turning:]])
                     for x_TK in (query, key))
     weights.append(np.zeros((len(x_TD), len(x_TD))))
     for t in range(len(x_TD)):
-      scores = [query[t] @ key[s] / math.sqrt(K) for s in range(t + 1)]
-      weights[-1][t, :t + 1] = special.softmax(scores)
+      first = max(0, t + 1 - window) if window else 0
+      scores = [bounded(query[t] @ key[s] / math.sqrt(divisor), config.score_cap)
+                for s in range(first, t + 1)]
+      weights[-1][t, first:t + 1] = special.softmax(scores)
     values.append(weights[-1] @ value_TF[:, shared])
-  received = [[weight_TS[j:, j].mean() for j in range(len(x_TD))] for weight_TS in weights]
+  viewers = lambda j: slice(j, j + window if window else None)
+  received = [[weight_TS[viewers(j), j].mean() for j in range(len(x_TD))] for weight_TS in weights]
   out.update(attention_weights=np.stack(weights), attention_received=np.array(received),
              value=value_TF, value_aggregate=np.concatenate(values, axis=-1))
 

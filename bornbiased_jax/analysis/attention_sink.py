@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.ensemble import in_batches
-from bornbiased_jax.configs import ModelConfig, check_id
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_id
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.models.transformer import read
@@ -33,7 +33,7 @@ class SinkRate(NamedTuple):
     weight_NLH: mean attention weight on the position, over the queries that see it: the
       position itself and later ones.
     floor: what that weight would be if attention were uniform, except as the 'mask'
-      intervention prescribes.
+      intervention prescribes; mean over layers, if they have windows.
   """
 
   rate: float
@@ -85,31 +85,41 @@ def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
     0.5
   """
   weight_NLH, T = weight_NLHT[..., position], weight_NLHT.shape[-1]
-  sink_NLH, floor = weight_NLH > threshold, uniform_weight(T, position)
+  sink_NLH = weight_NLH > threshold
+  floors = [_floor(config, T, position, window) for window in config.windows or (None,)]
+  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0),
+                  weight_NLH, float(np.mean(floors)))
+
+
+def _floor(config, length, position, window):
+  floor, seen = uniform_weight(length, position, window), min(window or length, length)
   if config.intervention == 'mask' and position == config.intervention_position:
     # The position gives itself weight 1 instead of 1 / (position + 1), and it is one of
-    # the T - position queries of the mean.
-    floor += (1 - 1 / (position + 1)) / (T - position)
-  return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0),
-                  weight_NLH, floor)
+    # the T - position queries of the mean; with a window, both are at most its size.
+    floor += (1 - 1 / min(position + 1, seen)) / min(length - position, seen)
+  return floor
 
 
-def uniform_weight(length: int, position: int = 0) -> float:
+def uniform_weight(length: int, position: int = 0, window: int | None = None) -> float:
   """Mean weight that a position receives under uniform attention.
 
-  The query at position i, counted from 1, gives 1/i to each position that it sees. The
-  mean is over the queries that see the position: itself and later ones.
+  The query at position i, counted from 1, gives 1/i to each position that it sees, or 1/w
+  from position w on if it has a window of w positions. The mean is over the queries that
+  see the position: itself and later ones.
 
   Args:
     length: number of positions, T.
     position: the position in question, counted from 0.
+    window: the most positions that a query sees; None: no limit.
 
   Example:
     >>> from bornbiased_jax import analysis
     >>> analysis.uniform_weight(length=2)  # (1 + 1/2) / 2
     0.75
   """
-  return float(np.mean(1 / np.arange(position + 1, length + 1)))
+  window = length if window is None else window
+  viewer_Q = np.arange(position + 1, min(length, position + window) + 1)
+  return float(np.mean(1 / np.minimum(viewer_Q, window)))
 
 
 def received(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:

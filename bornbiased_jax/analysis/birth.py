@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.hermite import covariance_powers
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import interventions
 from bornbiased_jax.models.initialization import mean_activation
 from bornbiased_jax.models.transformer import activate
@@ -90,7 +90,8 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
       'sphere', which are the same in the limit.
 
   Raises:
-    InputError: the model does not read so many tokens, or the probe is unknown.
+    InputError: the model does not read so many tokens, the probe is unknown, or the theory does
+      not know the architecture (`norm_place`, `score_cap`, and `windows` shorter than T).
 
   Cost: O(L T²) operations and numbers. No network is drawn.
 
@@ -105,7 +106,19 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
     raise InputError(f'length={length} is more than the {config.length} positions of the model')
   if probe not in ('tokens', 'gaussian', 'sphere'):
     raise InputError(f'probe={probe!r} is not one of tokens, gaussian, sphere')
+  _check_known(config, length)
   return _propagated(config, length, probe)
+
+
+def _check_known(config, length):
+  has_attention = config.sublayers != 'mlp_only'
+  window = min((window for window in config.windows if window), default=length)
+  for is_unknown, field in (
+      (config.norm_place != 'before', f'norm_place={config.norm_place!r}'),
+      (has_attention and config.score_cap is not None, f'score_cap={config.score_cap}'),
+      (has_attention and window < length, f'windows of {window} for {length} tokens')):
+    if is_unknown:
+      raise InputError(f'the theory of random networks does not know {field}')
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -133,7 +146,8 @@ def inputs(config: ModelConfig, length: int, probe: str) -> Kernels:
   within_TT = same_position_TT + same_id * (1 - same_position_TT)
   between_TT = jnp.full((length, length), same_id)
   learned = float(config.positions == 'learned')
-  return tuple(config.embedding_std**2 * (token_TT + learned * same_position_TT)
+  factor = config.embedding_factor**2 if probe == 'tokens' else 1.0
+  return tuple(config.embedding_std**2 * (factor * token_TT + learned * same_position_TT)
                for token_TT in (within_TT, between_TT))
 
 
@@ -178,6 +192,7 @@ def _aggregates(config, kernels):
 def _score_variance(config):
   """Variance of attention scores: of q·k / sqrt(K), whose entries have the variance σ² d."""
   variance = 1.0 if config.qk_norm else (config.linear_std**2 * config.width) ** 2
+  variance *= config.head_size / (config.score_divisor or config.head_size)
   if config.positions != 'rope' or not config.rope_scaling:
     return variance
   turning = config.rotary_size / config.head_size

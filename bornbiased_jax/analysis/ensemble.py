@@ -17,7 +17,8 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, merge
-from bornbiased_jax.configs import ModelConfig, check_count
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import check_count
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 

@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis import birth
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 
 # They leave an error of 3 % in the mean of a tiny LLaMA. Longer sequences can afford fewer.
 NUM_SAMPLES = 256

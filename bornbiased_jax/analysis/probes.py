@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
 
 KINDS = ('tokens', 'gaussian', 'sphere')

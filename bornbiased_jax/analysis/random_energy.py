@@ -23,8 +23,8 @@ from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.analysis import birth, finite_width
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
 
 _BATCH_SIZE = 256
@@ -181,7 +181,8 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
     direction_cosine = limit.direction_cosine(other_length)
     at_other = limit.inter_cosine_LTT[-1, other_length - 1, other_length - 1]
     other = float(at_other + finite.inter_cosine_L[-1] - limit.inter_cosine_L[-1])
-  own = config.embedding_std * (config.width / limit.variance_LT[-1, -1]) ** 0.5
+  size = config.embedding_factor * config.embedding_std
+  own = size * (config.width / limit.variance_LT[-1, -1]) ** 0.5
   return preference(
       max(0.0, similarity), config.vocab_size, num_sequences,
       np.ones(max(1, round(float(finite.dimensions)))), num_networks=num_networks, seed=seed,

@@ -150,6 +150,9 @@ def bare_attention(config: ModelConfig) -> Network:
   They read Gaussian probes. What can be read of them is `residual`, the output of each layer
   [L, B, T, D].
 
+  Raises:
+    InputError: layers have windows.
+
   Example:
     >>> from bornbiased_jax import analysis, configs
     >>> network = analysis.bare_attention(configs.get('tiny_gpt2', sublayers='attention_only'))
@@ -157,6 +160,8 @@ def bare_attention(config: ModelConfig) -> Network:
     >>> network.read(params, inputs, ('residual',))['residual'].shape
     (4, 1, 3, 128)
   """
+  if config.windows:
+    raise InputError(f'bare attention has no windows={config.windows}')
   block = _BareAttention(config, attention.plain, parent=None)
 
   def read(params, x_BTD, names):

@@ -15,9 +15,8 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.configs import check_count
 from bornbiased_jax.data import text
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_count
 
 START = 0
 # As in Guo et al.

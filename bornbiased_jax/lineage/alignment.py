@@ -106,7 +106,7 @@ def fitted_change(base: tuple[ModelConfig, dict],
   """The `basis_change` of the kind that fits best, and its `basis_fit`.
 
   Of a network with LayerNorm, channels can be permuted, or rotated around the vector
-  of ones.
+  of ones; of one with norms behind its sublayers, permuted.
 
   Raises:
     InputError: there is no such change (`check_alignable`, `basis_change`).
@@ -166,10 +166,13 @@ def aligned_test(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
 
 
 def check_alignable(config_a: ModelConfig, config_b: ModelConfig) -> None:
-  """Raises InputError if two networks differ in width or norm."""
+  """Raises InputError if two networks differ in width or norm, or in the place of norms."""
   if (config_a.width, config_a.norm) != (config_b.width, config_b.norm):
     raise InputError(f'{config_a.norm} of width {config_a.width} and {config_b.norm} of width '
                      f'{config_b.width} have no basis in common')
+  if config_a.norm_place != config_b.norm_place:
+    raise InputError(f'norm_place={config_a.norm_place!r} and {config_b.norm_place!r} have no '
+                     'basis in common')
 
 
 def basis_fit(embedding_a: jax.Array | np.ndarray, embedding_b: jax.Array | np.ndarray,
@@ -204,6 +207,8 @@ def common_embeddings(base: tuple[ModelConfig, dict],
 
 def kinds_of(config: ModelConfig) -> tuple[str, ...]:
   """The kinds of `basis_change` with which a network's norms commute."""
+  if config.norm_place != 'before':
+    return ('permutation',)
   return ('rotation',) if config.norm == 'rmsnorm' else ('permutation', 'centred rotation')
 
 

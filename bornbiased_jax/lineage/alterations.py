@@ -24,7 +24,8 @@ _CHANNEL_AXIS = {
     'embedding': -1, 'position_embedding': -1, 'head': -1,
     'final_norm/scale': -1, 'final_norm/bias': -1,
     **{f'blocks/{norm}/{leaf}': -1
-       for norm in ('attention_norm', 'mlp_norm') for leaf in ('scale', 'bias')},
+       for norm in ('attention_norm', 'attention_output_norm', 'mlp_norm', 'mlp_output_norm')
+       for leaf in ('scale', 'bias')},
     **{f'blocks/{name}/kernel': -2 for name in ('query', 'key', 'value', 'up', 'gate')},
     **{f'blocks/{name}/{leaf}': -1 for name in ('output', 'down') for leaf in ('kernel', 'bias')},
 }
@@ -57,13 +58,15 @@ def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
     return (first_LG1 + jnp.arange(columns_per_group)[None, None]).reshape(config.num_layers, -1)
 
   own, grouped = order(K), order(K * config.num_heads // G)
+  # A norm of each head has gains that all heads share, and these stay where they are.
+  normed = (('query_norm', 'scale', -1, grouped), ('key_norm', 'scale', -1, own))
   return config, _change(params, {
       f'blocks/{name}/{leaf}': lambda x, axis=axis, order_LF=order_LF: _take(x, order_LF, axis)
       for name, leaf, axis, order_LF in (
           ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped),
           ('key', 'kernel', -1, own), ('key', 'bias', -1, own),
           ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
-          ('output', 'kernel', -2, grouped))})
+          ('output', 'kernel', -2, grouped), *(normed if config.joint_qk_norm else ()))})
 
 
 def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -96,7 +99,13 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   The gains of the norms are folded into the layers that read them, because a rotation
   does not commute with gains. With LayerNorm the vector of ones stays where it is, so
   that the mean does.
+
+  Raises:
+    InputError: norms behind the sublayers (OLMo 2, Gemma 2) have gains that no layer reads.
   """
+  if config.norm_place != 'before':
+    raise InputError(f'norm_place={config.norm_place!r}: gains behind a sublayer do not commute '
+                     'with a rotation')
   config, params = _fold_gains(config, params)
   rotation_DE = _rotation(config, key)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
@@ -200,6 +209,8 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
   """
   changes: dict[str, Callable] = {}
   for i, (norm, readers) in enumerate(_READERS.items()):
+    if norm not in params['blocks']:
+      continue
     factor_LD = _factors(jax.random.fold_in(key, i), config.num_layers, config.width)
     changes |= {f'blocks/{norm}/{leaf}': lambda x, factor_LD=factor_LD: x * factor_LD
                 for leaf in ('scale', 'bias')}

@@ -83,9 +83,12 @@ def repeat_layers(config: ModelConfig, params: dict, key: jax.Array, strength: f
   """
   L, more = config.num_layers, math.ceil(strength * config.num_layers)
   first = (L - more) // 2
-  index_M = jnp.array([*range(first + more), *range(first, L)])
+  kept = [*range(first + more), *range(first, L)]
+  index_M = jnp.array(kept)
   blocks = jax.tree.map(lambda x: x[index_M], params['blocks'])
-  return dataclasses.replace(config, num_layers=len(index_M)), params | {'blocks': blocks}
+  windows = tuple(config.windows[i] for i in kept) if config.windows else ()
+  config = dataclasses.replace(config, num_layers=len(kept), windows=windows)
+  return config, params | {'blocks': blocks}
 
 
 def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:

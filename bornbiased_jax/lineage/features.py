@@ -8,12 +8,12 @@ break, and it is tested exactly.
 
 A feature is known by the residual channels that it reads and writes, as vectors. Scales
 and signs that a network can move from one matrix to another without any effect do not
-count: gains of norms belong to what reads them, vectors have length 1, and vectors of
-which two can change sign together are compared by the product of their cosines.
+count: gains of norms belong to what reads them, those behind a sublayer to what it writes,
+vectors have length 1, and vectors of which two can change sign together are compared by the
+product of their cosines.
 """
 
 from collections.abc import Iterable
-import dataclasses
 import functools
 import math
 import zlib
@@ -57,16 +57,18 @@ def vectors(config: ModelConfig, params: dict) -> dict[str, jax.Array]:
 @functools.partial(jax.jit, static_argnums=0)
 def _vectors(config, blocks):
   found = {}
+  read_through = lambda norm, kernel_LDF: kernel_LDF * _gain(config, blocks, norm)[..., None]
+  written_through = lambda norm, kernel_LFD: kernel_LFD * _gain(config, blocks, norm)[:, None]
   if 'up' in blocks:
-    gain_LD1 = blocks['mlp_norm']['scale'][..., None]
     for name in {'gate', 'up'} & blocks.keys():
-      found[name] = (blocks[name]['kernel'][:, :, :MOST_UNITS] * gain_LD1).mT
-    found['down'] = blocks['down']['kernel'][:, :MOST_UNITS]
+      found[name] = read_through('mlp_norm', blocks[name]['kernel'][:, :, :MOST_UNITS]).mT
+    found['down'] = written_through('mlp_output_norm', blocks['down']['kernel'][:, :MOST_UNITS])
   if 'value' in blocks:
     L, G, K = config.num_layers, config.num_kv_heads, config.head_size
-    gain_LD1 = blocks['attention_norm']['scale'][..., None]
-    found['value'] = (blocks['value']['kernel'] * gain_LD1).mT.reshape(L, G, K, -1)
-    output_LGNKD = blocks['output']['kernel'].reshape(L, G, config.num_heads // G, K, config.width)
+    value_LDF = read_through('attention_norm', blocks['value']['kernel'])
+    found['value'] = value_LDF.mT.reshape(L, G, K, -1)
+    output_LFD = written_through('attention_output_norm', blocks['output']['kernel'])
+    output_LGNKD = output_LFD.reshape(L, G, config.num_heads // G, K, config.width)
     found['output'] = jnp.swapaxes(output_LGNKD, 2, 3)
   centre = lambda x: x - x.mean(axis=-1, keepdims=True) if config.norm == 'layernorm' else x
   unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-30)
@@ -74,6 +76,11 @@ def _vectors(config, blocks):
   if 'output' in found:
     found['output'] = found['output'].reshape(*found['output'].shape[:3], -1)
   return {name: unit(x) for name, x in found.items()}
+
+
+def _gain(config, blocks, norm):
+  """The gain [L, D] of a norm, of 1 where sublayers have no such norm."""
+  return blocks[norm]['scale'] if norm in blocks else jnp.ones((config.num_layers, config.width))
 
 
 def turned(found: dict[str, jax.Array], change_DD: jax.Array | np.ndarray) -> dict[str, jax.Array]:
@@ -108,8 +115,7 @@ def sketch_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
     config: the architecture of the network.
     block: the parameters of the layer, `init_params(...)['blocks']` without the layer axis.
   """
-  found = _vectors(dataclasses.replace(config, num_layers=1),
-                   jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], block))
+  found = _vectors(config.layer(0), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], block))
   key = stream_key('sketch', 0)
 
   def project(x):

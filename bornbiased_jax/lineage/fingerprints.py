@@ -177,10 +177,10 @@ def sized(config: ModelConfig, params: dict) -> ModelConfig:
 def with_size(config: ModelConfig, mean_square: float) -> ModelConfig:
   """The configuration of `sized`, from the mean square of the embedding's entries.
 
-  Their size beside what the blocks add to the stream matters. It is the root mean square,
-  as the nearest power of 2: few sizes need few programs.
+  Their size beside what the blocks add to the stream matters. It is the root mean square of
+  the entries as they enter the stream, as the nearest power of 2: few sizes need few programs.
   """
-  size = max(1e-30, math.sqrt(mean_square))
+  size = max(1e-30, config.embedding_factor * math.sqrt(mean_square))
   return dataclasses.replace(config, embedding_std=2.0**round(math.log2(size)))
 
 

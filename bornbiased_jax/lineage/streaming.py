@@ -162,7 +162,7 @@ def _one_layer(layers, i, stream):
   Of the embedding the first layer has the rows that are read, the others have none. Only
   the first adds learned positions. The last has the final norm.
   """
-  config = dataclasses.replace(fingerprints.exact(layers.config), num_layers=1, tied_head=True)
+  config = dataclasses.replace(fingerprints.exact(layers.config).layer(i), tied_head=True)
   params: dict[str, Any] = {'blocks': jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))}
   for name in layers.outside_blocks():
     if name not in ('embedding', 'head'):

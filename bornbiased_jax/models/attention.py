@@ -2,12 +2,14 @@
 
 The functions `plain`, `blocked`, `cudnn` and `splash` all have the signature
 
-    attend(query_BTHK, key_BSGK, value_BSGK) → value aggregate [B, T, H K]
+    attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap) → value aggregate [B, T, H K]
 
 with the heads concatenated. The queries belong to the last T of S positions, and the
-number of key/value heads G divides the number of query heads H. The functions differ
-by rounding, and in memory: O(T²) for `plain`, O(T) for the others. The letters of
-shapes are explained in transformer.py.
+number of key/value heads G divides the number of query heads H. A query sees the last
+`window` positions up to its own, and scores s become cap tanh(s / cap); by default there
+is neither. The functions differ by rounding, and in memory: O(T²) for `plain`, O(T) for
+the others, except that `cudnn` and `splash` leave windows and caps to `plain`. The
+letters of shapes are explained in transformer.py.
 """
 
 from collections.abc import Callable
@@ -28,12 +30,29 @@ from bornbiased_jax.models.sharding import batch_shards
 TILE = 128
 LARGEST_BLOCK = 512
 
+# The window of a layer that has none, larger than any sequence.
+UNLIMITED = 2**30
+Window = int | jax.Array | None
+
 # The intermediates of transformer.READS that need the attention weights.
 WATCHED = ('attention_weights', 'attention_received')
 
 
+def windows(config: ModelConfig) -> jax.Array | None:
+  """The window [L] of each layer, UNLIMITED where it has none; None if no layer has one."""
+  if not config.windows:
+    return None
+  return jnp.array([min(window or UNLIMITED, UNLIMITED) for window in config.windows], jnp.int32)
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+  """x with a smooth bound, cap tanh(x / cap); x itself if there is none."""
+  return x if cap is None else cap * jnp.tanh(x / cap)
+
+
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
-                      first: int | jax.Array | None = None) -> jax.Array:
+                      first: int | jax.Array | None = None, *, window: Window = None,
+                      cap: float | None = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32.
 
   Args:
@@ -41,6 +60,8 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
     key_BSGK: keys at positions 0 to S - 1.
     first: position of the first query. None means that the queries belong to the
       last T of the S positions.
+    window: how many positions a query sees, its own included; None for all.
+    cap: bound of the scores (`soft_cap`).
 
   Example:
     >>> from jax import numpy as jnp
@@ -53,8 +74,14 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
   query_BTGNK = query_BTHK.reshape(B, T, G, H // G, K)
   scores_BGNTS = jnp.einsum('BTGNK,BSGK->BGNTS', query_BTGNK, key_BSGK,
                             preferred_element_type=jnp.float32) / math.sqrt(K)
-  causal_TS = jnp.arange(S)[None] <= first + jnp.arange(T)[:, None]
-  return nn.softmax(jnp.where(causal_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
+  visible_TS = jnp.arange(S)[None] <= first + jnp.arange(T)[:, None]
+  if window is not None:
+    # Padding queries behind the last position see what it sees: without any key, their
+    # weights would be NaN, and so would gradients.
+    position_T1 = jnp.minimum(first + jnp.arange(T), S - 1)[:, None]
+    visible_TS &= jnp.arange(S)[None] > position_T1 - window
+  scores_BGNTS = soft_cap(scores_BGNTS, cap)
+  return nn.softmax(jnp.where(visible_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
 
 
 def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Array:
@@ -66,7 +93,8 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
 
 def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
              change: Callable[[jax.Array, int], jax.Array] = lambda weights, first: weights,
-             block: int = TILE) -> tuple[jax.Array, jax.Array]:
+             block: int = TILE, *, window: Window = None,
+             cap: float | None = None) -> tuple[jax.Array, jax.Array]:
   """Attention computed for one block of queries at a time, so that no [T, T] matrix exists.
 
   Args:
@@ -76,6 +104,7 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
     change: a function (weights [B, H, block, T], first) → weights, applied to the
       weights of each block of queries, of which `first` is the first position.
     block: number of queries per block.
+    window, cap: as in `attention_weights`.
 
   Returns:
     The value aggregate [B, T, H K], and the mean weight [B, H, T] on each position
@@ -89,7 +118,8 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
 
   def of_block(total_BHS, part):
     first, query_BTHK = part
-    weights_BHTS = change(attention_weights(query_BTHK, key_BTGK, first), first)
+    weights_BHTS = attention_weights(query_BTHK, key_BTGK, first, window=window, cap=cap)
+    weights_BHTS = change(weights_BHTS, first)
     is_padding_T1 = first + jnp.arange(block)[:, None] >= T
     total_BHS += jnp.where(is_padding_T1, 0, weights_BHTS).sum(axis=2)
     return total_BHS, aggregate_values(weights_BHTS, value_BTGK)
@@ -97,11 +127,18 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
   starts_M = block * jnp.arange(len(query_MBTHK))
   total_BHT, aggregate_MBTF = lax.scan(of_block, jnp.zeros((B, H, T)), (starts_M, query_MBTHK))
   aggregate_BTF = jnp.moveaxis(aggregate_MBTF, 0, 1).reshape(B, -1, H * K)[:, :T]
-  return aggregate_BTF, total_BHT / (T - jnp.arange(T))[None, None]
+  return aggregate_BTF, total_BHT / _num_viewers(T, window)[None, None]
+
+
+def _num_viewers(length, window):
+  """How many queries see each of `length` positions: those of itself and later ones."""
+  later_T = length - jnp.arange(length)
+  return later_T if window is None else jnp.minimum(later_T, window)
 
 
 def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
-            names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array],
+            names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array], *,
+            window: Window = None, cap: float | None = None,
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Attention for a reader who also wants the weights, or their means.
 
@@ -110,62 +147,69 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
     names: what is read. All weights are in memory at once only if
       'attention_weights' is among them.
     change: what to do to the weights, as in `streamed`.
+    window, cap: as in `attention_weights`.
 
   Returns:
     The value aggregate [B, T, H K], and a dict that has at least those
     intermediates of WATCHED that are in `names`.
   """
   if 'attention_weights' not in names:
-    aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change)
+    aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change,
+                                           window=window, cap=cap)
     return aggregate_BTF, {'attention_received': received_BHT}
   T, S = query_BTHK.shape[1], key_BSGK.shape[1]
-  weights_BHTS = change(attention_weights(query_BTHK, key_BSGK), S - T)
-  received_BHS = weights_BHTS.sum(axis=2) / (S - jnp.arange(S))[None, None]
+  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap)
+  weights_BHTS = change(weights_BHTS, S - T)
+  received_BHS = weights_BHTS.sum(axis=2) / _num_viewers(S, window)[None, None]
   return (aggregate_values(weights_BHTS, value_BSGK),
           {'attention_weights': weights_BHTS, 'attention_received': received_BHS})
 
 
-def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
+def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
+          window: Window = None, cap: float | None = None) -> jax.Array:
   """Attention by its definition, with all weights in memory.
 
   It is the model's default, and the same on every backend.
   """
-  return aggregate_values(attention_weights(query_BTHK, key_BSGK), value_BSGK)
+  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap)
+  return aggregate_values(weights_BHTS, value_BSGK)
 
 
-def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
+def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
+            window: Window = None, cap: float | None = None) -> jax.Array:
   """`plain` for one block of queries at a time.
 
   It computes in full float32 and O(T) memory on every backend.
   """
   # Fewer queries than keys are a last position alone, which needs no blocks.
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK)
-  return streamed(query_BTHK, key_BSGK, value_BSGK)[0]
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
+  return streamed(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)[0]
 
 
-def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array) -> jax.Array:
+def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
+          window: Window = None, cap: float | None = None) -> jax.Array:
   """cuDNN's flash attention on one GPU, in bfloat16 or float16.
 
   Do not use it under vmap: its gradient is reported to break there.
   """
   B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK)
+  if T != key_BSGK.shape[1] or window is not None or cap is not None:
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
   out_BTHK = jax.nn.dot_product_attention(query_BTHK, key_BSGK, value_BSGK, is_causal=True,
                                           implementation='cudnn')
   return out_BTHK.reshape(B, T, H * K)
 
 
 def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-           interpret: bool = False) -> jax.Array:
+           window: Window = None, cap: float | None = None, interpret: bool = False) -> jax.Array:
   """JAX's splash attention on one TPU.
 
   With `interpret` the kernel's steps run as plain JAX on any backend, for tests.
   """
   B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK)
+  if T != key_BSGK.shape[1] or window is not None or cap is not None:
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
   block = splash_block(T)
   # The kernel wants heads before positions. Padding comes last, where no query sees it.
   padding = ((0, 0), (0, 0), (0, -T % block), (0, 0))
@@ -219,15 +263,19 @@ class Spread:
   kernel: Callable[..., jax.Array]
   mesh: Mesh
 
-  def __call__(self, query_BTHK: jax.Array, key_BSGK: jax.Array,
-               value_BSGK: jax.Array) -> jax.Array:
+  def __call__(self, query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
+               window: Window = None, cap: float | None = None) -> jax.Array:
     B, _, G, _ = key_BSGK.shape
     batch = ('data', 'fsdp') if B % batch_shards(self.mesh) == 0 else None
     heads = 'tensor' if G % self.mesh.shape['tensor'] == 0 else None
     spec = PartitionSpec(batch, None, heads)
-    attend = jax.shard_map(self.kernel, mesh=self.mesh, in_specs=spec, out_specs=spec,
-                           check_vma=False)
-    return attend(query_BTHK, key_BSGK, value_BSGK)
+    limits = {name: value for name, value in (('window', window), ('cap', cap))
+              if value is not None}
+    run = lambda limits, *heads: self.kernel(*heads, **limits)
+    # Every device gets the limits as a whole.
+    attend = jax.shard_map(run, mesh=self.mesh, in_specs=(PartitionSpec(), spec, spec, spec),
+                           out_specs=spec, check_vma=False)
+    return attend(limits, query_BTHK, key_BSGK, value_BSGK)
 
 
 def choose(config: ModelConfig, length: int, mesh: Mesh,

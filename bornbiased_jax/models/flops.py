@@ -18,7 +18,7 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
   """FLOPs of the matrix products when one sequence passes through the whole model.
 
   A multiplication and an addition count as two. Attention counts its full T x T
-  square; norms, activations and softmax count nothing.
+  square, with windows too; norms, activations and softmax count nothing.
 
   Args:
     config: the architecture.

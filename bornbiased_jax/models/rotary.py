@@ -1,29 +1,34 @@
 """Rotary positions: queries and keys are turned by angles that grow with the position (RoPE)."""
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ModelConfig, RopeScaling
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models.attention import UNLIMITED
+from bornbiased_jax.rope_scaling import RopeScaling
 
 
-def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0) -> jax.Array:
+def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0,
+           window: int | jax.Array | None = None) -> jax.Array:
   """Turns queries or keys in LLaMA's convention, which pairs channel j with j + rotary_size / 2.
 
   Args:
     config: the architecture.
     x_BTHK: queries or keys at consecutive positions.
     first_position: position of x_BTHK[:, 0].
+    window: that of the layer, UNLIMITED for none; None if no layer has one.
 
   Returns:
     [B, T, H, K] in the type of x_BTHK; the angles are computed in float32. Channels from
     config.rotary_size on are as they were.
   """
-  position_T = first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32)
+  position_T1 = (first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32))[:, None]
   # All sequences and heads turn alike.
-  angle_1T1R = (position_T[:, None] * frequencies(config)[None])[None, :, None]
-  size = float(config.rope_scaling.attention_factor) if config.rope_scaling else 1.0
+  frequency_R, size = _of_layer(config, window)
+  angle_1T1R = (position_T1 * frequency_R[None])[None, :, None]
   cos_1T1R, sin_1T1R = size * jnp.cos(angle_1T1R), size * jnp.sin(angle_1T1R)
   half = config.rotary_size // 2
   a, b, rest = jnp.split(x_BTHK.astype(jnp.float32), (half, 2 * half), axis=-1)
@@ -32,8 +37,22 @@ def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0) -> j
   return rotated.astype(x_BTHK.dtype)
 
 
+def _of_layer(config, window):
+  """The frequencies of a layer with this window, and what it multiplies turning channels by."""
+  frequency_R = frequencies(config)
+  size = float(config.rope_scaling.attention_factor) if config.rope_scaling else 1.0
+  if config.window_rope_theta is None or window is None:
+    return frequency_R, size
+  local = dataclasses.replace(
+      config, rope_theta=config.window_rope_theta, rope_scaling=None, window_rope_theta=None)
+  is_local = window < UNLIMITED
+  return jnp.where(is_local, frequencies(local), frequency_R), jnp.where(is_local, 1.0, size)
+
+
 def frequencies(config: ModelConfig) -> jax.Array:
   """By what angle each pair of channels turns from one position to the next, in radians.
+
+  They are those of layers without a window.
 
   Returns:
     [rotary_size / 2], float32, the fastest first.

@@ -8,8 +8,8 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.transformer import Transformer, read
 

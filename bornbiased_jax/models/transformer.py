@@ -1,4 +1,4 @@
-"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen, Pythia and variants.
+"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen, Pythia, OLMo, Gemma, Phi-3.
 
 The last letters of an array's name are its shape: B sequences of the batch,
 T query positions, S key positions, D width, V vocabulary, L layers, H query heads,
@@ -8,6 +8,7 @@ layer in between. So `query_BTHK` has shape [B, T, H, K].
 
 from collections.abc import Callable
 import functools
+import math
 from typing import Any
 
 from flax import linen as nn
@@ -100,59 +101,78 @@ def _dense(config, name, features, use_bias, std):
 
 
 class Block(nn.Module):
-  """One block: attention and MLP, each behind a norm and added to the residual stream."""
+  """One block: attention and MLP, each with its norms and added to the residual stream."""
 
   config: ModelConfig
   attend: Callable[..., jax.Array]
 
   @nn.compact
-  def __call__(self, x_BTD, reads=(), last_only=False):
+  def __call__(self, x_BTD, reads=(), last_only=False, window=None):
     """The residual stream [B, T, D] after the block, and the intermediates in `reads`.
 
     With `last_only` everything but keys and values is computed at the last position
-    alone, and the residual stream is [B, 1, D].
+    alone, and the residual stream is [B, 1, D]. `window` is that of this layer
+    (attention.windows).
     """
     config, of_attention, of_mlp = self.config, {}, {}
     # Queries, outputs and MLP belong to positions of x; keys and values to those of memory.
     memory_BSD = x_BTD
     x_BTD = before_BTD = x_BTD[:, -1:] if last_only else x_BTD
     if config.sublayers != 'mlp_only':
-      memory_BSD = _norm(config, 'attention_norm')(memory_BSD)
-      update_BTD, of_attention = self._attention(memory_BSD, x_BTD.shape[1], reads)
-      x_BTD = x_BTD + update_BTD
+      memory_BSD = self._norm_at('before', 'attention_norm', memory_BSD)
+      update_BTD, of_attention = self._attention(memory_BSD, x_BTD.shape[1], reads, window)
+      x_BTD = x_BTD + self._norm_at('after', 'attention_output_norm', update_BTD)
     if config.sublayers != 'attention_only':
       mlp_input_BTD = before_BTD if config.parallel_residual else x_BTD
-      update_BTD, of_mlp = self._mlp(_norm(config, 'mlp_norm')(mlp_input_BTD))
-      x_BTD = x_BTD + update_BTD
+      update_BTD, of_mlp = self._mlp(self._norm_at('before', 'mlp_norm', mlp_input_BTD))
+      x_BTD = x_BTD + self._norm_at('after', 'mlp_output_norm', update_BTD)
     found = of_attention | of_mlp | {'residual': x_BTD, 'residual_last': x_BTD[:, -1]}
     return x_BTD, {name: found[name] for name in reads if name in found}
 
-  def _attention(self, memory_BSD, num_queries, reads):
+  def _norm_at(self, place, name, x_BTD):
+    """Norm of x at this place of a sublayer, or x itself if there is none."""
+    has_norm = self.config.norm_place in (place, 'both')
+    return _norm(self.config, name)(x_BTD) if has_norm else x_BTD
+
+  def _attention(self, memory_BSD, num_queries, reads, window=None):
     """What attention adds at the last `num_queries` positions, and its intermediates."""
     config = self.config
-    query_BTHK, key_BSGK, value_BSGK = self._queries_keys_values(memory_BSD, num_queries)
+    query_BTHK, key_BSGK, value_BSGK = self._queries_keys_values(memory_BSD, num_queries, window)
+    limits = {name: value for name, value in (('window', window), ('cap', config.score_cap))
+              if value is not None}
     if set(reads) & set(attention.WATCHED):
       change = functools.partial(intervene_weights, config)
-      aggregate_BTF, found = attention.watched(query_BTHK, key_BSGK, value_BSGK, reads, change)
+      aggregate_BTF, found = attention.watched(query_BTHK, key_BSGK, value_BSGK, reads, change,
+                                               **limits)
     else:
-      aggregate_BTF, found = self.attend(query_BTHK, key_BSGK, value_BSGK), {}
+      aggregate_BTF, found = self.attend(query_BTHK, key_BSGK, value_BSGK, **limits), {}
     aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
     output = _dense(config, 'output', config.width, config.output_bias, config.residual_std)
     value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)
     return output(aggregate_BTF), found | {'value': value_BSF, 'value_aggregate': aggregate_BTF}
 
-  def _queries_keys_values(self, memory_BSD, num_queries):
+  def _queries_keys_values(self, memory_BSD, num_queries, window):
     config, first = self.config, memory_BSD.shape[1] - num_queries
     query_BTHK = self._heads('query', memory_BSD[:, first:], config.num_heads)
     key_BSGK = self._heads('key', memory_BSD, config.num_kv_heads)
     value_BSGK = self._heads('value', memory_BSD, config.num_kv_heads)
     if config.qk_norm:
-      query_BTHK = _norm(config, 'query_norm', 'rmsnorm')(query_BTHK)
-      key_BSGK = _norm(config, 'key_norm', 'rmsnorm')(key_BSGK)
+      query_BTHK = self._qk_norm('query_norm', query_BTHK)
+      key_BSGK = self._qk_norm('key_norm', key_BSGK)
     if config.positions == 'rope':
-      query_BTHK = rotary.rotate(config, query_BTHK, first)
-      key_BSGK = rotary.rotate(config, key_BSGK)
+      query_BTHK = rotary.rotate(config, query_BTHK, first, window)
+      key_BSGK = rotary.rotate(config, key_BSGK, window=window)
+    if config.score_divisor is not None:
+      # Attention divides scores by sqrt(K), which this factor replaces.
+      factor = math.sqrt(config.head_size / config.score_divisor)
+      query_BTHK = (factor * query_BTHK.astype(jnp.float32)).astype(query_BTHK.dtype)
     return query_BTHK, key_BSGK, value_BSGK
+
+  def _qk_norm(self, name, x_BTHK):
+    """Queries or keys [B, T, H, K] after RMSNorm of each head, or of all heads together."""
+    shape = x_BTHK.shape
+    x = x_BTHK.reshape(*shape[:2], -1) if self.config.joint_qk_norm else x_BTHK
+    return _norm(self.config, name, 'rmsnorm')(x).reshape(shape)
 
   def _intervene(self, aggregate_BTHK, value_BSGK):
     """The value aggregate [B, T, H K] after config.intervention (interventions.py)."""
@@ -246,8 +266,9 @@ class Transformer(nn.Module):
   def unembed(self, hidden: jax.Array) -> jax.Array:
     """Logits [..., V] in float32 of final-norm outputs [..., D]."""
     dtype, head_VD = self.config.dtype, self.embedding if self.config.tied_head else self.head
-    return jnp.einsum('...D,VD->...V', hidden.astype(dtype), head_VD.astype(dtype),
-                      preferred_element_type=jnp.float32)
+    logits = jnp.einsum('...D,VD->...V', hidden.astype(dtype), head_VD.astype(dtype),
+                        preferred_element_type=jnp.float32)
+    return attention.soft_cap(logits, self.config.logit_cap)
 
   def _check_names(self, names):
     sublayers = self.config.sublayers
@@ -280,23 +301,31 @@ class Transformer(nn.Module):
     # size may not fit the ids' own type.
     tokens_BT = tokens_BT.astype(jnp.int32)
     tokens_BT = jnp.where(tokens_BT < 0, self.config.vocab_size, tokens_BT)
-    return jnp.take(self.embedding, tokens_BT, axis=0, mode='fill')
+    x_BTD = jnp.take(self.embedding, tokens_BT, axis=0, mode='fill')
+    if not self.config.scaled_embedding:
+      return x_BTD
+    # The factor is rounded too, as it was in training.
+    dtype = self.config.dtype
+    return x_BTD.astype(dtype) * jnp.asarray(self.config.embedding_factor, dtype)
 
   def _run_blocks(self, x_BTD, reads, last_only):
     """The residual stream after all blocks, and the intermediates in `reads` by layer."""
     block = Block(self.config, self.attend, parent=None)
-    run = lambda x_BTD, params: block.apply({'params': params}, x_BTD, reads)
+    # What the layers differ in, so that one program computes them all.
+    layers = self.blocks, attention.windows(self.config)
+    run = lambda x_BTD, layer: block.apply({'params': layer[0]}, x_BTD, reads, window=layer[1])
     if self.config.remat != 'none':
       # Inside a scan the compiler cannot undo the recomputation, so the guard
       # against that, prevent_cse, would only cost time.
       run = jax.checkpoint(run, prevent_cse=False, policy=_STORED[self.config.remat])
     if not last_only:
-      return lax.scan(run, x_BTD, self.blocks)
+      return lax.scan(run, x_BTD, layers)
     if self.config.sublayers == 'mlp_only':
       x_BTD = x_BTD[:, -1:]  # Without attention no position reads another.
     # The scan runs over indices, because slicing off the last layer would copy all others.
-    layer = lambda i: jax.tree.map(lambda leaf: leaf[i], self.blocks)
+    layer = lambda i: jax.tree.map(lambda leaf: leaf[i], layers)
     all_but_last = jnp.arange(self.config.num_layers - 1)
     x_BTD, out = lax.scan(lambda x, i: run(x, layer(i)), x_BTD, all_but_last)
-    x_BTD, last = block.apply({'params': layer(-1)}, x_BTD, reads, last_only=True)
+    params, window = layer(-1)
+    x_BTD, last = block.apply({'params': params}, x_BTD, reads, last_only=True, window=window)
     return x_BTD, jax.tree.map(lambda stack, leaf: jnp.concatenate((stack, leaf[None])), out, last)

@@ -16,7 +16,7 @@ import jax
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage import huggingface, huggingface_files
 from bornbiased_jax.storage.huggingface_entries import show
 
 _NAME = re.compile(r'(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@([\w.-]+(?:/[\w.-]+)*))?', re.ASCII)
@@ -103,10 +103,11 @@ def _config(name):
 def _fetch_weights(name, folder):
   # What is at hand comes first, so that nothing is asked of the Hub if all is.
   is_absent = lambda file: not (folder / file).exists()
-  first = _find(name, *sorted((huggingface.WHOLE, huggingface.INDEX), key=is_absent))
+  first = _find(name, *sorted((huggingface_files.WHOLE, huggingface_files.INDEX), key=is_absent))
   if first is None:
     raise InputError(_without_safetensors(name))
-  for shard in huggingface.shard_names(first) if first.name == huggingface.INDEX else ():
+  is_index = first.name == huggingface_files.INDEX
+  for shard in huggingface_files.shard_names(first) if is_index else ():
     if not _find(name, shard):
       raise InputError(f'{name} on the Hugging Face Hub has no {shard}; its {first.name} asks for '
                        'it')
@@ -186,5 +187,5 @@ def _without_safetensors(name):
     with contextlib.suppress(Exception):
       if library.file_exists(repo, file, revision=commit):
         source = f"'{repo}', revision='{commit}'"
-        return f'{message}, but {huggingface.pickle_advice(file, source, "my_model")}'
+        return f'{message}, but {huggingface_files.pickle_advice(file, source, "my_model")}'
   return message

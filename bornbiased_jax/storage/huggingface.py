@@ -1,40 +1,33 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle."""
 
-import contextlib
-import functools
 import json
 import os
 from pathlib import Path
-import re
 import shutil
-from typing import NamedTuple
 import uuid
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
-from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage.huggingface_entries import read_json, show
-from bornbiased_jax.storage.huggingface_families import choose_family, read_config, to_stored
-from bornbiased_jax.storage.layers import ROWS, Layers
-
-WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
-_DTYPES = ('F32', 'F16', 'BF16')
-_HEADS = ('lm_head.weight', 'embed_out.weight')
-# Tensors that older versions stored although they are no weights.
-_BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
+from bornbiased_jax.storage.huggingface_config import choose_family, read_config, to_stored
+from bornbiased_jax.storage.huggingface_entries import show
+from bornbiased_jax.storage.huggingface_places import find, groups, leaf_shapes
+from bornbiased_jax.storage.layers import Layers
 
 
 def load(path: str | os.PathLike,
          mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Loads a GPT-2, Llama, Mistral, Qwen2, Qwen3 or GPT-NeoX (Pythia) checkpoint.
+  """Loads a checkpoint of one of the families in `huggingface_families.FAMILIES`.
+
+  These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
+  OLMo 3, Gemma 2, Gemma 3 (text) and Phi-3.
 
   The names, shapes and types of all tensors are checked before any memory is
   taken. Then the leaves of the result are filled one after another.
@@ -49,21 +42,21 @@ def load(path: str | os.PathLike,
 
   Returns:
     The configuration, and the parameters as float32 arrays in the tree of
-    `initialization.init_params`. Fields that config.json does not contain (how
+    `initialization.init_params`. Gains of norms are what these multiply by, also of Gemma,
+    which stores them less 1. Fields that config.json does not contain (how
     weights are drawn, and in which type to compute) have ModelConfig's defaults.
 
   Raises:
     InputError: a file is missing or broken, or describes a model that
       `transformer.Transformer` cannot compute. The message names the file.
   """
-  config, family, tensors, groups, shapes = _checked(Path(path))
+  config, family, tensors, wanted, shapes = _checked(Path(path))
   placed = _placed(mesh, shapes)
   params: dict[str, jax.Array] = {}
-  for group in groups:
+  for group in wanted:
     leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
     for name, index in group.stored():
-      for ours, theirs in group.aligned(leaves, index, tensors[name].read(), config, family):
-        ours[...] = theirs
+      group.fill(leaves, index, tensors[name].read(), config, family)
     params |= {name: jax.device_put(leaf, placed[name])
                for name, leaf in zip(group.leaves, leaves, strict=True)}
   return config, unflatten_dict(params, sep='/')
@@ -75,22 +68,25 @@ def open_layers(path: str | os.PathLike) -> Layers:
   No file stays open or mapped between two reads. Raises InputError as `load` does; so does
   a read of a file that is gone or has changed meanwhile.
   """
-  config, family, tensors, groups, shapes = _checked(Path(path))
-  in_blocks = [group for group in groups if group.layers]
-  outside = {group.leaves[0]: group for group in groups if not group.layers}
+  config, family, tensors, wanted, shapes = _checked(Path(path))
+  in_blocks = [group for group in wanted if group.layers]
+  outside = {group.leaves[0]: group for group in wanted if not group.layers}
 
   def read_block(layer):
     block: dict[str, np.ndarray] = {}
     for group in in_blocks:
       leaves = [np.empty(shapes[name][1:], np.float32) for name in group.leaves]
       tensor = tensors[group.template.format(layer)].read()
-      for ours, theirs in group.aligned(leaves, ..., tensor, config, family):
-        ours[...] = theirs
+      group.fill(leaves, ..., tensor, config, family)
       block |= zip(group.leaves, leaves, strict=True)
     return unflatten_dict(block, sep='/')['blocks']
 
   def read_rows(name, first, last):
-    return tensors[outside[name].template].read(first, last).astype(np.float32)
+    group = outside[name]
+    tensor = tensors[group.template].read(first, last)
+    leaves = [np.empty(tensor.shape, np.float32)]
+    group.fill(leaves, ..., tensor, config, family)
+    return leaves[0]
 
   return Layers(config, shapes, read_block, read_rows)
 
@@ -98,11 +94,9 @@ def open_layers(path: str | os.PathLike) -> Layers:
 def _checked(path):
   """What is known of a checkpoint from its headers, all of it checked."""
   config, family = _config(path)
-  tensors, shapes = _open(path, family), _leaf_shapes(config)
-  groups = list(_groups(config, family, shapes))
-  _check(path, tensors, groups, family)
-  _check_tied(tensors, config, family)
-  return config, family, tensors, groups, shapes
+  shapes = leaf_shapes(config)
+  wanted = list(groups(config, family, shapes))
+  return config, family, find(path, config, family, wanted), wanted, shapes
 
 
 def _placed(mesh, shapes):
@@ -128,7 +122,8 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
 
   The directory appears complete or not at all. It does not say how weights were
   drawn (init_scheme, linear_std, embedding_std) nor how the network is computed
-  (dtype, remat), because config.json has no entries for that.
+  (dtype, remat), because config.json has no entries for that. All parameters come back
+  exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
 
   Args:
     path: directory to make; it must be missing or empty.
@@ -154,7 +149,8 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
       raise InputError(f'{path} exists and is not an empty directory; give a new one')
     partial.mkdir(parents=True)
     header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
-                  bos_token_id=None, eos_token_id=tokenizer.end_id if tokenizer else None)
+                  bos_token_id=None, pad_token_id=None,
+                  eos_token_id=tokenizer.end_id if tokenizer else None)
     stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
     for file, content in (files | {'config.json': stored.encode()}).items():
       (partial / file).write_bytes(content)
@@ -180,173 +176,8 @@ def _tokenizer_files(family_name, config, tokenizer):
   return tokenizer.files()
 
 
-class _Tensor(NamedTuple):
-  """A tensor in a file. Its values are not read before `read`."""
-
-  file: Path
-  stored_name: str
-  shape: list
-  dtype: str
-
-  def read(self, first=0, last=None):
-    """Its rows from `first` to before `last`, by default all."""
-    # A file is mapped only while it is read: what is mapped counts as memory in use.
-    with _open_file(self.file) as handle:
-      return handle.get_slice(self.stored_name)[first:last]
-
-
-class _Group(NamedTuple):
-  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
-
-  template: str
-  leaves: tuple
-  layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
-  shape: tuple  # shape of a stored tensor
-  transposed: bool
-
-  def stored(self):
-    """For each layer, the name of the stored tensor and its index in our leaves."""
-    indices = (...,) if self.layers is None else range(self.layers)
-    return ((self.template.format(i), i) for i in indices)
-
-  def aligned(self, leaves, index, tensor, config, family):
-    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
-    tensor = tensor.T if self.transposed else tensor
-    parts = family.split(tensor, config.num_heads) if len(leaves) > 1 else [tensor]
-    return [(leaf[index].reshape(part.shape), part)
-            for leaf, part in zip(leaves, parts, strict=True)]
-
-
-def _leaf_shapes(config):
-  tree = jax.eval_shape(functools.partial(init_params, config), 0)
-  return {name: leaf.shape for name, leaf in flatten_dict(tree, sep='/').items()}
-
-
-def _groups(config, family, shapes):
-  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
-  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
-  for ours, theirs in (modules | dict(head=family.head)).items():
-    for ending, suffix in endings.items():
-      leaves = tuple(module + ending for module in ours.split())
-      if leaves[0] in shapes:
-        layers = config.num_layers if '{}' in theirs else None
-        parts = [shapes[leaf][layers is not None:] for leaf in leaves]
-        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
-        transposed = family.transposed and ending == '/kernel'
-        shape = shape[::-1] if transposed else shape
-        yield _Group(theirs + suffix, leaves, layers, shape, transposed)
-
-
-def _files(path):
-  """The safetensors files of a checkpoint."""
-  if os.path.isfile(path / WHOLE):
-    return [path / WHOLE]
-  if os.path.isfile(path / INDEX):
-    return _shards(path / INDEX)
-  for pickled in [file for ending in ('bin', 'pt', 'pth')
-                  for file in sorted(path.glob(f'*.{ending}'))]:
-    raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
-  raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
-
-
-def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
-  """Why a pickle is not read, and how to convert it.
-
-  Args:
-    file: its name.
-    source: what `from_pretrained` takes, as Python has it in brackets.
-    target: the directory to make.
-  """
-  return (f'{file} is a pickle, which could run code; convert it with '
-          'python -c "from transformers import AutoModelForCausalLM as M; '
-          f"M.from_pretrained({source}).save_pretrained('{target}', safe_serialization=True)\"")
-
-
-def shard_names(index: Path) -> list[str]:
-  """The files that model.safetensors.index.json asks for, all of them beside it.
-
-  Raises:
-    InputError: it is damaged, or a name could lead out of its directory.
-  """
-  weight_map = read_json(index).get('weight_map')
-  if not (isinstance(weight_map, dict) and weight_map):
-    raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
-                     'to shards')
-  for name in weight_map.values():
-    # A name with a path separator could lead out of the directory.
-    if not (isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name)):
-      raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
-                       'beside it')
-  return sorted(set(weight_map.values()))
-
-
-def _shards(index):
-  files = [index.parent / name for name in shard_names(index)]
-  for file in files:
-    if not os.path.isfile(file):
-      raise InputError(f'{file} is missing; {index.name} asks for it')
-  return files
-
-
-@contextlib.contextmanager
-def _open_file(file):
-  try:
-    # NumPy knows bfloat16 here because jax imports ml_dtypes.
-    with safe_open(file, framework='np') as handle:
-      yield handle
-  except (SafetensorError, OSError) as error:
-    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
-
-
-def _open(path, family):
-  """All tensors, by the names that the family gives them. Reads headers only."""
-  tensors = {}
-  for file in _files(path):
-    with _open_file(file) as handle:
-      for stored_name in handle.keys():
-        name = stored_name if stored_name.startswith(family.base) else family.base + stored_name
-        name = f'{family.head}.weight' if stored_name in _HEADS else name
-        if name in tensors:
-          raise InputError(f'{file}: tensor {show(stored_name)} is a second {show(name)}')
-        header = handle.get_slice(stored_name)
-        tensors[name] = _Tensor(file, stored_name, header.get_shape(), header.get_dtype())
-  return tensors
-
-
-def _check(path, tensors, groups, family):
-  known = {f'{family.head}.weight'}
-  for group in groups:
-    for name, _ in group.stored():
-      if name not in tensors:
-        raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
-      tensor = tensors[name]
-      # A shape may have any number of ones.
-      for given, said, wanted in ((tensor.shape, show(tensor.shape), [list(group.shape)]),
-                                  (tensor.dtype, tensor.dtype, _DTYPES)):
-        if given not in wanted:
-          wanted = ' or '.join(map(str, wanted))
-          raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs {wanted}')
-      known.add(name)
-  for name in sorted(tensors.keys() - known):
-    if not _BUFFERS.fullmatch(name):
-      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
-                       'place in this model')
-
-
-def _check_tied(tensors, config, family):
-  head = tensors.get(f'{family.head}.weight')
-  if not (head and config.tied_head):
-    return
-  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
-  for first in range(0, config.vocab_size, ROWS):
-    rows = [tensor.read(first, first + ROWS) for tensor in (embedding, head)]
-    if not np.array_equal(*rows, equal_nan=True):
-      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
-                       'tie_word_embeddings is true')
-
-
 def _check_params(config, params):
-  leaves, shapes = flatten_dict(params, sep='/'), _leaf_shapes(config)
+  leaves, shapes = flatten_dict(params, sep='/'), leaf_shapes(config)
   for name in sorted(shapes.keys() | leaves.keys()):
     given = f'{leaves[name].dtype}{list(leaves[name].shape)}' if name in leaves else 'absent'
     wanted = f'float32{list(shapes[name])}' if name in shapes else 'absent'
@@ -357,10 +188,10 @@ def _check_params(config, params):
 
 def _stored_tensors(config, family, params):
   leaves, tensors = flatten_dict(params, sep='/'), {}
-  for group in _groups(config, family, _leaf_shapes(config)):
+  for group in groups(config, family, leaf_shapes(config)):
     parts = [np.asarray(leaves[name]) for name in group.leaves]
     for name, index in group.stored():
       tensors[name] = np.empty(group.shape, np.float32)
       for ours, theirs in group.aligned(parts, index, tensors[name], config, family):
-        theirs[...] = ours
+        theirs[...] = ours - group.shift if group.shift else ours
   return tensors

@@ -18,6 +18,7 @@ COUNT = ('a whole number from 1 to 2147483647', _is_count)
 COUNT_OR_NULL = (COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
 NUMBER = ('a positive number below 1e30',
            lambda value: type(value) in (int, float) and 0 < value < 1e30)
+NUMBER_OR_NULL = (NUMBER[0] + ' or null', lambda value: value is None or NUMBER[1](value))
 FLAG = ('true or false', lambda value: type(value) is bool)
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200

@@ -1,32 +1,28 @@
-"""What `transformers` calls our fields and modules: one table per family, read both ways."""
+"""What `transformers` calls our fields and modules: one row per family, read both ways."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface_entries import (
-  COUNT,
-  COUNT_OR_NULL,
-  FLAG,
-  NUMBER,
-  entry,
-  of_type,
-  only,
-  read_json,
-  show,
+from bornbiased_jax.storage.huggingface_entries import COUNT
+from bornbiased_jax.storage.huggingface_rope import RopeRules
+from bornbiased_jax.storage.huggingface_windows import (
+  ALL_BUT_EACH_2ND,
+  ALL_BUT_EACH_4TH,
+  BY_PATTERN,
+  EVERY_LAYER,
+  NO_WINDOWS,
+  SWITCHED,
+  WindowRules,
 )
-from bornbiased_jax.storage.huggingface_rope import read_rope, rope_to_stored
 
 
-def _split_columns(tensor, heads):
-  return np.split(tensor, 3, axis=-1)
+def _split_columns(tensor, sizes, heads):
+  return np.split(tensor, np.cumsum(sizes)[:-1], axis=-1)
 
 
-def _split_heads(tensor, heads):
+def _split_heads(tensor, sizes, heads):
   tensor = tensor.reshape(*tensor.shape[:-1], heads, 3, -1)
   return [tensor[..., i, :] for i in range(3)]
 
@@ -35,17 +31,20 @@ class Family(NamedTuple):
   """What one family of `transformers` calls our fields and modules."""
 
   architecture: str
-  fields: dict  # field of ModelConfig (or 'window') → entry of config.json
+  fields: dict  # field of ModelConfig → entry of config.json
   defaults: dict  # entry of config.json that may be missing → its value then
   constants: dict  # fields of ModelConfig that are the same in the whole family
   modules: dict  # our module, or several that they fuse into one → theirs; '{}' is the layer
   base: str  # prefix of their modules except the head; checkpoints may lack it
   head: str = 'lm_head'
   transposed: bool = True  # their weights are [out, in]; our kernels are [in, out]
-  split: Callable | None = None  # function from a fused [..., out] to views of its three parts
+  split: Callable = _split_columns  # function from a fused [..., out] to views of its parts
   whole_heads: bool = False  # heads must divide hidden_size even if head_dim is given
-  rotary_factor: float | None = None  # partial_rotary_factor if it is missing; None: always 1
-  rope_entries: tuple = ('rope_theta',)  # what transformers had before rope_parameters
+  rope: RopeRules = RopeRules()
+  windows: WindowRules = NO_WINDOWS
+  gain_less: float = 0.0  # what their norms add to the stored weight
+  kinds: dict = {}  # field of ModelConfig → what its entry must be, if not as elsewhere
+  only: dict = {}  # entry of config.json → the values that our Transformer can compute
 
 
 _QKV = 'blocks/query blocks/key blocks/value'
@@ -65,7 +64,7 @@ _GPT2 = Family(
              'blocks/attention_norm': 'h.{}.ln_1', _QKV: 'h.{}.attn.c_attn',
              'blocks/output': 'h.{}.attn.c_proj', 'blocks/mlp_norm': 'h.{}.ln_2',
              'blocks/up': 'h.{}.mlp.c_fc', 'blocks/down': 'h.{}.mlp.c_proj'},
-    base='transformer.', transposed=False, split=_split_columns)
+    base='transformer.', transposed=False)
 _GPT_NEOX = Family(
     architecture='GPTNeoXForCausalLM',
     fields=_COMMON | dict(norm_epsilon='layer_norm_eps', qkv_bias='attention_bias',
@@ -80,8 +79,8 @@ _GPT_NEOX = Family(
              'blocks/mlp_norm': 'layers.{}.post_attention_layernorm',
              'blocks/up': 'layers.{}.mlp.dense_h_to_4h',
              'blocks/down': 'layers.{}.mlp.dense_4h_to_h'},
-    base='gpt_neox.', head='embed_out', split=_split_heads, rotary_factor=0.25,
-    rope_entries=('rotary_emb_base', 'rotary_pct'))
+    base='gpt_neox.', head='embed_out', split=_split_heads,
+    rope=RopeRules(('rotary_emb_base', 'rotary_pct'), rotary_factor=0.25))
 _LLAMA = Family(
     architecture='LlamaForCausalLM',
     fields=_COMMON | dict(norm_epsilon='rms_norm_eps', num_kv_heads='num_key_value_heads',
@@ -104,13 +103,36 @@ _LLAMA = Family(
     base='model.', whole_heads=True)
 
 
-def _like_llama(architecture, defaults, constants, **more_fields):
-  fields = {ours: name for ours, name in (_LLAMA.fields | more_fields).items()
+def _like_llama(architecture, defaults, constants, modules=None, more_fields=None, **others):
+  fields = {ours: name for ours, name in (_LLAMA.fields | (more_fields or {})).items()
             if ours not in constants}
   return _LLAMA._replace(
       architecture=architecture, fields=fields, defaults=_LLAMA.defaults | defaults,
-      constants=_LLAMA.constants | constants, whole_heads=False)
+      constants=_LLAMA.constants | constants, modules=modules or _LLAMA.modules,
+      whole_heads=False)._replace(**others)
 
+
+_NO_BIAS = dict(qkv_bias=False, output_bias=False, mlp_bias=False)
+_OUTPUT_NORMS = {'blocks/attention_output_norm': 'layers.{}.post_attention_layernorm',
+                 'blocks/mlp_output_norm': 'layers.{}.post_feedforward_layernorm'}
+_OLMO = dict(modules=_LLAMA.modules | _OUTPUT_NORMS)
+_OLMO_CONSTANTS = dict(mlp_bias=False, norm_place='after', qk_norm=True, joint_qk_norm=True)
+_GEMMA: dict[str, Any] = dict(
+    modules=_LLAMA.modules | _OUTPUT_NORMS | {
+        'blocks/mlp_norm': 'layers.{}.pre_feedforward_layernorm'},
+    more_fields=dict(activation='hidden_activation', score_divisor='query_pre_attn_scalar',
+                     logit_cap='final_logit_softcapping'),
+    kinds=dict(head_size=COUNT, num_kv_heads=COUNT), whole_heads=True, gain_less=1.0)
+_GEMMA_DEFAULTS = dict(num_key_value_heads=4, head_dim=256, hidden_activation='gelu_pytorch_tanh',
+                       query_pre_attn_scalar=256, sliding_window=4096, tie_word_embeddings=True,
+                       use_bidirectional_attention=False)
+_GEMMA_CONSTANTS = dict(mlp_bias=False, norm_place='both', scaled_embedding=True)
+_CAUSAL = dict(use_bidirectional_attention=(None, False))
+_FUSED = {_QKV: 'layers.{}.self_attn.qkv_proj',
+          'blocks/gate blocks/up': 'layers.{}.mlp.gate_up_proj'}
+_PHI3_MODULES = {ours: theirs for ours, theirs in _LLAMA.modules.items()
+                 if not any(ours in fused.split() for fused in _FUSED)} | _FUSED
+_QWEN_WINDOWS = dict(use_sliding_window=False, sliding_window=4096, max_window_layers=28)
 
 # The order is that in which `save` tries them.
 FAMILIES = {
@@ -118,111 +140,34 @@ FAMILIES = {
     'gpt_neox': _GPT_NEOX,
     'llama': _LLAMA,
     'mistral': _like_llama('MistralForCausalLM', dict(num_key_value_heads=8, sliding_window=4096),
-                           dict(qkv_bias=False, output_bias=False, mlp_bias=False),
-                           window='sliding_window'),
-    'qwen2': _like_llama('Qwen2ForCausalLM', dict(num_key_value_heads=32),
-                         dict(qkv_bias=True, output_bias=False, mlp_bias=False)),
-    'qwen3': _like_llama('Qwen3ForCausalLM', dict(num_key_value_heads=32, head_dim=128),
-                         dict(mlp_bias=False, qk_norm=True)),
+                           _NO_BIAS, windows=EVERY_LAYER),
+    'qwen2': _like_llama('Qwen2ForCausalLM', dict(num_key_value_heads=32) | _QWEN_WINDOWS,
+                         dict(qkv_bias=True, output_bias=False, mlp_bias=False), windows=SWITCHED),
+    'qwen3': _like_llama(
+        'Qwen3ForCausalLM', dict(num_key_value_heads=32, head_dim=128) | _QWEN_WINDOWS,
+        dict(mlp_bias=False, qk_norm=True), windows=SWITCHED),
+    'olmo2': _like_llama('Olmo2ForCausalLM', {}, _OLMO_CONSTANTS, **_OLMO),
+    'olmo3': _like_llama(
+        'Olmo3ForCausalLM', dict(sliding_window=4096), _OLMO_CONSTANTS, **_OLMO,
+        windows=ALL_BUT_EACH_4TH,
+        rope=RopeRules(theta=5e5, of_windows=RopeRules((), theta=5e5, types=('default',)))),
+    'gemma2': _like_llama(
+        'Gemma2ForCausalLM',
+        _GEMMA_DEFAULTS | dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+        _GEMMA_CONSTANTS, **_GEMMA | dict(more_fields=_GEMMA['more_fields'] | dict(
+            score_cap='attn_logit_softcapping')),
+        windows=ALL_BUT_EACH_2ND, only=_CAUSAL),
+    # transformers reads attn_logit_softcapping of Gemma 3, and computes without it.
+    'gemma3_text': _like_llama(
+        'Gemma3ForCausalLM',
+        _GEMMA_DEFAULTS | dict(attn_logit_softcapping=None, final_logit_softcapping=None),
+        _GEMMA_CONSTANTS | dict(qk_norm=True), **_GEMMA, windows=BY_PATTERN,
+        only=_CAUSAL | dict(attn_logit_softcapping=(None,)),
+        rope=RopeRules(theta=1e6, others=('rope_local_base_freq',), of_windows=RopeRules(
+            ('rope_local_base_freq',), ('rope_theta',), theta=1e4, types=('default',)))),
+    # transformers takes rope_type 'yarn' for 'longrope' here.
+    'phi3': _like_llama(
+        'Phi3ForCausalLM', dict(sliding_window=None), _NO_BIAS, modules=_PHI3_MODULES,
+        windows=EVERY_LAYER, rope=RopeRules(('rope_theta', 'partial_rotary_factor'),
+                                            rotary_factor=1.0, types=('default',))),
 }
-# Entries of config.json of any family, with the only value that our Transformer can compute.
-_ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False, use_sliding_window=False, quantization_config=None)
-_ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
-                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
-_STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-# For each of our fields what its value in config.json must be.
-_KINDS = {
-    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), COUNT),
-    **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size', 'window'), COUNT_OR_NULL),
-    **dict.fromkeys(('norm_epsilon', 'rope_theta'), NUMBER),
-    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual'),
-                    FLAG),
-    'activation': (f'one of {", ".join(_ACTIVATIONS)}',
-                   lambda value: type(value) is str and value in _ACTIVATIONS),
-}
-# Fields of ModelConfig that have no place in config.json.
-_UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
-
-
-def read_config(file: Path) -> tuple[ModelConfig, Family]:
-  """Reads config.json.
-
-  Raises:
-    InputError: an entry is wrong, or our Transformer cannot compute what it says.
-  """
-  stored = read_json(file)
-  try:
-    name = stored.get('model_type')
-    family = FAMILIES.get(name) if isinstance(name, str) else None
-    if family is None:
-      raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
-    if stored.get('architectures'):
-      only(stored, 'architectures', [family.architecture])
-    return _from_stored(stored, family), family
-  except (InputError, RecursionError) as error:
-    raise InputError(f'{file}: {error}') from None
-
-
-def _from_stored(stored, family):
-  stored = _ONLY | family.defaults | stored
-  values = {ours: entry(stored, name, *_KINDS[ours]) for ours, name in family.fields.items()}
-  values['activation'] = _ACTIVATIONS[values['activation']]
-  # JSON may have it as a whole number, which need not fit in an int of JAX.
-  values['norm_epsilon'] = float(values['norm_epsilon'])
-  values['mlp_width'] = values['mlp_width'] or 4 * values['width']
-  # For sequences no longer than the window, attention within it is full attention.
-  values['length'] = min(values['length'], values.pop('window', None) or values['length'])
-  for name, wanted in _ONLY.items():
-    only(stored, name, wanted)
-  for layer_type in of_type(stored, 'layer_types', list):
-    if layer_type != 'full_attention':
-      raise InputError(f"layer_types with {show(layer_type)} is not supported; 'full_attention' is")
-  if family.whole_heads and values['width'] % values['num_heads']:
-    raise InputError(f'num_attention_heads={values["num_heads"]} does not divide '
-                     f'hidden_size={values["width"]}')
-  if family.constants['positions'] == 'rope':
-    values |= read_rope(stored, family.rope_entries, family.rotary_factor)
-    if 'head_size' not in family.fields and stored.get('head_dim') is not None:
-      only(stored, 'head_dim', values['width'] // values['num_heads'])
-  return ModelConfig(**values, **family.constants)
-
-
-def to_stored(config: ModelConfig, family: Family) -> dict:
-  """The entries of config.json that describe `config`, as far as the family can."""
-  stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
-  stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
-  if family.constants['positions'] == 'rope':
-    stored |= rope_to_stored(config, family.rope_entries)
-  return stored
-
-
-def choose_family(config: ModelConfig) -> tuple[str, Family]:
-  """The first family that can describe all of `config`.
-
-  The test is a round trip: written as config.json and read again, the
-  configuration must come back the same.
-
-  Raises:
-    InputError: there is none. The message names the nearest family and the
-      fields in which it differs.
-  """
-  misfits = {}
-  ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (
-      config.positions == 'learned')
-  ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
-  for name, family in FAMILIES.items():
-    try:
-      back = _from_stored(to_stored(config, family), family)
-      misfits[name] = [f'{field}={value!r}'
-                       for field, value in vars(config).items()
-                       if field not in ignored and value != getattr(back, field)]
-    except InputError as error:
-      misfits[name] = [str(error)]
-    if not misfits[name]:
-      return name, family
-  unlike = lambda family: sum(getattr(config, field) != value
-                              for field, value in family.constants.items())
-  nearest = min(misfits, key=lambda name: (unlike(FAMILIES[name]), len(misfits[name])))
-  raise InputError(f'transformers has no such model; {nearest} comes near, but for '
-                   f'{", ".join(misfits[nearest])}')

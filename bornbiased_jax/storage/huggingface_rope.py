@@ -1,14 +1,16 @@
 """Settings of RoPE in config.json, under all names and in all places that they have had."""
 
 import math
+from typing import Any, NamedTuple
 
-from bornbiased_jax.configs import ModelConfig, RopeScaling
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.rope_scaling import RopeScaling
 from bornbiased_jax.storage.huggingface_entries import COUNT, NUMBER, entry, of_type, only, show
 
 _NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
-              rotary_emb_base='rope_theta', partial_rotary_factor='partial_rotary_factor',
-              rotary_pct='partial_rotary_factor')
+              rotary_emb_base='rope_theta', rope_local_base_freq='rope_theta',
+              partial_rotary_factor='partial_rotary_factor', rotary_pct='partial_rotary_factor')
 _LENGTH = 'original_max_position_embeddings'
 # For each rope_type the fields of RopeScaling, and what they are called there. 'dynamic' lowers
 # frequencies for sequences of more than max_position_embeddings tokens, which we do not read.
@@ -24,41 +26,82 @@ _TYPES = {
 # Settings that change nothing if they have this value; None stands for any.
 _IDLE = {'dynamic': dict(factor=None, original_max_position_embeddings=None),
          'yarn': dict(truncate=True)}
+_FULL, _SLIDING = 'full_attention', 'sliding_attention'
 _FACTOR = ('a number above 0 and at most 1', lambda value: NUMBER[1](value) and value <= 1)
 
 
-def read_rope(stored: dict, own_names: tuple[str, ...], rotary_factor: float | None) -> dict:
+class RopeRules(NamedTuple):
+  """What one family reads of RoPE.
+
+  Attributes:
+    names: entries beside rope_parameters that it reads.
+    others: entries beside them that belong to layers of the other kind.
+    rotary_factor: the share of a head that turns, if config.json does not say; None if heads
+      always turn as a whole.
+    theta: rope_theta, if config.json does not say.
+    types: what rope_type may be.
+    of_windows: rules of layers with a window, in families where rope_parameters has two parts;
+      None where all layers turn alike.
+  """
+
+  names: tuple[str, ...] = ('rope_theta',)
+  others: tuple[str, ...] = ()
+  rotary_factor: float | None = None
+  theta: float = 10000.0
+  types: tuple[str, ...] = tuple(_TYPES)
+  of_windows: Any = None
+
+
+def read_rope(stored: dict, rules: RopeRules, windows: tuple[int | None, ...] = ()) -> dict:
   """The fields of ModelConfig that describe RoPE.
 
   Args:
     stored: config.json.
-    own_names: entries beside rope_parameters that this family reads.
-    rotary_factor: the family's share of a head that turns, if config.json does not say; None
-      if heads of this family always turn as a whole.
+    rules: what its family reads.
+    windows: ModelConfig.windows.
 
   Raises:
     InputError: a setting is wrong, contradicts another, or cannot be computed.
   """
-  places = [place for name in ('rope_parameters', 'rope_scaling')
-            if (place := of_type(stored, name, dict))]
-  readings = [_reading(stored, place, own_names, rotary_factor) for place in places or [{}]]
+  if rules.of_windows is None:
+    return _agreed(stored, of_type(stored, 'rope_parameters', dict), rules)
+  parts = of_type(stored, 'rope_parameters', dict)
+  for name in sorted(parts.keys() - {_FULL, _SLIDING}):
+    raise InputError(f'rope_parameters with {show(name)} is not supported in this family; '
+                     f'{_FULL} and {_SLIDING} are')
+  # Versions of transformers before 5 read these two here, and later ones do not.
+  if stored.get(_LENGTH) is not None:
+    raise InputError(f'{_LENGTH}={show(stored[_LENGTH])} belongs into the settings of RoPE')
+  if 'rope_type' not in (scaling := of_type(stored, 'rope_scaling', dict)) and 'type' in scaling:
+    raise InputError(f'rope_scaling with type={show(scaling["type"])} must call it rope_type')
+  full = _agreed(stored, of_type(parts, _FULL, dict), rules)
+  local = _reading(stored, of_type(parts, _SLIDING, dict), rules.of_windows)
+  if windows and None not in windows:
+    return local
+  return full | ({'window_rope_theta': local['rope_theta']} if windows and local != full else {})
+
+
+def _agreed(stored, parameters, rules):
+  places = [place for place in (parameters, of_type(stored, 'rope_scaling', dict)) if place]
+  readings = [_reading(stored, place, rules) for place in places or [{}]]
   # transformers reads one of the two, and which one depends on its version.
   if readings[-1] != readings[0]:
     raise InputError('rope_parameters and rope_scaling describe different RoPE')
   return readings[0]
 
 
-def _reading(stored, place, own_names, rotary_factor):
-  rope = dict(rope_type='default', rope_theta=10000.0,
-              partial_rotary_factor=rotary_factor or 1.0) | _settings(stored, place, own_names)
-  for name in sorted(_NAMES.keys() - {*own_names, 'type'}):
+def _reading(stored, place, rules):
+  rope = dict(rope_type='default', rope_theta=rules.theta,
+              partial_rotary_factor=rules.rotary_factor or 1.0)
+  rope |= _settings(stored, place, rules.names)
+  for name in sorted(_NAMES.keys() - {*rules.names, *rules.others, 'type'}):
     if stored.get(name) not in (None, rope[_NAMES[name]]):
       raise InputError(f'{name}={show(stored[name])} is not supported in this family')
-  if not isinstance(rope['rope_type'], str) or rope['rope_type'] not in _TYPES:
-    raise InputError(f'rope_type={show(rope["rope_type"])} is not supported; {", ".join(_TYPES)} '
-                     'are')
+  if not isinstance(rope['rope_type'], str) or rope['rope_type'] not in rules.types:
+    raise InputError(f'rope_type={show(rope["rope_type"])} is not supported; '
+                     f'{", ".join(rules.types)} {"are" if len(rules.types) > 1 else "is"}')
   share = entry(rope, 'partial_rotary_factor', *_FACTOR)
-  if rotary_factor is None:
+  if rules.rotary_factor is None:
     only(rope, 'partial_rotary_factor', 1.0)
   return dict(rope_theta=float(entry(rope, 'rope_theta', *NUMBER)), rotary_factor=float(share),
               rope_scaling=_scaling(rope, stored))
@@ -103,12 +146,10 @@ def _scaling(rope, stored):
     raise InputError(f'RoPE: {error}') from None
 
 
-def rope_to_stored(config: ModelConfig, earlier_names: tuple[str, ...]) -> dict:
-  """The entries of config.json that describe RoPE.
+def rope_to_stored(config: ModelConfig, rules: RopeRules) -> dict:
+  """The entries of config.json that describe RoPE, as far as the family can.
 
-  Args:
-    config: the architecture.
-    earlier_names: entries that versions of transformers before 5 read in this family.
+  Entries beside rope_parameters are what versions of transformers before 5 read.
   """
   scaling = config.rope_scaling
   kind = scaling.kind if scaling else 'default'
@@ -116,5 +157,13 @@ def rope_to_stored(config: ModelConfig, earlier_names: tuple[str, ...]) -> dict:
                                    for ours, name in _TYPES[kind].items()}
   rope = changed | dict(rope_theta=float(config.rope_theta),
                         partial_rotary_factor=float(config.rotary_factor))
-  stored = {name: rope[_NAMES[name]] for name in earlier_names} | {'rope_parameters': rope}
+  stored = {name: rope[_NAMES[name]] for name in rules.names}
+  if rules.of_windows is None:
+    stored['rope_parameters'] = rope
+  else:
+    theta = config.rope_theta if config.window_rope_theta is None else config.window_rope_theta
+    local = dict(rope_type='default', rope_theta=float(theta))
+    stored |= {name: local['rope_theta'] for name in rules.of_windows.names}
+    del rope['partial_rotary_factor']
+    stored['rope_parameters'] = {_FULL: rope, _SLIDING: local}
   return stored | ({'rope_scaling': changed} if scaling else {})

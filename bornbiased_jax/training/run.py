@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from bornbiased_jax.configs import ModelConfig, check_count, check_id
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.corpus import Corpus
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_count, check_id
 from bornbiased_jax.models.initialization import as_seed
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import optax
 
-from bornbiased_jax.configs import ModelConfig, check_count
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import Seed, draw_params
 from bornbiased_jax.models.loss import next_token_loss

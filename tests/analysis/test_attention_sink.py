@@ -53,6 +53,22 @@ def test_the_floor_is_that_of_uniform_attention(length, floor):
   assert attention_sink.uniform_weight(length, 5) == pytest.approx(uniform[5:, 5].mean())
 
 
+@pytest.mark.parametrize('position, intervention', [(0, 'none'), (7, 'none'), (7, 'mask'),
+                                                    (149, 'mask')])
+def test_the_rate_and_floor_with_windows(position, intervention):
+  config = dataclasses.replace(GROUPED, windows=(5, None, 140), intervention=intervention,
+                               intervention_position=position)
+  params, ids = init_params(config, 1), tokens()
+  for name in ('query', 'key'):
+    params['blocks'][name]['kernel'] *= 0.0
+  maps = np.asarray(read(config, params, ids, 'attention_weights')['attention_weights'])
+  seen = [maps[layer, ..., position:position + (window or 150), position].mean(axis=-1)
+          for layer, window in enumerate(config.windows)]
+  made = attention_sink.sink_rate(config, params, ids, position)
+  np.testing.assert_allclose(made.weight_NLH, np.moveaxis(seen, 0, 1), atol=1e-6)
+  assert made.floor == pytest.approx(np.mean(seen), abs=1e-6)
+
+
 def test_memory_grows_with_length_not_its_square():
   """With whole attention maps, twice the length would take four times the memory."""
   config = dataclasses.replace(LLAMA, length=2048)

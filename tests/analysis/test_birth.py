@@ -63,7 +63,8 @@ def test_mlps_alone_iterate_one_cosine():
     ({}, 16), ({}, 48), ({'positions': 'learned'}, 16), ({'activation': 'relu'}, 16),
     ({'init_scheme': 'plain'}, 48), ({'parallel_residual': True}, 48),
     ({'sublayers': 'mlp_only'}, 16), ({'num_kv_heads': 2}, 16),
-    ({'linear_std': 0.06}, 48), ({'intervention': 'amplify'}, 16),
+    ({'linear_std': 0.06}, 48), ({'score_divisor': 10.0}, 48), ({'scaled_embedding': True}, 16),
+    ({'intervention': 'amplify'}, 16),
     ({'intervention': 'rmsnorm'}, 16), ({'intervention': 'mask', 'intervention_position': 15}, 16),
 ], ids=str)
 def test_ensembles_agree_within_seven_percent(fields, length):
@@ -90,6 +91,32 @@ def test_known_predictions():
   assert float(nano.inter_cosine_LTT[-1, 63, 63]) == pytest.approx(0.333, abs=0.005)
   assert float(nano.inter_cosine_L[-1]) == pytest.approx(0.425, abs=0.005)
   assert nano.direction_cosine(64) == pytest.approx(0.996, abs=0.001)
+
+
+def test_what_does_not_change_networks_does_not_change_the_theory():
+  config = small()
+  same = [small(score_divisor=64), small(windows=(8, None, 9)), small(logit_cap=3.0),
+          small(scaled_embedding=True, embedding_std=config.embedding_std / 16)]
+  expected = theory.at_birth(config, 8)
+  for each in same:
+    for given, wanted in zip(theory.at_birth(each, 8), expected, strict=True):
+      np.testing.assert_allclose(given, wanted, rtol=1e-5)
+  # Continuous inputs are not multiplied.
+  expected = theory.at_birth(config, 8, 'gaussian').variance_LT
+  given = theory.at_birth(small(scaled_embedding=True), 8, 'gaussian').variance_LT
+  np.testing.assert_array_equal(given, expected)
+
+
+@pytest.mark.parametrize('fields, word', [
+    (dict(norm_place='after'), "norm_place='after'"), (dict(norm_place='both'), "'both'"),
+    (dict(score_cap=5.0), 'score_cap=5.0'),
+    (dict(windows=(None, 7, 9)), 'windows of 7 for 8 tokens'),
+], ids=str)
+def test_what_the_theory_does_not_know(fields, word):
+  for predict in (theory.at_birth, theory.finite_width):
+    with pytest.raises(InputError, match='theory of random networks does not know') as error:
+      predict(small(**fields), 8)
+    assert word in str(error.value)
 
 
 def test_what_cannot_be_is_refused():

@@ -55,3 +55,9 @@ def test_bare_attention_equals_numpy():
     mixed = special.softmax(scores, axis=-1) @ value
     x = mixed.transpose(0, 2, 1, 3).reshape(2, 5, config.width) @ weight('output')
     np.testing.assert_allclose(out[i], x, rtol=1e-3, atol=1e-5 * np.abs(x).max())
+
+
+def test_bare_attention_has_no_windows():
+  config = configs.get('tiny_gpt2', sublayers='attention_only', windows=(3, None, None, 4))
+  with pytest.raises(InputError, match='bare attention has no windows'):
+    simplified.bare_attention(config)

@@ -21,6 +21,8 @@ PROBE = Probe('gaussian', 1000, 8)
 @pytest.mark.parametrize('config, hidden_by', [
     (ALIGNED, alterations.rotate_channels), (ALIGNED, alterations.permute_channels),
     (ALIGNED_GPT2, alterations.permute_channels),
+    (dataclasses.replace(ALIGNED, norm_place='both', scaled_embedding=True),
+     alterations.permute_channels),
 ])
 def test_the_aligned_test_sees_through_a_change_of_basis(config, hidden_by):
   params = trained(config)
@@ -41,6 +43,7 @@ def test_the_aligned_test_does_not_accuse():
 @pytest.mark.parametrize('change, message', [
     (dict(probe=Probe('tokens', 1000, 8)), 'gaussian probe or'),
     (dict(width=64), 'no basis in common'), (dict(norm='layernorm'), 'no basis in common'),
+    (dict(norm_place='after'), "norm_place='before' and 'after' have no basis in common"),
     (dict(vocab_size=63), 'tokens per channel'),
 ])
 def test_what_cannot_be_aligned(change, message):

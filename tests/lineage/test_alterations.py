@@ -10,7 +10,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import alterations
 from bornbiased_jax.models.transformer import Transformer
-from small_networks import SMALL, trained
+from small_networks import GEMMA2, OLMO3, SMALL, trained
 
 CONFIGS = {
     'llama': configs.get('tiny_llama2', **SMALL),
@@ -19,8 +19,12 @@ CONFIGS = {
     'gpt2': configs.get('tiny_gpt2', **SMALL),
     'learned positions': configs.get('tiny_gpt2', **SMALL, positions='learned'),
     'qwen3': configs.get('tiny_llama2', **SMALL, qk_norm=True),
+    'olmo3': OLMO3,
+    'gemma2': GEMMA2,
+    'layernorm behind': configs.get('tiny_gpt2', **SMALL, norm_place='after'),
 }
-IMPOSSIBLE = {('turn queries', 'qwen3')}
+IMPOSSIBLE = {('turn queries', 'qwen3'), ('turn queries', 'olmo3'), ('rotate channels', 'olmo3'),
+              ('rotate channels', 'gemma2'), ('rotate channels', 'layernorm behind')}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -42,6 +46,8 @@ def test_a_preserving_alteration_keeps_the_logits(name, alteration):
     with pytest.raises(InputError):
       alterations.PRESERVING[alteration](config, params, jax.random.key(0))
     return
+  if alteration == 'scale channels' and name == 'layernorm behind':
+    return  # There is nothing that could be scaled.
   changed_config, changed = alterations.PRESERVING[alteration](config, params, jax.random.key(0))
   before, after = logits(config, params), logits(changed_config, changed)
   assert np.abs(after - before).max() < 1e-4 * np.abs(before).max()

@@ -1,5 +1,6 @@
 """Damage does what it says, and grows with its strength."""
 
+import dataclasses
 import functools
 
 import jax
@@ -50,6 +51,9 @@ def test_damage_is_what_it_says():
   config, deeper = damage.repeat_layers(LLAMA, params, key(), 0.5)
   assert config.num_layers == 5
   np.testing.assert_array_equal(up((config, deeper)), before[[0, 1, 0, 1, 2]])
+  windowed = dataclasses.replace(LLAMA, windows=(7, None, 9))
+  config, _ = damage.repeat_layers(windowed, params, key(), 0.5)
+  assert config.windows == (7, None, 7, None, 9)
   config, smaller = damage.remove_units(LLAMA, params, key(), 0.25)
   assert config.mlp_width == 36 and up((config, smaller)).shape == (3, 32, 36)
   places = [[int(np.flatnonzero((before[0] == column[:, None]).all(axis=0))[0])

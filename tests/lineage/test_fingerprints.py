@@ -17,6 +17,8 @@ from bornbiased_jax.lineage import fingerprints, witnesses
 from bornbiased_jax.models import sharding, transformer
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer
+import small_networks
+from small_networks import GEMMA2
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 TOKENS, GAUSSIAN = Probe('tokens', 40, 6), Probe('gaussian', 40, 6)
@@ -212,3 +214,10 @@ def test_files_that_are_no_fingerprints(saved, content):
 def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(InputError, match='none.npz: No such file'):
     fingerprints.load(tmp_path / 'none.npz')
+
+
+def test_random_vectors_are_as_large_as_what_enters_the_residual_stream():
+  params, ids = init_params(GEMMA2, 1), small_networks.tokens(200, 3)
+  entering = np.asarray(small_networks.read(GEMMA2, params, ids, 'input_last')['input_last'])
+  size = fingerprints.sized(GEMMA2, params).embedding_std
+  assert 2**-0.6 < size / np.sqrt(np.mean(entering**2)) < 2**0.6

@@ -89,6 +89,48 @@ def test_the_definition_agrees_with_pytorch(shape):
   assert_close(with_gradient(attention.plain, inputs, cotangent), expected, TOLERANCE['float32'])
 
 
+LIMITED = {
+    'plain': attention.plain, 'blocked': attention.blocked, 'splash': attention.splash,
+    'cudnn': attention.cudnn, 'spread': attention.Spread(attention.blocked, MESH),
+}
+
+
+@pytest.mark.parametrize('window, cap', [(1, None), (37, None), (599, None), (600, None),
+                                         (None, 1.5), (5, 1.5)], ids=str)
+@pytest.mark.parametrize('kernel', ['blocked', 'spread', 'plain'])
+def test_windows_and_caps_agree_with_pytorch(kernel, window, cap):
+  torch = pytest.importorskip('torch')
+  inputs, cotangent = random_inputs(SHAPES[2])
+  query, key, value = theirs = [
+      torch.tensor(np.asarray(x).swapaxes(1, 2), requires_grad=True) for x in inputs]
+  scores = query @ key.transpose(2, 3) / query.shape[-1]**0.5
+  scores = scores if cap is None else cap * torch.tanh(scores / cap)
+  row, column = np.indices(scores.shape[2:])
+  hidden = (column > row) | (row - column >= (window or np.inf))
+  weights = torch.softmax(scores.masked_fill(torch.tensor(hidden), -torch.inf), dim=-1)
+  out = (weights @ value.expand(-1, len(query[0]), -1, -1)).transpose(1, 2)
+  out = out.reshape(cotangent.shape)
+  out.backward(torch.tensor(np.asarray(cotangent)))
+  expected = [out.detach().numpy(), *(x.grad.transpose(1, 2).numpy() for x in theirs)]
+  attend = functools.partial(LIMITED[kernel], window=window, cap=cap)
+  assert_close(with_gradient(attend, inputs, cotangent), expected, TOLERANCE['float32'])
+
+
+@pytest.mark.parametrize('kernel', LIMITED)
+def test_a_window_may_be_traced(kernel):
+  inputs, _ = random_inputs((2, 140, 4, 2, 8))
+  attend = jax.jit(lambda window: LIMITED[kernel](*inputs, window=window, cap=2.0))
+  for window in (3, attention.UNLIMITED):
+    exact = attention.plain(*inputs, window=window, cap=2.0)
+    np.testing.assert_allclose(attend(jnp.int32(window)), exact, rtol=0, atol=1e-5)
+
+
+def test_windows_by_layer():
+  config = configs.get('tiny_gpt2', windows=(5, None, 2**31, 1))
+  assert attention.windows(config).tolist() == [5, 2**30, 2**30, 1]
+  assert attention.windows(configs.get('tiny_gpt2')) is None
+
+
 @pytest.mark.parametrize('kernel', ['splash', 'cudnn'])
 def test_the_last_query_alone(kernel):
   attend, (query, key, value) = KERNELS[kernel][0], random_inputs(SHAPES[0])[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import attention, transformer
 from bornbiased_jax.models.initialization import draw_params, init_params
 from bornbiased_jax.models.transformer import READS, Transformer
 import small_networks
@@ -108,6 +109,48 @@ def test_unembed():
     logits = Transformer(config).apply({'params': params}, hidden, method='unembed')
     expected = hidden.astype(np.float64) @ params[leaf].T.astype(np.float64)
     assert_close(logits, expected, leaf)
+
+
+@cases('gemma3', 'olmo3')
+@pytest.mark.parametrize('attend', [attention.blocked, attention.splash], ids=['blocked', 'splash'])
+def test_any_attention_computes_windows(config, attend):
+  params, tokens = random_params(config), random_tokens(config)
+  run = jax.jit(lambda params: transformer.read(config, params, tokens, ('logits',), attend))
+  assert_close(run(params)['logits'], textbook(config, params, tokens)['logits'], 'logits')
+
+
+@cases('llama', 'gemma3', 'olmo3', 'windows_beside')
+def test_networks_of_one_layer_compute_what_one_of_all_layers_does(config):
+  params, tokens = random_params(config), random_tokens(config)
+  x_BTD = params['embedding'][tokens] * np.float32(config.embedding_factor)
+  residual_LBTD = read(config, params, tokens, ('residual',))['residual']
+  for i in range(config.num_layers):
+    own = params | {'blocks': jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], params['blocks'])}
+    x_BTD = read(config.layer(i), own, x_BTD, ('residual',))['residual'][0]
+    assert_close(x_BTD, residual_LBTD[i], f'layer {i}')
+
+
+def test_a_query_sees_no_more_than_its_window():
+  config = with_fields(CASES['olmo3'], windows=(3, 3, 3))
+  params, tokens = random_params(config), random_tokens(config)
+  others = tokens.copy()
+  others[:, 0] = (tokens[:, 0] + 1) % config.vocab_size
+  # Each layer carries it two positions further: after three layers to position 6, the last.
+  before, after = (read(config, params, x, ('residual',))['residual'] for x in (tokens, others))
+  differs_LT = np.any(before != after, axis=(1, 3))
+  np.testing.assert_array_equal(differs_LT, np.arange(T)[None] <= 2 * np.arange(1, 4)[:, None])
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_the_scale_of_embeddings_is_rounded_as_in_training(dtype):
+  config = with_fields(CASES['gemma2'], width=24, head_size=6, dtype=dtype)
+  params, tokens = random_params(config), random_tokens(config)
+  given = read(config, params, tokens, ('input_last',))['input_last']
+  # sqrt(24) is 4.898979 in float32 and 4.90625 in bfloat16, which has 8 binary digits.
+  factor = {'float32': np.float32(4.898979485566356), 'bfloat16': 4.90625}[dtype]
+  embedding_BD = params['embedding'][tokens[:, -1]].astype(dtype)
+  expected = jnp.asarray(np.asarray(embedding_BD, np.float32) * np.float32(factor), dtype)
+  np.testing.assert_array_equal(np.asarray(given, np.float32), np.asarray(expected, np.float32))
 
 
 @cases('gpt2', 'llama', 'qwen3')

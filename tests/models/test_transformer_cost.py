@@ -11,6 +11,7 @@ import pytest
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.models.transformer import Transformer
 from textbook import (
+  CASES,
   GPT2,
   LAST,
   LLAMA,
@@ -82,10 +83,13 @@ def test_only_what_is_read_leaves_the_layers(names):
   assert stacked == {('logits',): [], ('hidden',): [], LAST: [last]}.get(names, [full, full])
 
 
-@gpt2_and_llama
+@pytest.mark.parametrize('config, names', [
+    (GPT2, ('logits',)), (LLAMA, LAST), (CASES['gemma3'], ('logits',)), (CASES['gemma3'], LAST),
+], ids=['gpt2', 'llama_last', 'gemma3', 'gemma3_last'])
 def test_program_does_not_grow_with_depth(config, names):
   def lines(num_layers):
-    deep = with_fields(config, num_layers=num_layers)
+    windows = (2, None) * (num_layers // 2) if config.windows else ()
+    deep = with_fields(config, num_layers=num_layers, windows=windows)
     params = jax.eval_shape(functools.partial(draw_params, deep), 0)
     return len(read.lower(deep, params, random_tokens(deep), names).as_text().splitlines())
 

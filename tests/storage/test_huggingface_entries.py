@@ -10,8 +10,9 @@ from bornbiased_jax.storage import huggingface_entries as entries
     (entries.COUNT, [1, 2**31 - 1], [0, -1, True, 1.0, '1', None, 2**31]),
     (entries.COUNT_OR_NULL, [1, None], [0, False, 2.0, 'null']),
     (entries.NUMBER, [1, 1e-9], [0, -1.0, float('nan'), float('inf'), True, '1', None]),
+    (entries.NUMBER_OR_NULL, [0.5, None], [0, False, 'null']),
     (entries.FLAG, [True, False], [0, 1, 'true', None]),
-], ids=['count', 'count or null', 'number', 'flag'])
+], ids=['count', 'count or null', 'number', 'number or null', 'flag'])
 def test_kinds(kind, right, wrong):
   for value in right:
     assert entries.entry({'name': value}, 'name', *kind) is value

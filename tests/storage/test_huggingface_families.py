@@ -1,11 +1,14 @@
 """Fields of config.json mean what every version of `transformers` takes them to mean."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
-from directories import assert_same, edit_config, edit_tensors
+from directories import TOLERANCE, assert_same, edit_config, edit_tensors, logits
 import make_goldens
 
 
@@ -35,13 +38,47 @@ def test_llama_1_has_no_groups_nor_theta(copy):
   assert (config.tied_head, config.qkv_bias) == (False, False)
 
 
-def test_length_is_that_of_the_window(copy):
-  path = copy('mistral_window')
-  assert huggingface.load(path)[0].length == make_goldens.LENGTH
-  edit_config(path, sliding_window=None)
-  assert huggingface.load(path)[0].length == 256
-  edit_config(path, sliding_window=..., max_position_embeddings=32768)
-  assert huggingface.load(path)[0].length == 4096
+@pytest.mark.parametrize('change', [
+    dict(windows=(6, 7)), dict(windows=(7, 8)), dict(windows=(7, None)), dict(windows=())], ids=str)
+def test_tolerance_sees_a_wrong_window(change):
+  golden = np.load(make_goldens.GOLDENS / 'mistral_window/logits.npz')
+  config, params = huggingface.load(make_goldens.GOLDENS / 'mistral_window')
+  assert config.windows == (7, 7)
+  wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
+  assert np.abs(wrong - golden['logits']).max() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize('name, change', [
+    ('gemma2', dict(score_cap=None)), ('gemma2', dict(score_cap=2.1)),
+    ('gemma2', dict(logit_cap=None)), ('gemma2', dict(score_divisor=None)),
+    ('gemma2', dict(scaled_embedding=False)), ('gemma2', dict(windows=(5, 5, 5))),
+    ('gemma3_bf16', dict(window_rope_theta=None)), ('gemma3_bf16', dict(window_rope_theta=900.0)),
+    ('gemma3_bf16', dict(rope_scaling=None)), ('gemma3_bf16', dict(score_divisor=None)),
+    ('olmo3', dict(window_rope_theta=None)), ('olmo3', dict(windows=(6, 6, None, 6))),
+    ('phi3', dict(rotary_factor=1.0)), ('olmo2', dict(rope_theta=290.0)),
+], ids=str)
+def test_tolerance_sees_what_families_differ_in(name, change):
+  golden = np.load(make_goldens.GOLDENS / name / 'logits.npz')
+  config, params = huggingface.load(make_goldens.GOLDENS / name)
+  wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
+  assert np.abs(wrong - golden['logits']).max() > 10 * TOLERANCE
+
+
+def test_a_gain_is_what_a_norm_multiplies_by():
+  for name, norm in (('gemma2', 'model.norm.weight'), ('olmo2', 'model.norm.weight')):
+    path = make_goldens.GOLDENS / name
+    stored = load_file(path / 'model.safetensors')[norm]
+    gain = huggingface.load(path)[1]['final_norm']['scale']
+    np.testing.assert_array_equal(gain, stored + np.float32(name == 'gemma2'))
+
+
+def test_fused_projections_are_parts_of_different_sizes():
+  path = make_goldens.GOLDENS / 'phi3'
+  stored = load_file(path / 'model.safetensors')['model.layers.1.self_attn.qkv_proj.weight']
+  blocks = huggingface.load(path)[1]['blocks']
+  np.testing.assert_array_equal(np.concatenate(
+      [blocks[name]['kernel'][1].T for name in ('query', 'key', 'value')]), stored)
+  assert [blocks[name]['kernel'].shape[-1] for name in ('query', 'key')] == [48, 24]
 
 
 def test_gpt_neox_is_pythia_where_it_does_not_say(copy):

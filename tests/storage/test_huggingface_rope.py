@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.storage import huggingface
-from directories import assert_refused, assert_same, edit_config, logits
+from directories import (
+  assert_refused,
+  assert_same,
+  edit_config,
+  logits,
+  minimal_config,
+  refusal,
+  write_config,
+)
 
 
 def test_scaled_rope_before_transformers_5(copy):
@@ -49,3 +57,79 @@ def test_yarn_has_defaults(copy):
   scaling = huggingface.load(path)[0].rope_scaling
   assert (scaling.slow, scaling.fast, scaling.original_length) == (1, 32, 256)
   assert scaling.attention_factor == pytest.approx(1 + 0.1 * np.log(2))
+
+
+def test_two_bases_before_transformers_5(copy):
+  path = copy('gemma3_bf16')
+  edit_config(path, rope_parameters=..., rope_theta=900, rope_local_base_freq=40.0, layer_types=...,
+              rope_scaling=dict(rope_type='linear', factor=3.0))
+  assert_same(path, 'gemma3_bf16')
+  path = copy('olmo3')
+  scaling = dict(rope_type='yarn', factor=4.0, beta_fast=3.0, beta_slow=0.5,
+                 original_max_position_embeddings=64)
+  theta = dict(rope_type='default', rope_theta=100.0)
+  edit_config(path, rope_parameters=dict(sliding_attention=theta), rope_theta=100.0,
+              rope_scaling=scaling)
+  assert_same(path, 'olmo3')
+
+
+LINEAR = dict(rope_type='linear', factor=2.0)
+
+
+@pytest.mark.parametrize('family, entries', [
+    ('gemma3_text', {}), ('gemma3_text', dict(rope_theta=5e5)),
+    ('gemma3_text', dict(rope_local_base_freq=50.0)), ('gemma3_text', dict(rope_scaling=LINEAR)),
+    ('gemma3_text', dict(rope_theta=5e5, rope_local_base_freq=50, rope_scaling=LINEAR)),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=dict(rope_theta=7e5)))),
+    ('gemma3_text', dict(rope_parameters=dict(sliding_attention=dict(rope_theta=7e5)))),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=LINEAR), rope_local_base_freq=30)),
+    ('olmo3', {}), ('olmo3', dict(rope_theta=5e5)), ('olmo3', dict(rope_scaling=LINEAR)),
+    ('olmo3', dict(rope_parameters=dict(sliding_attention=dict(rope_theta=7e5)))),
+    ('phi3', {}), ('phi3', dict(rope_theta=5e5, partial_rotary_factor=0.5)),
+    ('phi3', dict(rope_parameters=dict(partial_rotary_factor=0.5, rope_theta=300.0))),
+    ('gemma2', dict(rope_theta=5e5)), ('olmo2', dict(rope_theta=5e5)),
+], ids=str)
+def test_bases_are_those_of_transformers(family, entries, transformers, tmp_path):
+  stored = minimal_config(family, num_hidden_layers=8) | entries
+  write_config(tmp_path, stored)
+  # It changes the dicts that it gets.
+  rope = transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters
+  config = huggingface.load_config(tmp_path)
+  full = rope.get('full_attention', rope)
+  local = rope.get('sliding_attention', full)
+  assert config.rope_theta == full['rope_theta']
+  assert (config.window_rope_theta or config.rope_theta) == local['rope_theta']
+  assert (config.rope_scaling.factor if config.rope_scaling else None) == full.get('factor')
+  assert config.rotary_factor == full.get('partial_rotary_factor', 1)
+
+
+@pytest.mark.parametrize('family, entries, words', [
+    ('gemma3_text', dict(rope_parameters=dict(rope_type='default', rope_theta=1e6)),
+     'is not supported in this family; full_attention and sliding_attention are'),
+    ('gemma3_text', dict(rope_parameters=dict(sliding_attention=LINEAR)),
+     "rope_type='linear' is not supported; default is"),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=LINEAR),
+                         rope_scaling=dict(LINEAR, factor=3.0)), 'describe different RoPE'),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=dict(rope_theta=1e5)), rope_theta=1e6),
+     'rope_theta is both'),
+    ('gemma3_text', dict(rope_scaling=dict(type='linear', factor=8.0)),
+     "rope_scaling with type='linear' must call it rope_type"),
+    ('olmo3', dict(rope_scaling=dict(LINEAR), original_max_position_embeddings=64),
+     'original_max_position_embeddings=64 belongs into the settings of RoPE'),
+    ('gemma3_text', dict(rope_local_base_freq='x'), "rope_theta='x' must be a positive number"),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=[1])), 'must be a JSON object'),
+    # Versions of transformers disagree whether layers with a window have this base.
+    ('olmo3', dict(rope_theta=1e4), 'rope_theta=10000.0 is not supported in this family'),
+    ('llama', dict(rope_local_base_freq=10), 'rope_local_base_freq=10 is not supported'),
+    ('phi3', dict(rope_scaling=dict(type='longrope', long_factor=[1.0], short_factor=[1.0])),
+     "rope_type='longrope' is not supported; default is"),
+    ('phi3', dict(rope_scaling=dict(type='su')), "rope_type='su' is not supported"),
+    ('phi3', dict(rope_parameters=dict(rope_type='yarn', factor=2.0)),
+     "rope_type='yarn' is not supported; default is"),
+    ('phi3', dict(partial_rotary_factor=0.5, rope_parameters=dict(partial_rotary_factor=0.25)),
+     'partial_rotary_factor is both'),
+    ('olmo2', dict(partial_rotary_factor=0.5), 'partial_rotary_factor=0.5 is not supported'),
+], ids=str)
+def test_what_is_refused(family, entries, words, tmp_path):
+  write_config(tmp_path, minimal_config(family, num_hidden_layers=8) | entries)
+  assert words in refusal(tmp_path)

@@ -1,0 +1,133 @@
+"""Which tensor of a directory of `transformers` holds which leaf of our parameters."""
+
+from collections.abc import Iterator
+import functools
+from pathlib import Path
+import re
+from typing import NamedTuple
+
+from flax.traverse_util import flatten_dict
+import jax
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage.huggingface_entries import show
+from bornbiased_jax.storage.huggingface_families import Family
+from bornbiased_jax.storage.huggingface_files import Tensor, open_tensors
+from bornbiased_jax.storage.layers import ROWS
+
+_DTYPES = ('F32', 'F16', 'BF16')
+_HEADS = ('lm_head.weight', 'embed_out.weight')
+# Tensors that older versions stored although they are no weights.
+_BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
+
+
+class Group(NamedTuple):
+  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
+
+  template: str
+  leaves: tuple
+  layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
+  shape: tuple  # shape of a stored tensor
+  transposed: bool
+  shift: np.float32  # our value less the stored one
+
+  def stored(self) -> Iterator:
+    """For each layer, the name of the stored tensor and its index in our leaves."""
+    indices = (...,) if self.layers is None else range(self.layers)
+    return ((self.template.format(i), i) for i in indices)
+
+  def fill(self, leaves, index, tensor, config, family):
+    """Fills the leaves at `index` with a stored tensor."""
+    for ours, theirs in self.aligned(leaves, index, tensor, config, family):
+      ours[...] = theirs
+      if self.shift:
+        ours += self.shift
+
+  def aligned(self, leaves, index, tensor, config, family):
+    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
+    tensor = tensor.T if self.transposed else tensor
+    sizes = [leaf.shape[-1] for leaf in leaves]
+    parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
+    return [(leaf[index].reshape(part.shape), part)
+            for leaf, part in zip(leaves, parts, strict=True)]
+
+
+def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of each leaf of the parameters, by its name."""
+  tree = jax.eval_shape(functools.partial(init_params, config), 0)
+  return {name: leaf.shape for name, leaf in flatten_dict(tree, sep='/').items()}
+
+
+def groups(config: ModelConfig, family: Family,
+           shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
+  """What a family stores of a network whose leaves have these shapes."""
+  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
+  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
+  for ours, theirs in (modules | dict(head=family.head)).items():
+    for ending, suffix in endings.items():
+      leaves = tuple(module + ending for module in ours.split())
+      if leaves[0] in shapes:
+        layers = config.num_layers if '{}' in theirs else None
+        parts = [shapes[leaf][layers is not None:] for leaf in leaves]
+        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+        transposed = family.transposed and ending == '/kernel'
+        shape = shape[::-1] if transposed else shape
+        shift = np.float32(family.gain_less if ending == '/scale' else 0)
+        yield Group(theirs + suffix, leaves, layers, shape, transposed, shift)
+
+
+def find(path: Path, config: ModelConfig, family: Family,
+         wanted: list[Group]) -> dict[str, Tensor]:
+  """All tensors of a directory, by the names that the family gives them.
+
+  Names, shapes and types are checked, and that a head is the embedding where it has to be.
+
+  Raises:
+    InputError: the directory does not hold what is wanted, or more. The message names the file.
+  """
+  tensors: dict[str, Tensor] = {}
+  for tensor in open_tensors(path):
+    name = tensor.stored_name
+    name = name if name.startswith(family.base) else family.base + name
+    name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
+    if name in tensors:
+      raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
+    tensors[name] = tensor
+  _check(path, tensors, wanted, family)
+  _check_tied(tensors, config, family)
+  return tensors
+
+
+def _check(path, tensors, wanted, family):
+  known = {f'{family.head}.weight'}
+  for group in wanted:
+    for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
+      tensor = tensors[name]
+      # A shape may have any number of ones.
+      for given, said, right in ((tensor.shape, show(tensor.shape), [list(group.shape)]),
+                                 (tensor.dtype, tensor.dtype, _DTYPES)):
+        if given not in right:
+          raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
+                           f'{" or ".join(map(str, right))}')
+      known.add(name)
+  for name in sorted(tensors.keys() - known):
+    if not _BUFFERS.fullmatch(name):
+      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
+                       'place in this model')
+
+
+def _check_tied(tensors, config, family):
+  head = tensors.get(f'{family.head}.weight')
+  if not (head and config.tied_head):
+    return
+  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+  for first in range(0, config.vocab_size, ROWS):
+    rows = [tensor.read(first, first + ROWS) for tensor in (embedding, head)]
+    if not np.array_equal(*rows, equal_nan=True):
+      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
+                       'tie_word_embeddings is true')

@@ -1,0 +1,115 @@
+"""config.json is read as `transformers` reads it, or refused in one line that says why."""
+
+import pytest
+
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface_families import FAMILIES
+from directories import minimal_config, refusal, write_config
+
+# What people have published: entries of config.json of SmolLM2-135M, TinyLlama-1.1B and
+# gemma-3-1b-it, with their sizes.
+PUBLISHED = {
+    'smollm2': dict(
+        architectures=['LlamaForCausalLM'], attention_bias=False, attention_dropout=0.0,
+        bos_token_id=0, eos_token_id=0, hidden_act='silu', hidden_size=576,
+        initializer_range=0.041666666666666664, intermediate_size=1536, is_llama_config=True,
+        max_position_embeddings=8192, model_type='llama', num_attention_heads=9,
+        num_hidden_layers=30, num_key_value_heads=3, pretraining_tp=1, rms_norm_eps=1e-05,
+        rope_interleaved=False, rope_scaling=None, rope_theta=100000, tie_word_embeddings=True,
+        torch_dtype='bfloat16', transformers_version='4.40.1', use_cache=True, vocab_size=49152),
+    'tinyllama': dict(
+        architectures=['LlamaForCausalLM'], bos_token_id=1, eos_token_id=2, hidden_act='silu',
+        hidden_size=2048, initializer_range=0.02, intermediate_size=5632,
+        max_position_embeddings=2048, model_type='llama', num_attention_heads=32,
+        num_hidden_layers=22, num_key_value_heads=4, rms_norm_eps=1e-05, rope_scaling=None,
+        tie_word_embeddings=False, torch_dtype='float32', transformers_version='4.31.0.dev0',
+        use_cache=True, vocab_size=32000),
+    'gemma3': dict(
+        architectures=['Gemma3ForCausalLM'], attention_bias=False, attention_dropout=0.0,
+        attn_logit_softcapping=None, bos_token_id=2, cache_implementation='hybrid',
+        eos_token_id=[1, 106], final_logit_softcapping=None, head_dim=256,
+        hidden_activation='gelu_pytorch_tanh', hidden_size=1152, initializer_range=0.02,
+        intermediate_size=6912, max_position_embeddings=32768, model_type='gemma3_text',
+        num_attention_heads=4, num_hidden_layers=26, num_key_value_heads=1, pad_token_id=0,
+        query_pre_attn_scalar=256, rms_norm_eps=1e-06, rope_local_base_freq=10000,
+        rope_scaling=None, rope_theta=1000000, sliding_window=512, sliding_window_pattern=6,
+        torch_dtype='bfloat16', transformers_version='4.50.0.dev0', use_cache=True,
+        vocab_size=262144),
+}
+
+
+def test_published_models_are_read(tmp_path):
+  configs = {}
+  for name, stored in PUBLISHED.items():
+    write_config(tmp_path, stored)
+    configs[name] = huggingface.load_config(tmp_path)
+  smollm, tiny, gemma = configs['smollm2'], configs['tinyllama'], configs['gemma3']
+  assert (smollm.head_size, smollm.num_kv_heads, smollm.rope_theta) == (64, 3, 1e5)
+  assert (tiny.head_size, tiny.num_kv_heads, tiny.tied_head) == (64, 4, False)
+  assert gemma.windows == ((512,) * 5 + (None,)) * 4 + (512, 512) and gemma.tied_head
+  assert (gemma.rope_theta, gemma.window_rope_theta, gemma.score_divisor) == (1e6, 1e4, None)
+
+
+# Our fields and what classes of transformers call them, where an entry may be missing.
+NAMES = dict(num_kv_heads='num_key_value_heads', tied_head='tie_word_embeddings',
+             qkv_bias='attention_bias', score_cap='attn_logit_softcapping',
+             logit_cap='final_logit_softcapping')
+
+
+@pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'gpt2'])
+def test_missing_entries_have_the_defaults_of_transformers(family, transformers, tmp_path):
+  stored = minimal_config(family, num_hidden_layers=8)  # So many that some have no window.
+  theirs = transformers.AutoConfig.for_model(**stored)
+  write_config(tmp_path, stored)
+  ours = huggingface.load_config(tmp_path)
+  for field, name in NAMES.items():
+    if hasattr(theirs, name):
+      assert getattr(ours, field) == getattr(theirs, name), field
+  head_dim = getattr(theirs, 'head_dim', None) or theirs.hidden_size // theirs.num_attention_heads
+  assert ours.head_size == head_dim
+  if hasattr(theirs, 'query_pre_attn_scalar'):
+    assert (ours.score_divisor or ours.head_size) == theirs.query_pre_attn_scalar
+  rope = theirs.rope_parameters
+  full = rope.get('full_attention', rope)
+  local = rope.get('sliding_attention', full)['rope_theta']
+  assert ours.rope_theta == full['rope_theta']
+  assert (ours.window_rope_theta or ours.rope_theta) == local
+  assert ours.rotary_factor == full.get('partial_rotary_factor', 1.0)
+
+
+@pytest.mark.parametrize('family, entries, words', [
+    ('gemma2', dict(use_bidirectional_attention=True), 'use_bidirectional_attention=True is not'),
+    ('gemma3_text', dict(use_bidirectional_attention='no'), "use_bidirectional_attention='no'"),
+    ('gemma3_text', dict(attn_logit_softcapping=50.0), 'attn_logit_softcapping=50.0 is not'),
+    ('gemma2', dict(attn_logit_softcapping=0.0), 'attn_logit_softcapping=0.0 must be a positive'),
+    ('gemma2', dict(final_logit_softcapping='30'), "final_logit_softcapping='30' must be a"),
+    ('gemma2', dict(final_logit_softcapping=True), 'final_logit_softcapping=True must be a'),
+    ('gemma2', dict(query_pre_attn_scalar=None), 'query_pre_attn_scalar=None must be a whole'),
+    ('gemma2', dict(query_pre_attn_scalar=24.5), 'query_pre_attn_scalar=24.5 must be a whole'),
+    ('gemma2', dict(head_dim=None), 'head_dim=None must be a whole number'),
+    ('gemma3_text', dict(num_key_value_heads=None), 'num_key_value_heads=None must be a whole'),
+    ('gemma2', dict(hidden_activation=None), 'hidden_activation=None must be one of'),
+    ('gemma2', dict(num_attention_heads=3), 'num_attention_heads=3 does not divide'),
+    ('gemma2', dict(architectures=['GemmaForCausalLM']), "'Gemma2ForCausalLM'"),
+    ('olmo2', dict(num_key_value_heads=3), 'num_kv_heads=3 does not divide num_heads=4'),
+    ('olmo2', dict(attention_bias=None), 'attention_bias=None must be true or false'),
+], ids=str)
+def test_what_is_refused(family, entries, words, tmp_path):
+  write_config(tmp_path, minimal_config(family) | entries)
+  assert words in refusal(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['falcon', 'gptj', 'gemma', 'gemma3', 'mixtral', 'olmo', 'phi',
+                                  'qwen3_moe', 'smollm3', 'Gemma2', 'gemma2 ', ''])
+def test_other_families_are_refused_by_name(name, tmp_path):
+  write_config(tmp_path, minimal_config('llama') | dict(model_type=name))
+  message = refusal(tmp_path)
+  assert f'model_type={name!r} is not supported; {", ".join(FAMILIES)} are' in message
+
+
+@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
+def test_bounds_may_be_absent(family, tmp_path):
+  write_config(tmp_path, minimal_config(family) | dict(
+      attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=None))
+  config = huggingface.load_config(tmp_path)
+  assert (config.score_cap, config.logit_cap) == (None, None)
