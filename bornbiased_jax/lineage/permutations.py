@@ -138,7 +138,7 @@ def _p_value(matrix_DD, bound, count, seed):
       column_GD[0] = np.arange(D)
     reached += np.count_nonzero(_sums(windows_DDD, column_GD) >= bound * D)
     drawn += column_GD.size
-  return reached / drawn
+  return float(reached / drawn)
 
 
 def _sums(windows_DDD, column_GD):
