@@ -6,6 +6,7 @@ part of the second network comes where, its diagonal is like any other choice of
 element per row and column.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -70,7 +71,8 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
   Args:
     matrix_DD: any measure of likeness, [D, D]; NaN counts as 0.
     num_permutations: most random permutations for `permutation_p_value`; 0 for none.
-      With the identity they are rounded up to a multiple of D.
+      With the identity they are rounded up to a multiple of D. If all D! permutations
+      are no more than these, each is taken once, whatever the seed.
     seed: seed of these permutations.
     leak: the part of the diagonal's mean that is no evidence.
 
@@ -124,6 +126,10 @@ def _p_value(matrix_DD, bound, count, seed):
   matrix_DD = matrix_DD[np.ix_(shuffle_D, shuffle_D)]
   # windows[i, j, s] is the element of row i and column j + s, cyclically.
   windows_DDD = sliding_window_view(np.hstack((matrix_DD, matrix_DD[:, :-1])), D, axis=1)
+  if math.factorial(min(D, 20)) <= count + 1:
+    # The shifts of all orders that leave the first column where it is are all permutations.
+    column_GD = np.array([(0, *order) for order in itertools.permutations(range(1, D))])
+    return float(np.mean(_sums(windows_DDD, column_GD) >= bound * D))
   reached = drawn = 0
   while drawn <= count and reached <= ENOUGH_REACHED:
     num_groups = min(max(1, PART // D), -(-(count + 1 - drawn) // D))
@@ -132,7 +138,7 @@ def _p_value(matrix_DD, bound, count, seed):
       column_GD[0] = np.arange(D)
     reached += np.count_nonzero(_sums(windows_DDD, column_GD) >= bound * D)
     drawn += column_GD.size
-  return reached / drawn
+  return float(reached / drawn)
 
 
 def _sums(windows_DDD, column_GD):
