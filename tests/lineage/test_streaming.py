@@ -12,7 +12,7 @@ from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory, 
 from bornbiased_jax.storage import digests, huggingface
 from make_goldens import GOLDENS, MODELS
 
-TOKENS = Probe('tokens', 23, 5)
+TOKENS, VECTORS = Probe('tokens', 23, 5), Probe('sphere', 23, 1)
 
 
 def both(name):
@@ -33,8 +33,9 @@ def test_a_survey_is_what_the_whole_network_gives(name):
   assert fingerprints.with_size(config, surveyed.mean_square) == fingerprints.sized(config, params)
 
 
-@pytest.mark.parametrize('name', MODELS)
-@pytest.mark.parametrize('probe', [TOKENS, Probe('sphere', 23, 1)], ids=lambda probe: probe.kind)
+@pytest.mark.parametrize('name, probe', [
+    *((name, TOKENS) for name in MODELS), ('gpt2', VECTORS), ('gemma2', VECTORS)],
+    ids=lambda value: getattr(value, 'kind', value))
 def test_answers_are_the_same_to_the_bit(name, probe):
   (config, params), layers = both(name)
   whole = fingerprints.fingerprint(config, params, probe, batch_size=8)
