@@ -123,7 +123,8 @@ def show(report) -> None:
 
 def revisions(report) -> list[str]:
   """What was read of the Hugging Face Hub; a stranger's file may claim any revision."""
-  read = {side: str(report[side].get('revision')) for side in ('base', 'suspect')}
+  read = {side: str(report[side].get('revision')) for side in ('base', 'suspect')
+          if not report['settings'][side].endswith('.npz')}
   return [f'The {side} was read at commit {commit}.' for side, commit in read.items()
           if re.fullmatch('[0-9a-f]{40}', commit)]
 

@@ -32,6 +32,7 @@ from bornbiased_jax.lineage import archives
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import head_of, read
+from bornbiased_jax.storage.layers import ROWS
 
 SCHEMA = 1
 ARRAYS = ('hidden_ND', 'input_ND')
@@ -171,7 +172,16 @@ def exact(config: ModelConfig) -> ModelConfig:
 
 def sized(config: ModelConfig, params: dict) -> ModelConfig:
   """The configuration with which random vectors are as large as the network's embeddings."""
-  return with_size(config, float(jnp.mean(params['embedding']**2)))
+  embedding_VD = params['embedding']
+  pieces = (np.asarray(embedding_VD[first:first + ROWS])
+            for first in range(0, len(embedding_VD), ROWS))
+  return with_size(config, mean_square(pieces))
+
+
+def mean_square(pieces: Iterable[np.ndarray]) -> float:
+  """The mean square of all numbers, in float64."""
+  sums = np.array([(np.sum(np.square(piece, dtype=np.float64)), piece.size) for piece in pieces])
+  return float(np.divide(*sums.sum(axis=0)))
 
 
 def with_size(config: ModelConfig, mean_square: float) -> ModelConfig:
@@ -179,7 +189,12 @@ def with_size(config: ModelConfig, mean_square: float) -> ModelConfig:
 
   Their size beside what the blocks add to the stream matters. It is the root mean square of
   the entries as they enter the stream, as the nearest power of 2: few sizes need few programs.
+
+  Raises:
+    InputError: it is not a finite number.
   """
+  if not math.isfinite(mean_square):
+    raise InputError('the embedding has numbers that are not finite')
   size = max(1e-30, config.embedding_factor * math.sqrt(mean_square))
   return dataclasses.replace(config, embedding_std=2.0**round(math.log2(size)))
 

@@ -164,8 +164,11 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
     return None
   for seed in KNOWN_SEEDS:
     drawn = features.sketch(config, init_params(config, seed))
-    if features.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
-      return seed
+    try:
+      if features.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
+        return seed
+    except InputError:  # It has no living units.
+      return None
   return None
 
 

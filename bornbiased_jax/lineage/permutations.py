@@ -74,7 +74,8 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
       With the identity they are rounded up to a multiple of D. If all D! permutations
       are no more than these, each is taken once, whatever the seed.
     seed: seed of these permutations.
-    leak: the part of the diagonal's mean that is no evidence.
+    leak: the part of the diagonal's mean that is no evidence; if it is not known (NaN), no
+      part of it is evidence: z is 0 and the p-value over permutations 1.
 
   Cost: up to `num_permutations` times D additions. If the pair is unrelated, some 2,000
   permutations are enough.
@@ -87,9 +88,10 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
   degenerate = np.isnan(matrix_DD).all(axis=1) | np.isnan(matrix_DD).all(axis=0)
   matrix_DD = np.nan_to_num(np.asarray(matrix_DD, np.float64))
   statistic, mean, std = map(float, diagonal_moments(matrix_DD))
-  z = (statistic - leak - mean) / std if std > 0 else 0.0
+  known = math.isfinite(leak)
+  z = (statistic - leak - mean) / std if std > 0 and known else 0.0
   # Permutations that give the diagonal itself must count, so rounding gets a margin.
-  bound = statistic - leak - 1e-6 * (abs(mean) + std)
+  bound = statistic - leak - 1e-6 * (abs(mean) + std) if known else -math.inf
   drawn = _p_value(matrix_DD, bound, num_permutations, seed) if num_permutations else None
   return CalibratedResult(statistic, z, float(scipy.stats.norm.logsf(z) / math.log(10)), drawn, std,
                           np.diagonal(matrix_DD), int(degenerate.sum()), leak)

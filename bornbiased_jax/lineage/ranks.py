@@ -84,6 +84,7 @@ def key(x: jax.Array) -> jax.Array:
 def host_keys(x_ND: jax.Array | np.ndarray) -> np.ndarray:
   """The same of each column by numpy, [D, n]: words of 32 bits."""
   x_ND = np.asarray(x_ND)
+  x_ND = x_ND.astype(x_ND.dtype.newbyteorder('='), copy=False)
   if jnp.issubdtype(x_ND.dtype, jnp.floating):
     # The sum turns -0 into 0.
     word_DN = (np.ascontiguousarray(x_ND.T, np.float32) + np.float32(0)).view(np.int32)

@@ -54,7 +54,7 @@ def survey(layers: Layers) -> Survey:
   Cost: about 1 second per GB of float32, for SHA-256; one layer in memory.
   """
   takers = {name: inventory.Taker(name, shape) for name, shape in layers.shapes.items()}
-  sketches, squares = [], 0.0
+  sketches = []
   for i in range(layers.config.num_layers):
     block = layers.read_block(i)
     for name, leaf in flatten_dict(block, sep='/').items():
@@ -63,11 +63,10 @@ def survey(layers: Layers) -> Survey:
   for name in layers.outside_blocks():
     for piece in layers.pieces(name):
       takers[name].see(piece)
-      squares += float(np.sum(np.square(piece), dtype=np.float64)) * (name == 'embedding')
   tensors = {name: taker.tensor() for name, taker in takers.items()}
   digest = digests.joined({name: tensor.digest for name, tensor in tensors.items()})
-  size = layers.config.vocab_size * layers.config.width
-  return Survey(digest, tensors, features.stacked(sketches), squares / size)
+  return Survey(digest, tensors, features.stacked(sketches),
+                fingerprints.mean_square(layers.pieces('embedding')))
 
 
 def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None = None,

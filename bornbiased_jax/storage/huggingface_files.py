@@ -23,11 +23,14 @@ class Tensor(NamedTuple):
   stored_name: str
   shape: list
   dtype: str
+  stamp: tuple  # of the file when its header was read
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Its rows from `first` to before `last`, by default all; InputError if the file is gone."""
+    """Its rows from `first` to before `last`, or all; InputError if the file has changed."""
     # A file is mapped only while it is read: what is mapped counts as memory in use.
     with _open_file(self.file) as handle:
+      if _stamp(self.file) != self.stamp:
+        raise InputError(f'{self.file} has changed while it was read')
       return handle.get_slice(self.stored_name)[first:last]
 
 
@@ -41,7 +44,13 @@ def open_tensors(path: Path) -> Iterator[Tensor]:
     with _open_file(file) as handle:
       for name in handle.keys():
         header = handle.get_slice(name)
-        yield Tensor(file, name, header.get_shape(), header.get_dtype())
+        yield Tensor(file, name, header.get_shape(), header.get_dtype(), _stamp(file))
+
+
+def _stamp(file):
+  """What tells a file from another one that took its place, or was written over it."""
+  status = os.stat(file)
+  return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextlib.contextmanager

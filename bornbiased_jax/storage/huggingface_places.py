@@ -107,13 +107,7 @@ def _check(path, tensors, wanted, family):
     for name, _ in group.stored():
       if name not in tensors:
         raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
-      tensor = tensors[name]
-      # A shape may have any number of ones.
-      for given, said, right in ((tensor.shape, show(tensor.shape), [list(group.shape)]),
-                                 (tensor.dtype, tensor.dtype, _DTYPES)):
-        if given not in right:
-          raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
-                           f'{" or ".join(map(str, right))}')
+      _check_kind(name, tensors[name], group.shape)
       known.add(name)
   for name in sorted(tensors.keys() - known):
     if not _BUFFERS.fullmatch(name):
@@ -121,13 +115,24 @@ def _check(path, tensors, wanted, family):
                        'place in this model')
 
 
+def _check_kind(name, tensor, shape):
+  # A shape may have any number of ones.
+  for given, said, right in ((tensor.shape, show(tensor.shape), [list(shape)]),
+                             (tensor.dtype, tensor.dtype, _DTYPES)):
+    if given not in right:
+      raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
+                       f'{" or ".join(map(str, right))}')
+
+
 def _check_tied(tensors, config, family):
   head = tensors.get(f'{family.head}.weight')
   if not (head and config.tied_head):
     return
+  _check_kind(f'{family.head}.weight', head, (config.vocab_size, config.width))
   embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
   for first in range(0, config.vocab_size, ROWS):
-    rows = [tensor.read(first, first + ROWS) for tensor in (embedding, head)]
+    last = min(first + ROWS, config.vocab_size)
+    rows = [tensor.read(first, last) for tensor in (embedding, head)]
     if not np.array_equal(*rows, equal_nan=True):
       raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
                        'tie_word_embeddings is true')

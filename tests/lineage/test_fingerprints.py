@@ -221,3 +221,14 @@ def test_random_vectors_are_as_large_as_what_enters_the_residual_stream():
   entering = np.asarray(small_networks.read(GEMMA2, params, ids, 'input_last')['input_last'])
   size = fingerprints.sized(GEMMA2, params).embedding_std
   assert 2**-0.6 < size / np.sqrt(np.mean(entering**2)) < 2**0.6
+
+
+def test_the_size_of_an_embedding_is_a_finite_number(params):
+  size = np.float64(params['embedding']).std()
+  assert fingerprints.sized(CONFIG, params).embedding_std == 2.0**round(np.log2(size))
+  for number in (np.inf, np.nan):
+    with pytest.raises(InputError, match='numbers that are not finite'):
+      fingerprints.sized(CONFIG, params | {'embedding': params['embedding'].at[3, 4].set(number)})
+  # Its square exceeds float32.
+  large = params | {'embedding': params['embedding'].at[3, 4].set(2.0**70)}
+  assert fingerprints.sized(CONFIG, large).embedding_std == 2.0**round(70 - np.log2(1600) / 2)

@@ -74,5 +74,7 @@ def test_a_seed_that_people_choose_is_recognized(params):
   assert networks.seed_of(CONFIG, features.sketch(*noisy)) == 5
   unknown = init_params(CONFIG, 987654321)
   assert networks.seed_of(CONFIG, features.sketch(CONFIG, unknown)) is None
+  dead = {name: np.zeros_like(x) for name, x in features.sketch(*noisy).items()}
+  assert networks.seed_of(CONFIG, dead) is None
   report = networks.compare_networks('tiny_gpt2:7', 'tiny_gpt2:7', TOKENS)
   assert 'random network of seed 7' in report['reasons'][-1]

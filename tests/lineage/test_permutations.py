@@ -96,3 +96,9 @@ def test_a_copy_has_the_smallest_p_value_and_nothing_has_none():
   empty = permutations.permutation_test(np.full((8, 8), np.nan), 99)
   assert (empty.z, empty.num_degenerate) == (0.0, 8)
   assert empty.permutation_p_value == 1.0
+
+
+def test_an_unknown_leak_leaves_no_evidence():
+  found = permutations.permutation_test(np.eye(20), num_permutations=999, leak=math.nan)
+  assert (found.z, found.permutation_p_value) == (0.0, 1.0)
+  assert found.log10_p == 0

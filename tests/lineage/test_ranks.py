@@ -52,3 +52,10 @@ def test_what_runs_on_the_host():
   assert ranks.on_host(x, np.ones(3))
   text = jax.jit(ranks.mean_ranks).lower(x).as_text()
   assert 'sort' in text and 'callback' not in text
+
+
+def test_the_order_of_bytes_does_not_matter():
+  x_N1 = np.array([[1], [2], [2**31 + 5], [2**32 - 1]], np.uint32)
+  for order in '<>':
+    given_N1 = x_N1.astype(x_N1.dtype.newbyteorder(order))
+    assert ranks.mean_ranks(given_N1).ravel().tolist() == [1, 2, 3, 4]

@@ -78,6 +78,12 @@ def test_constant_dimensions_stay_so_without_the_input():
   assert result.num_degenerate == 10 and abs(result.z) < 3.5
 
 
+def test_constant_answers_are_no_evidence():
+  inputs = noise(1, 200, 16)
+  found = seedprint.calibrated_test(np.zeros((200, 16)), noise(2, 200, 16), inputs)
+  assert (found.z, found.permutation_p_value, found.num_degenerate) == (0.0, 1.0, 16)
+
+
 def test_constant_dimensions_correlate_with_nothing():
   a, b = noise(13, 50, 8), noise(14, 50, 8)
   a[:, 2] = b[:, 5] = 1

@@ -85,6 +85,10 @@ def test_tied_head_stored_too(copy):
 
   store_head(0)
   assert_same(path, 'qwen3_tied')
+  edit_tensors(path, lambda tensors: tensors.update(
+      {'lm_head.weight': tensors['lm_head.weight'][:-1]}))
+  with pytest.raises(InputError, match=r'lm_head.weight is \[95, 32\]; config.json needs'):
+    huggingface.load(path)
   store_head(1)
   message = 'lm_head.weight is not the embedding, but tie_word_embeddings is true'
   with pytest.raises(InputError, match=message):

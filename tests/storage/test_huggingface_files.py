@@ -32,6 +32,9 @@ def test_a_file_that_is_cut_off_between_two_reads_is_named(tmp_path):
   file.write_bytes(file.read_bytes()[:-1])
   with pytest.raises(InputError, match='model.safetensors is not a whole safetensors file'):
     tensor.read()
+  save_file({'x': np.arange(1.0, 101.0)}, file)
+  with pytest.raises(InputError, match='model.safetensors has changed while it was read'):
+    tensor.read()
 
 
 @pytest.mark.parametrize('shard', ['../x.safetensors', '/x.safetensors', 'a/x.safetensors', 'x.bin',
