@@ -1,7 +1,10 @@
 """Writing files so that a reader finds either the whole new content or the old file."""
 
+from collections.abc import Iterator
+import contextlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 import uuid
 
 
@@ -14,12 +17,22 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
   Raises:
     OSError: the directory is missing or not writable, or the disk is full.
   """
+  with replacing(path) as file:
+    file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+  """A file to write to, which takes the place of `path` after the block, as `write_atomically`.
+
+  If the block fails, what was there stays.
+  """
   path = Path(path)
   # The random part keeps apart two processes that write the same file at once.
   partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.partial')
   try:
     with open(partial, 'wb') as file:
-      file.write(content)
+      yield file
       file.flush()
       os.fsync(file.fileno())
     os.replace(partial, path)

@@ -12,7 +12,7 @@ over rounds. PyTorch's rows need an extra: pip install -e '.[parity]'.
     python -m experiments.benchmark statistics     # about 2 min
     python -m experiments.benchmark interventions  # about 2 min
     python -m experiments.benchmark comparison     # about 10 min
-    python -m experiments.benchmark streaming      # about 15 min, 6.4 GB on disk, only if named
+    python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
 
 Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The
 bars of OUTPUT_DIR/chart.png show the measurements that have a peer.

@@ -30,7 +30,7 @@ def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Arr
 
   This is the method of Knight (1966), with blocks in place of his merge sort. A
   column costs three to five sorts of n numbers and O(n^1.5) comparisons. Outside of
-  traced code numpy does it on a CPU, in less than half the time of scipy. Elsewhere 64
+  traced code numpy does it on a CPU. Elsewhere 64
   columns at a time take some 200 n bytes each.
 
   Args:

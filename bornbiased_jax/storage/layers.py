@@ -47,9 +47,9 @@ class Layers:
 
   def rows(self, name: str, index_N: np.ndarray) -> np.ndarray:
     """The rows of a leaf outside the blocks that `index_N`, in ascending order, names."""
-    found, first = [], 0
-    for piece in self.pieces(name):
-      inside_N = (index_N >= first) & (index_N < first + len(piece))
-      found.append(piece[index_N[inside_N] - first])
-      first += len(piece)
+    found = []
+    for first in np.unique(index_N // ROWS) * ROWS:
+      last = min(int(first) + ROWS, self.shapes[name][0])
+      inside_N = (index_N >= first) & (index_N < last)
+      found.append(self.read_rows(name, int(first), last)[index_N[inside_N] - first])
     return np.concatenate(found)

@@ -72,9 +72,11 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
   if killed.returncode != -signal.SIGKILL or done.returncode:
     raise InputError(f'a process of the benchmark failed: {(killed.stderr + done.stderr)[-300:]}')
   found = json.loads(done.stdout.splitlines()[-1])
-  # The head is not used, and of the last block only keys and values are computed everywhere.
   num_flops = probe['num_sequences'] * flops.forward_flops(config, probe['length'], 0)
-  rate = num_flops * found['share_of_layers'] / found['seconds_of_layers']
+  # The head is not used. The last layer, of which only keys and values are computed at all
+  # positions, does not count.
+  share = found['share_of_layers'] - 1 / config.num_layers
+  rate = num_flops * share / found['seconds_of_layers']
   layers = huggingface.open_layers(folder / 'model')
   return {'benchmark': 'fingerprint layer by layer', 'parameters': layers.num_bytes // 4,
           'bytes_on_disk': sum(file.stat().st_size for file in (folder / 'model').iterdir()),
