@@ -20,7 +20,8 @@ p-value is the larger one of a permutation test and of the normal approximation.
 Writes a folder for the pair into OUTPUT_DIR (results/seedprint_SCALE): results.json, figure.png and
 report.html, one self-contained page. What was read of each network, its dossier, is kept in
 OUTPUT_DIR/dossiers. Such a file can be compared later without the network, but then the tests that
-undo a change of basis are left out.
+undo a change of basis are left out, as they are for networks that are read layer by layer because
+they do not fit into memory (--stream).
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input, 1 a crash.
 """

@@ -248,8 +248,10 @@ def described(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, 
     if not np.isfinite(array).all():
       raise InputError(f'{about or "the network"}: its answers to the probe are not all finite '
                        'numbers')
+  # As a file has it: JSON knows no tuples.
+  model = json.loads(json.dumps(dataclasses.asdict(config)))
   metadata = {'schema': SCHEMA, 'probe': probe_settings(probe, config, logit_ids),
-              'model': dataclasses.asdict(config), 'about': about}
+              'model': model, 'about': about}
   return Fingerprint(hidden_ND, input_ND, metadata)
 
 

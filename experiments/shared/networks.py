@@ -62,8 +62,11 @@ def look_up(name: str) -> ModelConfig | None:
 def tell_streamed(name: str, stream: str, beside: int = 0) -> None:
   """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
   if not name.endswith('.npz') and (layers := streamed(name, stream, beside)):
-    print(f'{name}: {layers.num_bytes / 1e9:,.1f} GB in float32, read layer by layer; '
-          f'{free_memory() / 1e9:,.1f} GB of memory are free', file=sys.stderr)
+    size, free = layers.num_bytes / 1e9, free_memory() / 1e9
+    why = ('as --stream=always asks' if stream == 'always' else
+           f'{size:,.1f} GB in float32 are too much for the {free:,.1f} GB that are free')
+    print(f'{name} is read layer by layer ({why}). No test undoes a change of its basis.',
+          file=sys.stderr)
 
 
 def check_readable(name: str, model: ModelConfig | None, probe: Probe) -> None:
