@@ -241,8 +241,9 @@ def draw(rows):
       ax.set_ylabel('unrelated pairs that it accuses')
     for ax in panels[-1]:
       ax.set_xlabel('unrelated pairs that a test may accuse')
-    figure.suptitle('Line: mean over sets of networks, and over witnesses. Shade: 10 to 90 %.',
-                    fontsize='medium')
+    space = ' ' if columns > 1 else '\n'  # One panel is narrower than the line.
+    figure.suptitle(f'Line: mean over sets of networks, and over witnesses.{space}'
+                    'Shade: 10 to 90 %.', fontsize='medium')
   return figure
 
 
