@@ -28,7 +28,7 @@ from bornbiased_jax.lineage import (
 )
 from bornbiased_jax.lineage.dossiers import Dossier, vector_probe
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
+from bornbiased_jax.models.initialization import init_params, num_parameters
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
@@ -69,7 +69,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
   """
   if name.endswith('.npz'):
     return fingerprints.load(name)
-  return _kept(_opened(*names.pinned(name), stream), 'fingerprint', probe, cache, on_batch)
+  opened, = _opened([names.pinned(name)], stream)
+  return _kept(opened, 'fingerprint', probe, cache, on_batch)
 
 
 def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -88,7 +89,8 @@ def dossier(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
   """
   if name.endswith('.npz'):
     return dossiers.load(name)
-  return _kept(_opened(*names.pinned(name), stream), 'dossier', probe, cache, on_batch)
+  opened, = _opened([names.pinned(name)], stream)
+  return _kept(opened, 'dossier', probe, cache, on_batch)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
@@ -120,14 +122,14 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   if base.endswith('.npz') or suspect.endswith('.npz'):
     return verdict.compare(*(dossier(name, probe, cache, stream=stream, on_batch=on_batch)
                              for name in (base, suspect)))
-  pinned, abouts = zip(*map(names.pinned, (base, suspect)), strict=True)
-  known = [names.load_config(name) for name in pinned]
+  pinned = [names.pinned(name) for name in (base, suspect)]
+  known = [names.load_config(name) for name, _ in pinned]
   if known[0].width != known[1].width:
-    return {'base': abouts[0], 'suspect': abouts[1],
+    return {'base': pinned[0][1], 'suspect': pinned[1][1],
             **verdict.not_comparable(known[0].width, known[1].width)}
   if probe.num_ids is None and known[0].vocab_size != known[1].vocab_size:
     probe = dataclasses.replace(probe, num_ids=min(each.vocab_size for each in known))
-  opened = _open_both(pinned, abouts, stream)
+  opened = _opened(pinned, stream)
   taken = [_kept(each, 'dossier', probe, cache, on_batch) for each in opened]
   heard, fit = None, None
   if not any(isinstance(each.network, Layers) for each in opened):
@@ -152,15 +154,12 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   Cost: drawing a network per seed that is tried.
 
   Example:
-    >>> from bornbiased_jax.lineage import features
-    >>> from bornbiased_jax.lineage import names
+    >>> from bornbiased_jax.lineage import features, names
     >>> config, params = names.load('tiny_gpt2:3')
     >>> seed_of(config, features.sketch(config, params))
     3
   """
-  shapes = jax.eval_shape(functools.partial(draw_params, config), as_seed(0))
-  size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-  if config.sublayers == 'attention_only' or size > MOST_RECOGNIZED:
+  if config.sublayers == 'attention_only' or num_parameters(config) > MOST_RECOGNIZED:
     return None
   for seed in KNOWN_SEEDS:
     drawn = features.sketch(config, init_params(config, seed))
@@ -188,9 +187,9 @@ def streamed(name: str, stream: str, beside: int = 0) -> Layers | None:
   folder = names.transformers_folder(name)
   if folder is None or stream == 'never':
     return None
-  layers = huggingface.open_layers(folder)
-  too_large = layers.num_bytes * (1 + beside) > _MEMORY_SHARE * free_memory()
-  return layers if too_large or stream == 'always' else None
+  num_bytes = 4 * num_parameters(huggingface.load_config(folder))
+  too_large = num_bytes * (1 + beside) > _MEMORY_SHARE * free_memory()
+  return huggingface.open_layers(folder) if too_large or stream == 'always' else None
 
 
 class _Opened(NamedTuple):
@@ -202,16 +201,12 @@ class _Opened(NamedTuple):
   ask: dict[str, Callable]  # What makes its fingerprint, and its dossier.
 
 
-def _open_both(pinned, abouts, stream):
-  # Whether memory has room for both is asked before one of them is there.
-  layers = [streamed(name, stream, beside=1) for name in pinned]
+def _opened(pinned, stream):
+  """Networks by what `names.pinned` says of them, for which memory has room together."""
+  # That is asked before one of them is there.
+  layers = [streamed(name, stream, beside=len(pinned) - 1) for name, _ in pinned]
   return [_layer_by_layer(about, own) if own else _whole(name, about)
-          for name, about, own in zip(pinned, abouts, layers, strict=True)]
-
-
-def _opened(name, about, stream):
-  layers = streamed(name, stream)
-  return _layer_by_layer(about, layers) if layers else _whole(name, about)
+          for (name, about), own in zip(pinned, layers, strict=True)]
 
 
 def _layer_by_layer(about, layers):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 import zipfile
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import numpy as np
 
@@ -54,18 +54,25 @@ def survey(layers: Layers) -> Survey:
   """
   takers = {name: inventory.Taker(name, shape) for name, shape in layers.shapes.items()}
   sketches = []
+
+  def seen(name):
+    for piece in layers.pieces(name):
+      takers[name].see(piece)
+      yield piece
+
   for i in range(layers.config.num_layers):
     block = layers.read_block(i)
     for name, leaf in flatten_dict(block, sep='/').items():
       takers[f'blocks/{name}'].see(leaf[None])
     sketches.append(features.sketch_layer(layers.config, block))
+  mean_square = fingerprints.mean_square(seen('embedding'))
   for name in layers.outside_blocks():
-    for piece in layers.pieces(name):
-      takers[name].see(piece)
+    if name != 'embedding':
+      for _ in seen(name):
+        pass
   tensors = {name: taker.tensor() for name, taker in takers.items()}
   digest = digests.joined({name: tensor.digest for name, tensor in tensors.items()})
-  return Survey(digest, tensors, features.stacked(sketches),
-                fingerprints.mean_square(layers.pieces('embedding')))
+  return Survey(digest, tensors, features.stacked(sketches), mean_square)
 
 
 def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None = None,
@@ -162,19 +169,18 @@ def _one_layer(layers, i, stream):
   the first adds learned positions. The last has the final norm.
   """
   config = dataclasses.replace(fingerprints.exact(layers.config).layer(i), tied_head=True)
-  params: dict[str, Any] = {'blocks': jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))}
-  for name in layers.outside_blocks():
-    if name not in ('embedding', 'head'):
-      module, _, leaf = name.partition('/')
-      value = layers.read_rows(name, 0, layers.shapes[name][0])
-      value = np.zeros_like(value) if name == 'position_embedding' and i else value
-      params[module] = params.get(module, {}) | {leaf: value} if leaf else value
-  ids = np.zeros(1, int)
+  leaves = {name: layers.read_rows(name, 0, layers.shapes[name][0])
+            for name in layers.outside_blocks() if name not in ('embedding', 'head')}
+  if i and 'position_embedding' in leaves:
+    leaves['position_embedding'] = np.zeros_like(leaves['position_embedding'])
+  leaves['embedding'] = np.zeros((1, config.width), np.float32)
   if stream[0].ndim == 2:
     ids = np.unique(np.stack(stream))
+    leaves['embedding'] = layers.rows('embedding', ids)
     stream = [np.searchsorted(ids, tokens_BT).astype(np.int32) for tokens_BT in stream]
-  params['embedding'] = layers.rows('embedding', ids)
-  return dataclasses.replace(config, vocab_size=len(ids)), params, stream
+  blocks = jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))
+  config = dataclasses.replace(config, vocab_size=len(leaves['embedding']))
+  return config, unflatten_dict(leaves, sep='/') | {'blocks': blocks}, stream
 
 
 class _Shares:

@@ -56,6 +56,18 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   return params
 
 
+def num_parameters(config: ModelConfig) -> int:
+  """The number of parameters of a network, of which none is drawn.
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> num_parameters(configs.get('tiny_gpt2'))
+    1055488
+  """
+  shapes = jax.eval_shape(lambda: draw_params(config, as_seed(0)))
+  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
 def _centred(config, params):
   """The network whose MLPs add their activations less the mean of these.
 

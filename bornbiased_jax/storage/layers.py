@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-import math
 
 import numpy as np
 
@@ -29,11 +28,6 @@ class Layers:
   shapes: Mapping[str, tuple[int, ...]]
   read_block: Callable[[int], dict]
   read_rows: Callable[[str, int, int], np.ndarray]
-
-  @property
-  def num_bytes(self) -> int:
-    """The size of all parameters in float32."""
-    return 4 * sum(map(math.prod, self.shapes.values()))
 
   def outside_blocks(self) -> list[str]:
     """The names of the leaves that are not in a block."""

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
+from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import huggingface
 
 SHAPE = dict(model_type='llama', vocab_size=128256, hidden_size=3072, intermediate_size=8192,
@@ -35,6 +36,7 @@ import json, os, signal, sys, time
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.models import flops
+from bornbiased_jax.models.initialization import num_parameters
 
 model, cache, probe, kills = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 start, times, read = time.monotonic(), [], [0]
@@ -77,8 +79,7 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
   # positions, does not count.
   share = found['share_of_layers'] - 1 / config.num_layers
   rate = num_flops * share / found['seconds_of_layers']
-  layers = huggingface.open_layers(folder / 'model')
-  return {'benchmark': 'fingerprint layer by layer', 'parameters': layers.num_bytes // 4,
+  return {'benchmark': 'fingerprint layer by layer', 'parameters': num_parameters(config),
           'bytes_on_disk': sum(file.stat().st_size for file in (folder / 'model').iterdir()),
           'num_layers': config.num_layers, 'cores': len(os.sched_getaffinity(0)),
           **probe, 'flops': num_flops, **found, 'flops_per_second': rate,

@@ -16,6 +16,7 @@ from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, 
 from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
 from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.lineage.networks import STREAM, streamed
+from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 
 from . import command_line
@@ -62,7 +63,7 @@ def look_up(name: str) -> ModelConfig | None:
 def tell_streamed(name: str, stream: str, beside: int = 0) -> None:
   """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
   if not name.endswith('.npz') and (layers := streamed(name, stream, beside)):
-    size, free = layers.num_bytes / 1e9, free_memory() / 1e9
+    size, free = 4e-9 * num_parameters(layers.config), free_memory() / 1e9
     why = ('as --stream=always asks' if stream == 'always' else
            f'{size:,.1f} GB in float32 are too much for the {free:,.1f} GB that are free')
     print(f'{name} is read layer by layer ({why}). No test undoes a change of its basis.',

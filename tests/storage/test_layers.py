@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import huggingface, layers
 from make_goldens import GOLDENS, MODELS
 
@@ -19,7 +20,7 @@ def test_all_pieces_are_the_network(name, monkeypatch):
   assert found.config == config
   leaves = flatten_dict(params, sep='/')
   assert found.shapes == {name: leaf.shape for name, leaf in leaves.items()}
-  assert found.num_bytes == sum(leaf.nbytes for leaf in leaves.values())
+  assert 4 * num_parameters(config) == sum(leaf.nbytes for leaf in leaves.values())
   for i in range(config.num_layers):
     jax.tree.map(np.testing.assert_array_equal, found.read_block(i),
                  jax.tree.map(lambda leaf, i=i: leaf[i], params['blocks']))
