@@ -97,7 +97,33 @@ def _norm(config, name, kind=None):
 
 def _dense(config, name, features, use_bias, std):
   draw = nn.initializers.normal(std)
-  return nn.Dense(features, use_bias, dtype=config.dtype, kernel_init=draw, name=name)
+  on_cpu = config.dtype == 'bfloat16' and jax.default_backend() == 'cpu'
+  return nn.Dense(features, use_bias, dtype=config.dtype, kernel_init=draw, name=name,
+                  dot_general=_bfloat16_dot if on_cpu else lax.dot_general)
+
+
+def _bfloat16_dot(x, weights, dimension_numbers, **options):
+  """A product of bfloat16 arrays that is asked for in float32, and rounded afterwards.
+
+  XLA uses a CPU's bfloat16 units for such a product alone: a third of the time on a Xeon with
+  AMX. Either way sums are float32 and rounded once.
+  """
+  del options  # Precision means nothing to bfloat16.
+  return _float32_of_bfloat16(x, weights, dimension_numbers).astype(x.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _float32_of_bfloat16(x, weights, dimension_numbers):
+  return lax.dot_general(x, weights, dimension_numbers, preferred_element_type=jnp.float32)
+
+
+@_float32_of_bfloat16.defjvp
+def _float32_of_bfloat16_jvp(dimension_numbers, primals, tangents):
+  # The products of the backward pass stay those of bfloat16 arrays.
+  (x, weights), (dx, dweights) = primals, tangents
+  dot = functools.partial(lax.dot_general, dimension_numbers=dimension_numbers)
+  change = dot(dx, weights) + dot(x, dweights)
+  return _float32_of_bfloat16(x, weights, dimension_numbers), change.astype(jnp.float32)
 
 
 class Block(nn.Module):
