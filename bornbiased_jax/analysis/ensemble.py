@@ -26,6 +26,9 @@ from bornbiased_jax.models.transformer import read
 # accelerator so many that they fill it.
 _BATCH_TOKENS = {'cpu': 2048}
 _BATCH_TOKENS_ACCELERATOR = 65536
+# An accelerator holds a batch's attention weights, in float32, two or three times at once. This
+# leaves most of the 16 GB of a TPU v5e to the parameters.
+_BATCH_WEIGHTS_BYTES = 2**31
 # The share of a device's memory that the networks of a chunk may take.
 _MEMORY_SHARE = 0.5
 
@@ -59,8 +62,9 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
   )
 
 
-def default_batch_size(num_sequences: int, length: int, backend: str | None = None) -> int:
-  """Number of sequences per batch that keeps a backend busy.
+def default_batch_size(num_sequences: int, length: int, backend: str | None = None, *,
+                       num_heads: int = 0) -> int:
+  """Number of sequences per batch that keeps a device busy, and whose attention it can hold.
 
   All batches get nearly the same size.
 
@@ -68,14 +72,28 @@ def default_batch_size(num_sequences: int, length: int, backend: str | None = No
     num_sequences: number of sequences in all.
     length: number of positions per sequence.
     backend: 'cpu' | 'gpu' | 'tpu'; None means the backend of this process.
+    num_heads: heads of a layer, each with length² attention weights per sequence.
 
   Example:
     >>> default_batch_size(num_sequences=100, length=64, backend='cpu')
     25
+    >>> default_batch_size(num_sequences=640, length=1024, backend='tpu', num_heads=32)
+    16
   """
-  tokens = _BATCH_TOKENS.get(backend or jax.default_backend(), _BATCH_TOKENS_ACCELERATOR)
-  num_batches = -(-num_sequences // max(1, tokens // length))
+  backend = backend or jax.default_backend()
+  most = _BATCH_TOKENS.get(backend, _BATCH_TOKENS_ACCELERATOR) // length
+  # On a CPU there are few sequences, and the memory is large.
+  if backend != 'cpu' and num_heads:
+    most = min(most, _BATCH_WEIGHTS_BYTES // (4 * num_heads * length**2))
+  num_batches = -(-num_sequences // max(1, most))
   return -(-num_sequences // num_batches)
+
+
+def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
+  """`default_batch_size` of a network of this configuration that reads a probe."""
+  # Simplified stacks have no heads, as they average positions alike.
+  return default_batch_size(probe.num_sequences, probe.length, backend,
+                            num_heads=getattr(config, 'num_heads', 0))
 
 
 def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int,
@@ -172,7 +190,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
     seeds: which networks of the family.
     readout: a function (params, sums) of one network → dict of arrays, for results that
       need the parameters again when all sequences have been read. Can be jitted.
-    batch_size: number of sequences per forward pass; None means `default_batch_size`.
+    batch_size: number of sequences per forward pass; None means `batch_size_of`.
     chunk_size: number of networks held at a time by all devices together; None means
       `default_chunk_size`.
     on_batch: called after each batch with the number of sequences that it read, where a
@@ -201,7 +219,7 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
     if size is not None:
       check_count(name, size)
   seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = batch_size or default_batch_size(probe.num_sequences, probe.length)
+  batch_size = batch_size or batch_size_of(network.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
   draw, step, finish = programs(network, statistic, probe, readout)

@@ -19,6 +19,7 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.ensemble import (
+  batch_size_of,
   default_batch_size,
   in_batches,
   networks_at_once,
@@ -29,7 +30,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import archives
-from bornbiased_jax.models import sharding
+from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import head_of, read
 from bornbiased_jax.storage.layers import ROWS
@@ -80,7 +81,7 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
       the final norm. An id means the same in all networks that know it, so
       networks trained on similar text answer alike, related or not.
     about: JSON that says which network it is.
-    batch_size: sequences per forward pass, by default `ensemble.default_batch_size`.
+    batch_size: sequences per forward pass, by default as `spread_batch_size` says.
     parts: folder that keeps finished batches, so that a call that was stopped
       can go on. It must serve this network and probe alone; the caller removes it.
     on_batch: called after each batch with its number of sequences.
@@ -95,7 +96,7 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
   if logit_ids is not None and not all(0 <= i < config.vocab_size for i in logit_ids):
     raise InputError(f'logit_ids must be from 0 to {config.vocab_size - 1}, the vocabulary')
   n, mesh = probe.num_sequences, _mesh_of(params)
-  batch_size = spread_batch_size(probe, mesh, batch_size)
+  batch_size = spread_batch_size(config, probe, mesh, batch_size)
   place = lambda index_B: (jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH))
                            if mesh else index_B)
   answer = program(exact(config), probe, logit_ids, mesh)
@@ -112,15 +113,19 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
   return described(hidden_ND, input_ND, config, probe, logit_ids, about or {})
 
 
-def spread_batch_size(probe: Probe, mesh: Mesh | None, batch_size: int | None = None,
-                      backend: str | None = None) -> int:
+def spread_batch_size(config: ModelConfig, probe: Probe, mesh: Mesh | None,
+                      batch_size: int | None = None, backend: str | None = None) -> int:
   """Sequences per forward pass, rounded up so that all devices of a mesh have as many.
 
-  They are `batch_size`, by default `ensemble.default_batch_size`, but at most all.
+  They are `batch_size`, but at most all. By default each device has as many of its share of the
+  sequences as `ensemble.default_batch_size` says: where parameters are spread, each batch
+  gathers all of them, so that few large batches pass fewer bytes between devices.
   """
   n, shards = probe.num_sequences, sharding.batch_shards(mesh)
-  batch_size = min(batch_size or default_batch_size(n, probe.length, backend), n)
-  return shards * -(-batch_size // shards)
+  share = -(-min(batch_size or n, n) // shards)
+  if batch_size is None:
+    share = default_batch_size(share, probe.length, backend, num_heads=config.num_heads)
+  return shards * share
 
 
 def _mesh_of(params):
@@ -152,7 +157,7 @@ def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
   `on_network` is called after each network. Raises InputError as `fingerprint` does.
   """
   seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = default_batch_size(probe.num_sequences, probe.length)
+  batch_size = batch_size_of(config, probe)
   answers_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
   bytes_of_one = lambda: program_bytes(answers_of.lower(jnp.zeros(1, jnp.uint32)))
   chunk_size, made = networks_at_once(bytes_of_one, len(seeds)), []
@@ -207,10 +212,13 @@ def program(config: ModelConfig, probe: Probe, logit_ids: tuple[int, ...] | None
   The configuration is an `exact` one. On a mesh params are placed by
   `sharding.shardings` and index_B by `sharding.BATCH`.
   """
+  # Left alone, the compiler divides matrix products rather than the batch, and reduces the
+  # activations of all sequences over the devices.
+  attend = attention.Spread(attention.plain, mesh) if mesh else attention.plain
 
   def answer(params, index_B):
     with jax.default_matmul_precision('highest'):
-      hidden_BD, input_BD = _answers(config, probe, params, index_B)
+      hidden_BD, input_BD = _answers(config, probe, params, index_B, attend)
       if logit_ids is None:
         return hidden_BD, input_BD
       return hidden_BD @ head_of(config, params)[np.array(logit_ids)].T, input_BD
@@ -236,8 +244,9 @@ def _read_seeds(config, probe, batch_size, embedding_seed):
   return jax.jit(jax.vmap(answers_of))
 
 
-def _answers(config, probe, params, index_B):
-  found = read(config, params, probe.inputs(config, index_B), ('hidden_last', 'input_last'))
+def _answers(config, probe, params, index_B, attend=attention.plain):
+  names = ('hidden_last', 'input_last')
+  found = read(config, params, probe.inputs(config, index_B), names, attend)
   return found['hidden_last'], found['input_last']
 
 

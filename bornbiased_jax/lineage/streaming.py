@@ -116,7 +116,7 @@ def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
   Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes, and as much
   on disk.
   """
-  batch_size = fingerprints.spread_batch_size(probe, None, batch_size)
+  batch_size = fingerprints.spread_batch_size(layers.config, probe, None, batch_size)
   starts = range(0, probe.num_sequences, batch_size)
   index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
   finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)

@@ -88,8 +88,7 @@ def sweep(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
         f'--num_seeds={settings.num_seeds} cannot be spread evenly over the {len(devices)} devices '
         f'of --topology; choose a multiple of {len(devices)}')
   probe = Probe('tokens', settings.num_sequences, settings.length)
-  batch_size = settings.batch_size or ensemble.default_batch_size(
-      probe.num_sequences, probe.length, 'tpu')
+  batch_size = settings.batch_size or ensemble.batch_size_of(config, probe, 'tpu')
   settings.batch_size = min(batch_size, probe.num_sequences)
   mesh = Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
 
@@ -118,7 +117,7 @@ def fingerprint(settings: SimpleNamespace, chip: Chip, devices: list) -> Program
   mesh = _mesh(devices, mesh_shape(len(devices), math.inf, chip.hbm, settings.data, settings.fsdp,
                                    settings.tensor))
   settings.batch_size = settings.batch_size or fingerprints.spread_batch_size(
-      probe, mesh, backend='tpu')
+      config, probe, mesh, backend='tpu')
   _check_batch(settings, mesh)
 
   def lower():

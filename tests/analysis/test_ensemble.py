@@ -227,6 +227,28 @@ def test_default_batch_size(monkeypatch, backend, tokens):
     assert size - (num_sequences - (fewest - 1) * size) < fewest
 
 
+@pytest.mark.parametrize('backend', ['cpu', 'gpu', 'tpu'])
+def test_attention_weights_limit_a_batch_on_accelerators(backend):
+  size = functools.partial(ensemble.default_batch_size, 10_000, backend=backend)
+  heads = 32
+  for length in (64, 512, 1024, 4096):
+    weights = 4 * heads * length**2
+    if backend == 'cpu':
+      assert size(length, num_heads=heads) == size(length)
+    else:
+      assert size(length, num_heads=heads) == 1 or size(length, num_heads=heads) * weights <= 2**31
+  # So few that their weights are small, where memory allows no less than one sequence.
+  assert size(64, num_heads=heads) == size(64)
+  assert size(32_768, num_heads=heads) == 1
+
+
+def test_a_probe_of_a_network_with_heads_or_without():
+  config, probe = configs.get('gpt2_1b2'), Probe('tokens', 10_000, 1024)
+  assert ensemble.batch_size_of(config, probe, 'tpu') == 16
+  without = types.SimpleNamespace(vocab_size=V)
+  assert ensemble.batch_size_of(without, probe, 'tpu') == 64
+
+
 @pytest.mark.parametrize('memory, num_seeds, networks_per_device', [
     (1000, 1000, 5), (1000, 10, 3), (1000, 4, 1), (1000, 1, 1), (1199, 1000, 5), (1200, 1000, 6),
     (10, 1000, 1),

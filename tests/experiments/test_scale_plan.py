@@ -9,9 +9,7 @@ import jax
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
 from experiments import scale_plan
@@ -113,11 +111,8 @@ def test_what_is_left_to_the_program_is_what_the_package_chooses():
   chosen = lambda program, **given: getattr(scale_programs, program)(
       scale_plan.resolve(program, given), CHIPS['v5e'], jax.devices()).settings
   sweep, fingerprint = chosen('sweep'), chosen('fingerprint', length='1024')
-  assert (sweep['num_seeds'], sweep['batch_size'], sweep['length']) == (4, 64, 1024)
-  assert fingerprint['batch_size'] == 64
-  # Without a mesh: 32 batches of nearly equal size hold 2000 sequences.
-  probe = Probe('tokens', 2000, 1024)
-  assert fingerprints.spread_batch_size(probe, None, backend='tpu') == 63
+  assert (sweep['num_seeds'], sweep['batch_size'], sweep['length']) == (4, 16, 1024)
+  assert fingerprint['batch_size'] == 4 * 16
   assert chosen('train', config='tiny_llama2')['length'] == 2048
 
 

@@ -7,6 +7,7 @@ import zipfile
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 import numpy as np
 import pytest
 
@@ -55,6 +56,27 @@ def test_devices_share_a_fingerprint(params, shape):
   np.testing.assert_allclose(made.hidden_ND, alone.hidden_ND, atol=2e-5)
   np.testing.assert_array_equal(made.input_ND, alone.input_ND)
   assert made.metadata == alone.metadata
+
+
+def test_devices_gather_parameters_but_never_reduce_activations(params):
+  """Otherwise activations of all sequences would pass between devices in every layer."""
+  mesh, probe = sharding.make_mesh(1, 4), Probe('tokens', 64, 6)
+  index_B = jax.ShapeDtypeStruct((64,), 'int32', sharding=NamedSharding(mesh, sharding.BATCH))
+  program = fingerprints.program(fingerprints.exact(CONFIG), probe, mesh=mesh)
+  text = program.lower(sharding.abstract(mesh, params), index_B).compile().as_text()
+  assert 'all-gather(' in text and 'all-reduce(' not in text
+
+
+def test_each_device_has_as_many_sequences_as_one_would_alone():
+  config, probe = configs.get('llama2_7b'), Probe('tokens', 2000, 1024)
+  size = lambda mesh, *given: fingerprints.spread_batch_size(config, probe, mesh, *given,
+                                                             backend='tpu')
+  # 32 heads of 4 MB of weights each, twice in memory at least.
+  assert size(None) == 16
+  assert size(sharding.make_mesh(1, 4)) == size(sharding.make_mesh(2, 2)) == 64
+  assert size(sharding.make_mesh(2, 1, 2)) == 32
+  assert size(sharding.make_mesh(1, 4), 9) == 12
+  assert size(sharding.make_mesh(1, 4), 10_000) == 2000
 
 
 def test_logits_of_chosen_ids(params):
