@@ -126,4 +126,4 @@ def label_axes(layers, ranked, name, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'ablation', SCALES, __doc__)
+  command_line.run(main, 'ablation', SCALES, __doc__, several_hosts=True)

@@ -181,4 +181,4 @@ def draw_gelu(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'activation', SCALES, __doc__)
+  command_line.run(main, 'activation', SCALES, __doc__, several_hosts=True)

@@ -96,4 +96,4 @@ def draw(rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'amplification', SCALES, __doc__)
+  command_line.run(main, 'amplification', SCALES, __doc__, several_hosts=True)

@@ -114,4 +114,4 @@ def draw_agreement(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'contraction', SCALES, __doc__)
+  command_line.run(main, 'contraction', SCALES, __doc__, several_hosts=True)

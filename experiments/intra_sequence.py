@@ -228,4 +228,4 @@ def label_axes(depth_ax, position_ax, ratio_ax):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'intra_sequence', SCALES, __doc__)
+  command_line.run(main, 'intra_sequence', SCALES, __doc__, several_hosts=True)

@@ -118,4 +118,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'layer_theory', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'layer_theory', SCALES, __doc__, SETTINGS, several_hosts=True)

@@ -32,7 +32,7 @@ import numpy as np
 import scipy
 from tqdm import tqdm
 
-from bornbiased_jax import lineage, plotting
+from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
@@ -70,7 +70,7 @@ def main(settings, output_dir):
   sizes = smallest_vocabularies(models, probe)
   taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir,
                       settings.stream)
-           for name in tqdm(models, unit='network', desc='dossiers', delay=1, leave=False)}
+           for name in _bar(models, unit='network', desc='dossiers')}
   rows = compare_all(taken)
   names = list(taken)
   write_json(output_dir / 'results.json', {
@@ -83,9 +83,13 @@ def main(settings, output_dir):
   print(f'wrote {output_dir}/results.json, matrix.csv and {drawn.name}')
 
 
+def _bar(*items, **about):
+  return tqdm(*items, **about, delay=1, leave=False, disable=not hosts.is_first())
+
+
 def take(name, probe, output_dir, stream) -> Dossier:
   networks.tell_streamed(name, stream)
-  with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
+  with _bar(total=probe.num_sequences, desc=name[-40:], unit='seq') as bar:
     return lineage.dossier(name, probe, output_dir / 'dossiers', stream=stream,
                            on_batch=bar.update)
 
@@ -153,7 +157,7 @@ def compare_all(taken: dict[str, Dossier]) -> list[dict]:
   # networks that would take too many permutations, and the reasons name the other program.
   most = max(NUM_PERMUTATIONS, min(10**6, math.ceil(
       1000 * len(pairs) * (1 + math.log(max(1, len(pairs)))))))
-  bar = tqdm(pairs, unit='pair', desc='pairs', delay=1, leave=False)
+  bar = _bar(pairs, unit='pair', desc='pairs')
   for (a, of_a), (b, of_b) in bar:
     report = judge(of_a, of_b, most)
     rows.append({'base': a, 'suspect': b, 'verdict': report['verdict'],
@@ -277,4 +281,5 @@ def shorten(names) -> list[str]:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'lineage', SCALES, __doc__, SETTINGS, positional='networks')
+  command_line.run(main, 'lineage', SCALES, __doc__, SETTINGS, positional='networks',
+                   several_hosts=True)

@@ -28,8 +28,6 @@ after a run, experiments.metrics makes CSV and TensorBoard's event files of metr
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
-
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line, runs
@@ -37,20 +35,8 @@ from .shared.training_settings import SCALES, SETTINGS
 
 
 def main(settings: SimpleNamespace, output_dir: Path) -> None:
-  connect(settings)
   check_config(settings)
   runs.train(settings, output_dir)
-
-
-def connect(settings: SimpleNamespace) -> None:
-  """Joins the other hosts, before anything asks for a device."""
-  if not settings.distributed:
-    return
-  try:
-    jax.distributed.initialize(settings.coordinator, settings.num_processes, settings.process_id)
-  except (ValueError, RuntimeError) as error:
-    raise InputError(f'--distributed: {error}; give --coordinator, --num_processes and '
-                     '--process_id') from None
 
 
 def check_config(settings: SimpleNamespace) -> None:
@@ -60,4 +46,4 @@ def check_config(settings: SimpleNamespace) -> None:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'pretrain', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'pretrain', SCALES, __doc__, SETTINGS, several_hosts=True)

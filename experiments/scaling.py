@@ -207,4 +207,4 @@ def draw_factor(ax, factor, rows, settings, color):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'scaling', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'scaling', SCALES, __doc__, SETTINGS, several_hosts=True)

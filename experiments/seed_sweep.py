@@ -160,4 +160,4 @@ def draw_spread(ax, rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seed_sweep', SCALES, __doc__)
+  command_line.run(main, 'seed_sweep', SCALES, __doc__, several_hosts=True)

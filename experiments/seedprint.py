@@ -35,7 +35,7 @@ import sys
 import scipy
 from tqdm import tqdm
 
-from bornbiased_jax import lineage, plotting
+from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
@@ -68,7 +68,8 @@ def main(settings, output_dir):
   make_directory(output_dir)
   for name in (settings.base, settings.suspect):
     networks.tell_streamed(name, settings.stream, beside=1)
-  with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False) as bar:
+  with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False,
+            disable=not hosts.is_first()) as bar:
     report = lineage.compare_networks(settings.base, settings.suspect, probe,
                                       output_dir / 'dossiers', stream=settings.stream,
                                       on_batch=bar.update)
@@ -190,4 +191,5 @@ def write_right(ax, y, z, likeness):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint', SCALES, __doc__, SETTINGS, positional='words')
+  command_line.run(main, 'seedprint', SCALES, __doc__, SETTINGS, positional='words',
+                   several_hosts=True)

@@ -15,10 +15,12 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from bornbiased_jax import hosts
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import check_count
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
@@ -116,7 +118,7 @@ def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length:
   size = size or default_batch_size(num_sequences, length)
   # The last batch wraps around to the first sequences, so that it is as large as the
   # others and needs no compilation of its own. The surplus is cut off at the end.
-  parts = [jax.device_get(measure(np.arange(first, first + size) % num_sequences))
+  parts = [jax.tree.map(on_host, measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
 
@@ -130,7 +132,8 @@ def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num
   num_devices = jax.device_count()
   seeds_per_device = -(-num_seeds // num_devices)
   bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
-  return num_devices * networks_at_once(bytes_of_one, seeds_per_device)
+  # Hosts whose memory differs must still take the same chunks.
+  return num_devices * hosts.from_first(lambda: networks_at_once(bytes_of_one, seeds_per_device))
 
 
 def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:

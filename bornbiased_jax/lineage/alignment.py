@@ -19,6 +19,7 @@ from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.fingerprints import exact, sized
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
 from bornbiased_jax.lineage.seedprint import calibrated_test, check_projectable
@@ -68,7 +69,7 @@ def basis_change(embedding_a: jax.Array | np.ndarray, embedding_b: jax.Array | n
     >>> lineage.basis_change(embedding, embedding[:, [2, 0, 1]], 'permutation').argmax(0).tolist()
     [2, 0, 1]
   """
-  a, b = np.asarray(embedding_a, np.float64), np.asarray(embedding_b, np.float64)
+  a, b = (on_host(embedding).astype(np.float64) for embedding in (embedding_a, embedding_b))
   if a.shape != b.shape or len(a) < LEAST_TOKENS_A_CHANNEL * a.shape[1]:
     raise InputError(f'embeddings of shapes {list(a.shape)} and {list(b.shape)} do not determine a '
                      'change of basis; they must have the same shape and at least '
@@ -190,7 +191,7 @@ def basis_fit(embedding_a: jax.Array | np.ndarray, embedding_b: jax.Array | np.n
     1.0
   """
   change_DD = basis_change(embedding_a, embedding_b, kind, rows=slice(0, None, 2))
-  a, b = (np.asarray(embedding, np.float64)[1::2] for embedding in (embedding_a, embedding_b))
+  a, b = (on_host(embedding).astype(np.float64)[1::2] for embedding in (embedding_a, embedding_b))
   lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
   return float(np.mean(np.sum(a @ change_DD * b, axis=1) / np.maximum(lengths, 1e-30)))
 

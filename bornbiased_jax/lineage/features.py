@@ -25,6 +25,7 @@ import scipy
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult, permutation_test
 from bornbiased_jax.models.initialization import stream_key
 
@@ -121,11 +122,11 @@ def sketch_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   def project(x):
     size = x.shape[-1]
     if size <= SKETCH_SIZE:
-      return np.asarray(x)
+      return on_host(x)
     with jax.default_matmul_precision('highest'):
       shorter = x @ jax.random.normal(jax.random.fold_in(key, size), (size, SKETCH_SIZE))
     length = jnp.linalg.norm(shorter, axis=-1, keepdims=True)
-    return np.asarray(shorter / jnp.maximum(length, 1e-30))
+    return on_host(shorter / jnp.maximum(length, 1e-30))
 
   return {name: project(x[0]) for name, x in found.items()}
 
@@ -256,14 +257,14 @@ def _layers(a, b, names) -> Iterable[tuple[dict, dict]]:
   """Layers to compare: each with its own, or all with all if their numbers differ."""
   L, M = len(a[names[0]]), len(b[names[0]])
   pairs = zip(range(L), range(L), strict=True) if L == M else np.ndindex(L, M)
-  a, b = ({name: np.asarray(each[name]) for name in names} for each in (a, b))
+  a, b = ({name: on_host(each[name]) for name in names} for each in (a, b))
   for i, j in pairs:
     yield {name: x[i] for name, x in a.items()}, {name: x[j] for name, x in b.items()}
 
 
 def _without_dead_units(a, b, names):
   """Both networks without layers that are dead, and without units that are dead in a layer."""
-  alive = [np.all([np.any(np.asarray(x[name]), axis=-1) for name in names], axis=0) for x in (a, b)]
+  alive = [np.all([np.any(on_host(x[name]), axis=-1) for name in names], axis=0) for x in (a, b)]
   kept = [alive_LU.any(axis=1) for alive_LU in alive]
   if len(a[names[0]]) == len(b[names[0]]):
     kept = [kept[0] & kept[1]] * 2
@@ -272,7 +273,7 @@ def _without_dead_units(a, b, names):
     units = [units[0] & units[1]] * 2
   if not min(each.sum() for each in kept) or min(each.sum() for each in units) < 2:
     raise InputError('a network has too few living MLP units')
-  return [{name: np.asarray(x[name])[kept_L][:, unit_U] for name in names}
+  return [{name: on_host(x[name])[kept_L][:, unit_U] for name in names}
           for x, kept_L, unit_U in zip((a, b), kept, units, strict=True)]
 
 

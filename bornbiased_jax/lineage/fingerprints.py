@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.ensemble import (
   batch_size_of,
   default_batch_size,
@@ -29,6 +29,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage import archives
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import as_seed, draw_params
@@ -136,16 +137,21 @@ def _mesh_of(params):
 
 def _kept(path, make):
   """The array in a file. If that is missing, removed meanwhile or damaged, it is made anew."""
-  if path:
-    with contextlib.suppress(OSError, ValueError, EOFError):
-      return np.load(path, allow_pickle=False)
+  if path and (kept := hosts.from_first(lambda: _stored(path))) is not None:
+    return kept
   array = make()
-  if path:
+  if path and hosts.is_first():
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)
     write_atomically(path, content.getvalue())
   return array
+
+
+def _stored(path):
+  with contextlib.suppress(OSError, ValueError, EOFError):
+    return np.load(path, allow_pickle=False)
+  return None
 
 
 def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
@@ -178,7 +184,7 @@ def exact(config: ModelConfig) -> ModelConfig:
 def sized(config: ModelConfig, params: dict) -> ModelConfig:
   """The configuration with which random vectors are as large as the network's embeddings."""
   embedding_VD = params['embedding']
-  pieces = (np.asarray(embedding_VD[first:first + ROWS])
+  pieces = (on_host(embedding_VD[first:first + ROWS])
             for first in range(0, len(embedding_VD), ROWS))
   return with_size(config, mean_square(pieces))
 

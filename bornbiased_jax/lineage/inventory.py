@@ -6,7 +6,8 @@ import zlib
 from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.storage.digests import LeafDigest, on_host
+from bornbiased_jax.hosts import on_host
+from bornbiased_jax.storage.digests import LeafDigest
 
 # Entries that are kept of each tensor, at places that all networks of its shape have in common.
 SAMPLE_SIZE = 1024

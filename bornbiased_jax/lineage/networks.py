@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bornbiased_jax import hosts
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import free_memory
@@ -47,6 +48,8 @@ def fingerprint(name: str, probe: Probe, cache: str | os.PathLike | None = None,
                 stream: str = 'auto',
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """The answers of the network `name` to a probe. All devices share parameters and batches.
+
+  Of several hosts the first alone reads and writes files of fingerprints.
 
   Args:
     name: as in `names.load`, or the path of a saved fingerprint, an .npz file.
@@ -188,8 +191,13 @@ def streamed(name: str, stream: str, beside: int = 0) -> Layers | None:
   if folder is None or stream == 'never':
     return None
   num_bytes = 4 * num_parameters(huggingface.load_config(folder))
-  too_large = num_bytes * (1 + beside) > _MEMORY_SHARE * free_memory()
-  return huggingface.open_layers(folder) if too_large or stream == 'always' else None
+  free = hosts.from_first(free_memory) * jax.process_count()
+  if stream == 'auto' and num_bytes * (1 + beside) <= _MEMORY_SHARE * free:
+    return None
+  if jax.process_count() > 1:
+    raise InputError(f'{name} would be read layer by layer, by one host: it is too large for the '
+                     'memory of all, or stream=\'always\' asks for it')
+  return huggingface.open_layers(folder)
 
 
 class _Opened(NamedTuple):
@@ -235,14 +243,20 @@ def _kept(opened, what, probe, cache, on_batch):
   identity = json.dumps([module.__name__, opened.about['digest'],
                          dataclasses.asdict(opened.config), settings])
   path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
-  if path.exists():
-    with contextlib.suppress(InputError):  # A damaged file is made anew.
-      found = module.load(path)
-      on_batch(probe.num_sequences)
-      return found.named(opened.about)
+  if (found := hosts.from_first(lambda: _stored(module, path))) is not None:
+    on_batch(probe.num_sequences)
+    return found.named(opened.about)
   parts = path.with_suffix('.parts')
   made = compute(parts=parts)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  made.save(path)
-  shutil.rmtree(parts, ignore_errors=True)
+  if hosts.is_first():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.save(path)
+    shutil.rmtree(parts, ignore_errors=True)
   return made
+
+
+def _stored(module, path):
+  if path.exists():
+    with contextlib.suppress(InputError):  # A damaged file is made anew.
+      return module.load(path)
+  return None

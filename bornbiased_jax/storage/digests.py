@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
+
+from bornbiased_jax.hosts import on_host
 
 
 def digest(tree: Any) -> str:
@@ -54,13 +55,6 @@ def _leaf_digest(leaf):
   hashed = LeafDigest(array.shape, array.dtype)
   hashed.update(array)
   return hashed.hexdigest()
-
-
-def on_host(leaf: Any) -> np.ndarray:
-  """An array on the host, whole even if other hosts have parts of it."""
-  if not getattr(leaf, 'is_fully_addressable', True):
-    leaf = multihost_utils.process_allgather(leaf, tiled=True)
-  return np.asarray(jax.device_get(leaf))
 
 
 class LeafDigest:

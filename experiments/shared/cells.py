@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis import ensemble
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
@@ -96,7 +96,7 @@ def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results
   cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   num_networks = sum(len(cell.seeds) for cell in cells)
-  with tqdm(total=total, bar_format=_BAR) as bar:
+  with tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
 

@@ -8,6 +8,7 @@ scale's value. A setting that is None is left to the program.
 from collections.abc import Callable
 import copy
 import itertools
+import os
 from pathlib import Path
 import re
 import sys
@@ -75,6 +76,18 @@ SETTINGS = {
                           'sequences per forward pass; if not given, what suits the device'),
     'chunk_size': Setting(optional(whole),
                           'networks at once; if not given, as many as memory holds'),
+}
+
+
+# What tells a process of its place among several hosts. A result does not depend on it, so that
+# these are flags, but no settings of a run.
+HOSTS = {
+    'distributed': Setting(None, 'this is one of several hosts that run the same command, with one '
+                                 '--output_dir that all of them see'),
+    'coordinator': Setting(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
+    'num_processes': Setting(whole, 'number of processes, if JAX cannot find it out'),
+    'process_id': Setting(lambda text: whole(text, 0),
+                          'number of this process, from 0, if JAX cannot find it out'),
 }
 
 
@@ -152,10 +165,12 @@ def in_order(defaults: dict[str, Any], kinds: dict[str, Setting]) -> list[str]:
 
 
 def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
-        kinds: dict[str, Setting] = SETTINGS, positional: str | None = None) -> None:
+        kinds: dict[str, Setting] = SETTINGS, positional: str | None = None,
+        several_hosts: bool = False) -> None:
   """Runs `main(settings, output_dir)` with what the command line says.
 
   Words that are no flags become the setting `positional`, a list; None: words are refused.
+  With `several_hosts` the program has the flags HOSTS.
   """
   names = in_order(scales['laptop'], kinds)
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
@@ -163,15 +178,46 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
   for setting in names:
     define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
     define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
+  hosts = HOSTS if several_hosts else {}
+  for name, flag in hosts.items():
+    (flags.DEFINE_string if flag.parse else flags.DEFINE_boolean)(name, None, flag.help)
 
   def resolved(*words):
+    connect(**{name: FLAGS[name].value for name in hosts})
     settings = resolve(scales, FLAGS.scale, kinds, **{name: FLAGS[name].value for name in names})
     if positional:
       setattr(settings, positional, list(words))
     main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
 
   drawn = ('format',) if 'format' in FLAGS else ()
-  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn), takes_words=bool(positional))
+  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *hosts),
+         takes_words=bool(positional))
+
+
+def connect(distributed: bool | None = None, **given: str | None) -> None:
+  """Joins the other hosts, before anything asks for a device. The first host alone prints.
+
+  Args:
+    distributed: whether there are others.
+    given: the texts of the other flags of HOSTS, None for those that are not given.
+
+  Raises:
+    InputError: a wrong value, or the hosts cannot be found.
+  """
+  values = {name: flagged(name, HOSTS[name].parse, text)
+            for name, text in given.items() if text is not None}
+  if not distributed:
+    for name in values:
+      raise InputError(f'--{name}: only with --distributed')
+    return
+  try:
+    jax.distributed.initialize(values.get('coordinator'), values.get('num_processes'),
+                               values.get('process_id'))
+  except (ValueError, RuntimeError) as error:
+    raise InputError(f'--distributed: {error}; give --coordinator, --num_processes and '
+                     '--process_id') from None
+  if jax.process_index():
+    sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
 
 
 def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool = False) -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from bornbiased_jax import plotting
+from bornbiased_jax import hosts, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
@@ -51,16 +51,19 @@ class Results:
                     'environment': environment(), 'run': run, 'complete': False, 'rows': [],
                     'summary': []}
     self._written = -math.inf
-    is_new = not self.path.exists()
-    if is_new:
-      make_directory(directory)
-    else:
-      self.content = self._earlier()
+    is_new, self.content = hosts.from_first(self._opened_content)
     self._is_measured = self.content['complete']
     self._seconds_before = 0.0 if self._is_measured else self.content['run']['seconds']
     self._opened = time.monotonic()
     if is_new:
       self._write()
+
+  def _opened_content(self):
+    """Whether there was no file before, and the content to begin from."""
+    if self.path.exists():
+      return False, self._earlier()
+    make_directory(self.path.parent)
+    return True, self.content
 
   @property
   def rows(self) -> list[dict]:
@@ -98,17 +101,15 @@ class Results:
     """
     self.content.update(summary=summary, complete=True)
     self._write()
-    if jax.process_index() == 0:
-      figure_path = figures.write(figure, self.path.parent)
-      show_table([display(row) for row in summary], self.path.parent)
-      print(f'wrote {self.path} and {figure_path}')
+    figure_path = figures.write(figure, self.path.parent)
+    show_table([display(row) for row in summary], self.path.parent)
+    print(f'wrote {self.path} and {figure_path}')
 
   def _write(self):
     self._written = time.monotonic()
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run']['seconds'] = round(self._seconds_before + self._written - self._opened, 1)
-    if jax.process_index() == 0:
-      write_json(self.path, self.content)
+    write_json(self.path, self.content)
 
   def _earlier(self):
     """The content to continue from: that of the file, or this run's own if the file has no rows."""
@@ -149,6 +150,9 @@ def _difference(earlier, now):
 
 
 def make_directory(directory: Path) -> None:
+  """Makes a folder where it is missing; of several hosts the first does."""
+  if not hosts.is_first():
+    return
   try:
     Path(directory).mkdir(parents=True, exist_ok=True)
   except FileExistsError:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 from tqdm import tqdm
 
+from bornbiased_jax import hosts
 from bornbiased_jax.files import write_atomically
 
 TABLE_WIDTH = 100
@@ -33,7 +34,7 @@ def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
 
 def with_theory(groups: list) -> Iterable:
   """The groups with a progress bar, for programs that compute theory of each of them."""
-  return tqdm(groups, desc='theory', unit='group', leave=False)
+  return tqdm(groups, desc='theory', unit='group', leave=False, disable=not hosts.is_first())
 
 
 def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:

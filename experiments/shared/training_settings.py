@@ -83,13 +83,6 @@ SETTINGS = command_line.SETTINGS | {
                          'leave'),
     'fsdp_axis': Setting(whole, 'devices that share batch, parameters and optimizer'),
     'tensor_axis': Setting(whole, 'devices that share each matrix product'),
-    'distributed': Setting(None, 'this is one of several hosts'),
-    'coordinator': Setting(optional(str),
-                           'HOST:PORT of the first process, if JAX cannot find it out'),
-    'num_processes': Setting(optional(whole),
-                             'number of processes, if JAX cannot find it out'),
-    'process_id': Setting(optional(lambda text: whole(text, 0)),
-                          'number of this process, from 0, if JAX cannot find it out'),
 }
 
 _LAPTOP = dict(
@@ -99,8 +92,7 @@ _LAPTOP = dict(
     dtype='float32', remat='none', keep_steps=[10, 100], save_every=250, evaluate_every=250,
     validation_sequences=64, data_seed=42, vocab_size=None, max_length=None, tied_head=None,
     init_scheme=None, intervention=None, intervention_position=None, intervention_strength=None,
-    together=None, data_axis=0, fsdp_axis=1, tensor_axis=1, distributed=False, coordinator=None,
-    num_processes=None, process_id=None)
+    together=None, data_axis=0, fsdp_axis=1, tensor_axis=1)
 SCALES = {
     'smoke': _LAPTOP | dict(
         num_steps=6, batch_size=4, length=32, warmup_steps=2, keep_steps=[3], save_every=2,
@@ -131,9 +123,6 @@ def check(settings: SimpleNamespace) -> None:
   """Raises InputError for settings that contradict each other, before anything is read or made."""
   recipe_of(settings)
   check_keep_steps(settings)
-  for flag in ('coordinator', 'num_processes', 'process_id'):
-    if getattr(settings, flag) is not None and not settings.distributed:
-      raise InputError(f'--{flag}: only with --distributed')
   if settings.resume and settings.init_from:
     raise InputError('--init_from: only without --resume, which brings parameters too')
   if (settings.intervention_position or 0) >= settings.length:

@@ -57,7 +57,6 @@ def test_a_preset_beside_a_parent_is_refused(tmp_path):
     (dict(resume='nowhere'), '--resume: nowhere is not a directory'),
     (dict(tokenizer='nowhere.model'), '--tokenizer: .*nowhere.model'),
     (dict(init_from='a', resume='b'), '--init_from: only without --resume'),
-    (dict(coordinator='host:1'), '--coordinator: only with --distributed'),
     (dict(keep_steps='3,99'), '--keep_steps: 99 exceeds --num_steps=6'),
     (dict(intervention='mask', intervention_position='16'),
      '--intervention_position: 16 is not one of --length=16'),
