@@ -19,6 +19,7 @@ sequences.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -35,8 +36,37 @@ from bornbiased_jax.models.initialization import mean_activation
 from bornbiased_jax.models.transformer import activate
 
 _BLOCK = 64
-# S and X, [T, T] each.
-Kernels = tuple[jax.Array, ...]
+_STATIC = {'static': True}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+  """What the theory reads of a configuration, and of a probe.
+
+  Architectures that differ in numbers alone, such as the width, share their compiled programs.
+  Writes are the variance of an update over that of what a sublayer has computed inside.
+  """
+
+  num_layers: int = dataclasses.field(metadata=_STATIC)
+  sublayers: str = dataclasses.field(metadata=_STATIC)
+  parallel_residual: bool = dataclasses.field(metadata=_STATIC)
+  activation: str = dataclasses.field(metadata=_STATIC)
+  gated_mlp: bool = dataclasses.field(metadata=_STATIC)
+  intervention: str = dataclasses.field(metadata=_STATIC)
+  intervention_position: int = dataclasses.field(metadata=_STATIC)
+  same_id: float
+  token_variance: float
+  position_variance: float
+  norm_epsilon: float
+  score_variance: float
+  value_variance: float
+  attention_writes: float
+  preactivation_std: float
+  mean_activation: float
+  mlp_writes: float
+  # The factor of each position of the model under the interventions that have one.
+  factor_P: np.ndarray
 
 
 class AtBirth(NamedTuple):
@@ -101,13 +131,18 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
     >>> round(float(birth.inter_cosine_L[-1]), 2)
     0.33
   """
+  check(config, length, probe)
+  return _propagated(architecture(config, probe), length)
+
+
+def check(config: ModelConfig, length: int, probe: str) -> None:
+  """Raises the errors of `at_birth`."""
   check_count('length', length)
   if length > config.length:
     raise InputError(f'length={length} is more than the {config.length} positions of the model')
   if probe not in ('tokens', 'gaussian', 'sphere'):
     raise InputError(f'probe={probe!r} is not one of tokens, gaussian, sphere')
   _check_known(config, length)
-  return _propagated(config, length, probe)
 
 
 def _check_known(config, length):
@@ -121,72 +156,98 @@ def _check_known(config, length):
       raise InputError(f'the theory of random networks does not know {field}')
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _propagated(config, length, probe):
-  def block(kernels, _):
+@functools.partial(jax.jit, static_argnums=1)
+def _propagated(network, length):
+  def block(kernels_KTT, _):
     value_std_T = jnp.full(length, jnp.nan)
-    if config.sublayers != 'mlp_only':
-      value_std_T = jnp.sqrt(jnp.diagonal(_aggregates(config, kernels)[0]))
-    for sublayer in sublayers(config):
-      kernels = sublayer(kernels)
-    within_TT, between_TT = kernels
-    variance_T = jnp.diagonal(within_TT)
-    cosine_TT = within_TT / _sizes(variance_T)
+    if network.sublayers != 'mlp_only':
+      value_std_T = jnp.sqrt(jnp.diagonal(_aggregates(network, kernels_KTT)[0]))
+    for sublayer in sublayers(network):
+      kernels_KTT = sublayer(kernels_KTT)
+    variance_T = jnp.diagonal(kernels_KTT[0])
+    cosine_TT, between_TT = kernels_KTT / _sizes(variance_T)
     distinct = length * (length - 1)
     intra = (cosine_TT.sum() - length) / distinct if distinct else jnp.nan
-    return kernels, AtBirth(variance_T, between_TT / _sizes(variance_T), intra, value_std_T)
+    return kernels_KTT, AtBirth(variance_T, between_TT, intra, value_std_T)
 
-  return lax.scan(block, inputs(config, length, probe), length=config.num_layers)[1]
+  return lax.scan(block, inputs(network, length), length=network.num_layers)[1]
 
 
-def inputs(config: ModelConfig, length: int, probe: str) -> Kernels:
-  """Kernels of the embeddings, within a sequence and between two."""
-  same_id = 1 / config.vocab_size if probe == 'tokens' else 0.0
-  same_position_TT = jnp.eye(length)
-  within_TT = same_position_TT + same_id * (1 - same_position_TT)
-  between_TT = jnp.full((length, length), same_id)
-  learned = float(config.positions == 'learned')
+def architecture(config: ModelConfig, probe: str) -> Architecture:
+  """What the theory reads of a configuration that reads this probe."""
+  is_centred = config.init_scheme == 'centred' and config.sublayers != 'attention_only'
   factor = config.embedding_factor**2 if probe == 'tokens' else 1.0
-  return tuple(config.embedding_std**2 * (factor * token_TT + learned * same_position_TT)
-               for token_TT in (within_TT, between_TT))
+  return Architecture(
+      **{name: getattr(config, name) for name in (
+          'num_layers', 'sublayers', 'parallel_residual', 'activation', 'gated_mlp',
+          'intervention', 'norm_epsilon')},
+      intervention_position=config.intervention_position if config.intervention == 'mask' else 0,
+      same_id=1 / config.vocab_size if probe == 'tokens' else 0.0,
+      token_variance=config.embedding_std**2 * factor,
+      position_variance=config.embedding_std**2 * (config.positions == 'learned'),
+      score_variance=_score_variance(config),
+      value_variance=config.linear_std**2 * config.width,
+      attention_writes=config.residual_std**2 * config.num_heads * config.head_size,
+      preactivation_std=config.linear_std * config.width**0.5,
+      mean_activation=mean_activation(config) if is_centred else 0.0,
+      mlp_writes=config.residual_std**2 * config.mlp_width,
+      factor_P=_factors(config))
 
 
-def sublayers(config: ModelConfig) -> list[Callable[[Kernels], Kernels]]:
-  """The functions from kernels to kernels that make up a block."""
+def _factors(config):
+  position_P = np.arange(config.length)
+  match config.intervention:
+    case 'amplify' | 'attenuate' | 'gain' | 'damp':
+      return interventions.factors(config, position_P).astype(np.float32)
+    case 'variance' | 'norm':
+      # The mean over channels vanishes in the limit, so that both are the same here.
+      return np.where(position_P == config.intervention_position, config.intervention_strength,
+                      1.0).astype(np.float32)
+    case _:
+      return np.ones(0, np.float32)
+
+
+def inputs(network: Architecture, length: int) -> jax.Array:
+  """Kernels of the embeddings, within a sequence and between two, [2, T, T]."""
+  same_position_TT = jnp.eye(length)
+  within_TT = same_position_TT + network.same_id * (1 - same_position_TT)
+  token_KTT = jnp.stack([within_TT, jnp.full((length, length), network.same_id)])
+  return network.token_variance * token_KTT + network.position_variance * same_position_TT[None]
+
+
+def sublayers(network: Architecture) -> list[Callable[[jax.Array], jax.Array]]:
+  """The functions from kernels to kernels that make up a block.
+
+  Kernels are [K, T, T]: the first is that within a sequence, any others are between two.
+  """
   present: list[Callable] = [
-      functools.partial(sublayer, config) for sublayer, missing_in in
-      ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if config.sublayers != missing_in]
-  return [functools.partial(_side_by_side, present)] if config.parallel_residual else present
+      functools.partial(sublayer, network) for sublayer, missing_in in
+      ((_attention, 'mlp_only'), (_mlp, 'attention_only')) if network.sublayers != missing_in]
+  return [functools.partial(_side_by_side, present)] if network.parallel_residual else present
 
 
-def _side_by_side(parts, kernels):
+def _side_by_side(parts, kernels_KTT):
   """All parts read the same kernels, and what each adds is independent of the others."""
-  return tuple(sum(after) - (len(parts) - 1) * before
-               for before, *after in zip(kernels, *(part(kernels) for part in parts), strict=True))
+  return sum(part(kernels_KTT) for part in parts) - (len(parts) - 1) * kernels_KTT
 
 
-def _attention(config, kernels):
-  writes = config.residual_std**2 * config.num_heads * config.head_size
-  added = _aggregates(config, kernels)
-  return tuple(old + writes * new for old, new in zip(kernels, added, strict=True))
+def _attention(network, kernels_KTT):
+  return kernels_KTT + network.attention_writes * _aggregates(network, kernels_KTT)
 
 
-def _aggregates(config, kernels):
+def _aggregates(network, kernels_KTT):
   """Kernels of the value aggregates, which W_O reads."""
-  within_TT, between_TT = _normed(config, kernels)
-  value_variance = config.linear_std**2 * config.width
-  score_variance = _score_variance(config)
+  kernels_KTT = _normed(network, kernels_KTT)
   # Scores of std s make weights uneven: those of queries i and j have to leading order the
   # covariance s² Ŝ_ij Ŝ_kl, less what normalization takes away. The factor in the place of s²
   # makes the sum of squared weights e^{s²} / (e^{s²} + i - 1) for unlike keys.
   # Divided by e^{s²}, which may overflow.
-  shrunk, count_T = jnp.exp(-score_variance), jnp.arange(1, len(within_TT) + 1)
+  shrunk, count_T = jnp.exp(-network.score_variance), jnp.arange(1, kernels_KTT.shape[-1] + 1)
   uneven_T = jnp.sqrt((1 - shrunk) * count_T / (1 + (count_T - 1) * shrunk))
   uneven_TT = jnp.outer(uneven_T, uneven_T)
-  mean_within_TT, mean_between_TT = (
-      _averaged(each) + uneven_TT * each * _spread(each) for each in (within_TT, between_TT))
-  return [value_variance * each for each in _intervened(
-      config, (mean_within_TT, mean_between_TT), (within_TT, between_TT))]
+  averaged_KTT = _averaged(kernels_KTT)
+  averaged_KTT += uneven_TT[None] * kernels_KTT * _spread(kernels_KTT, averaged_KTT)
+  return network.value_variance * _intervened(network, averaged_KTT, kernels_KTT)
 
 
 def _score_variance(config):
@@ -199,90 +260,79 @@ def _score_variance(config):
   return variance * (1 - turning + turning * config.rope_scaling.attention_factor**4)
 
 
-def _mlp(config, kernels):
-  variance_T = jnp.diagonal(kernels[0])
+def _mlp(network, kernels_KTT):
+  variance_T = jnp.diagonal(kernels_KTT[0])
   # The norm's epsilon makes pre-activations smaller, much the same at all positions.
-  shrinks = jnp.mean(variance_T / (variance_T + config.norm_epsilon))
-  scale = config.linear_std * jnp.sqrt(config.width * shrinks)
-  mean = mean_activation(config) if config.init_scheme == 'centred' else 0.0
-  activation = lambda x: activate(config.activation, x) - mean
-  powers = covariance_powers(activation, scale, config.gated_mlp)
+  shrinks = jnp.mean(variance_T / (variance_T + network.norm_epsilon))
+  scale = network.preactivation_std * jnp.sqrt(shrinks)
+  activation = lambda x: activate(network.activation, x) - network.mean_activation
+  powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
-  hidden = [jnp.polyval(powers, each / _sizes(variance_T), unroll=1) for each in kernels]
-  writes = config.residual_std**2 * config.mlp_width
-  return tuple(old + writes * new for old, new in zip(kernels, hidden, strict=True))
+  hidden_KTT = jnp.polyval(powers, kernels_KTT / _sizes(variance_T), unroll=1)
+  return kernels_KTT + network.mlp_writes * hidden_KTT
 
 
-def _normed(config, kernels):
+def _normed(network, kernels_KTT):
   """Products per channel behind LayerNorm or RMSNorm: cosines, but for the norm's epsilon."""
-  within_TT, between_TT = kernels
-  sizes_TT = _sizes(jnp.diagonal(within_TT) + config.norm_epsilon)
-  return within_TT / sizes_TT, between_TT / sizes_TT
+  return kernels_KTT / _sizes(jnp.diagonal(kernels_KTT[0]) + network.norm_epsilon)
 
 
 def _sizes(variance_T):
+  """The sizes of states i and j, multiplied, [1, T, T]."""
   std_T = jnp.sqrt(variance_T)
-  return jnp.outer(std_T, std_T)
+  return jnp.outer(std_T, std_T)[None]
 
 
 def _averaged(kernel_TT):
   """A K Aᵀ: entry i, j is the mean over the first i rows and the first j columns."""
-  return _running_mean(_running_mean(kernel_TT, axis=0), axis=1)
+  return _running_mean(_running_mean(kernel_TT, axis=-2), axis=-1)
 
 
-def _spread(kernel_TT):
+def _spread(kernel_TT, averaged_TT):
   """Variance of the first i rows and j columns of K, without that of their means, at i, j."""
-  of_rows_TT = _running_mean(_running_mean(kernel_TT, axis=1) ** 2, axis=0)
-  of_columns_TT = _running_mean(_running_mean(kernel_TT, axis=0) ** 2, axis=1)
-  return _averaged(kernel_TT**2) - of_rows_TT - of_columns_TT + _averaged(kernel_TT) ** 2
+  of_rows_TT = _running_mean(_running_mean(kernel_TT, axis=-1) ** 2, axis=-2)
+  of_columns_TT = _running_mean(_running_mean(kernel_TT, axis=-2) ** 2, axis=-1)
+  return _averaged(kernel_TT**2) - of_rows_TT - of_columns_TT + averaged_TT**2
 
 
 def _running_mean(kernel_TT, axis):
-  count_T = jnp.arange(1, len(kernel_TT) + 1, dtype=jnp.float32)
-  return _running_sum(kernel_TT, axis) / jnp.expand_dims(count_T, 1 - axis)
+  """The mean up to each index, by products with blocks of ones: XLA's sums take 4 times as long."""
+  kernel_TT = jnp.swapaxes(kernel_TT, axis, -1)
+  *others, T = kernel_TT.shape
+  block = min(T, _BLOCK)
+  num_blocks = -(-T // block)
+  padding = [(0, 0)] * len(others) + [(0, num_blocks * block - T)]
+  blocks = jnp.pad(kernel_TT, padding).reshape(*others, num_blocks, block)
+  sums = jnp.matmul(blocks, np.triu(np.ones((block, block), np.float32)), precision='highest')
+  if num_blocks > 1:
+    total = sums[..., -1:]
+    sums += total.cumsum(axis=-2) - total
+  count_T = np.arange(1, T + 1, dtype=np.float32).reshape([1] * len(others) + [T])
+  return jnp.swapaxes(sums.reshape(*others, -1)[..., :T] / count_T, axis, -1)
 
 
-def _running_sum(kernel_TT, axis):
-  """The cumulative sum, by products with blocks of ones: on a CPU 4 times as fast as XLA's."""
-  T, num_blocks = len(kernel_TT), -(-len(kernel_TT) // _BLOCK)
-  padding, shape = [(0, 0), (0, 0)], [T, T]
-  padding[axis], shape[axis:axis + 1] = (0, num_blocks * _BLOCK - T), [num_blocks, _BLOCK]
-  blocks = jnp.pad(kernel_TT, padding).reshape(shape)
-  inside = jnp.einsum('ij,njt->nit' if axis == 0 else 'ij,tnj->tni',
-                      jnp.tril(jnp.ones((_BLOCK, _BLOCK))), blocks, precision='highest')
-  total = lax.index_in_dim(inside, -1, axis + 1)
-  shape[axis:axis + 2] = [num_blocks * _BLOCK]
-  return (inside + total.cumsum(axis) - total).reshape(shape)[:T, :T]
-
-
-def _intervened(config, averaged, own):
-  """The kernels of value aggregates after config.intervention (see interventions.py)."""
-  T = len(own[0])
-  position_T = np.arange(T)
-  at_k_T = jnp.asarray(position_T == config.intervention_position)
-  match config.intervention:
+def _intervened(network, averaged_KTT, own_KTT):
+  """The kernels of value aggregates after the intervention (see interventions.py)."""
+  match network.intervention:
     case 'rmsnorm':
-      sizes_TT = _sizes(jnp.diagonal(averaged[0])) * config.linear_std**2 * config.width
-      return [each / sizes_TT for each in averaged]
+      sizes_TT = _sizes(jnp.diagonal(averaged_KTT[0])) * network.value_variance
+      return averaged_KTT / sizes_TT
     case 'mask':
-      crossed = [_mask_crossed(kernel_TT, config.intervention_position) for kernel_TT in own]
-      both_TT = at_k_T[:, None] & at_k_T[None]
-      either_TT = at_k_T[:, None] | at_k_T[None]
-      return [jnp.where(both_TT, kernel_TT, jnp.where(either_TT, crossed_TT, averaged_TT))
-              for kernel_TT, crossed_TT, averaged_TT in zip(own, crossed, averaged, strict=True)]
-    case 'amplify' | 'attenuate' | 'gain' | 'damp':
-      factor_T = jnp.asarray(interventions.factors(config, position_T), jnp.float32)
-    case 'variance' | 'norm':
-      # The mean over channels vanishes in the limit, so that both are the same here.
-      factor_T = jnp.where(at_k_T, config.intervention_strength, 1.0)
-    case _:
-      return list(averaged)
-  return [jnp.outer(factor_T, factor_T) * each for each in averaged]
+      at_k_T = np.arange(own_KTT.shape[-1]) == network.intervention_position
+      both_TT, either_TT = np.logical_and.outer(at_k_T, at_k_T), np.logical_or.outer(at_k_T, at_k_T)
+      crossed_KTT = _mask_crossed(own_KTT, network.intervention_position)
+      return jnp.where(both_TT[None], own_KTT,
+                       jnp.where(either_TT[None], crossed_KTT, averaged_KTT))
+    case 'none':
+      return averaged_KTT
+  factor_T = network.factor_P[:own_KTT.shape[-1]]
+  return jnp.outer(factor_T, factor_T)[None] * averaged_KTT
 
 
-def _mask_crossed(kernel_TT, position):
+def _mask_crossed(kernels_KTT, position):
   """Row and column of the masked position: its own value with the means of the others."""
-  inside = min(position, len(kernel_TT) - 1)
-  row_1T = _running_mean(kernel_TT, axis=1)[inside][None]
-  column_T1 = _running_mean(kernel_TT, axis=0)[:, inside][:, None]
-  return jnp.where(jnp.arange(len(kernel_TT))[:, None] == position, row_1T, column_T1)
+  T = kernels_KTT.shape[-1]
+  inside = min(position, T - 1)
+  row_K1T = _running_mean(kernels_KTT, axis=-1)[:, inside][:, None]
+  column_KT1 = _running_mean(kernels_KTT, axis=-2)[:, :, inside][:, :, None]
+  return jnp.where((np.arange(T) == position)[None, :, None], row_K1T, column_KT1)

@@ -20,6 +20,7 @@ known (Yaida 2019, Hanin and Nica 2019). Three results follow, none of them fitt
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -87,89 +88,109 @@ def _finite_width(config, length, probe, num_samples):
   if config.parallel_residual:
     raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
                      'does, for infinite width')
-  limit_L = birth.at_birth(config, length, probe).inter_cosine_L
-  dimensions, std = _spreads(config, length, probe)
+  birth.check(config, length, probe)
+  network, widths = birth.architecture(config, probe), _widths(config)
+  path, std, dimensions = _spreads(network, widths, length)
   if num_samples is None:
     affordable = int(NUM_SAMPLES * min(1, _LONG / length) ** 3)
     num_samples = affordable if affordable > 1 else 0
   elif num_samples:
     check_count('num_samples', num_samples)
-  shift_L = _shift(config, length, probe, num_samples, limit_L) if num_samples else jnp.zeros(1)
-  if not (jnp.abs(shift_L).max() < _LARGEST_SHIFT and dimensions > 1):
+  # In numpy, which compiles nothing.
+  limit_L = mean_L = np.asarray(path.cosine_L)
+  if num_samples:
+    mean_L = np.asarray(_sampled(network, widths, num_samples, path.start_KTT, *_roots(path)))
+  if not (np.abs(mean_L - limit_L).max() < _LARGEST_SHIFT and float(dimensions) > 1):
     raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
                      'small for the theory of finite width')
-  return FiniteWidth(limit_L + shift_L, std, dimensions)
+  return FiniteWidth(jnp.asarray(mean_L), std, dimensions)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _spreads(config, length, probe):
-  """Dimensions of the states, and the std over networks of the cosine."""
-  start, before, added = _path(config, length, probe)
-  silence = jnp.zeros_like(start[0]), jnp.zeros_like(before[0])
-  last = lambda *noise, within: _cosines(config, start, *noise, within)[-1]
-  derivatives = lambda within: jax.value_and_grad(
-      functools.partial(last, within=within), argnums=(0, 1))(*silence)
-  # First fluctuations of the products between sequences alone, then of those within as well.
-  (cosine, _), (at_start_2TT, at_2LSTT) = lax.map(derivatives, jnp.array([0.0, 1.0]))
-  own = lambda kernels: kernels[0] - kernels[1]
-  # Those of a pair of inputs, and those that all inputs have in common.
-  apart = (_carried(at_start_2TT[0], own(start), own(start)) / config.width
-           + _variance(config, at_2LSTT[0], own(before), own(added)))
-  common = _variance(config, at_2LSTT[1], before[1], added[1], symmetric=True)
-  if config.positions == 'learned':  # All inputs have the embeddings of positions in common.
-    position_TT = config.embedding_std**2 * jnp.eye(length)
-    common += _carried(at_start_2TT[1], position_TT, position_TT, symmetric=True) / config.width
-  return (1 - cosine) ** 2 / apart, jnp.sqrt(common)
+class _Widths(NamedTuple):
+  """Rows of random matrices: of those that write to the stream, and of those inside sublayers."""
+
+  stream: float
+  inner_S11: np.ndarray
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _path(config, length, probe):
-  """Kernels of the inputs, those before each sublayer, and what it adds, [L, sublayers, T, T]."""
+class _Path(NamedTuple):
+  """Kernels of the inputs, those before each sublayer, and what it adds; cosines after blocks."""
 
-  def block(kernels, _):
-    seen = []
-    for sublayer in birth.sublayers(config):
-      after = sublayer(kernels)
-      seen.append((kernels, jax.tree.map(jnp.subtract, after, kernels)))
-      kernels = after
-    return kernels, jax.tree.map(lambda *each: jnp.stack(each), *seen)
-
-  start = birth.inputs(config, length, probe)
-  before, added = lax.scan(block, start, length=config.num_layers)[1]
-  return start, before, added
+  start_KTT: jax.Array
+  before_LSKTT: jax.Array
+  added_LSKTT: jax.Array
+  cosine_L: jax.Array
 
 
-def _cosines(config, start, start_noise_TT, noise_LSTT, within=0.0):
-  """Cosine of last positions after each layer, if fluctuations join the products.
-
-  Those between sequences get all of them, those within a sequence the factor `within`.
-  """
-
-  # Derivatives need what the blocks compute: of one block at a time, not of all.
-  @functools.partial(jax.checkpoint, prevent_cse=False)
-  def block(kernels, noise_STT):
-    for sublayer, noise_TT in zip(birth.sublayers(config), noise_STT, strict=True):
-      within_TT, between_TT = sublayer(kernels)
-      kernels = within_TT + within * noise_TT, between_TT + noise_TT
-    return kernels, kernels[1][-1, -1] / kernels[0][-1, -1]
-
-  noisy = start[0] + within * start_noise_TT, start[1] + start_noise_TT
-  return lax.scan(block, noisy, noise_LSTT)[1]
-
-
-def _inner_widths(config):
-  """Rows of the random matrix inside each sublayer: value channels, and hidden units."""
+def _widths(config):
+  """Inside a sublayer, rows are value channels or hidden units."""
   widths = {'full': (config.num_kv_heads * config.head_size, config.mlp_width),
             'attention_only': (config.num_kv_heads * config.head_size,),
             'mlp_only': (config.mlp_width,)}
-  return jnp.array(widths[config.sublayers], jnp.float32)[None, :, None, None]
+  inner_S = np.array(widths[config.sublayers], np.float32)
+  return _Widths(config.width, inner_S[:, None, None])
 
 
-def _variance(config, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
+@functools.partial(jax.jit, static_argnums=2)
+def _spreads(network, widths, length):
+  """The path, the std over networks of the cosine, and the dimensions of the states."""
+  path, end_KTT = _path(network, length)
+  at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, end_KTT)
+  # Those of a pair of inputs join the products between sequences alone.
+  own_start_TT, own_before_LSTT, own_added_LSTT = (
+      kernels[..., 0, :, :] - kernels[..., 1, :, :]
+      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
+  apart = (_carried(at_start_KTT[1], own_start_TT, own_start_TT) / widths.stream
+           + _variance(widths, at_LSKTT[:, :, 1], own_before_LSTT, own_added_LSTT))
+  # Those that all inputs have in common join those within a sequence as well.
+  common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 1],
+                     path.added_LSKTT[:, :, 1], symmetric=True)
+  # Learned positions are such.
+  position_TT = network.position_variance * jnp.eye(length)
+  common += _carried(at_start_KTT.sum(axis=0), position_TT, position_TT,
+                     symmetric=True) / widths.stream
+  return path, jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
+
+
+def _path(network, length):
+  """The path, and the kernels at its end."""
+
+  def block(kernels_KTT, _):
+    seen = [kernels_KTT]
+    for sublayer in birth.sublayers(network):
+      seen.append(sublayer(seen[-1]))
+    seen_SKTT = jnp.stack(seen)
+    return seen[-1], (seen_SKTT[:-1], seen_SKTT[1:] - seen_SKTT[:-1], _cosine(seen[-1])[0])
+
+  start_KTT = birth.inputs(network, length)
+  end_KTT, steps = lax.scan(block, start_KTT, length=network.num_layers)
+  return _Path(start_KTT, *steps), end_KTT
+
+
+def _cosine(kernels_KTT):
+  """Cosines of last positions, one for each kernel between sequences."""
+  return kernels_KTT[1:, -1, -1] / kernels_KTT[0, -1, -1]
+
+
+def _derivatives(network, before_LSKTT, end_KTT):
+  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers."""
+
+  def block(at_KTT, before_SKTT):
+    after = []
+    for sublayer, before_KTT in zip(birth.sublayers(network)[::-1], before_SKTT[::-1], strict=True):
+      after.append(at_KTT)
+      at_KTT, = jax.vjp(sublayer, before_KTT)[1](at_KTT)
+    return at_KTT, jnp.stack(after[::-1])
+
+  at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
+  return lax.scan(block, at_end_KTT, before_LSKTT, reverse=True)
+
+
+def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
   """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`."""
-  inner_LSTT = added_LSTT * (1 / config.width + 1 / _inner_widths(config))
+  inner_LSTT = added_LSTT * (1 / widths.stream + 1 / widths.inner_S11)[None]
   return sum(_carried(at_LSTT, a, b, symmetric) for a, b in (
-      (kernel_LSTT / config.width, added_LSTT), (added_LSTT / config.width, kernel_LSTT),
+      (kernel_LSTT / widths.stream, added_LSTT), (added_LSTT / widths.stream, kernel_LSTT),
       (inner_LSTT, added_LSTT)))
 
 
@@ -182,36 +203,53 @@ def _carried(at, a, b, symmetric=False):
   return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
 
 
-def _shift(config, length, probe, num_samples, limit_L):
-  """Change of the mean cosine after each layer, from samples of the fluctuations."""
-  start, before, added = _path(config, length, probe)
-  within = [np.asarray(kernels[0], np.float64) for kernels in (start, before, added)]
+def _roots(path):
+  """Those of the kernels within a sequence, in the order of the path."""
+  start, before, added = (np.asarray(kernels, np.float64)[..., 0, :, :] for kernels in path[:3])
   # What a sublayer adds is as uncertain as the stream to which it is added.
-  roots = [jnp.asarray(_root(kernel, uncertain), jnp.float32)
-           for kernel, uncertain in zip(within, (within[0], within[1], within[1]), strict=True)]
-  return _sampled(config, num_samples, start, *roots) - limit_L
+  return [_root(kernel, uncertain).astype(np.float32)
+          for kernel, uncertain in ((start, start), (before, before), (added, before))]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _sampled(config, num_samples, start, start_root_TT, kernel_LSTT, added_LSTT):
-  """The mean over samples; the last three arguments are roots of kernels (`_root`)."""
-  d, inner = config.width, jnp.sqrt(1 / config.width + 1 / _inner_widths(config))
-  L, S, T, _ = kernel_LSTT.shape
+@functools.partial(jax.jit, static_argnums=2)
+def _sampled(network, widths, num_samples, start_KTT, start_root_TT, before_LSTT, added_LSTT):
+  """Mean cosine after each layer, over samples; the last arguments are roots of kernels."""
+  d, inner = widths.stream, jnp.sqrt(1 / widths.stream + 1 / widths.inner_S11)[None]
+  L, S, T, _ = before_LSTT.shape
 
-  def sample(key):
+  def noise(key):
     # All are drawn at once, because every call takes a second to compile.
     normal_NTT = jax.random.normal(key, (3 * L * S + 1, T, T))
     into, through, out_of = normal_NTT[1:].reshape(3, L, S, T, T)
-    across = kernel_LSTT @ into / d**0.5 + inner * added_LSTT @ through
-    noise_LSTT = across @ added_LSTT.mT + added_LSTT @ out_of @ kernel_LSTT.mT / d**0.5
-    start_noise_TT = start_root_TT @ normal_NTT[0] @ start_root_TT.T / d**0.5
-    # With either sign, so that what is linear in the fluctuations cancels.
-    with_sign = lambda sign: _cosines(config, start, sign * start_noise_TT, sign * noise_LSTT)
-    return jax.vmap(with_sign)(jnp.array([1.0, -1.0])).mean(axis=0)
+    across = before_LSTT @ into / d**0.5 + inner * added_LSTT @ through
+    noise_LSTT = across @ added_LSTT.mT + added_LSTT @ out_of @ before_LSTT.mT / d**0.5
+    return start_root_TT @ normal_NTT[0] @ start_root_TT.T / d**0.5, noise_LSTT
 
-  keys = jax.random.split(jax.random.key(0), num_samples)
+  def batch(keys_N):
+    noises = jax.vmap(noise, out_axes=(-3, -3))(keys_N)
+    # With either sign, so that what is linear in the fluctuations cancels. None within sequences.
+    signed = [jnp.concatenate([jnp.zeros_like(each[..., :1, :, :]), each, -each], axis=-3)
+              for each in noises]
+    return _cosines(network, start_KTT, *signed).mean(axis=1)
+
   # As many at a time as leave memory alone.
-  return lax.map(sample, keys, batch_size=16 if len(start_root_TT) <= _LONG else 1).mean(axis=0)
+  keys = jax.random.split(jax.random.key(0), num_samples)
+  size = math.gcd(num_samples, 16) if T <= _LONG else 1
+  return lax.map(batch, keys.reshape(-1, size)).mean(axis=0)
+
+
+def _cosines(network, start_KTT, start_noise_KTT, noise_LSKTT):
+  """Cosines of last positions after each layer, [L, K - 1], if fluctuations join the products."""
+
+  def block(kernels_KTT, noise_SKTT):
+    for sublayer, noise_KTT in zip(birth.sublayers(network), noise_SKTT, strict=True):
+      kernels_KTT = sublayer(kernels_KTT) + noise_KTT
+    return kernels_KTT, _cosine(kernels_KTT)
+
+  within_KTT, between_KTT = start_KTT[:1], start_KTT[1:]
+  between_KTT = jnp.repeat(between_KTT, len(start_noise_KTT) - 1, axis=0)
+  noisy_KTT = jnp.concatenate([within_KTT, between_KTT]) + start_noise_KTT
+  return lax.scan(block, noisy_KTT, noise_LSKTT)[1]
 
 
 def _root(kernel_TT, uncertain_TT):
