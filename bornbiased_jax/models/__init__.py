@@ -3,6 +3,7 @@
 - `.transformer`: the Linen module, and `read`, which returns any intermediate by name
 - `.attention`: how attention is computed: by the definition, in blocks, or by a fused kernel
 - `.interventions`: the changes of the value aggregate that the attention-sink study compares
+- `.products`: products with weights in the form that XLA computes fastest on a CPU
 - `.initialization`: from a seed to parameters
 - `.loss`: next-token loss that never holds the logits of a whole batch
 - `.sampling`: ids drawn one after another from a network's own predictions

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import contextlib
+import functools
 
 import jax
 from jax import lax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.transformer import Transformer, read
+from bornbiased_jax.models.transformer import head_of, read, unembed
 
 # Number of positions per sequence whose logits exist at the same time.
 CHUNK = 128
@@ -22,6 +23,9 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   For the arguments see `token_losses`. A network of dtype float32 multiplies in float32 on
   every device, also in the gradient: JAX's own default is bfloat16 on TPUs and TF32 on GPUs.
 
+  Cost: logits of at most CHUNK positions of each sequence exist at a time. A gradient takes
+  three products with the head, and can be taken in reverse mode only.
+
   Example:
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2', num_layers=1)
@@ -31,7 +35,8 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   """
   is_exact = config.dtype == 'float32'
   with jax.default_matmul_precision('highest') if is_exact else contextlib.nullcontext():
-    return token_losses(config, params, tokens_BT, attend=attend).mean()
+    hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
+    return _mean_loss(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
 
 
 def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
@@ -47,30 +52,76 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   Raises:
     InputError: more than config.length positions are to be read.
 
-  Cost: logits of at most CHUNK positions of each sequence exist at a time. The backward
-  pass computes them a second time.
+  Cost: logits of at most CHUNK positions of each sequence exist at a time.
   """
-  model = Transformer(config, attend)
   hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
-  B, T, D = hidden_BTD.shape
-  chunk, rest = min(CHUNK, T), T % min(CHUNK, T)
+  return _losses(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
 
-  @jax.checkpoint
-  def chunk_losses(hidden_BCD, target_BC):
-    logits_BCV = model.apply({'params': params}, hidden_BCD, method='unembed')
-    target_logit_BC = jnp.take_along_axis(logits_BCV, target_BC[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits_BCV, axis=-1) - target_logit_BC
+
+def _losses(config, head_VD, hidden_BTD, target_BT):
+  # Without the checkpoint a gradient would keep the logits of all chunks.
+  of_chunk = jax.checkpoint(functools.partial(_chunk_losses, config))
+  run = lambda _, part: (None, of_chunk(head_VD, *part))
+  return _scan_chunks(run, None, (hidden_BTD, target_BT))[1]
+
+
+def _chunk_losses(config, head_VD, hidden_BCD, target_BC):
+  logits_BCV = unembed(config, head_VD, hidden_BCD)
+  target_logit_BC = jnp.take_along_axis(logits_BCV, target_BC[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits_BCV, axis=-1) - target_logit_BC
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mean_loss(config, head_VD, hidden_BTD, target_BT):
+  return _losses(config, head_VD, hidden_BTD, target_BT).mean()
+
+
+def _mean_loss_forward(config, head_VD, hidden_BTD, target_BT):
+  """The loss and its gradient, for which the logits of a chunk are computed once, not twice."""
+
+  def run(gradient_VD, part):
+    hidden_BCD, target_BC = part
+    losses_BC, pull = jax.vjp(
+        lambda head_VD, hidden_BCD: _chunk_losses(config, head_VD, hidden_BCD, target_BC),
+        head_VD, hidden_BCD)
+    of_head_VD, of_hidden_BCD = pull(jnp.full_like(losses_BC, 1 / target_BT.size))
+    return gradient_VD + of_head_VD, (losses_BC, of_hidden_BCD)
+
+  of_head_VD, (losses_BT, of_hidden_BTD) = _scan_chunks(
+      run, jnp.zeros_like(head_VD), (hidden_BTD, target_BT))
+  return losses_BT.mean(), (of_head_VD, of_hidden_BTD)
+
+
+def _mean_loss_backward(config, saved, gradient):
+  del config
+  of_head_VD, of_hidden_BTD = saved
+  return (gradient * of_head_VD).astype(of_head_VD.dtype), (
+      gradient * of_hidden_BTD).astype(of_hidden_BTD.dtype), None
+
+
+_mean_loss.defvjp(_mean_loss_forward, _mean_loss_backward)
+
+
+def _scan_chunks(run, carry, arrays):
+  """`lax.scan` of a function over CHUNK positions at a time, of arrays [B, T, …].
+
+  The last chunk is shorter if CHUNK does not divide T. What the function returns beside the
+  carry is joined to arrays [B, T, …].
+  """
+  T = arrays[0].shape[1]
+  chunk = min(CHUNK, T)
+  whole = T - T % chunk
 
   def in_chunks(x_BT):
     """[B, T, …] → [number of whole chunks M, B, chunk, …], since scan runs over axis 0."""
-    whole_BMC = x_BT[:, :T - rest].reshape(B, T // chunk, chunk, *x_BT.shape[2:])
-    return jnp.swapaxes(whole_BMC, 0, 1)
+    return jnp.swapaxes(x_BT[:, :whole].reshape(len(x_BT), -1, chunk, *x_BT.shape[2:]), 0, 1)
 
-  targets_BT = tokens_BT[:, 1:]
-  _, losses_MBC = lax.scan(lambda _, part: (None, chunk_losses(*part)), None,
-                           (in_chunks(hidden_BTD), in_chunks(targets_BT)))
-  losses_BT = jnp.swapaxes(losses_MBC, 0, 1).reshape(B, T - rest)
-  if rest:
-    losses_BR = chunk_losses(hidden_BTD[:, -rest:], targets_BT[:, -rest:])
-    losses_BT = jnp.concatenate((losses_BT, losses_BR), axis=1)
-  return losses_BT
+  def joined(x_MBC):
+    return jnp.swapaxes(x_MBC, 0, 1).reshape(-1, whole, *x_MBC.shape[3:])
+
+  carry, out = lax.scan(run, carry, tuple(map(in_chunks, arrays)))
+  out = jax.tree.map(joined, out)
+  if whole < T:
+    carry, rest = run(carry, tuple(x_BT[:, whole:] for x_BT in arrays))
+    out = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), out, rest)
+  return carry, out

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.transformer import Transformer, read
+from bornbiased_jax.models.transformer import head_of, read, unembed
 
 
 def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, num_tokens: int,
@@ -94,8 +94,7 @@ def _continue(config, num_tokens, num_ids, params, window_BW, filled, key, tempe
 def _next_logits(config, params, window_BW, filled):
   """Logits [B, V] of the id that follows the first `filled` ids of each window."""
   hidden_BWD = read(config, params, window_BW, ('hidden',), attention.blocked)['hidden']
-  return Transformer(config).apply({'params': params}, hidden_BWD[:, filled - 1],
-                                   method='unembed')
+  return unembed(config, head_of(config, params), hidden_BWD[:, filled - 1])
 
 
 def _append(window_BW, filled, drawn_B):

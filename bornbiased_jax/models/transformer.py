@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention, rotary
+from bornbiased_jax.models import attention, products, rotary
 from bornbiased_jax.models.interventions import intervene, intervene_weights
 
 # The intermediates that `read` returns by name, and the shape of each.
@@ -83,6 +83,13 @@ def head_of(config: ModelConfig, params: dict) -> jax.Array:
   return params['embedding' if config.tied_head else 'head']
 
 
+def unembed(config: ModelConfig, head_VD: jax.Array, hidden: jax.Array) -> jax.Array:
+  """Logits [..., V] in float32 of outputs of the final norm [..., D]; for the head see head_of."""
+  logits = jnp.einsum('...D,VD->...V', hidden.astype(config.dtype), head_VD.astype(config.dtype),
+                      preferred_element_type=jnp.float32)
+  return attention.soft_cap(logits, config.logit_cap)
+
+
 def activate(name: str, x: jax.Array) -> jax.Array:
   """The activation called `name` in configs.ACTIVATIONS, applied elementwise."""
   function, arguments = ACTIVATIONS[name]
@@ -97,33 +104,9 @@ def _norm(config, name, kind=None):
 
 def _dense(config, name, features, use_bias, std):
   draw = nn.initializers.normal(std)
-  on_cpu = config.dtype == 'bfloat16' and jax.default_backend() == 'cpu'
   return nn.Dense(features, use_bias, dtype=config.dtype, kernel_init=draw, name=name,
-                  dot_general=_bfloat16_dot if on_cpu else lax.dot_general)
-
-
-def _bfloat16_dot(x, weights, dimension_numbers, **options):
-  """A product of bfloat16 arrays that is asked for in float32, and rounded afterwards.
-
-  XLA uses a CPU's bfloat16 units for such a product alone: a third of the time on a Xeon with
-  AMX. Either way sums are float32 and rounded once.
-  """
-  del options  # Precision means nothing to bfloat16.
-  return _float32_of_bfloat16(x, weights, dimension_numbers).astype(x.dtype)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _float32_of_bfloat16(x, weights, dimension_numbers):
-  return lax.dot_general(x, weights, dimension_numbers, preferred_element_type=jnp.float32)
-
-
-@_float32_of_bfloat16.defjvp
-def _float32_of_bfloat16_jvp(dimension_numbers, primals, tangents):
-  # The products of the backward pass stay those of bfloat16 arrays.
-  (x, weights), (dx, dweights) = primals, tangents
-  dot = functools.partial(lax.dot_general, dimension_numbers=dimension_numbers)
-  change = dot(dx, weights) + dot(x, dweights)
-  return _float32_of_bfloat16(x, weights, dimension_numbers), change.astype(jnp.float32)
+                  dot_general=products.on_cpu if jax.default_backend() == 'cpu'
+                  else lax.dot_general)
 
 
 class Block(nn.Module):
@@ -282,19 +265,13 @@ class Transformer(nn.Module):
     input_BTD = self._embed(inputs)
     x_BTD, out = self._run_blocks(input_BTD, names, last_only)
     hidden_BTD = self.final_norm(x_BTD)
+    head_VD = self.embedding if self.config.tied_head else self.head
     if 'logits' in names:
-      out['logits'] = self.unembed(hidden_BTD)
+      out['logits'] = unembed(self.config, head_VD, hidden_BTD)
     if 'logits_last' in names:
-      out['logits_last'] = self.unembed(hidden_BTD[:, -1])
+      out['logits_last'] = unembed(self.config, head_VD, hidden_BTD[:, -1])
     out.update(hidden=hidden_BTD, hidden_last=hidden_BTD[:, -1], input_last=input_BTD[:, -1])
     return {name: out[name] for name in names}
-
-  def unembed(self, hidden: jax.Array) -> jax.Array:
-    """Logits [..., V] in float32 of final-norm outputs [..., D]."""
-    dtype, head_VD = self.config.dtype, self.embedding if self.config.tied_head else self.head
-    logits = jnp.einsum('...D,VD->...V', hidden.astype(dtype), head_VD.astype(dtype),
-                        preferred_element_type=jnp.float32)
-    return attention.soft_cap(logits, self.config.logit_cap)
 
   def _check_names(self, names):
     sublayers = self.config.sublayers

@@ -11,7 +11,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import inter_sequence, predictions, similarity, theory
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.transformer import Transformer
+from bornbiased_jax.models.transformer import head_of, unembed
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
@@ -40,8 +40,7 @@ def direction_token(config: ModelConfig):
   """
 
   def readout(params, sums):
-    logits_V = Transformer(config).apply(
-        {'params': params}, sums['direction']['unit_sum'], method='unembed')
+    logits_V = unembed(config, head_of(config, params), sums['direction']['unit_sum'])
     return {'direction_top1_id': jnp.argmax(logits_V)}
 
   return readout

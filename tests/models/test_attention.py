@@ -90,14 +90,15 @@ def test_the_definition_agrees_with_pytorch(shape):
 
 
 LIMITED = {
-    'plain': attention.plain, 'blocked': attention.blocked, 'splash': attention.splash,
-    'cudnn': attention.cudnn, 'spread': attention.Spread(attention.blocked, MESH),
+    'plain': attention.plain, 'blocked': attention.blocked, 'by_head': attention.by_head,
+    'splash': attention.splash, 'cudnn': attention.cudnn,
+    'spread': attention.Spread(attention.blocked, MESH),
 }
 
 
 @pytest.mark.parametrize('window, cap', [(1, None), (37, None), (599, None), (600, None),
                                          (None, 1.5), (5, 1.5)], ids=str)
-@pytest.mark.parametrize('kernel', ['blocked', 'spread', 'plain'])
+@pytest.mark.parametrize('kernel', ['blocked', 'by_head', 'spread', 'plain'])
 def test_windows_and_caps_agree_with_pytorch(kernel, window, cap):
   torch = pytest.importorskip('torch')
   inputs, cotangent = random_inputs(SHAPES[2])
@@ -200,8 +201,8 @@ def test_the_choice_on_gpus(gpu, fields, fits):
 
 def test_the_choice_elsewhere():
   config = configs.get('nano_llama2', dtype='bfloat16')
-  assert attention.choose(config, 2048, ONE_DEVICE, 'cpu') is attention.plain
-  assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.plain, MESH)
+  assert attention.choose(config, 2048, ONE_DEVICE, 'cpu') is attention.by_head
+  assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.by_head, MESH)
   assert attention.choose(config, 64, MESH, 'tpu') == attention.Spread(attention.plain, MESH)
   assert attention.choose(config, 2048, MESH, 'tpu') == attention.Spread(attention.splash, MESH)
   here = attention.choose(config, 2048, MESH, jax.default_backend())

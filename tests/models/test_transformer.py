@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, transformer
 from bornbiased_jax.models.initialization import draw_params, init_params
-from bornbiased_jax.models.transformer import READS, Transformer
+from bornbiased_jax.models.transformer import READS, Transformer, head_of, unembed
 import small_networks
 from textbook import (
   CASES,
@@ -106,7 +106,7 @@ def test_unembed():
   for config, leaf in ((ROPE, 'embedding'), (LLAMA, 'head')):
     params = random_params(config)
     hidden = np.random.default_rng(0).standard_normal((2, 3, config.width)).astype(np.float32)
-    logits = Transformer(config).apply({'params': params}, hidden, method='unembed')
+    logits = unembed(config, head_of(config, params), hidden)
     expected = hidden.astype(np.float64) @ params[leaf].T.astype(np.float64)
     assert_close(logits, expected, leaf)
 
