@@ -9,10 +9,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / 'bornbiased_jax'
 # The rooms from which each room may import, beside itself.
-SHARED = {'errors', 'files'}
+SHARED = {'errors', 'files', 'hosts'}
 BELOW = {
     'errors': set(),
-    'files': set(),
+    'hosts': {'errors'},
+    'files': {'errors', 'hosts'},
     'environment': set(),
     'rope_scaling': SHARED,
     'configs': SHARED | {'rope_scaling'},

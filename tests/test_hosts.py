@@ -3,19 +3,29 @@
 import json
 from pathlib import Path
 
+import jax
+from jax.sharding import NamedSharding
 import numpy as np
 import pytest
 import two_hosts
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, hosts
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
 from experiments import amplification, lineage, seedprint
 from experiments.shared import command_line
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
                      vocab_size=80)
+
+
+def test_alone_the_first_process_is_the_only_one():
+  assert hosts.is_first()
+  assert hosts.from_first(lambda: {'a': None}) == {'a': None}
+  whole = hosts.on_host(jax.device_put(np.arange(8.0), NamedSharding(make_mesh(4), BATCH)))
+  np.testing.assert_array_equal(whole, np.arange(8))
 
 
 def results_in(folder):
