@@ -1,26 +1,91 @@
 """Writing files so that a reader finds either the whole new content or the old file.
 
-Of several hosts that run one program the first alone writes, as all have the same content.
+A path is local, or that of an object in a bucket, gs://BUCKET/NAME. Of several hosts that run
+one program the first alone writes, as all have the same content.
 """
 
 from collections.abc import Iterator
 import contextlib
+import importlib.util
 import io
 import os
 from pathlib import Path
+import re
+import shutil
 from typing import BinaryIO
 import uuid
 
 from bornbiased_jax import hosts
+from bornbiased_jax.errors import InputError
+
+_BUCKET = 'gs://'
+
+
+def in_bucket(path: str | os.PathLike) -> bool:
+  """Whether a path is that of an object in a bucket."""
+  return os.fspath(path).startswith(_BUCKET)
+
+
+def path_of(path: str | os.PathLike) -> Path:
+  """A path as an object: of a local file, or of an object in a bucket (etils.epath).
+
+  Raises:
+    InputError: an address of another kind, one that pathlib has made a local path of, or
+      nothing is installed that reaches buckets.
+
+  Example:
+    >>> str(path_of('results') / 'results.json')
+    'results/results.json'
+  """
+  text = os.fspath(path)
+  if in_bucket(text):
+    # Imported here, as few programs need it.
+    from etils import epath
+    _check_reach(text)
+    return epath.Path(text)
+  if re.match(r'[a-z][a-z0-9]+:/', text):
+    raise InputError(f'{text} is neither a local path nor {_BUCKET}BUCKET/NAME')
+  return Path(text).expanduser()
+
+
+def _check_reach(text):
+  import fsspec
+  if importlib.util.find_spec('tensorflow') is None:
+    try:
+      fsspec.get_filesystem_class('gs')
+    except ImportError:
+      raise InputError(f'{text}: gcsfs is missing, which reaches buckets; install the extra: '
+                       "pip install 'bornbiased_jax[gcs]'") from None
+
+
+def local(path: str | os.PathLike) -> Path:
+  """A path that must be local, for files that grow or are read in parts.
+
+  Raises:
+    InputError: it is in a bucket.
+  """
+  if in_bucket(path):
+    raise InputError(f'{os.fspath(path)}: this must be a local folder')
+  return path_of(path)
+
+
+def remove_folder(path: Path) -> None:
+  """Removes a folder and all in it, if it is there."""
+  if in_bucket(path):
+    with contextlib.suppress(FileNotFoundError):
+      path.rmtree()  # type: ignore[attr-defined]
+  else:
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
   """Writes `content` to `path` as a whole, or leaves what was there untouched.
 
   The content goes to a temporary file in the same directory, which then takes
-  the place of `path` in one step.
+  the place of `path` in one step. In a bucket it is one object, which is whole as such.
 
   Raises:
+    InputError: `path_of`'s.
     OSError: the directory is missing or not writable, or the disk is full.
   """
   with replacing(path) as file:
@@ -36,7 +101,12 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
   if not hosts.is_first():
     yield io.BytesIO()
     return
-  path = Path(path)
+  path = path_of(path)
+  if in_bucket(path):
+    content = io.BytesIO()
+    yield content
+    path.write_bytes(content.getvalue())
+    return
   # The random part keeps apart two processes that write the same file at once.
   partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.partial')
   try:

@@ -37,7 +37,7 @@ from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
+from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
@@ -135,7 +135,7 @@ def expand(given: str, output_dir: Path) -> list[str]:
 
   A run in a folder stands for its latest checkpoint.
   """
-  path = Path(given).expanduser()
+  path = path_of(given)
   if checkpoint.steps(path):
     return [f'{given.rstrip("/")}@{step}' for step in checkpoint.steps(path)]
   if not path.is_dir() or (path / 'config.json').exists():

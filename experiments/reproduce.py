@@ -31,7 +31,7 @@ import time
 from absl import flags
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
+from bornbiased_jax.files import local, write_atomically
 
 from .shared import catalogue, command_line, report
 from .shared.catalogue import ITEMS, TEXTS, Run
@@ -44,7 +44,8 @@ SCALES = 'smoke', 'laptop', 'paper'
 def main() -> None:
   scale, began = FLAGS.scale, time.monotonic()
   items = chosen(FLAGS.only)
-  output_dir = Path(FLAGS.output_dir or f'results/reproduce_{scale}')
+  output_dir = command_line.flagged('output_dir', local,
+                                    FLAGS.output_dir or f'results/reproduce_{scale}')
   texts = {name: FLAGS[name].value for name in TEXTS if FLAGS[name].value}
   todo = catalogue.runs(items, scale)
   make_directory(output_dir)

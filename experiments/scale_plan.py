@@ -31,7 +31,6 @@ the program fits, 1 if it does not, and 2 if the input is wrong.
 """
 
 import math
-from pathlib import Path
 import re
 import sys
 import time
@@ -42,6 +41,7 @@ import jax
 
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
 
 from .shared import chips, command_line, scale_programs
 from .shared.chips import CHIPS, GIB
@@ -99,7 +99,7 @@ def main():
   plan = make_plan(resolve(flags.FLAGS.program, given))
   print(describe(plan))
   if flags.FLAGS.output_dir:
-    directory = Path(flags.FLAGS.output_dir)
+    directory = command_line.flagged('output_dir', path_of, flags.FLAGS.output_dir)
     make_directory(directory)
     write_json(directory / 'scale_plan.json', plan | {'environment': environment()})
     print(f'wrote {directory / "scale_plan.json"}')

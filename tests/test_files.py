@@ -1,10 +1,21 @@
 """Files appear whole or not at all."""
 
+import importlib.util
 import os
+from pathlib import Path
+import types
 
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+import numpy as np
 import pytest
 
+from bornbiased_jax import files, lineage, plotting
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from experiments.shared import results
 
 
 def contents(directory):
@@ -83,3 +94,103 @@ def test_a_directory_in_place_of_the_file(tmp_path):
   with pytest.raises(OSError):
     write_atomically(tmp_path / 'a.json', b'new')
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']
+
+
+class Bucket(MemoryFileSystem):
+  """What gcsfs is, in memory."""
+
+  protocol = ('gs', 'gcs')
+  store, pseudo_dirs = {}, ['']
+  writes = []
+
+  @classmethod
+  def _strip_protocol(cls, path):
+    path = path.removeprefix('gs://').strip('/')
+    return f'/{path}' if path else ''
+
+  def _open(self, path, mode='rb', **options):
+    if mode == 'wb':
+      self.writes.append(path)
+    return super()._open(path, mode, **options)
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('EPATH_USE_TF', 'false')
+  for name in Bucket.protocol:
+    monkeypatch.setitem(_registry, name, Bucket)
+  for kept in (Bucket.store, Bucket.writes):
+    kept.clear()
+  yield files.path_of('gs://bucket/run')
+  assert not list(tmp_path.iterdir()), 'a local folder for what belongs into the bucket'
+
+
+def test_a_bucket_gets_whole_objects(bucket):
+  assert str(bucket / 'a.json') == 'gs://bucket/run/a.json'
+  write_atomically(bucket / 'a.json', b'one')
+  write_atomically('gs://bucket/run/a.json', b'two')
+  assert (bucket / 'a.json').read_bytes() == b'two'
+  with pytest.raises(OSError, match='No space left'):
+    with files.replacing(bucket / 'a.json') as file:
+      file.write(b'three')
+      fail()
+  assert (bucket / 'a.json').read_bytes() == b'two'
+  # One write for each of the two: no object is renamed, and none is half there.
+  assert Bucket.writes == ['/bucket/run/a.json'] * 2
+  assert [path.name for path in bucket.iterdir()] == ['a.json']
+
+
+def test_results_in_a_bucket(bucket):
+  settings = types.SimpleNamespace(seeds=[1])
+  begun = results.Results(bucket, 'sweep', settings)
+  begun.add({'seed': 1})
+  begun.finish([{'mean': 1.0}], lambda row: {'mean': '1'}, plotting.figure(2, 2))
+  found = results.Results('gs://bucket/run', 'sweep', settings)
+  assert found.rows == [{'seed': 1}] and found.content['complete']
+  assert sorted(path.name for path in bucket.iterdir()) == ['figure.png', 'results.json',
+                                                            'table.txt']
+  with pytest.raises(InputError, match='gs://bucket/run/results.json holds a run with seeds'):
+    results.Results(bucket, 'sweep', types.SimpleNamespace(seeds=[2]))
+
+
+def test_a_cache_in_a_bucket(bucket):
+  probe = Probe('tokens', 40, 4)
+  made = lineage.fingerprint('tiny_gpt2:1', probe, 'gs://bucket/run/cache')
+  kept, = (bucket / 'cache').iterdir()
+  assert kept.suffix == '.npz', 'parts are left'
+  count = len(Bucket.writes)
+  again = lineage.fingerprint('tiny_gpt2:1', probe, bucket / 'cache')
+  np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
+  np.testing.assert_array_equal(lineage.fingerprint(str(kept), probe).hidden_ND, made.hidden_ND)
+  assert len(Bucket.writes) == count
+
+
+@pytest.mark.parametrize('path, message', [
+    ('gs:/bucket/run', 'neither a local path nor gs://'),
+    (Path('gs://bucket/run'), 'neither a local path nor gs://'),
+    ('s3://bucket/run', 'neither a local path nor gs://'),
+    ('https://host/run', 'neither a local path nor gs://'),
+])
+def test_other_addresses_are_refused(path, message, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for use in (files.path_of, lambda path: write_atomically(path, b''), results.make_directory):
+    with pytest.raises(InputError, match=message):
+      use(path)
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_reaches_no_bucket_says_so(monkeypatch):
+  def missing(name):
+    raise ImportError('Install gcsfs')
+
+  monkeypatch.setattr(fsspec, 'get_filesystem_class', missing)
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(InputError, match='gs://bucket/run: gcsfs is missing'):
+    files.path_of('gs://bucket/run')
+
+
+def test_training_needs_a_local_folder(bucket):
+  with pytest.raises(InputError, match='must be a local folder'):
+    files.local(bucket)
+  assert files.local('runs/a') == Path('runs/a')

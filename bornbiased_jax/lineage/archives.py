@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-from pathlib import Path
 import tokenize
 from typing import Any
 import zipfile
@@ -14,7 +13,7 @@ import zipfile
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
+from bornbiased_jax.files import path_of, write_atomically
 
 _MOST_METADATA_BYTES = 2**20
 
@@ -35,9 +34,9 @@ def opened(path: str | os.PathLike) -> Iterator[tuple[zipfile.ZipFile, dict]]:
   Whatever is found to be wrong with them in the block becomes an InputError that names
   the file.
   """
-  path = Path(path).expanduser()
+  path = path_of(path)
   try:
-    with zipfile.ZipFile(path) as archive:
+    with path.open('rb') as file, zipfile.ZipFile(file) as archive:
       yield archive, json.loads(array(archive, 'metadata', np.uint8, 1).tobytes())
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
@@ -52,7 +51,7 @@ def array(archive: zipfile.ZipFile, name: str, dtype: type, ndim: int) -> np.nda
   """One array: stored uncompressed (no zip bomb), of the type and length that it claims."""
   info = archive.getinfo(f'{name}.npy')
   assert archive.fp is not None  # It is open.
-  size_of_file = os.fstat(archive.fp.fileno()).st_size
+  size_of_file = archive.fp.seek(0, os.SEEK_END)
   if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_of_file:
     raise ValueError(f'{name} is not stored as savez stores it')
   if name == 'metadata' and info.file_size > _MOST_METADATA_BYTES:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 import dataclasses
 import os
-from pathlib import Path
 import zipfile
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage import archives, features, fingerprints, inventory
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
@@ -105,7 +105,7 @@ def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = N
     >>> take(config, params, analysis.Probe('tokens', 100, 4)).vectors.hidden_ND.shape
     (512, 128)
   """
-  part = lambda kind: parts and Path(parts) / kind
+  part = lambda kind: parts and path_of(parts) / kind
   tokens = fingerprints.fingerprint(config, params, probe, about=about, on_batch=on_batch,
                                     parts=part('tokens'))
   vectors = fingerprints.fingerprint(fingerprints.sized(config, params), params,

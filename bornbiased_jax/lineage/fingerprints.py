@@ -9,7 +9,6 @@ import io
 import json
 import math
 import os
-from pathlib import Path
 import zipfile
 
 import jax
@@ -28,7 +27,7 @@ from bornbiased_jax.analysis.ensemble import (
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
+from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage import archives
 from bornbiased_jax.models import attention, sharding
@@ -103,7 +102,7 @@ def fingerprint(config: ModelConfig, params: dict, probe: Probe, *,
   answer = program(exact(config), probe, logit_ids, mesh)
 
   def answers_to(index_B):
-    path = parts and Path(parts) / f'{index_B[0]}_{batch_size}.npy'
+    path = parts and path_of(parts) / f'{index_B[0]}_{batch_size}.npy'
     compute = lambda: jax.device_get(answer(params, place(index_B)))
     kept = _kept(path, lambda: np.concatenate(compute(), axis=1))
     on_batch(min(batch_size, n - int(index_B[0])))
@@ -150,7 +149,7 @@ def _kept(path, make):
 
 def _stored(path):
   with contextlib.suppress(OSError, ValueError, EOFError):
-    return np.load(path, allow_pickle=False)
+    return np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
   return None
 
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import checkpoint, hub, huggingface
@@ -104,7 +105,7 @@ def locate(name: str) -> tuple[str, str, Any]:
     return 'preset', preset, int(seed)
   directory, step = _split(name)
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
-    return 'transformers', str(directory), None
+    return 'transformers', str(local(directory)), None
   if directory.is_file():
     raise InputError(f'{name} is a file; give {FORMS}')
   if hub.is_name(name):
@@ -122,7 +123,7 @@ def _hint(name):
   if meant := difflib.get_close_matches(preset, configs.PRESETS, n=1):
     return f' (did you mean {meant[0]}:{seed}?)'
   folder, _, revision = name.rpartition('@')
-  if folder and Path(folder).expanduser().is_dir():
+  if folder and path_of(folder).is_dir():
     return f' ({folder} is a folder here, and {revision!r} no step of it)'
   return ''
 
@@ -130,6 +131,6 @@ def _hint(name):
 def _split(name):
   """Splits RUN@STEP into folder and step; '@' may also be part of the folder's name."""
   run, _, step = name.rpartition('@')
-  if run and step.isdecimal() and not Path(name).expanduser().exists():
-    return Path(run).expanduser(), int(step)
-  return Path(name).expanduser(), None
+  if run and step.isdecimal() and not path_of(name).exists():
+    return path_of(run), int(step)
+  return path_of(name), None

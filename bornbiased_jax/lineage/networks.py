@@ -7,8 +7,6 @@ import functools
 import hashlib
 import json
 import os
-from pathlib import Path
-import shutil
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +16,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of, remove_folder
 from bornbiased_jax.lineage import (
   dossiers,
   features,
@@ -242,7 +241,7 @@ def _kept(opened, what, probe, cache, on_batch):
   settings = fingerprints.probe_settings(probe, opened.config)
   identity = json.dumps([module.__name__, opened.about['digest'],
                          dataclasses.asdict(opened.config), settings])
-  path = Path(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
+  path = path_of(cache) / f'{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz'
   if (found := hosts.from_first(lambda: _stored(module, path))) is not None:
     on_batch(probe.num_sequences)
     return found.named(opened.about)
@@ -251,7 +250,7 @@ def _kept(opened, what, probe, cache, on_batch):
   if hosts.is_first():
     path.parent.mkdir(parents=True, exist_ok=True)
     made.save(path)
-    shutil.rmtree(parts, ignore_errors=True)
+    remove_folder(parts)
   return made
 
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 import zipfile
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.files import replacing
+from bornbiased_jax.files import path_of, replacing
 from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -85,7 +84,7 @@ def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None =
     surveyed: `survey` of it.
     probe, about, on_batch, parts: as in `dossiers.take`.
   """
-  part = lambda kind: parts and Path(parts) / kind
+  part = lambda kind: parts and path_of(parts) / kind
   config = layers.config
   tokens = fingerprint(layers, probe, about=about, on_batch=on_batch, parts=part('tokens'))
   sized = dataclasses.replace(layers, config=fingerprints.with_size(config, surveyed.mean_square))
@@ -197,9 +196,9 @@ class _Shares:
 
 def _resumed(parts):
   """The number of finished layers, the stream after them and the inputs; None if there are none."""
-  for path in sorted(Path(parts).glob('layer_*.npz'), reverse=True) if parts else ():
+  for path in sorted(path_of(parts).glob('layer_*.npz'), reverse=True) if parts else ():
     with contextlib.suppress(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-      with open(path, 'rb') as file, np.load(file, allow_pickle=False) as kept:
+      with path.open('rb') as file, np.load(file, allow_pickle=False) as kept:
         count = len(kept.files) // 2
         stream, inputs = ([kept[f'{name}_{i}'] for i in range(count)]
                           for name in ('stream', 'inputs'))
@@ -214,7 +213,7 @@ def _numbered(name, arrays) -> dict[str, Any]:
 def _keep(parts, finished, stream, inputs):
   if not parts:
     return
-  folder = Path(parts)
+  folder = path_of(parts)
   folder.mkdir(parents=True, exist_ok=True)
   with replacing(folder / f'layer_{finished:04d}.npz') as file:
     # Batch by batch, as one array of all would be one more copy in memory.

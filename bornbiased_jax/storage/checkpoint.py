@@ -14,7 +14,6 @@ import dataclasses
 import gc
 import logging as pylogging
 import os
-from pathlib import Path
 import shutil
 import sys
 from typing import Any
@@ -31,6 +30,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import in_bucket, path_of
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.storage.digests import checksum, linear_checksum
@@ -55,7 +55,7 @@ class Writer:
   """
 
   def __init__(self, directory: str | os.PathLike, keep_steps: tuple[int, ...] = ()):
-    self.directory = Path(directory).expanduser().absolute()
+    self.directory = path_of(directory).absolute()
     policy = AnyPreservationPolicy([LatestN(2), CustomSteps(list(keep_steps))])
     with self._told():
       self._manager = ocp.CheckpointManager(self.directory, options=ocp.CheckpointManagerOptions(
@@ -97,6 +97,8 @@ def _check_room(directory, tree):
 
   The save itself would fail late, with the traces of many threads.
   """
+  if in_bucket(directory):  # It has no end.
+    return
   needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
   free = shutil.disk_usage(directory).free
   if free < needed:
@@ -112,7 +114,7 @@ def _reason(error):
 
 def steps(directory: str | os.PathLike) -> list[int]:
   """Steps of the complete checkpoints, ascending; [] if the directory is missing or has none."""
-  directory = Path(directory).expanduser()
+  directory = path_of(directory)
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir()
@@ -159,7 +161,7 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
 def _some_steps(directory):
   there = steps(directory)
   if not there:
-    raise InputError(f'{directory}: {_why_none(Path(directory).expanduser())}')
+    raise InputError(f'{directory}: {_why_none(path_of(directory))}')
   return there
 
 
@@ -181,7 +183,7 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
   """
   step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
   try:
-    return _restore_step(Path(directory).expanduser().absolute(), step, abstract)
+    return _restore_step(path_of(directory).absolute(), step, abstract)
   except _Damaged as damage:
     message = f'{directory}: step {step} is damaged ({damage})'
     if not earlier:
@@ -255,7 +257,7 @@ def set_aside(directory: str | os.PathLike, after: int) -> None:
   if jax.process_index() == 0:
     for step in steps(directory):
       if step > after:
-        path = Path(directory).expanduser() / str(step)
+        path = path_of(directory) / str(step)
         aside = path.with_name(f'aside_{step}_{os.urandom(4).hex()}')
         path.rename(aside)
         logging.warning('the run goes on from an earlier step than %d; what was saved of it is in '

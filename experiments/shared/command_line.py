@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from absl import app, flags, logging
 import jax
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, files
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 
@@ -174,7 +174,8 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
   """
   names = in_order(scales['laptop'], kinds)
   flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
-  flags.DEFINE_string('output_dir', None, f'folder of the results (default: results/{name}_SCALE)')
+  flags.DEFINE_string('output_dir', None, 'folder of the results, local or gs://BUCKET/FOLDER '
+                      f'(default: results/{name}_SCALE)')
   for setting in names:
     define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
     define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
@@ -187,7 +188,8 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     settings = resolve(scales, FLAGS.scale, kinds, **{name: FLAGS[name].value for name in names})
     if positional:
       setattr(settings, positional, list(words))
-    main(settings, Path(FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'))
+    place = FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'
+    main(settings, flagged('output_dir', files.path_of, place))
 
   drawn = ('format',) if 'format' in FLAGS else ()
   launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *hosts),

@@ -16,6 +16,6 @@ def write(drawn: 'plotting.Figure', directory: Path, name: str = 'figure') -> Pa
   Returns:
     The file, DIRECTORY/NAME.FORMAT.
   """
-  path = Path(directory) / f'{name}.{flags.FLAGS["format"].value}'
+  path = directory / f'{name}.{flags.FLAGS["format"].value}'
   plotting.save(drawn, path)
   return path

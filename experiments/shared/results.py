@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from bornbiased_jax import hosts, plotting
+from bornbiased_jax import files, hosts, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
@@ -44,7 +44,7 @@ class Results:
   """
 
   def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
-    self.path = Path(directory) / 'results.json'
+    self.path = files.path_of(directory) / 'results.json'
     now = datetime.now(UTC).isoformat(timespec='seconds')
     run = provenance.origin(experiment) | {'started': now, 'seconds': 0.0}
     self.content = {'experiment': experiment, 'settings': vars(settings),
@@ -154,7 +154,7 @@ def make_directory(directory: Path) -> None:
   if not hosts.is_first():
     return
   try:
-    Path(directory).mkdir(parents=True, exist_ok=True)
+    files.path_of(directory).mkdir(parents=True, exist_ok=True)
   except FileExistsError:
     raise InputError(f'--output_dir: {directory} is a file; give a folder') from None
   except OSError as error:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from bornbiased_jax import configs, plotting
+from bornbiased_jax import configs, files, plotting
 from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
@@ -53,6 +53,7 @@ def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
   mesh = flagged('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
                  settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
+  flagged('output_dir', files.local, output_dir)
   make_directory(output_dir)
   return [
       name_flags(
