@@ -23,6 +23,9 @@ them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --nu
 Writes the checkpoints, which storage.load_params reads, and metrics.jsonl to
 OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to OUTPUT_DIR. During and
 after a run, experiments.metrics makes CSV and TensorBoard's event files of metrics.jsonl.
+
+On Linux a program starts itself again with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unless the
+variable is set, which spares a CPU most of its page faults.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Products of activations and weights, in the form that XLA computes fastest on a CPU."""
 
 import functools
+from typing import Any
 
 import jax
 from jax import lax
@@ -22,7 +23,8 @@ def on_cpu(x: jax.Array, weights: jax.Array, dimension_numbers: tuple,
   """
   del dimension_numbers
   # A backward pass is traced after `jax.default_matmul_precision` has ended.
-  return _product(precision or jax.config.jax_default_matmul_precision, x, weights)
+  configured: Any = jax.config
+  return _product(precision or configured.jax_default_matmul_precision, x, weights)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
