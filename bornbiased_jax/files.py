@@ -41,11 +41,17 @@ def path_of(path: str | os.PathLike) -> Path:
   if in_bucket(text):
     # Imported here, as few programs need it.
     from etils import epath
+    if not re.match(f'{_BUCKET}[^/]', text):
+      raise InputError(f'{text} names no bucket; write {_BUCKET}BUCKET/NAME')
     _check_reach(text)
     return epath.Path(text)
-  if re.match(r'[a-z][a-z0-9]+:/', text):
-    raise InputError(f'{text} is neither a local path nor {_BUCKET}BUCKET/NAME')
-  return Path(text).expanduser()
+  if re.match(r'[a-z][a-z0-9]+:/', text, re.IGNORECASE):
+    raise InputError(f'{text} is neither a local path nor {_BUCKET}BUCKET/NAME; a local folder of '
+                     f'this name is ./{text}')
+  try:
+    return Path(text).expanduser()
+  except RuntimeError:
+    raise InputError(f'{text}: there is no such user') from None
 
 
 def _check_reach(text):

@@ -27,21 +27,24 @@ def from_first(make: Callable[[], Any]) -> Any:
   Hosts thus agree about files, which they may see at different times.
 
   Raises:
-    InputError: on every host, if `make` raises it on the first.
+    InputError: on every other host, if `make` raises an error on the first, where it is raised
+      as it is.
   """
   if not jax.distributed.is_initialized():
     return make()
-  content, error = pickle.loads(_broadcast(pickle.dumps(_outcome(make) if is_first() else None)))
-  if error is not None:
-    raise InputError(error)
+  own_error, sent = None, b''
+  if is_first():
+    try:
+      sent = pickle.dumps((make(), None))
+    except Exception as error:  # Any error, as the other hosts wait.
+      own_error = error
+      sent = pickle.dumps((None, str(error) or type(error).__name__))
+  content, message = pickle.loads(_broadcast(sent))
+  if own_error is not None:
+    raise own_error
+  if message is not None:
+    raise InputError(message)
   return content
-
-
-def _outcome(make):
-  try:
-    return make(), None
-  except InputError as error:
-    return None, str(error)
 
 
 def _broadcast(content):

@@ -171,6 +171,9 @@ def test_a_cache_in_a_bucket(bucket):
     (Path('gs://bucket/run'), 'neither a local path nor gs://'),
     ('s3://bucket/run', 'neither a local path nor gs://'),
     ('https://host/run', 'neither a local path nor gs://'),
+    ('GS://bucket/run', 'neither a local path nor gs://'),
+    ('gs:///run', 'names no bucket'),
+    ('~nobody_of_this_name/run', 'no such user'),
 ])
 def test_other_addresses_are_refused(path, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -33,10 +33,14 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
     >>> round(float(models.next_token_loss(config, params, tokens)))  # log(2048) is 7.6
     8
   """
-  is_exact = config.dtype == 'float32'
-  with jax.default_matmul_precision('highest') if is_exact else contextlib.nullcontext():
+  with _precision(config):
     hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
-    return _mean_loss(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
+  return _mean_loss(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
+
+
+def _precision(config):
+  is_exact = config.dtype == 'float32'
+  return jax.default_matmul_precision('highest') if is_exact else contextlib.nullcontext()
 
 
 def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
@@ -66,7 +70,9 @@ def _losses(config, head_VD, hidden_BTD, target_BT):
 
 
 def _chunk_losses(config, head_VD, hidden_BCD, target_BC):
-  logits_BCV = unembed(config, head_VD, hidden_BCD)
+  # Here and not around the callers, which may be traced after a context of theirs has ended.
+  with _precision(config):
+    logits_BCV = unembed(config, head_VD, hidden_BCD)
   target_logit_BC = jnp.take_along_axis(logits_BCV, target_BC[..., None], axis=-1)[..., 0]
   return jax.nn.logsumexp(logits_BCV, axis=-1) - target_logit_BC
 

@@ -104,9 +104,10 @@ def _norm(config, name, kind=None):
 
 def _dense(config, name, features, use_bias, std):
   draw = nn.initializers.normal(std)
+  # The policy that stores products of a block does not see those of products.on_cpu.
+  on_cpu = jax.default_backend() == 'cpu' and config.remat != 'dots'
   return nn.Dense(features, use_bias, dtype=config.dtype, kernel_init=draw, name=name,
-                  dot_general=products.on_cpu if jax.default_backend() == 'cpu'
-                  else lax.dot_general)
+                  dot_general=products.on_cpu if on_cpu else lax.dot_general)
 
 
 class Block(nn.Module):

@@ -180,12 +180,13 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
     define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
   hosts = HOSTS if several_hosts else {}
-  for name, flag in hosts.items():
-    (flags.DEFINE_string if flag.parse else flags.DEFINE_boolean)(name, None, flag.help)
+  for host_flag, kind in hosts.items():
+    (flags.DEFINE_string if kind.parse else flags.DEFINE_boolean)(host_flag, None, kind.help)
 
   def resolved(*words):
-    connect(**{name: FLAGS[name].value for name in hosts})
-    settings = resolve(scales, FLAGS.scale, kinds, **{name: FLAGS[name].value for name in names})
+    connect(**{host_flag: FLAGS[host_flag].value for host_flag in hosts})
+    given = {setting: FLAGS[setting].value for setting in names}
+    settings = resolve(scales, FLAGS.scale, kinds, **given)
     if positional:
       setattr(settings, positional, list(words))
     place = FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'

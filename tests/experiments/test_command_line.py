@@ -129,3 +129,13 @@ def test_help_shows_every_flag():
   assert done.returncode == 0
   for flag in ('scale', 'output_dir', *seed_sweep.SCALES['smoke']):
     assert f'--{flag}: ' in done.stdout
+
+
+def test_the_folder_without_a_flag_is_that_of_help():
+  code = ('from experiments.ablation import SCALES\n'
+          'from experiments.shared import command_line\n'
+          'command_line.run(lambda settings, directory: print(directory), "ablation", SCALES, "",\n'
+          '                 several_hosts=True)')
+  done = subprocess.run([sys.executable, '-c', code, '--scale=smoke'], capture_output=True,
+                        text=True)
+  assert done.stdout == 'results/ablation_smoke\n', done.stderr

@@ -39,7 +39,10 @@ def test_logits_of_the_whole_batch_never_exist():
 def test_float32_networks_multiply_and_differentiate_in_float32(dtype, wanted):
   config = configs.get('tiny_llama2', num_layers=2, dtype=dtype)
   params = jax.eval_shape(lambda: draw_params(config, 0))
-  trace = jax.make_jaxpr(jax.grad(functools.partial(next_token_loss, config)))
-  found = {equation.params['precision']
-           for equation, _ in matmuls(trace(params, jnp.zeros((1, 9), jnp.int32)))}
-  assert found == {(wanted, wanted) if wanted else None}
+  loss = functools.partial(next_token_loss, config)
+  # Under jit and checkpoint parts of a gradient are traced after the loss has returned.
+  for each in (loss, jax.jit(loss), jax.checkpoint(loss)):
+    trace = jax.make_jaxpr(jax.grad(each))
+    found = {equation.params['precision']
+             for equation, _ in matmuls(trace(params, jnp.zeros((1, 9), jnp.int32)))}
+    assert found == {(wanted, wanted) if wanted else None}
