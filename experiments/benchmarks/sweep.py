@@ -117,14 +117,15 @@ def memory_row(statistic: Callable) -> dict:
   program = '''
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, probes
-from ..shared import measurements
+from {module} import {statistic}
 config = configs.get('tiny_gpt2')
-network, statistic = ensemble.transformer(config), measurements.{statistic}(config)
+network, statistic = ensemble.transformer(config), {statistic}(config)
 probe = probes.Probe('tokens', {n}, 32)
 for _ in ensemble.measure(network, statistic, probe, range({seeds}), batch_size=64):
   pass
 '''
   sizes = {'4 seeds, n=320': (4, 320), '64 seeds, n=320': (64, 320), '4 seeds, n=5120': (4, 5120)}
   return {'benchmark': 'peak memory in bytes', **{
-      name: timing.peak_bytes(program.format(statistic=statistic.__name__, seeds=seeds, n=n))
+      name: timing.peak_bytes(program.format(
+          module=statistic.__module__, statistic=statistic.__name__, seeds=seeds, n=n))
       for name, (seeds, n) in sizes.items()}}
