@@ -20,7 +20,6 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import check_count
-from bornbiased_jax.hosts import on_host
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
@@ -118,7 +117,7 @@ def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length:
   size = size or default_batch_size(num_sequences, length)
   # The last batch wraps around to the first sequences, so that it is as large as the
   # others and needs no compilation of its own. The surplus is cut off at the end.
-  parts = [jax.tree.map(on_host, measure(np.arange(first, first + size) % num_sequences))
+  parts = [jax.tree.map(hosts.on_host, measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
 
