@@ -1,11 +1,15 @@
 """Runs the programs of all figures and tables, and writes one page of results.
 
-    python -m experiments.reproduce --scale=smoke     # what it does, as small as it gets: 15 min
+    python -m experiments.reproduce --scale=smoke     # what it does, as small as it gets
     python -m experiments.reproduce --english=english_train.jsonl.xz \\
         --english_valid=english_valid.jsonl.xz --python=python_train.jsonl.xz \\
         --python_valid=python_valid.jsonl.xz --wikitext=wikitext2_test.txt.xz
     python -m experiments.reproduce --only=fig1,table4
     python -m experiments.reproduce --scale=paper --budget_minutes=30
+
+--scale=laptop shows every figure and table in an evening on two CPU cores, with fewer networks
+where that is slow. --scale=overnight has the paper's n wherever two cores can, --scale=paper also
+the paper's networks and lengths, for accelerators.
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
@@ -38,7 +42,7 @@ from .shared.catalogue import ITEMS, TEXTS, Run
 from .shared.results import make_directory, write_json
 
 FLAGS = flags.FLAGS
-SCALES = 'smoke', 'laptop', 'paper'
+SCALES = 'smoke', 'laptop', 'overnight', 'paper'
 
 
 def main() -> None:
@@ -89,7 +93,8 @@ def chosen(only: list[str]) -> list[catalogue.Item]:
 
 def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> list[str]:
   """What follows `python` to make a run."""
-  given = {'scale': scale, 'output_dir': str(output_dir / run.folder), **run.flags,
+  of_program = 'laptop' if scale == 'overnight' else scale
+  given = {'scale': of_program, 'output_dir': str(output_dir / run.folder), **run.settings(scale),
            **{flag: str(output_dir / path) for flag, path in run.reads.items()},
            **{flag: texts[text] for flag, text in run.texts.items() if text in texts}}
   return ['-m', f'experiments.{run.program}', *(f'--{flag}={text}' for flag, text in given.items())]
@@ -234,7 +239,7 @@ def interrupt(process: subprocess.Popen) -> None:
 
 
 def define_flags() -> None:
-  flags.DEFINE_enum('scale', 'laptop', SCALES, 'size of all runs: smoke, laptop or paper')
+  flags.DEFINE_enum('scale', 'laptop', SCALES, f'size of all runs: {", ".join(SCALES)}')
   flags.DEFINE_string('output_dir', None,
                       'folder of all results (default: results/reproduce_SCALE)')
   flags.DEFINE_list('only', [], 'figures and tables, such as fig1,table4 (default: all)')

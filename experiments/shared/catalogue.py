@@ -1,7 +1,8 @@
 """The paper's figures and tables: what each claims, what it says in numbers, and what measures it.
 
 They stand in order of worth: `reproduce` spends a budget on the first ones first. Minutes are of
-two CPU cores at the scales smoke and laptop, and a guess for one GPU of 2024 at the paper's.
+two CPU cores at the scales smoke, laptop and overnight, and a guess for one GPU of 2024 at the
+paper's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ class Run(NamedTuple):
     after: runs whose checkpoints it reads too, if they have been begun.
     texts: the texts that its flags want, by flag.
     needs: those texts without which it cannot run, but at --scale=smoke.
+    shorter: settings that the scale laptop has in place of those.
   """
 
   program: str
@@ -30,6 +32,10 @@ class Run(NamedTuple):
   after: tuple[str, ...] = ()
   texts: Mapping[str, str] = {}
   needs: tuple[str, ...] = ()
+  shorter: Mapping[str, str] = {}
+
+  def settings(self, scale: str) -> dict[str, str]:
+    return {**self.flags, **(self.shorter if scale == 'laptop' else {})}
 
   @property
   def folder(self) -> str:
@@ -57,16 +63,20 @@ TEXTS = {
     'stories': 'another text to go on with, such as TinyStories',
     'wikitext': 'the test part of WikiText-2',
 }
-_NANO = {'config': 'nano_gpt2', 'lengths': '64'}
+_NANO = {'dtype': 'bfloat16', 'lengths': '64', 'num_sequences': '10000'}
 _OWN = {'embedding_seed': 'none'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
-STUDY = Run('training_study', dict(smoke=1, laptop=35, paper=7000), **_STUDY_TEXTS)
-GPT2_STUDY = Run('training_study', dict(laptop=10), {
-    'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS)
-QWEN2_STUDY = Run('training_study', dict(laptop=17), {
-    'config': 'tiny_qwen2', 'seeds': '42-45'}, 'training_study_qwen2', **_STUDY_TEXTS)
-_STORIES = Run('pretrain', dict(laptop=4), {
+_FOUR = {'seeds': '42-45'}
+STUDY = Run('training_study', dict(smoke=1, laptop=14, overnight=35, paper=7000), shorter=_FOUR,
+            **_STUDY_TEXTS)
+GPT2_STUDY = Run('training_study', dict(laptop=5, overnight=10), {
+    'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS, shorter={
+        'num_steps': '300', 'keep_steps': '10,30,100', 'python_steps': '100',
+        'python_keep_steps': '30'})
+QWEN2_STUDY = Run('training_study', dict(overnight=17), {
+    'config': 'tiny_qwen2'} | _FOUR, 'training_study_qwen2', **_STUDY_TEXTS)
+_STORIES = Run('pretrain', dict(laptop=4, overnight=4), {
     'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
     f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'},
     texts={'data': 'stories'}, needs=('stories',))
@@ -80,55 +90,64 @@ ITEMS = (
          'depends on the seed and not on the length T; the preference grows with T.',
          'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
-         (Run('seed_sweep', dict(smoke=0.5, laptop=3, paper=12)),
-          Run('seed_sweep', dict(laptop=3), _OWN, 'seed_sweep_own_embeddings'),
-          Run('seed_sweep', dict(laptop=10), {'lengths': '256'}, 'seed_sweep_T256'),
-          Run('seed_sweep', dict(laptop=75, paper=2),
-              _NANO | {'seeds': '42-46', 'num_sequences': '10000'}, 'seed_sweep_nano_gpt2_T64'),
-          Run('seed_sweep', dict(laptop=60, paper=2),
-              {'config': 'nano_llama2,nano_qwen2', 'seeds': '42,43', 'num_sequences': '10000',
-               'lengths': '64'}, 'seed_sweep_nano_gated_T64'))),
+         (Run('seed_sweep', dict(smoke=0.5, laptop=4, overnight=4, paper=12)),
+          Run('seed_sweep', dict(laptop=8, overnight=30, paper=2), _NANO | {
+              'config': 'nano_gpt2', 'seeds': '42-46'}, 'seed_sweep_nano_n10000',
+              shorter={'seeds': '42'}),
+          Run('seed_sweep', dict(overnight=4), _OWN, 'seed_sweep_own_embeddings'),
+          Run('seed_sweep', dict(overnight=10), {'lengths': '256'}, 'seed_sweep_T256'),
+          Run('seed_sweep', dict(overnight=30, paper=2), _NANO | {
+              'config': 'nano_llama2,nano_qwen2', 'seeds': '42,43'}, 'seed_sweep_nano_gated'),
+          Run('seed_sweep', dict(overnight=60, paper=4), _NANO | {
+              'config': 'nano_gpt2', 'seeds': '42,43', 'lengths': '64,256'},
+              'seed_sweep_nano_T64_T256'),
+          Run('seed_sweep', dict(overnight=30, paper=1), _NANO | {
+              'config': 'nano_gpt2', 'seeds': '0-99', 'num_sequences': '500'},
+              'seed_sweep_nano_100'))),
     Item(('fig2',), 'Sequences grow alike with depth',
          'States of unrelated sequences grow more similar with every layer (Finding 2.1). Their '
          'mean direction predicts the favourite token (Finding 2.2).',
          'Curves for nano GPT-2 at T = 1,024. The share of networks of Finding 2.2 is missing from '
          'our copy.',
-         (Run('contraction', dict(smoke=0.7, laptop=5, paper=10)),
-          Run('contraction', dict(laptop=4), _NANO | {
-              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500'} | _OWN,
-              'contraction_nano_T64'),
-          Run('contraction', dict(laptop=6), {
+         (Run('contraction', dict(smoke=0.7, laptop=6, overnight=6, paper=10)),
+          Run('contraction', dict(laptop=4, overnight=4), {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
+              'lengths': '64'} | _OWN, 'contraction_nano_T64'),
+          Run('contraction', dict(overnight=6), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
               'lengths': '1024'} | _OWN, 'contraction_nano_T1024'))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
-         (Run('ablation', dict(smoke=0.7, laptop=3, paper=5)),
-          Run('ablation', dict(laptop=5), {
+         (Run('ablation', dict(smoke=0.7, laptop=3, overnight=3, paper=5)),
+          Run('ablation', dict(overnight=5), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
               'lengths': '64'} | _OWN, 'ablation_nano'))),
     Item(('fig4', 'fig5', 'fig6'), 'The activation decides whether an MLP contracts',
          'ReLU makes independent inputs alike, as Proposition 2 says; tanh does not. GELU does so '
          'at the scale that LayerNorm gives its input.',
          'ReLU: 0.318, 0.494, 0.605, 0.681, 0.736, 0.777 after layers 1 to 6. tanh: 0.',
-         (Run('activation', dict(smoke=0.7, laptop=2, paper=4)),)),
+         (Run('activation', dict(smoke=0.7, laptop=2, overnight=2, paper=4)),)),
     Item(('table3',), 'Averaging tokens amplifies what they share',
          'A mean over tokens brings out the part that all of them share (Proposition 4).',
          'MLP0: 0.31, two of them: 0.49, MLP0 and attention: 0.98.',
-         (Run('amplification', dict(smoke=0.3, laptop=3, paper=3)),)),
+         (Run('amplification', dict(smoke=0.3, laptop=2, overnight=2, paper=3)),)),
     Item(('fig8', 'fig9'), 'The positions of a sequence grow alike, and the first stands out',
          'Positions that average the same past grow alike (Proposition 5). The std at position i '
          'falls as 1/√i (Equation 2).',
          'Proposition 5: 0.667, 0.889, 0.938, 0.958, 0.968, 0.975 after layers 1 to 6.',
-         (Run('intra_sequence', dict(smoke=0.3, laptop=2, paper=4)),
-          Run('intra_sequence', dict(laptop=2), {
+         (Run('intra_sequence', dict(smoke=0.3, laptop=1, overnight=1, paper=4)),
+          Run('intra_sequence', dict(laptop=2, overnight=2), {
               'config': 'nano_gpt2', 'seeds': '0-4', 'num_sequences': '50', 'lengths': '256'},
               'intra_sequence_nano'))),
     Item(('theory',), 'The bias follows from the architecture',
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
-         (Run('layer_theory', dict(smoke=0.5, laptop=19, paper=15)),
-          Run('scaling', dict(smoke=1.5, laptop=35, paper=40)))),
+         (Run('layer_theory', dict(smoke=0.5, laptop=8, overnight=19, paper=15),
+              shorter={'seeds': '0-3', 'lengths': '16,64'}),
+          Run('scaling', dict(smoke=1.5, laptop=6, overnight=37, paper=40),
+              shorter={'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
+                       'large_lengths': '64'}))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
          'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',
@@ -136,48 +155,61 @@ ITEMS = (
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',
-         (Run('persistence', dict(smoke=0.3, laptop=2, paper=10), reads=_OF_STUDY, after=_AFTER),
-          Run('persistence', dict(laptop=2), name='persistence_gpt2',
+         (Run('persistence', dict(smoke=0.3, laptop=2, overnight=2, paper=10), reads=_OF_STUDY,
+              after=_AFTER),
+          Run('persistence', dict(laptop=2, overnight=2), name='persistence_gpt2',
               reads={'study': GPT2_STUDY.folder}))),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
          'SeedPrint finds descendants',
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, paper=20), reads=_OF_STUDY,
-              after=_AFTER),
-          Run('seedprint_tables', dict(laptop=5), {'probe': 'gaussian'},
+         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, overnight=9, paper=20), reads=_OF_STUDY,
+              after=_AFTER, shorter=_FOUR),
+          Run('seedprint_tables', dict(overnight=45), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
-          Run('seedprint_tables', dict(laptop=3), {'seeds': '42-45'}, 'seedprint_tables_qwen2',
+          Run('seedprint_tables', dict(overnight=5), _FOUR, 'seedprint_tables_qwen2',
               reads={'study': QWEN2_STUDY.folder}),
-          Run('calibrate', dict(smoke=0.5, laptop=45, paper=30),
-              reads={'runs': f'{STUDY.folder}/english'}))),
+          Run('calibrate', dict(smoke=0.5, laptop=7, overnight=45, paper=30),
+              reads={'runs': f'{STUDY.folder}/english'},
+              shorter={'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
+                       'verdict_seeds': '4'}))),
     Item(('table5', 'table6', 'table8', 'table12'), 'The other fingerprints miss descendants',
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (Run('baselines', dict(smoke=0.5, laptop=12, paper=30), reads=_OF_STUDY, after=_AFTER),)),
+         (Run('baselines', dict(smoke=0.5, laptop=6, overnight=12, paper=30), reads=_OF_STUDY,
+              after=_AFTER, shorter=_FOUR),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
-          Run('robustness', dict(laptop=50), {'seeds': '42-45'}, reads=_OF_STUDY, after=_AFTER))),
+          Run('robustness', dict(laptop=8, overnight=50), _FOUR, reads=_OF_STUDY,
+              after=_AFTER, shorter={
+                  'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
+                             'Intrinsic,REEF,PCS,ICS',
+                  'alterations': 'permute units,flip channels,noise,prune,quantize,average'}))),
     Item(('adversary',), 'What an adversary can do',
          'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
-         (Run('adversary', dict(smoke=1, laptop=20, paper=60)),)),
+         (Run('adversary', dict(smoke=1, laptop=8, overnight=20, paper=60),
+              shorter={'networks': '2'}),)),
     Item(('born_unbiased',), 'Does identity come from the bias?',
          'Not in the paper: the same networks, born without contraction, are trained and '
          'recognized.', '–',
-         (Run('born_unbiased', dict(smoke=0.7, laptop=90, paper=2000),
+         (Run('born_unbiased', dict(smoke=0.7, laptop=9, overnight=90, paper=2000),
               texts={'data': 'english', 'valid': 'english_valid'},
-              needs=('english', 'english_valid')),)),
+              needs=('english', 'english_valid'),
+              shorter={'seeds': '42-44', 'num_steps': '300', 'keep_steps': '10,30,100'}),)),
     Item(('fig12', 'table7'), 'Levelling the variance prevents attention sinks',
          'Attention sinks come from the loud first position. Amplification and attenuation of the '
          'variance by position prevent them.',
          'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
          'attenuation.',
-         (Run('attention_sink', dict(smoke=0.7, laptop=20, paper=30)),
-          Run('text_sinks', dict(smoke=0.7, laptop=70, paper=14000),
-              texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext')),)),
+         (Run('attention_sink', dict(smoke=0.7, laptop=7, overnight=20, paper=30),
+              shorter={'seeds': '0-3'}),
+          Run('text_sinks', dict(smoke=0.7, laptop=7, overnight=70, paper=14000),
+              texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
+              shorter={'seeds': '42', 'interventions': 'none,amplify,attenuate',
+                       'num_steps': '500'}))),
 )
 
 
