@@ -76,8 +76,8 @@ def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
       'networks': str(row['networks']),
-      'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', '.4f'),
-      'theory': f'{row["theory_cosine"]:.4f}',
+      'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
+      'theory': f'{row["theory_cosine"]:z.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
       'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}',
       'top-1 share': f'{row["top1_frequency"]:.2%}',

@@ -128,8 +128,8 @@ def summarize(rows, settings):
 
 def display(row):
   return {'block': row['block'], 'activation': row['activation'], 'layer': str(row['layer']),
-          'cosine': with_error(row, '.4f'),
-          'theory': '–' if row['theory'] is None else f'{row["theory"]:.4f}',
+          'cosine': with_error(row, 'z.4f'),
+          'theory': '–' if row['theory'] is None else f'{row["theory"]:z.4f}',
           'std over pairs': f'{row["pair_std"]:.4f}',
           'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 

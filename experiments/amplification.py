@@ -70,7 +70,7 @@ def summarize(rows, settings):
 
 def display(row):
   return {'composition': row['composition'], 'T': str(row['length']),
-          'cosine': with_error(row, '.4f'), 'theory': f'{row["theory"]:.4f}',
+          'cosine': with_error(row, 'z.4f'), 'theory': f'{row["theory"]:z.4f}',
           'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 
 

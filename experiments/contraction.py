@@ -68,8 +68,8 @@ def display(row):
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
-      'last layer': plus_minus(row, 'inter_sequence_cosine', '.4f'),
-      'theory': f'{row["theory_cosine"]:.4f}',
+      'last layer': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
+      'theory': f'{row["theory_cosine"]:z.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
       'direction predicts top-1': f'{row["direction_agreement"]:.0%} ({low:.0%}–{high:.0%})',
   }
