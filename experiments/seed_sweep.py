@@ -14,7 +14,8 @@ drawn uniformly. 'theory' is mean and standard deviation over networks of the
 top-1 share by theory.preference_at_birth. 'cosine' is the similarity of the last
 tokens of different sequences after the last layer. 'direction → id' is the share
 of networks whose preferred token is the one that the mean direction of the last
-tokens predicts.
+tokens predicts, and 'its cosine with shortest T' how alike a network's directions at
+two lengths are, each a mean over n sequences, with theory's in parentheses.
 
 Writes results.json (one row per network and length) and figure.png to the
 output folder. If a run was stopped, the same command continues it.
@@ -25,7 +26,7 @@ import functools
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import uniform_baseline
+from bornbiased_jax.analysis import theory, uniform_baseline
 
 from .shared import command_line, measurements
 from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
@@ -49,7 +50,7 @@ def main(settings, output_dir):
   cells = []
   for name in settings.config:
     baseline = uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)[0]
-    own_row = functools.partial(row, baseline)
+    own_row = functools.partial(row, baseline, len(settings.lengths) > 1)
     for length in settings.lengths:
       cells.append(transformer_cell(name, length, settings, measurements.preference, own_row,
                                     measurements.direction_token))
@@ -57,13 +58,21 @@ def main(settings, output_dir):
   results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
 
 
-def row(baseline, measured):
+def row(baseline, is_compared, measured):
+  # The direction is kept where that of another length is compared with it.
   return {
       **measured['preference'],
       'baseline_ratio': measured['preference']['top1_count'] / baseline,
       'inter_sequence_cosine': measured['layers']['cosine'][-1],
       'direction_top1_id': measured['direction_top1_id'],
+      **({'direction': direction(measured)} if is_compared else {}),
   }
+
+
+def direction(measured):
+  """The contraction direction, of length 1, in four decimals."""
+  sum_D = measured['direction']['direction']
+  return np.round(sum_D / np.linalg.norm(sum_D), 4).astype(float)
 
 
 def summarize(rows, settings):
@@ -71,9 +80,9 @@ def summarize(rows, settings):
   summary = []
   for fields, group in with_theory(grouped(rows, 'config', 'length')):
     shortest = min(row['length'] for row in rows if row['config'] == fields['config'])
-    id_at_shortest = {row['seed']: row['top1_id'] for row in rows
-                      if (row['config'], row['length']) == (fields['config'], shortest)}
-    unchanged = [id_at_shortest[row['seed']] == row['top1_id'] for row in group]
+    at_shortest = {row['seed']: row for row in rows
+                   if (row['config'], row['length']) == (fields['config'], shortest)}
+    pairs = [(row, at_shortest[row['seed']]) for row in group]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'top1_frequency'), **mean_ci95(group, 'baseline_ratio'),
@@ -82,12 +91,24 @@ def summarize(rows, settings):
                              ddof=int(len(group) > 1)),
         **measurements.predicted_last_cosine(fields, settings),
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
-        'same_id_as_shortest': np.mean(unchanged),
+        'same_id_as_shortest': np.mean([row['top1_id'] == other['top1_id']
+                                        for row, other in pairs]),
+        **(same_direction(pairs, shortest) if fields['length'] > shortest else {}),
         **measurements.direction_agreement(group),
         **(measurements.predicted_preference(fields, settings) if settings.probe == 'tokens'
            else {}),
     })
   return summary
+
+
+def same_direction(pairs, shortest):
+  """Mean cosine of each network's directions at two lengths, and theory's."""
+  row = pairs[0][0]
+  limit = theory.at_birth(configs.get(row['config'], length=row['length']), row['length'])
+  cosines = [{'direction_cosine': np.dot(row['direction'], other['direction'])}
+             for row, other in pairs]
+  return (mean_ci95(cosines, 'direction_cosine')
+          | {'theory_direction_cosine': limit.direction_cosine(shortest)})
 
 
 def display(row):
@@ -103,6 +124,9 @@ def display(row):
       'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f'),
       'direction → id': f'{row["direction_agreement"]:.0%}',
+      'its cosine with shortest T': (f'{plus_minus(row, "direction_cosine", ".3f")} '
+                                     f'({row["theory_direction_cosine"]:.3f})'
+                                     if 'direction_cosine' in row else '–'),
   }
 
 

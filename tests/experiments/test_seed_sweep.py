@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
@@ -47,9 +48,13 @@ def test_writes_a_row_for_each_seed_and_length(undisturbed):
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
 
 
+def row_of(results, seed, length):
+  return next(row for row in results['rows'] if (row['seed'], row['length']) == (seed, length))
+
+
 def test_a_row_equals_a_plain_recomputation(undisturbed):
   _, results = undisturbed
-  row = next(row for row in results['rows'] if (row['seed'], row['length']) == (2, 8))
+  row = row_of(results, 2, 8)
   config = configs.get('tiny_gpt2')
   params = init_params(config, 2, embedding_seed=0)
   tokens = probes.Probe('tokens', 60, 8).inputs(config, np.arange(60))
@@ -59,6 +64,18 @@ def test_a_row_equals_a_plain_recomputation(undisturbed):
   hidden = read(config, params, tokens, ('hidden_last',))['hidden_last']
   direction = (hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)).mean(0)
   assert row['direction_top1_id'] == (np.asarray(params['embedding']) @ direction).argmax()
+  np.testing.assert_allclose(row['direction'], direction / np.linalg.norm(direction), atol=6e-5)
+
+
+def test_the_cosine_of_directions_at_two_lengths_is_a_mean_over_networks(undisturbed):
+  _, results = undisturbed
+  short, long = ([row_of(results, seed, length)['direction'] for seed in range(4)]
+                 for length in (4, 8))
+  cosine = 1 - np.mean([scipy.spatial.distance.cosine(*pair)
+                        for pair in zip(short, long, strict=True)])
+  assert 0.5 < cosine < 1
+  assert results['summary'][1]['direction_cosine'] == pytest.approx(cosine, abs=1e-3)
+  assert 'direction_cosine' not in results['summary'][0]
 
 
 def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
