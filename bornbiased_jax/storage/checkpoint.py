@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, hosts
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
@@ -254,7 +254,7 @@ def _why_none(directory):
 
 def set_aside(directory: str | os.PathLike, after: int) -> None:
   """Renames the folders of all steps after `after`, so that a run can save these steps anew."""
-  if jax.process_index() == 0:
+  if hosts.is_first():
     for step in steps(directory):
       if step > after:
         path = path_of(directory) / str(step)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from bornbiased_jax import hosts
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
@@ -40,7 +41,7 @@ class Monitor:
     self._clock: float | None = None
     self._lines: list[list[dict]] = [[] for _ in directories]
     self._seconds: list[float] = []
-    self._is_first = jax.process_index() == 0
+    self._is_first = hosts.is_first()
     if self._is_first:
       for path in self._paths:
         keep = [line for line in read(path.parent) if line['step'] <= start]

@@ -213,6 +213,11 @@ ITEMS = (
 )
 
 
+def hours(scale: str) -> float:
+  """How long all runs of a scale take."""
+  return sum(run.minutes[scale] for run in runs(ITEMS, scale)) / 60
+
+
 def runs(items: Iterable[Item], scale: str) -> list[Run]:
   """The runs of these items at one scale, each after those that it reads."""
   known = {run.folder: run for item in ITEMS for run in item.runs if scale in run.minutes}

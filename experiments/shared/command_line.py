@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from absl import app, flags, logging
 import jax
 
-from bornbiased_jax import configs, files
+from bornbiased_jax import configs, files, hosts
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 
@@ -179,12 +179,12 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
   for setting in names:
     define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
     define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
-  hosts = HOSTS if several_hosts else {}
-  for host_flag, kind in hosts.items():
+  host_flags = HOSTS if several_hosts else {}
+  for host_flag, kind in host_flags.items():
     (flags.DEFINE_string if kind.parse else flags.DEFINE_boolean)(host_flag, None, kind.help)
 
   def resolved(*words):
-    connect(**{host_flag: FLAGS[host_flag].value for host_flag in hosts})
+    connect(**{host_flag: FLAGS[host_flag].value for host_flag in host_flags})
     given = {setting: FLAGS[setting].value for setting in names}
     settings = resolve(scales, FLAGS.scale, kinds, **given)
     if positional:
@@ -193,7 +193,7 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     main(settings, flagged('output_dir', files.path_of, place))
 
   drawn = ('format',) if 'format' in FLAGS else ()
-  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *hosts),
+  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *host_flags),
          takes_words=bool(positional))
 
 
@@ -219,7 +219,7 @@ def connect(distributed: bool | None = None, **given: str | None) -> None:
   except (ValueError, RuntimeError) as error:
     raise InputError(f'--distributed: {error}; give --coordinator, --num_processes and '
                      '--process_id') from None
-  if jax.process_index():
+  if not hosts.is_first():
     sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
 
 

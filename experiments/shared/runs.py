@@ -4,10 +4,9 @@ import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 
-from bornbiased_jax import configs, files, plotting
+from bornbiased_jax import configs, files, hosts, plotting
 from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
@@ -39,7 +38,7 @@ def train(settings: SimpleNamespace, output_dir: Path) -> None:
     InputError: settings that contradict each other, or `loop.train`'s.
   """
   rates = [loop.train(run) for run in runs_of(settings, output_dir)]
-  if jax.process_index() == 0:
+  if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
     write('pretrain', recorded(settings), output_dir, summary, figure(metrics), rates=rates)

@@ -13,7 +13,7 @@ import statistics
 
 import scipy
 
-from . import pages
+from . import catalogue, pages
 from .tables import ci95
 
 
@@ -188,4 +188,5 @@ def render(template: Path, measured: Path) -> str:
   return pages.template(
       template, number=number, plus_minus=plus_minus, interval=interval, between=between,
       each=each, cells=cells, gather=gather, minus=minus, summarize=summarize, share=share,
-      largest=largest).render(measured=stored, log10=math.log10, exp=math.exp)
+      largest=largest).render(measured=stored, hours=catalogue.hours, log10=math.log10,
+                              exp=math.exp)
