@@ -7,7 +7,6 @@ import jax
 from jax.sharding import NamedSharding
 import numpy as np
 import pytest
-import two_hosts
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.errors import InputError
@@ -16,6 +15,7 @@ from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
 from experiments import amplification, lineage, seedprint
 from experiments.shared import command_line
+import two_hosts
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
                      vocab_size=80)

@@ -5,6 +5,8 @@ import warnings
 
 import pytest
 
+import two_hosts
+
 COLAB = Path(__file__).parents[2] / 'colab'
 NOTEBOOKS = sorted(path.name for path in COLAB.glob('*.ipynb'))
 
@@ -34,7 +36,8 @@ def test_kept_without_outputs(notebook):
 def test_runs_from_top_to_bottom(notebook, monkeypatch):
   nbclient = pytest.importorskip('nbclient')
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  monkeypatch.setenv('XLA_FLAGS', '')  # One device, as where most people try it.
+  # One device, as where most people try it.
+  monkeypatch.setenv('XLA_FLAGS', two_hosts.with_devices(1)['XLA_FLAGS'])
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', DeprecationWarning)  # Of the kernel's own libraries.
     where = {'metadata': {'path': str(COLAB)}}

@@ -20,6 +20,7 @@ from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import loop, monitor
 import tiny_runs
 from tiny_runs import final
+import two_hosts
 
 HERE = Path(__file__).parents[1]
 
@@ -124,9 +125,8 @@ def test_a_run_that_cannot_begin_leaves_no_checkpoint(tmp_path, change, message)
 
 
 def launch(directory, num_steps, *distributed, devices=1):
-  environment = os.environ | {'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}'}
   command = [sys.executable, HERE / 'tiny_runs.py', directory, str(num_steps), *distributed]
-  return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+  return subprocess.Popen(command, env=two_hosts.with_devices(devices), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
 
 
