@@ -22,9 +22,12 @@ Writes report.html, one page that stands for itself: for each figure and table t
 published numbers, the measured ones beside theory, the picture, the command, versions and time.
 """
 
+from collections.abc import Callable
 import contextlib
 import fcntl
+import functools
 import json
+import math
 import os
 from pathlib import Path
 import signal
@@ -43,6 +46,7 @@ from .shared.results import make_directory, write_json
 
 FLAGS = flags.FLAGS
 SCALES = 'smoke', 'laptop', 'overnight', 'paper'
+TICK = 10  # Seconds after which the time of a run is noted again.
 
 
 def main() -> None:
@@ -180,17 +184,22 @@ class State:
   def run(self, run: Run, command: list[str], minutes_left: float | None, lock: int) -> None:
     """Runs a program to its end, or to that of the time."""
     earlier, began = self.record(run.folder).get('seconds', 0.0), time.monotonic()
-    self._note(run, command=command, problem='Stopped before its end.', seconds=earlier)
-    timeout = None if minutes_left is None else 60 * minutes_left
-    code = finished(command, timeout, lock, self.path.parent / 'compiled')
+
+    def note(**outcome):
+      seconds = round(earlier + time.monotonic() - began, 1)
+      self._note(run, command=command, seconds=seconds, **outcome)
+
+    unfinished = functools.partial(note, problem='Stopped before its end.')
+    unfinished()
+    limit = math.inf if minutes_left is None else 60 * minutes_left
+    code = finished(command, limit, lock, self.path.parent / 'compiled', unfinished)
     if code is None:
       outcome = dict(problem='Stopped when the time was up; the same command goes on.')
     elif code == 0:
       outcome = dict(complete=True)
     else:
       outcome = dict(problem=f'Failed with exit code {code}.', failed=True)
-    seconds = round(earlier + time.monotonic() - began, 1)
-    self._note(run, command=command, seconds=seconds, after=self._trained(run), **outcome)
+    note(after=self._trained(run), **outcome)
 
   def _trained(self, run):
     """The runs that this one reads if they are there."""
@@ -210,23 +219,28 @@ def heed_signals() -> None:
     signal.signal(each, signal.default_int_handler)
 
 
-def finished(command: list[str], timeout: float | None, lock: int, cache: Path) -> int | None:
-  """The exit code of `python` with these arguments, or None if it did not end in time.
+def finished(command: list[str], limit: float, lock: int, cache: Path,
+             meanwhile: Callable[[], None]) -> int | None:
+  """The exit code of `python` with these arguments, or None if it did not end in `limit` seconds.
 
   It is interrupted as by Ctrl-C, which programs take as the order to keep what they have. It
   inherits the lock, so that it keeps others out if this program is killed. What it compiles is
-  kept in `cache` for other programs, unless the environment names another place.
+  kept in `cache` for other programs, unless the environment names another place. `meanwhile` is
+  called every few seconds, so that the time is known if all is killed.
   """
   environment = {'JAX_COMPILATION_CACHE_DIR': str(cache.resolve()), **os.environ}
   process = subprocess.Popen([sys.executable, *command], pass_fds=[lock], env=environment)
+  end = time.monotonic() + limit
   try:
-    return process.wait(timeout)
-  except subprocess.TimeoutExpired:
-    interrupt(process)
-    return None
+    while (left := end - time.monotonic()) > 0:
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(min(left, TICK))
+      meanwhile()
   except KeyboardInterrupt:
     interrupt(process)
     raise
+  interrupt(process)
+  return None
 
 
 def interrupt(process: subprocess.Popen) -> None:

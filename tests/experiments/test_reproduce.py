@@ -135,6 +135,18 @@ def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_pat
   assert again.is_done(reader, fake('pass')) and again.late(reader) is None
 
 
+def test_the_time_of_a_run_that_is_killed_is_known(state, lock, monkeypatch):
+  monkeypatch.setattr(reproduce, 'TICK', 0.1)
+  noted = []
+  monkeypatch.setattr(reproduce, 'write_json', lambda path, records: noted.append(
+      dict(records[RUN.folder])))
+  state.run(RUN, fake('import time; time.sleep(0.5)'), None, lock)
+  *unfinished, last = noted
+  assert all('before its end' in record['problem'] for record in unfinished)
+  assert unfinished[0]['seconds'] < 0.1 < 0.3 < unfinished[-1]['seconds'] <= last['seconds']
+  assert last['complete'] and 'problem' not in last
+
+
 def test_what_was_begun_stays_so_when_it_is_left_out(state):
   state.records['training_study/stories'] = {'command': [], 'problem': 'Stopped before its end.'}
   state.records['training_study'] = {'complete': True}
