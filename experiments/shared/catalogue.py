@@ -68,15 +68,15 @@ _OWN = {'embedding_seed': 'none'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 _FOUR = {'seeds': '42-45'}
-STUDY = Run('training_study', dict(smoke=1, laptop=14, overnight=35, paper=7000), shorter=_FOUR,
+STUDY = Run('training_study', dict(smoke=1, laptop=5, overnight=15, paper=7000), shorter=_FOUR,
             **_STUDY_TEXTS)
-GPT2_STUDY = Run('training_study', dict(laptop=5, overnight=10), {
+GPT2_STUDY = Run('training_study', dict(laptop=2, overnight=5), {
     'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS, shorter={
         'num_steps': '300', 'keep_steps': '10,30,100', 'python_steps': '100',
         'python_keep_steps': '30'})
-QWEN2_STUDY = Run('training_study', dict(overnight=17), {
+QWEN2_STUDY = Run('training_study', dict(overnight=6), {
     'config': 'tiny_qwen2'} | _FOUR, 'training_study_qwen2', **_STUDY_TEXTS)
-_STORIES = Run('pretrain', dict(laptop=4, overnight=4), {
+_STORIES = Run('pretrain', dict(laptop=1, overnight=1), {
     'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
     f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'},
     texts={'data': 'stories'}, needs=('stories',))
@@ -143,9 +143,9 @@ ITEMS = (
     Item(('theory',), 'The bias follows from the architecture',
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
-         (Run('layer_theory', dict(smoke=0.5, laptop=8, overnight=19, paper=15),
+         (Run('layer_theory', dict(smoke=0.5, laptop=3, overnight=19, paper=15),
               shorter={'seeds': '0-3', 'lengths': '16,64'}),
-          Run('scaling', dict(smoke=1.5, laptop=6, overnight=37, paper=40),
+          Run('scaling', dict(smoke=1.5, laptop=3, overnight=37, paper=40),
               shorter={'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
                        'large_lengths': '64'}))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
@@ -164,13 +164,13 @@ ITEMS = (
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.3, laptop=5, overnight=9, paper=20), reads=_OF_STUDY,
+         (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=9, paper=20), reads=_OF_STUDY,
               after=_AFTER, shorter=_FOUR),
           Run('seedprint_tables', dict(overnight=45), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
           Run('seedprint_tables', dict(overnight=5), _FOUR, 'seedprint_tables_qwen2',
               reads={'study': QWEN2_STUDY.folder}),
-          Run('calibrate', dict(smoke=0.5, laptop=7, overnight=45, paper=30),
+          Run('calibrate', dict(smoke=0.5, laptop=9, overnight=45, paper=30),
               reads={'runs': f'{STUDY.folder}/english'},
               shorter={'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
                        'verdict_seeds': '4'}))),
@@ -178,12 +178,12 @@ ITEMS = (
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (Run('baselines', dict(smoke=0.5, laptop=6, overnight=12, paper=30), reads=_OF_STUDY,
+         (Run('baselines', dict(smoke=0.5, laptop=10, overnight=20, paper=30), reads=_OF_STUDY,
               after=_AFTER, shorter=_FOUR),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
-          Run('robustness', dict(laptop=8, overnight=50), _FOUR, reads=_OF_STUDY,
+          Run('robustness', dict(laptop=10, overnight=50), _FOUR, reads=_OF_STUDY,
               after=_AFTER, shorter={
                   'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                              'Intrinsic,REEF,PCS,ICS',
