@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from experiments import reproduce
-from experiments.shared import catalogue, command_line, report
+from experiments.shared import catalogue, command_line, report, training_settings
 from experiments.shared.catalogue import ITEMS, Run
 
 EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
@@ -33,7 +33,9 @@ def test_programs_take_the_flags_of_their_runs(scale, run):
   given = dict(word.removeprefix('--').split('=', 1) for word in words)
   assert given.pop('output_dir') == f'out/{run.folder}'
   kinds = getattr(program, 'SETTINGS', command_line.SETTINGS)
-  command_line.resolve(program.SCALES, given.pop('scale'), kinds, **given)
+  settings = command_line.resolve(program.SCALES, given.pop('scale'), kinds, **given)
+  if getattr(settings, 'keep_steps', None):
+    training_settings.check_keep_steps(settings)
 
 
 @pytest.mark.parametrize('scale', reproduce.SCALES)
