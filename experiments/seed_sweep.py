@@ -180,7 +180,7 @@ def draw_spread(ax, rows, settings):
          title='every network (dot) and their mean (bar)')
   plotting.plain_log_ticks(ax.yaxis)
   if settings.probe == 'tokens':
-    ax.legend(loc=(0.5, 0.17))
+    ax.legend(loc=(0.5, 0.02))
 
 
 if __name__ == '__main__':
