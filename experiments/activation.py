@@ -5,7 +5,7 @@ With ReLU, independent inputs grow alike from layer to layer as Proposition 2
 says. With tanh, which is odd, they stay orthogonal. GELU is nearly linear near
 zero, and contracts only at the scale that a LayerNorm gives its pre-activations.
 
-    python -m experiments.activation                 # about 1 min on two CPU cores
+    python -m experiments.activation                 # about 2 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
 
 Prints a table with one line per variant and layer: the measured mean over

@@ -8,10 +8,10 @@
     python -m experiments.reproduce --scale=paper --budget_minutes=30
 
 --scale=laptop, the default, takes some two hours on two CPU cores: programs that are slow at their
-own scale laptop have fewer networks or steps. --scale=overnight does not shorten them, and adds nano
-networks at the paper's n. --scale=paper has the paper's networks, lengths and training runs, for
-accelerators. english_train.jsonl.xz and the others stand for texts of your own, in any form that
-pretrain takes.
+own scale laptop have fewer networks or steps. --scale=overnight does not shorten them, and adds
+nano networks at the paper's n. --scale=paper has the paper's networks, lengths and training runs,
+for accelerators. english_train.jsonl.xz and the others stand for texts of your own, in any form
+that pretrain takes.
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
