@@ -15,8 +15,8 @@ import tempfile
 import pytest
 
 COUNT = '--xla_force_host_platform_device_count'
-# These halve the time of compilation.
-FAST = '--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+# Several workers share the cores, so that a program is compiled in one piece.
+FAST = '--xla_cpu_parallel_codegen_split_count=1'
 
 
 def with_flags(flags):
@@ -36,7 +36,7 @@ if COUNT not in os.environ.get('XLA_FLAGS', ''):
   if knows(FAST):
     os.environ['XLA_FLAGS'] = with_flags(FAST)
   os.environ['XLA_FLAGS'] = with_flags(f'{COUNT}=4')
-# Several workers share the cores, and threads of linear algebra would wait for each other.
+# Their threads of linear algebra would wait for each other.
 for library in 'OPENBLAS', 'OMP', 'MKL':
   os.environ.setdefault(f'{library}_NUM_THREADS', '1')
 
