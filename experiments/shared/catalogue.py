@@ -167,7 +167,7 @@ ITEMS = (
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
          (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=9, paper=20), reads=_OF_STUDY,
               after=_AFTER, shorter=_FOUR),
-          Run('seedprint_tables', dict(overnight=45), {'probe': 'gaussian'},
+          Run('seedprint_tables', dict(overnight=9), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
           Run('seedprint_tables', dict(overnight=5), _FOUR, 'seedprint_tables_qwen2',
               reads={'study': QWEN2_STUDY.folder}),
