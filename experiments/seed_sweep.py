@@ -26,7 +26,7 @@ import functools
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import theory, uniform_baseline
+from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
 from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
@@ -93,7 +93,7 @@ def summarize(rows, settings):
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
         'same_id_as_shortest': np.mean([row['top1_id'] == other['top1_id']
                                         for row, other in pairs]),
-        **(same_direction(pairs, shortest) if fields['length'] > shortest else {}),
+        **same_direction(pairs, fields, settings, shortest),
         **measurements.direction_agreement(group),
         **(measurements.predicted_preference(fields, settings) if settings.probe == 'tokens'
            else {}),
@@ -101,14 +101,15 @@ def summarize(rows, settings):
   return summary
 
 
-def same_direction(pairs, shortest):
+def same_direction(pairs, fields, settings, shortest):
   """Mean cosine of each network's directions at two lengths, and theory's."""
-  row = pairs[0][0]
-  limit = theory.at_birth(configs.get(row['config'], length=row['length']), row['length'])
+  # Older runs have not kept the direction.
+  if fields['length'] == shortest or any('direction' not in row for pair in pairs for row in pair):
+    return {}
   cosines = [{'direction_cosine': np.dot(row['direction'], other['direction'])}
              for row, other in pairs]
-  return (mean_ci95(cosines, 'direction_cosine')
-          | {'theory_direction_cosine': limit.direction_cosine(shortest)})
+  predicted = measurements.predicted_direction_cosine(fields, settings, shortest)
+  return mean_ci95(cosines, 'direction_cosine') | {'theory_direction_cosine': predicted}
 
 
 def display(row):
@@ -124,9 +125,9 @@ def display(row):
       'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f'),
       'direction → id': f'{row["direction_agreement"]:.0%}',
-      'its cosine with shortest T': (f'{plus_minus(row, "direction_cosine", ".3f")} '
-                                     f'({row["theory_direction_cosine"]:.3f})'
-                                     if 'direction_cosine' in row else '–'),
+      'its cosine with shortest T': (
+          f'{plus_minus(row, "direction_cosine", ".3f")} ({row["theory_direction_cosine"]:.3f})'
+          .replace('nan', '–') if 'direction_cosine' in row else '–'),
   }
 
 

@@ -8,35 +8,16 @@ Processes that tests start inherit all of this through the environment.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 
 import pytest
 
 COUNT = '--xla_force_host_platform_device_count'
-# Several workers share the cores, so that a program is compiled in one piece.
-FAST = '--xla_cpu_parallel_codegen_split_count=1'
-
-
-def with_flags(flags):
-  return f'{os.environ.get("XLA_FLAGS", "")} {flags}'.strip()
-
-
-def knows(flags):
-  """Whether this version of XLA has these flags; a process that gives it others is aborted."""
-  environment = os.environ | {'XLA_FLAGS': with_flags(flags)}
-  command = [sys.executable, '-c', 'import jax; jax.devices()']
-  return subprocess.run(command, env=environment, capture_output=True).returncode == 0
-
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Workers find all of this in their environment.
 if COUNT not in os.environ.get('XLA_FLAGS', ''):
-  if knows(FAST):
-    os.environ['XLA_FLAGS'] = with_flags(FAST)
-  os.environ['XLA_FLAGS'] = with_flags(f'{COUNT}=4')
-# Their threads of linear algebra would wait for each other.
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {COUNT}=4'.strip()
+# Several workers share the cores, where threads of linear algebra would wait for each other.
 for library in 'OPENBLAS', 'OMP', 'MKL':
   os.environ.setdefault(f'{library}_NUM_THREADS', '1')
 

@@ -92,6 +92,8 @@ class AtBirth(NamedTuple):
   def direction_cosine(self, length: int) -> float:
     """Cosine between the contraction directions of sequences of T and of `length` tokens.
 
+    It is NaN where theory knows no direction, as of gated MLPs that read vectors.
+
     Raises:
       InputError: `length` is not from 1 to T.
     """
@@ -101,7 +103,7 @@ class AtBirth(NamedTuple):
                        'of which theory was asked')
     cosine_TT = self.inter_cosine_LTT[-1]
     own = cosine_TT[length - 1, length - 1] * cosine_TT[-1, -1]
-    return min(1.0, float(cosine_TT[length - 1, -1] / jnp.sqrt(own)))
+    return float(jnp.minimum(1.0, cosine_TT[length - 1, -1] / jnp.sqrt(own)))
 
 
 def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth:

@@ -81,6 +81,12 @@ def predicted_last_cosine(fields: dict, settings: SimpleNamespace) -> dict:
           'theory_cosine_std': predicted.inter_cosine_std}
 
 
+def predicted_direction_cosine(fields: dict, settings: SimpleNamespace, length: int) -> float:
+  """Theory's cosine of a network's directions in the cell `fields` and at a shorter length."""
+  limit = theory.at_birth(_config(fields), fields['length'], settings.probe)
+  return limit.direction_cosine(length)
+
+
 def _config(fields):
   changed = {name: fields[name] for name in ('sublayers',) if name in fields}
   return configs.get(fields['config'], length=fields['length'], **changed)

@@ -93,6 +93,11 @@ def test_known_predictions():
   assert nano.direction_cosine(64) == pytest.approx(0.996, abs=0.001)
 
 
+def test_what_has_no_direction_has_no_cosine_of_it():
+  gated = theory.at_birth(configs.get('tiny_llama2'), 16, 'gaussian')
+  assert float(gated.inter_cosine_L[-1]) == 0 and np.isnan(gated.direction_cosine(8))
+
+
 def test_what_does_not_change_networks_does_not_change_the_theory():
   config = small()
   same = [small(score_divisor=64), small(windows=(8, None, 9)), small(logit_cap=3.0),

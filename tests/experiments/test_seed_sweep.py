@@ -78,6 +78,16 @@ def test_the_cosine_of_directions_at_two_lengths_is_a_mean_over_networks(undistu
   assert 'direction_cosine' not in results['summary'][0]
 
 
+def test_a_run_that_has_kept_no_directions_is_shown_without_their_cosine(undisturbed):
+  _, results = undisturbed
+  rows = [{name: field for name, field in row.items() if name != 'direction'}
+          for row in results['rows']]
+  settings = command_line.resolve(seed_sweep.SCALES, 'smoke')
+  summary = seed_sweep.summarize(rows, settings)
+  assert not any('direction_cosine' in row for row in summary)
+  assert all(seed_sweep.display(row)['its cosine with shortest T'] == '–' for row in summary)
+
+
 def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
   _, results = undisturbed
   marked = [row | {'marked': True} for row in results['rows'][:5]]
