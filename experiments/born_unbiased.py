@@ -10,7 +10,8 @@ that of the next seed. Neither tau nor z changes when a constant is added to a c
 see the direction itself, but what its network makes of different sequences.
 
     python -m experiments.born_unbiased                 # on tinyshakespeare
-    python -m experiments.born_unbiased --data=corpora/english --valid=corpora/english_valid
+    python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
+        --valid=english_valid.jsonl.xz
 
 The default takes two CPU cores about an hour. If a run was stopped, the same command continues it.
 

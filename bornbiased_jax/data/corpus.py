@@ -13,7 +13,7 @@ from bornbiased_jax.data import memory_map, text, tokenizers
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 
-IN_MEMORY_CHARACTERS = 64 * 10**6
+IN_MEMORY_CHARACTERS = 256 * 10**6
 # Files that hold token ids and nothing else, and the type of the ids.
 RAW = {'.bin': 'uint16', '.uint16': 'uint16', '.uint32': 'uint32'}
 CHUNK = 2**24
@@ -65,7 +65,7 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
     spec: a folder made by `write`; or a file that holds token ids and nothing
       else, `.uint16`, `.uint32` or `.bin` (uint16); or text as in
       `text.sources`, for instance 'tinyshakespeare'. Text is tokenized in
-      memory if it has at most 64 million characters.
+      memory if it has at most 256 million characters.
     tokenizer: for text, the tokenizer to use, by default bytes; for ids, the
       tokenizer that made them.
 

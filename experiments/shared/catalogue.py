@@ -81,7 +81,6 @@ _STORIES = Run('pretrain', dict(laptop=1, overnight=1), {
     f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'},
     texts={'data': 'stories'}, needs=('stories',))
 _OF_STUDY = {'study': STUDY.folder}
-_ENGLISH = f'{STUDY.folder}/corpora/english'
 _AFTER = (_STORIES.folder,)
 
 
@@ -197,7 +196,8 @@ ITEMS = (
          'Not in the paper: the same networks, born without contraction, are trained and '
          'recognized.', '–',
          (Run('born_unbiased', dict(smoke=0.7, laptop=9, overnight=90, paper=2000),
-              reads={'data': _ENGLISH, 'valid': f'{_ENGLISH}_valid'},
+              texts={'data': 'english', 'valid': 'english_valid'},
+              needs=('english', 'english_valid'),
               shorter={'seeds': '42-44', 'num_steps': '300', 'keep_steps': '10,30,100'}),)),
     Item(('fig12', 'table7'), 'Levelling the variance prevents attention sinks',
          'Attention sinks come from the loud first position. Amplification and attenuation of the '
@@ -207,7 +207,7 @@ ITEMS = (
          (Run('attention_sink', dict(smoke=0.7, laptop=7, overnight=20, paper=30),
               shorter={'seeds': '0-3'}),
           Run('text_sinks', dict(smoke=0.7, laptop=7, overnight=70, paper=14000),
-              reads={'data': _ENGLISH}, texts={'texts': 'wikitext'}, needs=('wikitext',),
+              texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
               shorter={'seeds': '42', 'interventions': 'none,amplify,attenuate',
                        'num_steps': '500', 'keep_steps': '100,300'}))),
 )
