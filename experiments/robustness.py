@@ -4,11 +4,11 @@
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
 
 Each network is altered in every way of bornbiased_jax.lineage.alterations and damage. Every method
-then compares the altered network with its original (related) and with the others (unrelated).
-The threshold of a method is the score that a share --false_positive_rate of all its unrelated pairs
-exceeds, whatever was done to the second network. So methods that have p-values can be compared with
-those that have none. S networks make S (S - 1) / 2 unrelated pairs per alteration, and these pairs
-share networks: a rate of 1 % is a rough one.
+then compares the altered network with its original (related) and with that of the next seed
+(unrelated). The threshold of a method is the score that a share --false_positive_rate of all its
+unrelated pairs exceeds, whatever was done to the second network. So methods that have p-values can
+be compared with those that have none. The unrelated pairs of all alterations are of the same
+networks: a rate of 1 % is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text. Alterations that the architecture does not allow are
@@ -58,7 +58,7 @@ SETTINGS = networks.SETTINGS | {
                                    "share of unrelated pairs that a method's threshold accuses"),
 }
 _LAPTOP = dict(
-    study=None, config=['tiny_llama2'], seeds=[42, 43, 44, 45, 46], methods=list(METHODS),
+    study=None, config=['tiny_llama2'], seeds=list(range(42, 62)), methods=list(METHODS),
     alterations=list(ALTERATIONS), false_positive_rate=0.01, num_sequences=1000, length=16,
     probe_seed=0)
 SCALES = {
@@ -133,10 +133,10 @@ def is_allowed(change, network: Subject) -> bool:
 
 
 def measure(originals, suspects, methods) -> dict:
-  """All scores: each suspect with its original, and with the originals of the seeds before it."""
+  """All scores: each suspect with its original, and with that of the next seed."""
   related = [(originals[seed], suspect) for seed, suspect in suspects.items()]
-  unrelated = [(other, suspect) for seed, suspect in suspects.items()
-               for other_seed, other in originals.items() if other_seed < seed]
+  others = dict(networks.with_others(list(originals)))
+  unrelated = [(originals[others[seed]], suspect) for seed, suspect in suspects.items()]
   row = {'logit_change': float(np.mean([logit_change(*pair) for pair in related]))}
   for method in methods:
     for kind, pairs in (('related', related), ('unrelated', unrelated)):

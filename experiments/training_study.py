@@ -5,7 +5,7 @@
         --python=python_train.jsonl.xz --python_valid=python_valid.jsonl.xz
 
 The texts are given in the forms that experiments.pretrain takes. At --scale=laptop two CPU cores
-take about 15 minutes. If a run was stopped, the same command continues it.
+take about 20 minutes. If a run was stopped, the same command continues it.
 
 Writes what persistence, seedprint_tables, baselines, robustness and lineage read:
 OUTPUT_DIR/english/seed_SEED and OUTPUT_DIR/python/seed_SEED, each with the checkpoints of chosen
@@ -43,7 +43,7 @@ SETTINGS = training_settings.SETTINGS | {
 
 _LAPTOP = dict(
     english=None, english_valid=None, python=None, python_valid=None, config='tiny_llama2',
-    seeds=list(range(42, 52)), continued=[42, 43], tokenizer='bytes', num_steps=1000,
+    seeds=list(range(42, 62)), continued=[42, 43], tokenizer='bytes', num_steps=1000,
     keep_steps=[10, 30, 100, 300], python_steps=500, python_keep_steps=[100], batch_size=8,
     length=64, accumulation=1, dtype='float32', remat='none', data_seed=42)
 SCALES = {

@@ -183,8 +183,8 @@ ITEMS = (
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
-          Run('robustness', dict(laptop=10, overnight=50), _FOUR, reads=_OF_STUDY,
-              after=_AFTER, shorter={
+          Run('robustness', dict(laptop=10, overnight=100), reads=_OF_STUDY,
+              after=_AFTER, shorter=_FOUR | {
                   'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                              'Intrinsic,REEF,PCS,ICS',
                   'alterations': 'permute units,flip channels,noise,prune,quantize,average'}))),
