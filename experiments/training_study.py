@@ -16,7 +16,6 @@ figure.png have the losses.
 from pathlib import Path
 from types import SimpleNamespace
 
-from bornbiased_jax import plotting
 from bornbiased_jax.data import corpus, text, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import monitor
@@ -109,29 +108,14 @@ def check(settings: SimpleNamespace, phases: dict[str, SimpleNamespace]) -> None
 
 def report(settings: SimpleNamespace, output_dir: Path) -> None:
   """Writes the losses of both phases."""
-  metrics = {(phase, seed): monitor.read(output_dir / phase / f'seed_{seed}')
-             for phase, seeds in (('english', settings.seeds), ('python', settings.continued))
-             for seed in seeds}
+  metrics = {phase: {seed: monitor.read(output_dir / phase / f'seed_{seed}') for seed in seeds}
+             for phase, seeds in (('english', settings.seeds), ('python', settings.continued))}
   summary = [{'text': phase} | runs.summarize(seed, lines)
-             for (phase, seed), lines in metrics.items()]
-  runs.write('training_study', vars(settings), output_dir, summary, figure(metrics, settings))
-
-
-def figure(metrics: dict[tuple[str, int], list[dict]], settings: SimpleNamespace):
-  """Losses of both phases, one beside the other, in a colour per seed."""
-  titles = {'english': 'English', 'python': 'then Python source'}
-  with plotting.style():
-    drawn = plotting.figure(7, 3.4)
-    for ax, phase in zip(drawn.subplots(1, 2, sharey=True), titles, strict=True):
-      for (trained_on, seed), lines in metrics.items():
-        if trained_on == phase:
-          color = plotting.COLORS[settings.seeds.index(seed) % len(plotting.COLORS)]
-          plotting.loss_curve(ax, lines, label=f'seed {seed}', color=color, linewidth=1)
-      ax.set(xlabel='optimizer step', title=titles[phase])
-      ax.legend(ncols=2, fontsize='small')
-    unit = 'byte' if settings.tokenizer == 'bytes' else 'token'
-    drawn.axes[0].set_ylabel(f'loss (nats per {unit})')
-  return drawn
+             for phase, of_seed in metrics.items() for seed, lines in of_seed.items()]
+  panels = {title: metrics[phase]
+            for phase, title in (('english', 'English'), ('python', 'then Python source'))}
+  runs.write('training_study', vars(settings), output_dir, summary,
+             runs.figure(panels, runs.unit_of(settings)))
 
 
 if __name__ == '__main__':

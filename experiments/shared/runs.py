@@ -1,6 +1,7 @@
 """From settings of training to trained networks, and the report on their losses."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,7 +42,8 @@ def train(settings: SimpleNamespace, output_dir: Path) -> None:
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
-    write('pretrain', recorded(settings), output_dir, summary, figure(metrics), rates=rates)
+    write('pretrain', recorded(settings), output_dir, summary,
+          figure({'Training loss': metrics}, unit_of(settings)), rates=rates)
 
 
 def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
@@ -157,6 +159,11 @@ def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict]
   print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
 
 
+def unit_of(settings: SimpleNamespace) -> str:
+  """What losses are per."""
+  return 'byte' if settings.tokenizer == 'bytes' else 'token'
+
+
 def summarize(seed: int, lines: list[dict]) -> dict:
   """A row per network: its training loss over the last twentieth of the steps, and validation."""
   trained = [line for line in lines if 'loss' in line]
@@ -167,14 +174,24 @@ def summarize(seed: int, lines: list[dict]) -> dict:
           'perplexity': evaluated[-1]['perplexity']}
 
 
-def figure(metrics_of_seed: dict[int, list[dict]]) -> 'plotting.Figure':
-  """Training loss, smoothed over a hundredth of the run, and validation loss as dots."""
+def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Figure':
+  """Losses by title of a panel and seed: of training a line, of validation dots.
+
+  The loss of training is averaged over each hundredth of the run. Seeds are named as far as there
+  are colours to tell them apart.
+  """
+  colors = dict(zip(next(iter(panels.values())), itertools.cycle(plotting.COLORS)))
   with plotting.style():
-    drawn = plotting.figure(6, 3.4)
-    ax = drawn.subplots()
-    for seed, lines in metrics_of_seed.items():
-      plotting.loss_curve(ax, lines, label=f'seed {seed}')
-    ax.set(xlabel='optimizer step', ylabel='loss (nats per token)',
-           title='Training loss (line), validation loss (dots)')
-    ax.legend(ncols=1 + len(metrics_of_seed) // 6)
+    drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
+    axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for ax, (title, metrics_of_seed) in zip(axes, panels.items(), strict=True):
+      for seed, lines in metrics_of_seed.items():
+        plotting.loss_curve(ax, lines, label=f'seed {seed}', color=colors[seed], linewidth=1)
+      ax.set(xlabel='optimizer step', title=f'{title} (dots: validation)')
+      if len(metrics_of_seed) <= len(plotting.COLORS):
+        ax.legend(fontsize='small')
+      else:
+        ax.text(0.97, 0.95, f'{len(metrics_of_seed)} networks', transform=ax.transAxes,
+                ha='right', va='top')
+    axes[0].set_ylabel(f'loss (nats per {unit})')
   return drawn
