@@ -51,6 +51,10 @@ SCALES = {
 }
 SUBSETS = ('lowest', 'highest', 'random')
 PUBLISHED_LEVEL = 0.01
+# How the figure calls the pairs of a group, by whether they are related.
+PAIRS = {('a', False): 'two\ninits', ('b', True): 'init,\nits own',
+         ('c', False): "init,\nanother's", ('d', False): 'two\ntrained',
+         ('d', True): 'trained,\nits own'}
 # p of the paper's t-tests and U tests, for networks without and with biases on query, key and
 # value (LLaMA, Qwen).
 PUBLISHED = {
@@ -181,14 +185,15 @@ def draw(rows, num_sequences):
       p_value = [1 if row['published_t'] is None else max(row['published_t'], 1e-12) for row in own]
       right.plot(x, p_value, 'o', **look)
     left.axhline(scipy.stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
-    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated',
+    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
              title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
     right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
     right.set(yscale='log', ylabel='p-value of the t-test',
               title=f'published test (dashed: p = {PUBLISHED_LEVEL:g})')
     for ax in (left, right):
-      ax.set_xticks(range(len(groups)), [f'{fields["group"]}\n{truth(fields)}'
-                                         for fields, _ in groups])
+      ax.set_xticks(range(len(groups)),
+                    [PAIRS[fields['group'], fields['related']] for fields, _ in groups],
+                    fontsize='small')
     draw_tau(histogram, rows, num_sequences)
   return figure
 
