@@ -7,7 +7,8 @@ Reads the checkpoints of experiments.training_study. Every method compares
   m   each network in the middle of training with itself at the end (related),
   5   each trained network with its continuation on another text (related),
   6   each network that was continued with descendants of several kinds, continued on each text,
-      pruned, quantized and merged (related), and with five other trained networks (unrelated),
+      pruned, quantized and merged (related), and with five others, first those that went on with
+      the same texts (unrelated),
   4a  initializations of different seeds (unrelated),
   4d  trained networks of different seeds, same data and order (unrelated).
 
@@ -115,7 +116,8 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   found += [('6', True, *pair) for pair in continued]
   for base in dict.fromkeys(base for base, _ in continued):
     found += [('6', True, base, f'{base}{AND}{change}') for change in ALTERED]
-    others = [name for name in last.values() if name != base]
+    others = ([name for parent, name in continued if parent != base]
+              + [name for name in last.values() if name != base])
     found += [('6', False, base, other) for other in others[:NUM_OTHERS]]
   for a, b in itertools.combinations(runs, 2):
     found += [('4a', False, f'{runs[a]}@0', f'{runs[b]}@0'), ('4d', False, last[a], last[b])]
@@ -194,8 +196,8 @@ def draw(rows, settings):
 def draw_scores(ax, method, rows, jitter):
   tables = list(dict.fromkeys((row['table'], row['related']) for row in rows))
   for i, (name, related) in enumerate(tables):
-    scores = [row['score'] for row in rows
-              if (row['table'], row['method']) == (name, method) and row['score'] is not None]
+    scores = [row['score'] for row in rows if row['score'] is not None
+              and (row['table'], row['related'], row['method']) == (name, related, method)]
     ax.plot(i + jitter.uniform(-0.2, 0.2, len(scores)), scores, 'o', markersize=3, alpha=0.7,
             color=plotting.COLORS[1 if related else 0])
   if limit := METHODS[method].threshold:
