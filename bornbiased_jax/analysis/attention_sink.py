@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis.ensemble import in_batches
+from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_id
 from bornbiased_jax.models import attention

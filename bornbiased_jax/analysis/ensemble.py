@@ -17,21 +17,12 @@ import numpy as np
 
 from bornbiased_jax import hosts
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.sizes import batch_size_of, networks_at_once, program_bytes
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import check_count
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
-
-# Tokens per batch of one network: on a CPU so many that they stay in its cache, on an
-# accelerator so many that they fill it.
-_BATCH_TOKENS = {'cpu': 2048}
-_BATCH_TOKENS_ACCELERATOR = 65536
-# An accelerator holds a batch's attention weights, in float32, two or three times at once. This
-# leaves most of the 16 GB of a TPU v5e to the parameters.
-_BATCH_WEIGHTS_BYTES = 2**31
-# The share of a device's memory that the networks of a chunk may take.
-_MEMORY_SHARE = 0.5
 
 
 class Network(NamedTuple):
@@ -63,65 +54,6 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
   )
 
 
-def default_batch_size(num_sequences: int, length: int, backend: str | None = None, *,
-                       num_heads: int = 0) -> int:
-  """Number of sequences per batch that keeps a device busy, and whose attention it can hold.
-
-  All batches get nearly the same size.
-
-  Args:
-    num_sequences: number of sequences in all.
-    length: number of positions per sequence.
-    backend: 'cpu' | 'gpu' | 'tpu'; None means the backend of this process.
-    num_heads: heads of a layer, each with length² attention weights per sequence.
-
-  Example:
-    >>> default_batch_size(num_sequences=100, length=64, backend='cpu')
-    25
-    >>> default_batch_size(num_sequences=640, length=1024, backend='tpu', num_heads=32)
-    16
-  """
-  backend = backend or jax.default_backend()
-  most = _BATCH_TOKENS.get(backend, _BATCH_TOKENS_ACCELERATOR) // length
-  # On a CPU there are few sequences, and the memory is large.
-  if backend != 'cpu' and num_heads:
-    most = min(most, _BATCH_WEIGHTS_BYTES // (4 * num_heads * length**2))
-  num_batches = -(-num_sequences // max(1, most))
-  return -(-num_sequences // num_batches)
-
-
-def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
-  """`default_batch_size` of a network of this configuration that reads a probe."""
-  # Simplified stacks have no heads, as they average positions alike.
-  return default_batch_size(probe.num_sequences, probe.length, backend,
-                            num_heads=getattr(config, 'num_heads', 0))
-
-
-def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int,
-               size: int | None = None) -> Any:
-  """Calls a function for all sequences, batch by batch, and joins what it returns.
-
-  Args:
-    measure: a function from the indices of a batch to a pytree of arrays [B, …].
-    num_sequences: number of sequences, n.
-    length: number of positions per sequence.
-    size: number of sequences per batch; None means `default_batch_size`.
-
-  Returns:
-    The pytree with numpy arrays [n, …].
-
-  Example:
-    >>> in_batches(lambda index_B: 10 * index_B, num_sequences=5, length=1, size=2).tolist()
-    [0, 10, 20, 30, 40]
-  """
-  size = size or default_batch_size(num_sequences, length)
-  # The last batch wraps around to the first sequences, so that it is as large as the
-  # others and needs no compilation of its own. The surplus is cut off at the end.
-  parts = [jax.tree.map(hosts.on_host, measure(np.arange(first, first + size) % num_sequences))
-           for first in range(0, num_sequences, size)]
-  return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
-
-
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
                        batch_size: int) -> int:
   """Number of networks that all devices together hold at a time.
@@ -133,23 +65,6 @@ def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num
   bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
   # Hosts whose memory differs must still take the same chunks.
   return num_devices * hosts.from_first(lambda: networks_at_once(bytes_of_one, seeds_per_device))
-
-
-def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
-  """Number of networks under one vmap on a device: as many as fit into half its memory.
-
-  It is at least one. On a CPU it is always one: a single network keeps all cores busy,
-  and more would only compete for the cache.
-
-  Args:
-    bytes_of_one: returns the memory of one network in bytes. It is called on
-      accelerators only, because finding out takes compilations.
-    num_seeds: number of networks, which the result does not exceed.
-  """
-  if jax.default_backend() == 'cpu':
-    return 1
-  memory = jax.local_devices()[0].memory_stats()['bytes_limit']
-  return max(1, min(int(_MEMORY_SHARE * memory // bytes_of_one()), num_seeds))
 
 
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
@@ -165,18 +80,6 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
     lowered = (jax.jit(draw).lower(jnp.uint32(0)),
                jax.jit(step, static_argnames='size').lower(drawn, sums, 0, size=batch_size))
   return max(map(program_bytes, lowered))
-
-
-def program_bytes(lowered: jax.stages.Lowered) -> int:
-  """Memory in bytes of a program's arguments, intermediates and outputs; compiles it.
-
-  Example:
-    >>> program_bytes(jax.jit(lambda x: x + 1).lower(jnp.zeros(256))) >= 2048
-    True
-  """
-  memory: Any = lowered.compile().memory_analysis()
-  return (memory.argument_size_in_bytes + memory.temp_size_in_bytes
-          + memory.output_size_in_bytes)
 
 
 def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterable[int], *,

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hosts import on_host

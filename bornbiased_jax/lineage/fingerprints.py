@@ -17,20 +17,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs, hosts
-from bornbiased_jax.analysis.ensemble import (
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.sizes import (
   batch_size_of,
   default_batch_size,
   in_batches,
   networks_at_once,
   program_bytes,
 )
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage import archives
 from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models.attention_kernels import Spread
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import head_of, read
 from bornbiased_jax.storage.layers import ROWS
@@ -118,7 +119,7 @@ def spread_batch_size(config: ModelConfig, probe: Probe, mesh: Mesh | None,
   """Sequences per forward pass, rounded up so that all devices of a mesh have as many.
 
   They are `batch_size`, but at most all. By default each device has as many of its share of the
-  sequences as `ensemble.default_batch_size` says: where parameters are spread, each batch
+  sequences as `sizes.default_batch_size` says: where parameters are spread, each batch
   gathers all of them, so that few large batches pass fewer bytes between devices.
   """
   n, shards = probe.num_sequences, sharding.batch_shards(mesh)
@@ -219,7 +220,7 @@ def program(config: ModelConfig, probe: Probe, logit_ids: tuple[int, ...] | None
   """
   # Left alone, the compiler divides matrix products rather than the batch, and reduces the
   # activations of all sequences over the devices.
-  attend = attention.Spread(attention.plain, mesh) if mesh else attention.plain
+  attend = Spread(attention.plain, mesh) if mesh else attention.plain
 
   def answer(params, index_B):
     with jax.default_matmul_precision('highest'):

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis.ensemble import in_batches
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import (

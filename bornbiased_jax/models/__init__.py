@@ -1,7 +1,8 @@
 """The transformer, and the one function that turns a seed into a network.
 
 - `.transformer`: the Linen module, and `read`, which returns any intermediate by name
-- `.attention`: how attention is computed: by the definition, in blocks, or by a fused kernel
+- `.attention`: how attention is computed: by the definition, in blocks, or by head
+- `.attention_kernels`: by the kernels of accelerators, on several devices, and which to take
 - `.interventions`: the changes of the value aggregate that the attention-sink study compares
 - `.products`: products with weights in the form that XLA computes fastest on a CPU
 - `.initialization`: from a seed to parameters

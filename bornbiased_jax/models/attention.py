@@ -1,6 +1,7 @@
-"""Causal attention: by the definition, in blocks, by head, by cuDNN on GPUs and splash on TPUs.
+"""Causal attention: by the definition, in blocks, or by head.
 
-The functions `plain`, `blocked`, `by_head`, `cudnn` and `splash` all have the signature
+The functions `plain`, `blocked` and `by_head`, like those of attention_kernels.py, have the
+signature
 
     attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap) → value aggregate [B, T, H K]
 
@@ -8,27 +9,21 @@ with the heads concatenated. The queries belong to the last T of S positions, an
 number of key/value heads G divides the number of query heads H. A query sees the last
 `window` positions up to its own, and scores s become cap tanh(s / cap); by default there
 is neither. The functions differ by rounding, and in memory: O(T²) for `plain`, O(T) for
-the others, except that `cudnn` and `splash` leave windows and caps to `plain`. The
-letters of shapes are explained in transformer.py.
+the others. The letters of shapes are explained in transformer.py.
 """
 
 from collections.abc import Callable
-import dataclasses
 import math
 
 from flax import linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.sharding import batch_shards
 
-# A block of the splash kernel consists of whole tiles of 128 positions. Blocks of 512
-# fit into the memory of a v5e for heads of up to 256 channels.
+# Queries per block, and the positions of a tile of a TPU's kernel.
 TILE = 128
-LARGEST_BLOCK = 512
 
 # The window of a layer that has none, larger than any sequence.
 UNLIMITED = 2**30
@@ -204,123 +199,3 @@ def by_head(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *
   heads = heads_first(query_BTHK, T), heads_first(key_BSGK, S), heads_first(value_BSGK, S)
   aggregate_BGTF = lax.map(one, heads).reshape(B, G, T, -1)
   return jnp.swapaxes(aggregate_BGTF, 1, 2).reshape(B, T, H * K)
-
-
-def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-          window: Window = None, cap: float | None = None) -> jax.Array:
-  """cuDNN's flash attention on one GPU, in bfloat16 or float16.
-
-  Do not use it under vmap: its gradient is reported to break there.
-  """
-  B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1] or window is not None or cap is not None:
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
-  out_BTHK = jax.nn.dot_product_attention(query_BTHK, key_BSGK, value_BSGK, is_causal=True,
-                                          implementation='cudnn')
-  return out_BTHK.reshape(B, T, H * K)
-
-
-def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-           window: Window = None, cap: float | None = None, interpret: bool = False) -> jax.Array:
-  """JAX's splash attention on one TPU.
-
-  With `interpret` the kernel's steps run as plain JAX on any backend, for tests.
-  """
-  B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1] or window is not None or cap is not None:
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
-  block = splash_block(T)
-  # The kernel wants heads before positions. Padding comes last, where no query sees it.
-  padding = ((0, 0), (0, 0), (0, -T % block), (0, 0))
-  heads_first = lambda x: jnp.pad(jnp.swapaxes(x, 1, 2), padding)
-  # The kernel does not divide scores by sqrt(K). The division is done in float32,
-  # because 1/sqrt(K) would be rounded in bfloat16.
-  query_BTHK = (query_BTHK.astype(jnp.float32) / math.sqrt(K)).astype(query_BTHK.dtype)
-  kernel = _splash_kernel(H, T + -T % block, block, interpret)
-  out_BHTK = jax.vmap(kernel)(*map(heads_first, (query_BTHK, key_BSGK, value_BSGK)))
-  return jnp.swapaxes(out_BHTK, 1, 2)[:, :T].reshape(B, T, H * K)
-
-
-def splash_block(length: int) -> int:
-  """Number of positions per block of the splash kernel, for sequences of `length`.
-
-  Blocks are whole tiles. Among the choices with the fewest blocks it is the one with
-  the least padding.
-
-  Example:
-    >>> splash_block(1024), splash_block(600)
-    (512, 384)
-  """
-  num_blocks = -(-length // LARGEST_BLOCK)
-  return TILE * -(-length // (TILE * num_blocks))
-
-
-def _splash_kernel(num_heads, length, block, interpret):
-  # Imported here, because only TPUs need it and importing Pallas takes time.
-  from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-  from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-  mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * num_heads)
-  sizes = ('block_q', 'block_kv', 'block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq')
-  return kernel.make_splash_mha(
-      mask, block_sizes=kernel.BlockSizes(**dict.fromkeys(sizes, block)),
-      head_shards=1, q_seq_shards=1, interpret=interpret)
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-  """Runs a kernel made for one device on all devices of a mesh.
-
-  Each device computes attention for its own sequences and heads. The compiler cannot
-  divide that work by itself, because it does not see into a kernel.
-
-  Args:
-    kernel: one of the functions of this module.
-    mesh: devices on the axes sharding.AXES. Sequences are spread over 'data' and
-      'fsdp', heads over 'tensor'; a dimension that the axes do not divide is not spread.
-  """
-
-  kernel: Callable[..., jax.Array]
-  mesh: Mesh
-
-  def __call__(self, query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-               window: Window = None, cap: float | None = None) -> jax.Array:
-    B, _, G, _ = key_BSGK.shape
-    batch = ('data', 'fsdp') if B % batch_shards(self.mesh) == 0 else None
-    heads = 'tensor' if G % self.mesh.shape['tensor'] == 0 else None
-    spec = PartitionSpec(batch, None, heads)
-    limits = {name: value for name, value in (('window', window), ('cap', cap))
-              if value is not None}
-    run = lambda limits, *heads: self.kernel(*heads, **limits)
-    # Every device gets the limits as a whole.
-    attend = jax.shard_map(run, mesh=self.mesh, in_specs=(PartitionSpec(), spec, spec, spec),
-                           out_specs=spec, check_vma=False)
-    return attend(limits, query_BTHK, key_BSGK, value_BSGK)
-
-
-def choose(config: ModelConfig, length: int, mesh: Mesh,
-           backend: str | None = None) -> Callable[..., jax.Array]:
-  """The fastest attention for training on the devices of `mesh`.
-
-  Args:
-    config: the architecture and the type in which it computes.
-    length: number of positions per sequence, T.
-    mesh: devices on the axes sharding.AXES.
-    backend: 'cpu' | 'gpu' | 'tpu', for compiling for devices that are not present.
-      None means the backend of this process.
-  """
-  backend = backend or jax.default_backend()
-  if backend == 'tpu' and length >= TILE:
-    return Spread(splash, mesh)
-  if (backend == 'gpu' and config.dtype == 'bfloat16'
-      and _fits_cudnn(config.head_size, mesh.devices.flat[0])):
-    return Spread(cudnn, mesh)
-  kernel = by_head if backend == 'cpu' else plain
-  # Without Spread the compiler would give every device the whole batch under fsdp.
-  return Spread(kernel, mesh) if mesh.size > 1 else kernel
-
-
-def _fits_cudnn(head_size, device):
-  # 8.0 is Ampere. An AMD GPU has a name here ('gfx942') instead of a number.
-  capability = getattr(device, 'compute_capability', '')
-  is_new_enough = capability[:1].isdigit() and float(capability) >= 8
-  return is_new_enough and head_size <= 128 and head_size % 8 == 0

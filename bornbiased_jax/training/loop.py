@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention, flops, sharding
+from bornbiased_jax.models import attention, attention_kernels, flops, sharding
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training.monitor import Monitor
@@ -79,7 +79,7 @@ def _attend(run):
   # Not all fused kernels have a gradient under vmap.
   if run.together:
     return attention.plain
-  return attention.choose(run.config, run.recipe.length, run.mesh)
+  return attention_kernels.choose(run.config, run.recipe.length, run.mesh)
 
 
 def batch_at(run: Run, step: int) -> jax.Array:

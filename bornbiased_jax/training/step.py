@@ -135,7 +135,7 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
     recipe: how it is trained.
     state: from `init_state`, or from the step before.
     tokens_BT: ids [batch_size, T + 1]; the first T are read, the last T predicted.
-    attend: how attention is computed (`attention.choose`).
+    attend: how attention is computed (`attention_kernels.choose`).
 
   Returns:
     The next state, and `loss` (nats per token), `gradient_norm` before
@@ -191,7 +191,7 @@ def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict,
     accumulation: number of parts; it divides the batch.
     params: parameters of the network.
     tokens_BT: ids [B, T + 1].
-    attend: how attention is computed (`attention.choose`).
+    attend: how attention is computed (`attention_kernels.choose`).
   """
   gradient_of = jax.value_and_grad(
       lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))

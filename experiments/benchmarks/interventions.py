@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models import attention_kernels, sharding
 
 from . import timing
 from .training import recipe_of, stepper
@@ -21,7 +21,7 @@ def run() -> list[dict]:
 
   def step(intervention):
     config = configs.get(name, dtype=dtype, length=length, intervention=intervention)
-    attend = attention.choose(config, length, sharding.make_mesh(jax.device_count()))
+    attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
     return stepper(config, recipe_of(batch_size, length), jnp.uint32(42), attend)
 
   seconds = timing.in_turn({name: step(name) for name in configs.INTERVENTIONS}, rounds)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, probes
+from bornbiased_jax.analysis import ensemble, probes, sizes
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
@@ -37,7 +37,7 @@ def forward(name, length, rounds, statistic):
   """A batch of an experiment (probe, forward pass and statistics) and of its peers, in turn."""
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
   config = configs.get(name, dtype=dtype)
-  batch_size = ensemble.default_batch_size(10**6, length)
+  batch_size = sizes.default_batch_size(10**6, length)
   probe = probes.Probe('tokens', batch_size, length)
   params = init_params(config, 42)
   product, product_flops = flops.matmul(dtype)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, flops, sharding
+from bornbiased_jax.models import attention, attention_kernels, flops, sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
@@ -79,7 +79,7 @@ def step_row(name, batch_size, length, dtype, rounds):
   """A step of one network beside a large matrix product and the step of PyTorch."""
   config, recipe = configs.get(name, dtype=dtype), recipe_of(batch_size, length)
   product, product_flops = flops.matmul(dtype)
-  attend = attention.choose(config, length, sharding.make_mesh(jax.device_count()))
+  attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
   alternatives = {'matmul': product, 'step': stepper(config, recipe, jnp.uint32(42), attend)}
   peer = torch_stepper(config, recipe)
   seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)

@@ -17,11 +17,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis import ensemble, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprints
-from bornbiased_jax.models import attention, flops, initialization, sharding
+from bornbiased_jax.models import attention_kernels, flops, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
 from . import measurements
@@ -66,7 +66,7 @@ def train(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
   _check_batch(settings, mesh, settings.accumulation)
 
   def lower():
-    attend = attention.choose(config, recipe.length, mesh, backend='tpu')
+    attend = attention_kernels.choose(config, recipe.length, mesh, backend='tpu')
     tokens_BT = jax.ShapeDtypeStruct((recipe.batch_size, recipe.length + 1), 'int32',
                                      sharding=NamedSharding(mesh, sharding.BATCH))
     step = sharded_step(config, recipe, mesh, attend)
@@ -88,7 +88,7 @@ def sweep(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
         f'--num_seeds={settings.num_seeds} cannot be spread evenly over the {len(devices)} devices '
         f'of --topology; choose a multiple of {len(devices)}')
   probe = Probe('tokens', settings.num_sequences, settings.length)
-  batch_size = settings.batch_size or ensemble.batch_size_of(config, probe, 'tpu')
+  batch_size = settings.batch_size or sizes.batch_size_of(config, probe, 'tpu')
   settings.batch_size = min(batch_size, probe.num_sequences)
   mesh = Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
 

@@ -1,7 +1,6 @@
 """Every kernel agrees with attention by its definition, and the definition agrees with PyTorch."""
 
 import functools
-import types
 from unittest import mock
 
 import jax
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, sharding, transformer
+from bornbiased_jax.models import attention, attention_kernels, sharding, transformer
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.training.step import Recipe, start_from, train_step
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64,
@@ -29,16 +27,15 @@ every_shape = pytest.mark.parametrize('shape', SHAPES, ids=str)
 #   JAX_PLATFORMS=cuda pytest tests/models/test_attention.py -k cudnn
 mesh_shape = (2, 1, 2) if jax.device_count() == 4 else (jax.device_count(), 1, 1)
 MESH = sharding.make_mesh(*mesh_shape)
-ONE_DEVICE = types.SimpleNamespace(size=1, devices=np.array(jax.devices()[:1]))
-splash = functools.partial(attention.splash, interpret=True)
-spread_splash = attention.Spread(splash, MESH)
+splash = functools.partial(attention_kernels.splash, interpret=True)
+spread_splash = attention_kernels.Spread(splash, MESH)
 
 KERNELS = {
     'splash': (splash, 'float32'),
     'splash_bfloat16': (splash, 'bfloat16'),
     'splash_spread': (spread_splash, 'float32'),
-    'cudnn': (attention.cudnn, 'bfloat16'),
-    'cudnn_spread': (attention.Spread(attention.cudnn, MESH), 'bfloat16'),
+    'cudnn': (attention_kernels.cudnn, 'bfloat16'),
+    'cudnn_spread': (attention_kernels.Spread(attention_kernels.cudnn, MESH), 'bfloat16'),
 }
 every_kernel = pytest.mark.parametrize('kernel', [
     pytest.param(name, marks=pytest.mark.skipif(name.startswith('cudnn') and not has_gpu,
@@ -91,8 +88,8 @@ def test_the_definition_agrees_with_pytorch(shape):
 
 LIMITED = {
     'plain': attention.plain, 'blocked': attention.blocked, 'by_head': attention.by_head,
-    'splash': attention.splash, 'cudnn': attention.cudnn,
-    'spread': attention.Spread(attention.blocked, MESH),
+    'splash': attention_kernels.splash, 'cudnn': attention_kernels.cudnn,
+    'spread': attention_kernels.Spread(attention.blocked, MESH),
 }
 
 
@@ -139,20 +136,6 @@ def test_the_last_query_alone(kernel):
   np.testing.assert_allclose(attend(query[:, -1:], key, value), whole[:, -1:], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('length, block, padded', [
-    (1, 128, 128), (128, 128, 128), (129, 256, 256), (512, 512, 512), (513, 384, 768),
-    (640, 384, 768), (2000, 512, 2048), (2048, 512, 2048),
-])
-def test_blocks_of_whole_tiles(length, block, padded):
-  assert attention.splash_block(length) == block and length + -length % block == padded
-
-
-def test_equal_attention_makes_equal_models():
-  make = lambda: attention.Spread(attention.splash, sharding.make_mesh(*mesh_shape))
-  models = {Transformer(CONFIG, make()) for _ in range(2)}
-  assert len(models) == 1 and models != {Transformer(CONFIG)}
-
-
 def test_weights_are_computed_only_to_be_read():
   tokens = np.arange(12)[None]
   params = init_params(CONFIG, 0)
@@ -179,31 +162,3 @@ def test_training_steps_agree():
   assert attend.called
   np.testing.assert_allclose(metrics['loss'], expected['loss'], rtol=1e-6)
   assert_close(*(jax.tree.leaves(state.opt_state[1][0].mu) for state in (theirs, ours)), 2e-5)
-
-
-GPUS = {'nothing known': {}, 't4': {'compute_capability': '7.5'},
-        'a100': {'compute_capability': '8.0'}, 'b200': {'compute_capability': '10.0'},
-        'mi300': {'compute_capability': 'gfx942'}}
-
-
-@pytest.mark.parametrize('gpu', GPUS)
-@pytest.mark.parametrize('fields, fits', [
-    ({'dtype': 'bfloat16'}, True), ({'dtype': 'float32'}, False),
-    ({'dtype': 'bfloat16', 'head_size': 192}, False),
-    ({'dtype': 'bfloat16', 'head_size': 12}, False),
-])
-def test_the_choice_on_gpus(gpu, fields, fits):
-  mesh = types.SimpleNamespace(size=1, devices=np.array([types.SimpleNamespace(**GPUS[gpu])]))
-  chosen = attention.choose(configs.get('nano_llama2', **fields), 2048, mesh, 'gpu')
-  has_kernel = fits and gpu in ('a100', 'b200')
-  assert chosen == (attention.Spread(attention.cudnn, mesh) if has_kernel else attention.plain)
-
-
-def test_the_choice_elsewhere():
-  config = configs.get('nano_llama2', dtype='bfloat16')
-  assert attention.choose(config, 2048, ONE_DEVICE, 'cpu') is attention.by_head
-  assert attention.choose(config, 2048, MESH, 'cpu') == attention.Spread(attention.by_head, MESH)
-  assert attention.choose(config, 64, MESH, 'tpu') == attention.Spread(attention.plain, MESH)
-  assert attention.choose(config, 2048, MESH, 'tpu') == attention.Spread(attention.splash, MESH)
-  here = attention.choose(config, 2048, MESH, jax.default_backend())
-  assert attention.choose(config, 2048, MESH) == here

@@ -10,7 +10,8 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention, transformer
+from bornbiased_jax.models import transformer
+from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from small_networks import GROUPED, LLAMA, read, sharpened, tokens
@@ -95,7 +96,7 @@ def test_the_last_position_alone_is_the_last_of_all(name):
 def test_interventions_work_with_other_kernels_and_survive_a_checkpoint(name, tmp_path):
   config = dataclasses.replace(GROUPED, intervention=name, intervention_position=3)
   params, ids = init_params(config, 1), tokens(2, 128)
-  kernel = lambda *heads: attention.splash(*heads, interpret=True)
+  kernel = lambda *heads: splash(*heads, interpret=True)
   by_kernel = transformer.read(config, params, ids, ('hidden',), kernel)['hidden']
   np.testing.assert_allclose(by_kernel, read(config, params, ids, 'hidden')['hidden'], atol=2e-4)
   writer = checkpoint.Writer(tmp_path / 'run')

@@ -9,6 +9,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, transformer
+from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.models.initialization import draw_params, init_params
 from bornbiased_jax.models.transformer import READS, Transformer, head_of, unembed
 import small_networks
@@ -112,7 +113,7 @@ def test_unembed():
 
 
 @cases('gemma3', 'olmo3')
-@pytest.mark.parametrize('attend', [attention.blocked, attention.splash], ids=['blocked', 'splash'])
+@pytest.mark.parametrize('attend', [attention.blocked, splash], ids=['blocked', 'splash'])
 def test_any_attention_computes_windows(config, attend):
   params, tokens = random_params(config), random_tokens(config)
   run = jax.jit(lambda params: transformer.read(config, params, tokens, ('logits',), attend))
