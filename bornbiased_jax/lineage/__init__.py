@@ -4,7 +4,8 @@ SeedPrint lets two networks read the same random inputs, a probe, and asks wheth
 their answers agree dimension by dimension. The answers are their fingerprints.
 
 - `.fingerprints`: a network's answers to a probe: computed, saved and loaded
-- `.features`: the order of hidden features, which tells descent
+- `.features`: what hidden features read and write
+- `.orders`: whether two networks have them in the same order, which tells descent
 - `.inventory`: the tensors that two networks share
 - `.archives`: reads saved files without trusting them
 - `.dossiers`: all that a verdict reads of one network
@@ -36,12 +37,12 @@ from bornbiased_jax.lineage.alignment import (
 )
 from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs, reef
 from bornbiased_jax.lineage.dossiers import Dossier
-from bornbiased_jax.lineage.features import unit_order, value_order
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.kendall import kendall_matrix, kendall_tau
 from bornbiased_jax.lineage.methods import METHODS, Method, Score, Subject, judge, rank_p_value
 from bornbiased_jax.lineage.names import load
 from bornbiased_jax.lineage.networks import compare_networks, dossier, fingerprint
+from bornbiased_jax.lineage.orders import unit_order, value_order
 from bornbiased_jax.lineage.permutations import CalibratedResult
 from bornbiased_jax.lineage.published import PublishedResult, default_k, published_test
 from bornbiased_jax.lineage.seedprint import calibrated_test, norm_trace

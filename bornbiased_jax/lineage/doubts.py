@@ -5,7 +5,7 @@ import math
 import numpy as np
 import scipy
 
-from bornbiased_jax.lineage import features, inventory
+from bornbiased_jax.lineage import features, inventory, orders
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.witnesses import input_is_shared
 
@@ -37,14 +37,14 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return {}
   found = {}
   for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
-    log10_p = features.structure_log10_p(a, b, group)
+    log10_p = orders.structure_log10_p(a, b, group)
     if log10_p == -math.inf:
       found[name] = 'with a single layer, chance cannot be told from structured weights'
     elif log10_p < STRUCTURE_LOG10_P:
       found[name] = 'features of one number are alike in different layers'
-  if min(map(features.sortedness, (a, b))) > ORDERED_Z:
+  if min(map(orders.sortedness, (a, b))) > ORDERED_Z:
     found['unit order'] = 'the units of both networks seem to be sorted'
-  if min(map(features.repeated_share, (a, b))) > MOST_REPEATED:
+  if min(map(orders.repeated_share, (a, b))) > MOST_REPEATED:
     found['unit order'] = 'the units of both networks repeat each other'
   x, y = base.tensors, suspect.tensors
   if x is not None and y is not None and inventory.zeros_agree(x, y):

@@ -22,6 +22,7 @@ from bornbiased_jax.lineage import (
   features,
   fingerprints,
   names,
+  orders,
   streaming,
   verdict,
   witnesses,
@@ -166,7 +167,7 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   for seed in KNOWN_SEEDS:
     drawn = features.sketch(config, init_params(config, seed))
     try:
-      if features.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
+      if orders.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
         return seed
     except InputError:  # It has no living units.
       return None

@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alignment, features, seedprint
+from bornbiased_jax.lineage import alignment, features, orders, seedprint
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.permutations import (
@@ -86,8 +86,8 @@ def hear(base: Dossier, suspect: Dossier, num_permutations: int = NUM_PERMUTATIO
     InputError: the networks read different probes.
   """
   tests = {
-      'unit order': lambda: features.unit_order(*_sketches(base, suspect), num_permutations),
-      'value order': lambda: features.value_order(*_sketches(base, suspect), num_permutations),
+      'unit order': lambda: orders.unit_order(*_sketches(base, suspect), num_permutations),
+      'value order': lambda: orders.value_order(*_sketches(base, suspect), num_permutations),
   }
   heard = {name: _heard(test) for name, test in tests.items()}
   for kind in ('tokens', 'vectors'):
@@ -187,8 +187,8 @@ def hear_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   except InputError as error:
     return dict.fromkeys(names, str(error)), None
   a, b = features.vectors(*base), features.turned(features.vectors(*suspect), change_DD)
-  tests = (lambda: features.unit_order(a, b, num_permutations),
-           lambda: features.value_order(a, b, num_permutations),
+  tests = (lambda: orders.unit_order(a, b, num_permutations),
+           lambda: orders.value_order(a, b, num_permutations),
            lambda: alignment.aligned_test(base, suspect, probe, change_DD=change_DD,
                                           num_permutations=num_permutations))
   return {name: _heard(test) for name, test in zip(names, tests, strict=True)}, fit
