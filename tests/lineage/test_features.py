@@ -1,6 +1,5 @@
 """The vectors of features do not see what has no effect."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
