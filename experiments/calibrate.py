@@ -35,7 +35,7 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints
+from bornbiased_jax.lineage import reading
 from bornbiased_jax.lineage.verdict import ACCUSERS
 from bornbiased_jax.lineage.witnesses import input_is_shared
 from bornbiased_jax.models import init_params
@@ -166,7 +166,7 @@ def random_networks(config, kind, settings):
   seed = SHARED_EMBEDDING_SEED if kind == 'shared_tokens' else None
   with tqdm(total=len(settings.seeds), desc=f'fingerprints, {kind}', unit='network',
             leave=False) as bar:
-    return fingerprints.of_seeds(config, settings.seeds, probe_of(kind, settings),
+    return reading.of_seeds(config, settings.seeds, probe_of(kind, settings),
                                  on_network=bar.update, embedding_seed=seed)
 
 

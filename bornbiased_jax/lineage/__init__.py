@@ -3,7 +3,8 @@
 SeedPrint lets two networks read the same random inputs, a probe, and asks whether
 their answers agree dimension by dimension. The answers are their fingerprints.
 
-- `.fingerprints`: a network's answers to a probe: computed, saved and loaded
+- `.fingerprints`: a network's answers to a probe, saved and loaded
+- `.reading`: networks read probes, and give these answers
 - `.features`: what hidden features read and write
 - `.orders`: whether two networks have them in the same order, which tells descent
 - `.inventory`: the tensors that two networks share

@@ -20,8 +20,8 @@ from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hosts import on_host
-from bornbiased_jax.lineage.fingerprints import exact, sized
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
+from bornbiased_jax.lineage.reading import exact, sized
 from bornbiased_jax.lineage.seedprint import calibrated_test, check_projectable
 from bornbiased_jax.models.transformer import read
 

@@ -11,7 +11,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage import archives, features, fingerprints, inventory
+from bornbiased_jax.lineage import archives, features, fingerprints, inventory, reading
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
 
@@ -91,10 +91,10 @@ def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = N
       if these are more, and its seed.
     about: JSON that says which network it is.
     on_batch: called after each batch with its number of sequences.
-    parts: folder for finished batches, as in `fingerprints.fingerprint`.
+    parts: folder for finished batches, as in `reading.fingerprint`.
 
   Raises:
-    InputError: as `fingerprints.fingerprint` does.
+    InputError: as `reading.fingerprint` does.
 
   Cost: a forward pass per sequence of the probe, and reading every tensor once.
 
@@ -106,9 +106,9 @@ def take(config: ModelConfig, params: dict, probe: Probe, about: dict | None = N
     (512, 128)
   """
   part = lambda kind: parts and path_of(parts) / kind
-  tokens = fingerprints.fingerprint(config, params, probe, about=about, on_batch=on_batch,
+  tokens = reading.fingerprint(config, params, probe, about=about, on_batch=on_batch,
                                     parts=part('tokens'))
-  vectors = fingerprints.fingerprint(fingerprints.sized(config, params), params,
+  vectors = reading.fingerprint(reading.sized(config, params), params,
                                      vector_probe(config, probe), about=about,
                                      parts=part('vectors'))
   return Dossier(tokens, vectors, sketch=features.sketch(config, params),

@@ -23,6 +23,7 @@ from bornbiased_jax.lineage import (
   dossiers,
   fingerprints,
   published,
+  reading,
   verdict,
   witnesses,
 )
@@ -95,7 +96,7 @@ class Subject:
   @functools.cached_property
   def states(self) -> np.ndarray:
     """Last-token states [n, D] of a middle layer, for REEF."""
-    config = fingerprints.exact(self.config)
+    config = reading.exact(self.config)
     tokens_NT = self.statements
     if tokens_NT is None:
       tokens_NT = np.asarray(self.probe.inputs(config, jnp.arange(NUM_STATEMENTS)))

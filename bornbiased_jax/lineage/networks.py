@@ -23,6 +23,7 @@ from bornbiased_jax.lineage import (
   fingerprints,
   names,
   orders,
+  reading,
   streaming,
   verdict,
   witnesses,
@@ -228,7 +229,7 @@ def _layer_by_layer(about, layers):
 def _whole(name, about):
   mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
   config, params = names.load(name, mesh)
-  ask = {'fingerprint': functools.partial(fingerprints.fingerprint, config, params),
+  ask = {'fingerprint': functools.partial(reading.fingerprint, config, params),
          'dossier': functools.partial(dossiers.take, config, params)}
   return _Opened(about | {'digest': digest(params)}, config, (config, params), ask)
 

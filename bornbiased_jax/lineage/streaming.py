@@ -21,7 +21,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.files import path_of, replacing
-from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory
+from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory, reading
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.inventory import Tensor
@@ -64,7 +64,7 @@ def survey(layers: Layers) -> Survey:
     for name, leaf in flatten_dict(block, sep='/').items():
       takers[f'blocks/{name}'].see(leaf[None])
     sketches.append(features.sketch_layer(layers.config, block))
-  mean_square = fingerprints.mean_square(seen('embedding'))
+  mean_square = reading.mean_square(seen('embedding'))
   for name in layers.outside_blocks():
     if name != 'embedding':
       for _ in seen(name):
@@ -87,7 +87,7 @@ def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None =
   part = lambda kind: parts and path_of(parts) / kind
   config = layers.config
   tokens = fingerprint(layers, probe, about=about, on_batch=on_batch, parts=part('tokens'))
-  sized = dataclasses.replace(layers, config=fingerprints.with_size(config, surveyed.mean_square))
+  sized = dataclasses.replace(layers, config=reading.with_size(config, surveyed.mean_square))
   vectors = fingerprint(sized, dossiers.vector_probe(config, probe), about=about,
                         parts=part('vectors'))
   return Dossier(tokens, vectors, surveyed.sketch, surveyed.tensors, about or {})
@@ -96,13 +96,13 @@ def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None =
 def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
                 batch_size: int | None = None, parts: str | os.PathLike | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
-  """`fingerprints.fingerprint` of a network that is read layer by layer.
+  """`reading.fingerprint` of a network that is read layer by layer.
 
   On one machine the answers are the same, to the bit, if the batches are.
 
   Args:
     layers: the network.
-    probe, about, batch_size: as in `fingerprints.fingerprint`.
+    probe, about, batch_size: as in `reading.fingerprint`.
     parts: folder that keeps the residual stream after the latest layer, so that a call that
       was stopped goes on from there. It must serve this network and probe alone; the caller
       removes it.
@@ -110,12 +110,12 @@ def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
       together are the number of sequences.
 
   Raises:
-    InputError: as `fingerprints.fingerprint` does, or a file cannot be read any more.
+    InputError: as `reading.fingerprint` does, or a file cannot be read any more.
 
   Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes, and as much
   on disk.
   """
-  batch_size = fingerprints.spread_batch_size(layers.config, probe, None, batch_size)
+  batch_size = reading.spread_batch_size(layers.config, probe, None, batch_size)
   starts = range(0, probe.num_sequences, batch_size)
   index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
   finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)
@@ -167,7 +167,7 @@ def _one_layer(layers, i, stream):
   Of the embedding the first layer has the rows that are read, the others have none. Only
   the first adds learned positions. The last has the final norm.
   """
-  config = dataclasses.replace(fingerprints.exact(layers.config).layer(i), tied_head=True)
+  config = dataclasses.replace(reading.exact(layers.config).layer(i), tied_head=True)
   leaves = {name: layers.read_rows(name, 0, layers.shapes[name][0])
             for name in layers.outside_blocks() if name not in ('embedding', 'head')}
   if i and 'position_embedding' in leaves:

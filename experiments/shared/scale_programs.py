@@ -20,7 +20,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints
+from bornbiased_jax.lineage import reading
 from bornbiased_jax.models import attention_kernels, flops, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
@@ -110,13 +110,13 @@ def sweep(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
 
 
 def fingerprint(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
-  """A batch of `fingerprints.fingerprint` in float32, whose parameters and batch are spread."""
-  config = fingerprints.exact(configs.get(settings.config))
+  """A batch of `reading.fingerprint` in float32, whose parameters and batch are spread."""
+  config = reading.exact(configs.get(settings.config))
   settings = _with_length(settings, config)
   probe = Probe('tokens', settings.num_sequences, settings.length)
   mesh = _mesh(devices, mesh_shape(len(devices), math.inf, chip.hbm, settings.data, settings.fsdp,
                                    settings.tensor))
-  settings.batch_size = settings.batch_size or fingerprints.spread_batch_size(
+  settings.batch_size = settings.batch_size or reading.spread_batch_size(
       config, probe, mesh, backend='tpu')
   _check_batch(settings, mesh)
 
@@ -124,7 +124,7 @@ def fingerprint(settings: SimpleNamespace, chip: Chip, devices: list) -> Program
     params = jax.eval_shape(functools.partial(initialization.draw_params, config), 0)
     index_B = jax.ShapeDtypeStruct((settings.batch_size,), 'int32',
                                    sharding=NamedSharding(mesh, sharding.BATCH))
-    answer = fingerprints.program(config, probe, mesh=mesh)
+    answer = reading.program(config, probe, mesh=mesh)
     return answer.lower(sharding.abstract(mesh, params), index_B)
 
   total_flops = settings.batch_size * last_position_flops(config, probe.length, 0)

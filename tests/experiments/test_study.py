@@ -11,8 +11,8 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import seedprint
-from bornbiased_jax.lineage.fingerprints import of_seeds
 from bornbiased_jax.lineage.methods import METHODS
+from bornbiased_jax.lineage.reading import of_seeds
 from bornbiased_jax.lineage.witnesses import WITNESSES
 from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import checkpoint, huggingface

@@ -11,7 +11,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import alignment, alterations, damage, seedprint
-from bornbiased_jax.lineage.fingerprints import fingerprint
+from bornbiased_jax.lineage.reading import fingerprint
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED, ALIGNED_GPT2, GPT2, LLAMA, SMALL, trained
 

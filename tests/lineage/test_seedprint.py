@@ -10,7 +10,7 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprints, seedprint
+from bornbiased_jax.lineage import reading, seedprint
 from bornbiased_jax.models.initialization import init_params
 from random_answers import noise
 
@@ -58,7 +58,7 @@ def test_a_shared_input_is_no_evidence():
 def test_what_passes_through_a_norm_accuses_nobody(embedding_std):
   """If an answer is mostly what was read, the norm hides some of it from least squares."""
   config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
-  prints = fingerprints.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
+  prints = reading.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
   x = prints[0].input_ND
   results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x, num_permutations=99)
              for a, b in itertools.combinations(prints, 2)]
@@ -111,7 +111,7 @@ def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
   """Both defects of the published pipeline are at work here: gpt2's init and a shared input."""
   config = configs.get('tiny_llama2', vocab_size=64)
   probe = Probe(kind, 600, 4)
-  prints = fingerprints.of_seeds(config, range(6), probe)
+  prints = reading.of_seeds(config, range(6), probe)
   shared = prints[0].input_ND if kind == 'gaussian' else None
   z = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, shared, num_permutations=99).z
        for a, b in itertools.combinations(prints, 2)]
@@ -121,6 +121,6 @@ def test_unrelated_tiny_networks_are_not_accused_and_one_is_itself(kind):
              for a, b in itertools.combinations(prints, 2)]
     assert np.mean(leaky) > np.mean(z) + 1
   params = init_params(config, 3)
-  alone = fingerprints.fingerprint(config, params, probe, batch_size=150)
+  alone = reading.fingerprint(config, params, probe, batch_size=150)
   np.testing.assert_allclose(alone.hidden_ND, prints[3].hidden_ND, atol=1e-4)
   assert seedprint.calibrated_test(alone.hidden_ND, prints[3].hidden_ND, shared).z > 20

@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory, networks, streaming
+from bornbiased_jax.lineage import dossiers, features, inventory, networks, reading, streaming
 from bornbiased_jax.storage import digests, huggingface
 from make_goldens import GOLDENS, MODELS
 
@@ -30,7 +30,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
     assert (tensor.digest, tensor.shape) == (wanted[key].digest, wanted[key].shape)
     np.testing.assert_array_equal(tensor.sample, wanted[key].sample)
   jax.tree.map(np.testing.assert_array_equal, surveyed.sketch, features.sketch(config, params))
-  assert fingerprints.with_size(config, surveyed.mean_square) == fingerprints.sized(config, params)
+  assert reading.with_size(config, surveyed.mean_square) == reading.sized(config, params)
 
 
 @pytest.mark.parametrize('name, probe', [
@@ -38,7 +38,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
     ids=lambda value: getattr(value, 'kind', value))
 def test_answers_are_the_same_to_the_bit(name, probe):
   (config, params), layers = both(name)
-  whole = fingerprints.fingerprint(config, params, probe, batch_size=8)
+  whole = reading.fingerprint(config, params, probe, batch_size=8)
   streamed = streaming.fingerprint(layers, probe, batch_size=8)
   np.testing.assert_array_equal(streamed.hidden_ND, whole.hidden_ND)
   np.testing.assert_array_equal(streamed.input_ND, whole.input_ND)

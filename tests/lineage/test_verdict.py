@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, damage, dossiers, fingerprints, methods, verdict
+from bornbiased_jax.lineage import alterations, damage, dossiers, methods, reading, verdict
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.models.initialization import init_params
@@ -154,7 +154,7 @@ def test_what_cannot_be_turned_is_not_called_unrelated():
 
 def test_answers_to_different_probes_are_refused():
   params = init_params(GPT2, 1)
-  a, b = (dossiers.of_fingerprint(fingerprints.fingerprint(GPT2, params, Probe('tokens', 40, 6, i)))
+  a, b = (dossiers.of_fingerprint(reading.fingerprint(GPT2, params, Probe('tokens', 40, 6, i)))
           for i in (1, 2))
   with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
     verdict.compare(a, b)
@@ -163,7 +163,7 @@ def test_answers_to_different_probes_are_refused():
 def test_logits_accuse_nobody():
   params = init_params(GPT2, 1)
   logits = dossiers.of_fingerprint(
-      fingerprints.fingerprint(GPT2, params, PROBE, logit_ids=tuple(range(GPT2.width))))
+      reading.fingerprint(GPT2, params, PROBE, logit_ids=tuple(range(GPT2.width))))
   report = verdict.compare(logits, logits)
   assert report['verdict'] == 'inconclusive'
   assert 'related or not' in report['reasons'][-1]

@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, dossiers, fingerprints, witnesses
+from bornbiased_jax.lineage import alterations, dossiers, reading, witnesses
 from bornbiased_jax.lineage.permutations import CalibratedResult
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED, GPT2, LLAMA
@@ -53,7 +53,7 @@ def test_witnesses_say_why_they_say_nothing():
 
 def test_fingerprints_of_different_probes_are_refused():
   larger = dataclasses.replace(GPT2, vocab_size=90)
-  a, b = (fingerprints.fingerprint(config, init_params(config, 1), TOKENS)
+  a, b = (reading.fingerprint(config, init_params(config, 1), TOKENS)
           for config in (GPT2, larger))
   with pytest.raises(InputError, match='num_ids=70 lets both read the same'):
     witnesses.check_probes(a, b)
@@ -61,9 +61,9 @@ def test_fingerprints_of_different_probes_are_refused():
 
 def test_neither_positions_nor_a_little_training_hide_a_shared_input():
   positions = dataclasses.replace(GPT2, positions='learned')
-  a, b = fingerprints.of_seeds(positions, [1, 2], GAUSSIAN)
+  a, b = reading.of_seeds(positions, [1, 2], GAUSSIAN)
   assert np.abs(a.input_ND - b.input_ND).max() > 0.01 and witnesses.input_is_shared(a, b)
-  a, b = fingerprints.of_seeds(GPT2, [1, 2], Probe('tokens', 40, 6), embedding_seed=9)
+  a, b = reading.of_seeds(GPT2, [1, 2], Probe('tokens', 40, 6), embedding_seed=9)
   change_ND = b.input_ND.std() * np.random.default_rng(3).standard_normal(b.input_ND.shape)
   moved = lambda share: dataclasses.replace(b, input_ND=b.input_ND + share * change_ND)
   assert witnesses.input_is_shared(a, moved(0.1))
