@@ -48,7 +48,7 @@ CAPTION = (
     'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
     '8: initialization and trained; m: in the middle of training and at its end; 5: trained and '
     'continued on another text;\n'
-    '6: trained and several descendants, or others; 4a: two initializations; 4d: two trained')
+    '6: trained and its descendants, or others; 4a: two initializations; 4d: two trained')
 # What is done to a trained network for Table 6, and how strongly. Merged is an average with a
 # random network, so that nobody else among those compared is an ancestor.
 ALTERED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}

@@ -242,7 +242,7 @@ def draw(rows):
     for ax in panels[-1]:
       ax.set_xlabel('unrelated pairs that a test may accuse')
     space = ' ' if columns > 1 else '\n'  # One panel is narrower than the line.
-    figure.suptitle(f'Line: mean over sets of networks, and over witnesses.{space}'
+    figure.suptitle(f'Line: mean over sets of networks and probes, and over witnesses.{space}'
                     'Shade: 10 to 90 %.', fontsize='medium')
   return figure
 

@@ -228,7 +228,7 @@ def draw_accused(ax, rows, limits, allowed):
   """Two bars per method: its share of all unrelated pairs, over all alterations."""
   by_threshold, by_p_value = above(rows, 'unrelated', limits), below_level(rows, limits)
   for shift, shares, name in (
-      (-0.2, by_threshold, f'above the threshold of the method, which allows {percent(allowed)}'),
+      (-0.2, by_threshold, f'above the threshold of the method, which aims at {percent(allowed)}'),
       (0.2, by_p_value, f'by its own p-value < {P_LEVEL:g}, if it has one')):
     ax.bar(np.arange(len(limits)) + shift, [share or 0 for share in shares.values()], 0.4,
            label=name)

@@ -188,7 +188,7 @@ def draw(rows, num_sequences):
     left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
              title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
     right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
-    right.set(yscale='log', ylabel='p-value of the t-test',
+    right.set(yscale='log', ylabel='p-value of the t-test, at least 1e-12',
               title=f'published test (dashed: p = {PUBLISHED_LEVEL:g})')
     for ax in (left, right):
       ax.set_xticks(range(len(groups)),
@@ -212,7 +212,7 @@ def draw_tau(ax, rows, num_sequences):
   density = scipy.stats.norm(scale=published.tau_std(num_sequences)).pdf(edges)
   plotting.theory(ax, edges, density, 'independent answers')
   ax.set(xlabel="Kendall's tau of a dimension", ylabel='density',
-         title='an initialization and a trained network')
+         title='an initialization and a last checkpoint')
   ax.margins(y=0.3)
   ax.xaxis.set_major_locator(MaxNLocator(5))
   ax.legend(fontsize='small')

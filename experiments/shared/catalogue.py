@@ -164,9 +164,9 @@ ITEMS = (
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=9, paper=20), reads=_OF_STUDY,
+         (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=4, paper=20), reads=_OF_STUDY,
               after=_AFTER, shorter=_FOUR),
-          Run('seedprint_tables', dict(overnight=9), {'probe': 'gaussian'},
+          Run('seedprint_tables', dict(overnight=4), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
           Run('seedprint_tables', dict(overnight=5), _FOUR, 'seedprint_tables_qwen2',
               reads={'study': QWEN2_STUDY.folder}),
@@ -185,7 +185,7 @@ ITEMS = (
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
-          Run('robustness', dict(laptop=10, overnight=100), reads=_OF_STUDY,
+          Run('robustness', dict(laptop=10, overnight=25), reads=_OF_STUDY,
               after=_AFTER, shorter=_FOUR | {
                   'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                              'Intrinsic,REEF,PCS,ICS',

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterable
+import decimal
 import functools
 import json
 import math
@@ -62,6 +63,16 @@ def number(value: float, spec: str = '') -> str:
     return f'{number(100 * value, f"{spec[:-1]}f")} %'
   mantissa, e, exponent = format(value, spec).partition('e')
   return mantissa.replace('-', '−') + (f'e{int(exponent)}' if e else '')
+
+
+def bound(value: float, towards: str) -> float:
+  """A number of two digits that is no smaller, towards 'up', or no larger, towards 'down'.
+
+  >>> bound(0.0009648, 'up'), bound(0.19679, 'down'), bound(0.5, 'up')
+  (0.00097, 0.19, 0.5)
+  """
+  rounding = {'up': decimal.ROUND_CEILING, 'down': decimal.ROUND_FLOOR}[towards]
+  return float(decimal.Context(prec=2, rounding=rounding).create_decimal_from_float(value))
 
 
 def plus_minus(row: dict, name: str, spec: str, half: str | None = None) -> str:
@@ -186,7 +197,7 @@ def render(template: Path, measured: Path) -> str:
     return Stored(measured / name / f'{file}.json')
 
   return pages.template(
-      template, number=number, plus_minus=plus_minus, interval=interval, between=between,
-      each=each, cells=cells, gather=gather, minus=minus, summarize=summarize, share=share,
-      largest=largest).render(measured=stored, hours=catalogue.hours, log10=math.log10,
-                              exp=math.exp)
+      template, number=number, bound=bound, plus_minus=plus_minus, interval=interval,
+      between=between, each=each, cells=cells, gather=gather, minus=minus, summarize=summarize,
+      share=share, largest=largest).render(measured=stored, hours=catalogue.hours,
+                                           log10=math.log10, exp=math.exp)
