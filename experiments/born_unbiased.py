@@ -28,12 +28,14 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import Probe, inter_sequence, similarity
 from bornbiased_jax.analysis import preference as preferences
+from bornbiased_jax.files import local
 from bornbiased_jax.lineage import Fingerprint, calibrated_test, kendall_tau
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
 from .shared import command_line, networks, runs, training_settings
+from .shared.command_line import flagged
 from .shared.results import Results
 from .shared.tables import ci95, grouped
 
@@ -67,6 +69,7 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   arms = {init: arm(settings, init) for init in INITS}
   for training in arms.values():
     training_settings.check(training)
+  flagged('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
   for init, training in arms.items():
     runs.train(training, output_dir / init)

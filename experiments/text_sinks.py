@@ -42,6 +42,7 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, hold_out, tokenizers
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import local
 from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.storage import checkpoint
 
@@ -120,6 +121,8 @@ def main(settings, output_dir):
   check(settings)
   texts = load_texts(settings)
   cases = named(settings, texts) if settings.networks else None
+  if not cases:
+    flagged('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
   done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
   for case in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network',

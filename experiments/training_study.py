@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 from bornbiased_jax.data import corpus, text, tokenizers
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
 
 from .shared import command_line, runs, training_settings
@@ -64,6 +65,7 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
   for name in TEXTS:
     flagged(name, text.sources, [getattr(settings, name)])
+  flagged('output_dir', local, output_dir)
   make_directory(output_dir)
   for name in TEXTS:
     corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))

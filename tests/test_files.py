@@ -15,7 +15,8 @@ from bornbiased_jax import files, lineage, plotting
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from experiments.shared import results
+from experiments import born_unbiased, pretrain, text_sinks, training_study
+from experiments.shared import command_line, results
 
 
 def contents(directory):
@@ -197,3 +198,12 @@ def test_training_needs_a_local_folder(bucket):
   with pytest.raises(InputError, match='must be a local folder'):
     files.local(bucket)
   assert files.local('runs/a') == Path('runs/a')
+
+
+@pytest.mark.parametrize('experiment', [born_unbiased, pretrain, text_sinks, training_study])
+def test_programs_that_train_leave_nothing_in_a_bucket(bucket, experiment):
+  settings = command_line.resolve(experiment.SCALES, 'smoke', experiment.SETTINGS)
+  settings.networks = None
+  with pytest.raises(InputError, match='--output_dir: .* must be a local folder'):
+    experiment.main(settings, bucket)
+  assert not Bucket.writes
