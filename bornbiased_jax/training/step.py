@@ -143,7 +143,7 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
   """
   loss, gradient = accumulated_gradient(
       config, recipe.accumulation, state.params, tokens_BT, attend=attend)
-  return _update(recipe, state, loss, gradient)
+  return update(recipe, state, loss, gradient)
 
 
 def sharded_step(config: ModelConfig, recipe: Recipe, mesh: Mesh,
@@ -169,10 +169,12 @@ def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
   one_by_one = jax.default_backend() == 'cpu'
   over_networks = lax.map if one_by_one else lambda f, params: jax.vmap(f)(params)
   losses, gradients = over_networks(gradient_of, states.params)
-  return jax.vmap(functools.partial(_update, recipe))(states, losses, gradients)
+  return jax.vmap(functools.partial(update, recipe))(states, losses, gradients)
 
 
-def _update(recipe, state, loss, gradient):
+def update(recipe: Recipe, state: TrainState, loss: jax.Array,
+           gradient: dict) -> tuple[TrainState, dict[str, jax.Array]]:
+  """The state after an optimizer step with this gradient, and the metrics of `train_step`."""
   updates, opt_state = optimizer(recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}

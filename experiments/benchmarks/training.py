@@ -1,4 +1,4 @@
-"""The training step beside a large matrix product and PyTorch's compiled step.
+"""The training step beside a large matrix product, its own parts and PyTorch's compiled step.
 
 The step of several networks is compared with steps of one network after another.
 """
@@ -19,7 +19,7 @@ from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
 
-from . import timing
+from . import step_parts, timing
 
 # On a CPU a step takes seconds. On an accelerator the recipe is that of Table 13,
 # with one part of its batch.
@@ -80,9 +80,11 @@ def step_row(name, batch_size, length, dtype, rounds):
   config, recipe = configs.get(name, dtype=dtype), recipe_of(batch_size, length)
   product, product_flops = flops.matmul(dtype)
   attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
-  alternatives = {'matmul': product, 'step': stepper(config, recipe, jnp.uint32(42), attend)}
+  step = stepper(config, recipe, jnp.uint32(42), attend)
+  parts = step_parts.shares(config, recipe, attend, step, rounds)
   peer = torch_stepper(config, recipe)
-  seconds = timing.in_turn(alternatives | ({'torch': peer} if peer else {}), rounds)
+  seconds = timing.in_turn({'matmul': product, 'step': step} | ({'torch': peer} if peer else {}),
+                           rounds)
   rate = product_flops / np.median(seconds['matmul'])
   total = 3 * batch_size * flops.forward_flops(config, length, num_logits=length)
   return {
@@ -92,6 +94,7 @@ def step_row(name, batch_size, length, dtype, rounds):
       'matmul_flops_per_s': rate,
       'tokens_per_s': batch_size * length / np.median(seconds['step']),
       'utilization': timing.spread(total / seconds['step'] / rate),
+      **parts,
       'peer': "torch.compile of transformers'",
       'peer_over_ours': peer and timing.spread(seconds['torch'] / seconds['step']),
   }

@@ -6,7 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from experiments.benchmarks import chart, kendall, statistics, streaming, timing
+from bornbiased_jax import configs
+from bornbiased_jax.models import attention, flops
+from bornbiased_jax.training.step import Recipe
+from experiments.benchmarks import chart, kendall, statistics, step_parts, streaming, timing
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -57,6 +60,23 @@ def test_a_row_is_the_ratio_it_says(make, monkeypatch):
   if 'scipy_seconds' in row and 'extrapolated_from_pairs' in row['scipy_seconds']:
     factor = row['scipy_seconds']['to_pairs'] / row['scipy_seconds']['extrapolated_from_pairs']
   assert row['peer_over_ours']['median'] == pytest.approx(2 * factor)
+
+
+@pytest.mark.parametrize('name, changes', [('nano_llama2', {'num_kv_heads': 4}), ('tiny_gpt2', {})])
+def test_the_products_of_a_step_are_those_that_are_counted(name, changes):
+  config = configs.get(name, **changes)
+  counts = step_parts.products(config, batch_size=3, length=256)
+  products = sum(2 * M * D * F * count for (M, D, F), count in counts.items())
+  weighted = 2 * 2 * config.num_layers * 256**2 * config.num_heads * config.head_size
+  assert products == 3 * (flops.forward_flops(config, 256, num_logits=256) - weighted)
+
+
+def test_parts_of_a_step():
+  config = configs.get('tiny_gpt2', num_layers=1, width=16, mlp_width=32, vocab_size=50)
+  recipe = Recipe(num_steps=9, batch_size=2, length=8, warmup_steps=1)
+  found = step_parts.shares(config, recipe, attention.plain, lambda: 0, rounds=2)
+  assert found['share_of_step'].keys() == {'products', 'attention', 'optimizer'}
+  assert found['optimizer_floor']['median'] > 0
 
 
 def test_a_killed_fingerprint_goes_on_from_the_layer_it_was_at(tmp_path):
