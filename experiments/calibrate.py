@@ -26,6 +26,7 @@ level). If a run was stopped, the same command continues it.
 from collections import Counter
 import itertools
 from pathlib import Path
+import textwrap
 
 import jax.numpy as jnp
 import numpy as np
@@ -58,12 +59,15 @@ TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection',
          'published_t': 'published t', 'published_u': 'published U', 'published_z': 'published z'}
 # What is drawn: panels, their curves, and the tests over which a curve is a mean.
 GROUPS = {
-    'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t']},
+    'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t'],
+                  'published U test': ['published_u']},
     'The verdict': {'verdict': ['verdict'], 'the witnesses that can accuse': ACCUSERS},
     'Other witnesses': {
         'tokens and vectors': ['tokens', 'tokens, any sign', 'vectors'],
         'aligned answers': ['aligned answers']},
 }
+CAPTION = ('Line: mean over sets of networks and probes, and over witnesses. '
+           'Shade: 10 to 90 %.')
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {
@@ -241,9 +245,7 @@ def draw(rows):
       ax.set_ylabel('unrelated pairs that it accuses')
     for ax in panels[-1]:
       ax.set_xlabel('unrelated pairs that a test may accuse')
-    space = ' ' if columns > 1 else '\n'  # One panel is narrower than the line.
-    figure.suptitle(f'Line: mean over sets of networks and probes, and over witnesses.{space}'
-                    'Shade: 10 to 90 %.', fontsize='medium')
+    figure.suptitle(textwrap.fill(CAPTION, 48 * columns), fontsize='medium')
   return figure
 
 

@@ -4,7 +4,7 @@ Over the dimensions to which a random network contracts most (the top k of its m
 program measures Kendall's tau between the answers of a checkpoint and those of an initialization to
 the same random sequences, dimension by dimension. It reports the mean and std over dimensions, for
 the network's own initialization and, as a control, for that of the next seed. It also counts how
-often each hidden dimension is the largest, which is the histogram of Fig 10.
+often each token is predicted and each hidden dimension is the largest: the histograms of Fig 10.
 
     python -m experiments.persistence --study=results/training_study_laptop
 
@@ -15,6 +15,7 @@ Writes results.json (a row per checkpoint) and figure.png. Fingerprints are kept
 OUTPUT_DIR/fingerprints.
 """
 
+import jax
 import numpy as np
 
 from bornbiased_jax import plotting
@@ -23,6 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import kendall_tau, published
 from bornbiased_jax.lineage.seedprint import without_shared_input
 from bornbiased_jax.lineage.witnesses import input_is_shared
+from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
@@ -60,10 +62,12 @@ def main(settings, output_dir):
       for step in checkpoint.steps(run):
         if (seed, phase, step) not in done:
           network = take(f'{run}@{step}')
-          results.add({'seed': seed, 'phase': phase, 'step': step, **largest(network.hidden_ND),
+          results.add({'seed': seed, 'phase': phase, 'step': step,
+                       **largest('token', predictions(run, step, network.hidden_ND)),
+                       **largest('dimension', network.hidden_ND.argmax(axis=1)),
                        **agreement('own', own, network, settings.top_k),
                        **agreement('control', other, network, settings.top_k)})
-  summary = [{name: value for name, value in row.items() if name != 'largest_count'}
+  summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
              for row in results.rows]
   results.finish(summary, display, draw(results.rows, settings))
 
@@ -76,11 +80,20 @@ def check(settings, config) -> None:
                      'networks')
 
 
-def largest(hidden_ND) -> dict:
-  """How often each dimension is a sequence's largest, and which one is so most often."""
-  count_D = np.bincount(hidden_ND.argmax(axis=1), minlength=hidden_ND.shape[1])
-  return {'largest_dimension': int(count_D.argmax()),
-          'largest_share': float(count_D.max() / count_D.sum()), 'largest_count': count_D}
+def predictions(run, step, hidden_ND) -> np.ndarray:
+  """The token that a checkpoint predicts after each sequence, from its answers."""
+  head_VD = head_of(*checkpoint.load_params(run, step))
+  with jax.default_matmul_precision('highest'):
+    return np.asarray(jax.lax.map(lambda hidden_D: (head_VD @ hidden_D).argmax(), hidden_ND,
+                                  batch_size=256))
+
+
+def largest(kind, largest_N) -> dict:
+  """Which token or dimension is the largest most often, and how often those are that ever are."""
+  count = np.bincount(largest_N)
+  return {f'largest_{kind}': int(count.argmax()),
+          f'largest_{kind}_share': float(count.max() / count.sum()),
+          f'largest_{kind}_counts': np.sort(count[count > 0])[::-1]}
 
 
 def agreement(name, initial, network, top_k) -> dict:
@@ -98,16 +111,20 @@ def display(row):
   return {'seed': str(row['seed']), 'text': row['phase'], 'step': str(row['step']),
           'tau (± std), own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
           'tau (± std), other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
-          'largest dimension': f'{row["largest_dimension"]} in {row["largest_share"]:.1%}'}
+          **{f'largest {kind}': f'{row[f"largest_{kind}"]} in {row[f"largest_{kind}_share"]:.1%}'
+             for kind in ('token', 'dimension')}}
 
 
 def draw(rows, settings):
-  """Left: tau by step, on all texts. Right: ranked shares of the largest dimension."""
+  """Left: tau by step, on all texts. Right: how often tokens and dimensions are the largest."""
   with plotting.style():
-    figure = plotting.figure(9, 3.3)
-    curve, histogram = figure.subplots(1, 2, width_ratios=(3, 2))
-    draw_tau(curve, rows, settings.seeds)
-    draw_largest(histogram, rows, settings)
+    figure = plotting.figure(9, 4.4)
+    panels = figure.subplot_mosaic([['tau', 'token'], ['tau', 'dimension']], width_ratios=(3, 2))
+    draw_tau(panels['tau'], rows, settings.seeds)
+    draw_largest(panels['token'], 'token', rows, settings)
+    draw_largest(panels['dimension'], 'dimension', rows, settings)
+    panels['token'].set_title(f'seed {settings.seeds[0]}')
+    panels['token'].legend()
   return figure
 
 
@@ -134,18 +151,14 @@ def draw_tau(ax, rows, seeds):
   ax.legend(fontsize='small', ncols=2)
 
 
-def draw_largest(ax, rows, settings):
-  """How often the dimensions are the largest, before and after training on English."""
-  seed = settings.seeds[0]
-  own = {row['step']: row for row in rows if row['seed'] == seed and row['phase'] == 'english'}
-  last = max(row['step'] for row in rows if row['phase'] == 'english')
-  for step, label in ((0, 'initialization'), (last, f'step {last}')):
-    ranked = np.sort(own[step]['largest_count'])[::-1][:20]
-    share = 100 * ranked / settings.num_sequences
-    ax.plot(np.arange(1, len(ranked) + 1), share, 'o-', markersize=3, label=label)
-  ax.set(xlabel='hidden dimension, by rank', ylabel='share of sequences where largest (%)',
-         title=f'seed {seed}')
-  ax.legend()
+def draw_largest(ax, kind, rows, settings):
+  """How often the tokens or dimensions are the largest, before and after training on English."""
+  own = {row['step']: row for row in rows
+         if row['seed'] == settings.seeds[0] and row['phase'] == 'english'}
+  for step, label in ((0, 'initialization'), (max(own), f'step {max(own)}')):
+    share = 100 * np.array(own[step][f'largest_{kind}_counts'][:20]) / settings.num_sequences
+    ax.plot(np.arange(1, len(share) + 1), share, 'o-', markersize=3, label=label)
+  ax.set(xlabel=f'largest {kind}, by rank', ylabel='% of sequences', ylim=(0, None))
 
 
 if __name__ == '__main__':

@@ -9,8 +9,10 @@ Reads the checkpoints of experiments.training_study and compares
   b  each initialization with its own trained network, also if it went on with another text
      (related),
   c  each initialization with the trained network of another seed (unrelated),
-  d  trained networks of different seeds (unrelated), also if one or both went on with another text,
+  d  trained networks of different seeds (unrelated), also if each went on with a text of its own,
      and networks that went on from one (related),
+  e  a trained network and one of another seed that went on with another text, and two of different
+     seeds that went on with the same text (unrelated, and the likeliest to be mistaken),
 and, for the ablation, tests on the lowest k, highest k, k random and all dimensions.
 
 A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or is unrelated and
@@ -54,7 +56,7 @@ PUBLISHED_LEVEL = 0.01
 # How the figure calls the pairs of a group, by whether they are related.
 PAIRS = {('a', False): 'two\ninits', ('b', True): 'init,\nits own',
          ('c', False): "init,\nanother's", ('d', False): 'two\ntrained',
-         ('d', True): 'trained,\nits own'}
+         ('d', True): 'trained,\nits own', ('e', False): "trained,\nanother's"}
 # p of the paper's t-tests and U tests, for networks without and with biases on query, key and
 # value (LLaMA, Qwen).
 PUBLISHED = {
@@ -65,7 +67,8 @@ PUBLISHED = {
     (True, 'b'): ('1.1e-24–4.4e-13', '1.9e-20–3.4e-13'),
     (True, 'c'): ('0.026–0.286', '0.040–0.254'),
 }
-TESTS = ('t', 'u')
+# The published tests: the field of each, and its mark and place in the figure.
+TESTS = {'t': ('t-test', 'o', -0.2), 'u': ('U test', 'x', 0.2)}
 
 
 def main(settings, output_dir):
@@ -100,9 +103,10 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   found += [('b', True, initial[seed], run) for (_, seed), run in continued.items()]
   found += [('c', False, initial[a], trained[b]) for a, b in others]
   found += [('d', False, trained[a], trained[b]) for i, a in enumerate(seeds) for b in seeds[:i]]
-  found += [('d', False, run, trained[b]) for a, b in others
+  found += [('e', False, run, trained[b]) for a, b in others
             for (_, seed), run in continued.items() if seed == a]
-  found += [('d', one[1] == other[1], continued[one], continued[other])
+  found += [('e' if one[0] == other[0] else 'd', one[1] == other[1],
+             continued[one], continued[other])
             for one, other in itertools.combinations(continued, 2)]
   return found + [('d', True, trained[seed], run) for (_, seed), run in continued.items()]
 
@@ -172,24 +176,28 @@ def truth(fields) -> str:
 
 
 def draw(rows, num_sequences):
-  """z of every pair by table, its published p-value, and tau over dimensions."""
+  """z of every pair by table, p of the published tests, and tau over dimensions."""
   groups = grouped(rows, 'group', 'related')
   jitter = np.random.default_rng(0)
   with plotting.style():
-    figure = plotting.figure(11, 3.2)
-    left, right, histogram = figure.subplots(1, 3)
+    figure = plotting.figure(12, 3.2)
+    left, right, histogram = figure.subplots(1, 3, width_ratios=(6, 6, 5))
     for i, (fields, own) in enumerate(groups):
       x = i + jitter.uniform(-0.2, 0.2, len(own))
       look = dict(markersize=4, alpha=0.7, color=plotting.COLORS[1 if fields['related'] else 0])
       left.plot(x, [row['z'] for row in own], 'o', **look)
-      p_value = [1 if row['published_t'] is None else max(row['published_t'], 1e-12) for row in own]
-      right.plot(x, p_value, 'o', **look)
+      for test, (_, marker, shift) in TESTS.items():
+        p_value = [1 if (p := row[f'published_{test}']) is None else max(p, 1e-12) for row in own]
+        right.plot(i + shift + (x - i) / 2, p_value, marker, **look)
+    for label, marker, _ in TESTS.values():
+      right.plot([], [], f'k{marker}', markersize=4, label=label)
     left.axhline(scipy.stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
     left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
              title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
     right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
-    right.set(yscale='log', ylabel='p-value of the t-test, at least 1e-12',
-              title=f'published test (dashed: p = {PUBLISHED_LEVEL:g})')
+    right.set(yscale='log', ylabel='p-value, at least 1e-12',
+              title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')
+    right.legend(loc=(0.45, 0.1), fontsize='small')
     for ax in (left, right):
       ax.set_xticks(range(len(groups)),
                     [PAIRS[fields['group'], fields['related']] for fields, _ in groups],

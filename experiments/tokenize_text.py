@@ -24,13 +24,10 @@ NAMES = ('input', 'output_dir', 'tokenizer')
 
 
 def main():
-  inputs, output_dir, tokenizer = (flags.FLAGS[name].value for name in NAMES)
-  for name, value in (('input', inputs), ('output_dir', output_dir)):
-    if not value:
-      raise InputError(f'--{name} is missing; see --help')
+  inputs, output_dir = command_line.required('input', 'output_dir')
   if not all(part.strip() for part in inputs.split(',')):
     raise InputError(f'--input: {inputs!r} has an empty item between its commas')
-  loaded = flagged('tokenizer', tokenizers.load, tokenizer)
+  loaded = flagged('tokenizer', tokenizers.load, flags.FLAGS.tokenizer)
   flagged('input', text.sources, inputs.split(','))
   made = write(inputs.split(','), loaded, output_dir)
   print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '

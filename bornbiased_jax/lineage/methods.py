@@ -186,13 +186,19 @@ def _logits(base, suspect):
   return Score(permutation_test(matrix_VV, num_permutations=0, leak=leak).z)
 
 
-def _published(base: Subject, suspect: Subject) -> Score:
-  hidden = base.hidden.hidden_ND, suspect.hidden.hidden_ND
-  result = published.published_test(*hidden, null=_null_taus(*hidden[0].shape))
+def _published(base: Subject, suspect: Subject, p_value: str) -> Score:
+  """A field of `PublishedResult` as a score."""
   # NaN means that too few dimensions are common to both: no evidence.
-  p_value = 1.0 if math.isnan(result.p_value) else result.p_value
-  log10_p = math.log10(max(p_value, 1e-300))
+  p = np.nan_to_num(getattr(_published_test(base, suspect), p_value), nan=1.0)
+  log10_p = math.log10(max(p, 1e-300))
   return Score(-log10_p, log10_p)
+
+
+# Both published tests ask for the same pair one after another.
+@functools.lru_cache(maxsize=1)
+def _published_test(base, suspect):
+  hidden = base.hidden.hidden_ND, suspect.hidden.hidden_ND
+  return published.published_test(*hidden, null=_null_taus(*hidden[0].shape))
 
 
 _null_taus = functools.lru_cache(maxsize=4)(published.null_taus)
@@ -237,7 +243,10 @@ METHODS: dict[str, Method] = {
     # An id means the same in all networks, so trained networks agree, related or not.
     # The null distribution of this z is unknown: the score comes without a p-value.
     'SeedPrint logits': Method(_of_same_tokens(_logits), 'z', None),
-    'SeedPrint published': Method(_of_same_tokens(_published), '-log10 p', None),
+    'SeedPrint published': Method(_of_same_tokens(
+        functools.partial(_published, p_value='p_value')), '-log10 p', None),
+    'SeedPrint published U': Method(_of_same_tokens(
+        functools.partial(_published, p_value='p_value_u')), '-log10 p', None),
     'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
     'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),
     'Intrinsic': Method(

@@ -117,6 +117,14 @@ def flagged(flag: str, call: Callable, *arguments):
     raise InputError(f'--{flag}: {error}') from None
 
 
+def required(*names: str) -> list[str]:
+  """The texts of flags that must be given; raises InputError for one that is missing."""
+  for name in names:
+    if not FLAGS[name].value:
+      raise InputError(f'--{name} is missing; see --help')
+  return [FLAGS[name].value for name in names]
+
+
 def name_flags(make: Callable, **fields):
   """`make(**fields)`; an InputError from it that says field=value says --field=value."""
   try:

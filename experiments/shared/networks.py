@@ -117,7 +117,8 @@ def latest(run: Path) -> str:
 def continued(settings: SimpleNamespace) -> dict[tuple[str, int], Path]:
   """The runs that went on from those on English, by text and seed.
 
-  A text is a folder of the study: 'python', and what `pretrain --init_from` wrote beside it.
+  A text is a folder of the study: 'python', and what `pretrain --init_from` wrote beside it, such
+  as 'stories' or 'instructions'.
   """
   texts = sorted(path.name for path in Path(settings.study).expanduser().iterdir()
                  if path.name != 'english')

@@ -108,6 +108,38 @@ def results_of(directory):
   return json.loads((directory / 'results.json').read_text())
 
 
+def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tmp_path,
+                                                                       monkeypatch):
+  whole, english, python = (results_of(study / phase) for phase in ('.', 'english', 'python'))
+  assert all(each['complete'] for each in (whole, english, python))
+  fields = {'command', 'commit', 'started', 'seconds'}
+  assert whole['run'].keys() == english['run'].keys() == fields
+  assert whole['run']['seconds'] >= english['run']['seconds'] + python['run']['seconds'] - 0.1
+  # A run that was killed goes on from the time that it has noted.
+  settings, trained = small(seeds='1'), []
+  monkeypatch.setattr(loop, 'train', lambda run: trained.append(results_of(tmp_path)) or {})
+  monkeypatch.setattr(runs.monitor, 'read', lambda directory: [
+      {'step': 6, 'loss': 1.0}, {'step': 6, 'validation_loss': 1.0, 'perplexity': 2.7}])
+  pretrain.main(settings, tmp_path)
+  begun = trained[0] | {'run': trained[0]['run'] | {'seconds': 1000.0}}
+  assert not begun['complete'] and begun['settings'] == results_of(tmp_path)['settings']
+  (tmp_path / 'results.json').write_text(json.dumps(begun))
+  pretrain.main(settings, tmp_path)
+  done = results_of(tmp_path)
+  assert 1000 <= done['run']['seconds'] < 1100
+  assert done['run']['started'] == begun['run']['started'] and done['complete']
+  # What is complete keeps its record as long as its networks are there.
+  pretrain.main(settings, tmp_path)
+  assert results_of(tmp_path)['run']['seconds'] < 1000
+  (tmp_path / 'results.json').write_text(json.dumps(done))
+  monkeypatch.setattr(runs, 'is_trained', lambda *run: True)
+  pretrain.main(settings, tmp_path)
+  assert results_of(tmp_path) == done
+  # Other settings, which training may refuse, touch the file only at the end.
+  pretrain.main(small(seeds='1', data_seed='7'), tmp_path)
+  assert trained[-1] == done != results_of(tmp_path)
+
+
 def test_results_have_no_preset_where_the_model_is_the_parents(study):
   config = [results_of(study / phase)['settings']['config'] for phase in ('english', 'python')]
   assert config == ['tiny_llama2', None]
@@ -127,7 +159,7 @@ def test_the_studys_bias_persists(study, tmp_path):
       *((43, 'english', step) for step in english)]
   for row in rows:
     assert row['own_tau'] > row['control_tau'] + 0.1
-    assert sum(row['largest_count']) == 300
+    assert sum(row['largest_token_counts']) == sum(row['largest_dimension_counts']) == 300
   assert rows[0]['own_tau'] == pytest.approx(1, abs=1e-6)
 
 
@@ -137,7 +169,7 @@ def test_the_studys_pairs_are_judged(study, tmp_path):
             for row in results['summary']}
   # Six steps leave descendants that every test finds; the other pairs share nothing.
   assert judged == {('a', False): (2, 0), ('b', True): (7, 0), ('c', False): (2, 0),
-                    ('d', False): (2, 0), ('d', True): (1, 0)}
+                    ('d', False): (1, 0), ('d', True): (1, 0), ('e', False): (1, 0)}
   assert all(row['z'] > 10 for row in results['rows'] if row['related'])
 
 
@@ -149,15 +181,16 @@ def test_networks_that_went_on_with_several_texts_are_paired(tmp_path):
       (tmp_path / run / str(step)).mkdir(parents=True, exist_ok=True)
   found = seedprint_tables.pairs(SimpleNamespace(study=str(tmp_path), seeds=[1, 2]))
   short = lambda name: name.removeprefix(f'{tmp_path}/').replace('/seed_', '').removesuffix('@3')
-  last = [(related, short(a).removesuffix('@5'), short(b).removesuffix('@5'))
-          for group, related, a, b in found if group == 'd']
+  last = [(group, related, short(a).removesuffix('@5'), short(b).removesuffix('@5'))
+          for group, related, a, b in found if group in 'de']
   assert last == [
-      (False, 'english2', 'english1'),
-      (False, 'python1', 'english2'), (False, 'stories1', 'english2'),
-      (False, 'stories2', 'english1'),
-      (True, 'python1', 'stories1'), (False, 'python1', 'stories2'),
-      (False, 'stories1', 'stories2'),
-      (True, 'english1', 'python1'), (True, 'english1', 'stories1'), (True, 'english2', 'stories2')]
+      ('d', False, 'english2', 'english1'),
+      ('e', False, 'python1', 'english2'), ('e', False, 'stories1', 'english2'),
+      ('e', False, 'stories2', 'english1'),
+      ('d', True, 'python1', 'stories1'), ('d', False, 'python1', 'stories2'),
+      ('e', False, 'stories1', 'stories2'),
+      ('d', True, 'english1', 'python1'), ('d', True, 'english1', 'stories1'),
+      ('d', True, 'english2', 'stories2')]
   from_init = [(short(a), short(b)) for group, _, a, b in found if group == 'b']
   assert from_init == [('english1@0', 'english1@5'), ('english2@0', 'english2@5'),
                        ('english1@0', 'python1'), ('english1@0', 'stories1'),

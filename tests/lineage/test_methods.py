@@ -15,7 +15,8 @@ from small_networks import ALIGNED, LLAMA
 
 
 @pytest.mark.parametrize('method', [
-    'SeedPrint', 'SeedPrint logits', 'SeedPrint published', 'REEF', 'REEF unbiased',
+    'SeedPrint', 'SeedPrint logits', 'SeedPrint published', 'SeedPrint published U', 'REEF',
+    'REEF unbiased',
 ])
 def test_methods_refuse_networks_that_read_different_tokens(method):
   larger = dataclasses.replace(LLAMA, vocab_size=90)
@@ -38,6 +39,22 @@ def test_every_method_tells_a_network_from_another(method, subjects):
   itself, unrelated = (methods.METHODS[method].score(base, suspect) for suspect in (base, other))
   assert itself.score > unrelated.score
   assert methods.published_verdict(method, itself)
+
+
+def test_published_tests_are_of_one_comparison(subjects, monkeypatch):
+  base, other = subjects
+  expected = methods.published.published_test(base.hidden.hidden_ND, other.hidden.hidden_ND)
+  calls = []
+  monkeypatch.setattr(methods.published, 'published_test',
+                      lambda *answers, null: calls.append(answers) or expected)
+  methods._published_test.cache_clear()
+  for name, p_value in (('', expected.p_value), (' U', expected.p_value_u)):
+    score = methods.METHODS[f'SeedPrint published{name}'].score(base, other)
+    assert 10**score.log10_p == pytest.approx(p_value) and score.score == -score.log10_p
+  assert len(calls) == 1
+  few = expected._replace(p_value=np.nan, p_value_u=np.nan)
+  monkeypatch.setattr(methods, '_published_test', lambda base, suspect: few)
+  assert methods.METHODS['SeedPrint published'].score(base, other).log10_p == 0
 
 
 def test_reef_reads_statements():

@@ -1,0 +1,106 @@
+"""Turns Python source into instructions and answers, for networks to go on with.
+
+    python -m experiments.instructions --input=python_train.jsonl.xz --output=instructions.jsonl
+
+An instruction is the first paragraph of a function's docstring, and the answer is the function
+without its docstring. Methods and functions in functions count too. What is no Python, and a
+function of which nothing would be left, is passed over.
+
+--input takes a .txt or .jsonl file, both also as .xz, a folder of them, or a prepared
+tensorflow-dataset as tfds:NAME[:split], with a module as each document.
+
+Writes JSON lines with a pair under "text", which pretrain reads as --data; whole or not at all.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+import copy
+import json
+import warnings
+
+from absl import flags
+
+from bornbiased_jax.data import text
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import replacing
+
+from .shared import command_line
+from .shared.command_line import flagged
+
+NAMES = ('input', 'output')
+
+
+def main():
+  source, output = command_line.required(*NAMES)
+  if not output.endswith('.jsonl'):
+    raise InputError(f'--output: {output} does not end with .jsonl')
+  modules = documents(text.fragments(flagged('input', text.sources, [source])))
+  try:
+    with replacing(output) as file:
+      count = 0
+      for pair in (pair for module in modules for pair in pairs(module)):
+        file.write(json.dumps({'text': pair}).encode() + b'\n')
+        count += 1
+      if not count:
+        raise InputError(f'--input: {source} has no Python function with a docstring')
+  except OSError as error:
+    raise InputError(f'--output: cannot write {output}: {error.strerror}') from None
+  print(f'{output}: {count:,} instructions and answers')
+
+
+def documents(fragments: Iterable[text.Fragment]) -> Iterator[str]:
+  """Each document as a whole."""
+  parts = []
+  for fragment in fragments:
+    parts.append(fragment.text)
+    if fragment.ends:
+      yield ''.join(parts)
+      parts = []
+
+
+def pairs(module: str) -> Iterator[str]:
+  """The instruction and answer that each function of a module makes, outer functions first.
+
+  >>> print(next(pairs('def twice(x):\\n  "Doubles a number."\\n  return 2 * x')))
+  Instruction: Doubles a number.
+  <BLANKLINE>
+  Answer:
+  def twice(x):
+      return 2 * x
+  <BLANKLINE>
+  <BLANKLINE>
+  """
+  for node in ast.walk(parsed(module)):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.body[1:]:
+      # JSON can hold half a surrogate pair, which an escape in a docstring makes, and text cannot.
+      docstring = (ast.get_docstring(node) or '').encode(errors='replace').decode()
+      instruction = ' '.join(docstring.split('\n\n')[0].split())
+      if instruction and (answer := without_docstring(node)):
+        yield f'Instruction: {instruction}\n\nAnswer:\n{answer}\n\n'
+
+
+def parsed(module: str) -> ast.Module:
+  """The syntax tree of a module; an empty one of what is no Python."""
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', SyntaxWarning)
+      return ast.parse(module)
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return ast.Module([], [])
+
+
+def without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+  """The source of a function that has a docstring; empty if it is nested too deeply."""
+  bare = copy.copy(function)
+  bare.body = function.body[1:]
+  try:
+    return ast.unparse(bare)
+  except RecursionError:
+    return ''
+
+
+if __name__ == '__main__':
+  flags.DEFINE_string('input', None, 'Python source: a text file, a folder of them, or '
+                                     'tfds:NAME[:split]')
+  flags.DEFINE_string('output', None, 'file .jsonl to write')
+  command_line.launch(main, __doc__, NAMES)

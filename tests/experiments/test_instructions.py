@@ -1,0 +1,109 @@
+"""Instructions are docstrings, and answers what Python makes of the functions without them."""
+
+import ast
+import json
+import lzma
+import subprocess
+import sys
+
+import pytest
+
+from bornbiased_jax.data import corpus, text
+from experiments import instructions
+
+MODULE = '''
+"""A module's docstring is no instruction."""
+import math
+
+class Circle:
+  """Nor is a class's."""
+
+  def area(self):
+    """The area,
+    in square metres.
+
+    More about it.
+    """
+    def square(x):
+      'Squares a number.'
+      return x * x
+    return math.pi * square(self.radius)
+
+  async def draw(self):
+    "Draws it."
+    await self.canvas.ready()
+
+  def nothing(self):
+    """Says what it would do."""
+
+  def silent(self):
+    return 1
+'''
+
+
+def test_a_pair_for_each_function_with_a_docstring():
+  found = [pair.removeprefix('Instruction: ').split('\n\nAnswer:\n')
+           for pair in instructions.pairs(MODULE)]
+  assert [instruction for instruction, _ in found] == [
+      'The area, in square metres.', 'Draws it.', 'Squares a number.']
+  for (instruction, answer), name in zip(found, ('area', 'draw', 'square'), strict=True):
+    function, = ast.parse(answer).body
+    assert function.name == name and ast.get_docstring(function) is None
+    assert instruction not in answer and answer.endswith('\n\n')
+
+
+def test_an_answer_computes_what_the_function_did():
+  names = {}
+  exec(next(instructions.pairs('def f(x, *, y=2):\n  """Adds."""\n  return x + y')).partition(
+      'Answer:\n')[2], names)
+  assert names['f'](1) == 3 and names['f'].__doc__ is None
+
+
+@pytest.mark.parametrize('module', [
+    'print "Python 2"', 'def f(:', 'x = 1\0', '(' * 10**5, '', 'def f():\n  "Only this."',
+    'def f():\n  "Deep."\n  return ' + ' + '.join(['x'] * 2000),
+])
+def test_what_is_no_answer_is_passed_over(module):
+  assert list(instructions.pairs(module)) == []
+
+
+def test_half_a_character_does_not_spoil_the_text():
+  pair = next(instructions.pairs(r"""def f():
+    '\ud800 half of a pair'
+    return '\ud800'"""))
+  assert pair.startswith('Instruction: ? half of a pair') and pair.encode()
+
+
+def command(*arguments):
+  return subprocess.run([sys.executable, '-m', 'experiments.instructions', *arguments],
+                        capture_output=True, text=True)
+
+
+def test_the_command_writes_what_pretrain_reads(tmp_path):
+  modules = [MODULE, 'no Python at all', '# Of several fragments.\n' + '#\n' * 40_000 + MODULE]
+  with lzma.open(tmp_path / 'python.jsonl.xz', 'wt') as file:
+    file.writelines(json.dumps({'text': module}) + '\n' for module in modules)
+  out = tmp_path / 'instructions.jsonl'
+  done = command(f'--input={tmp_path}/python.jsonl.xz', f'--output={out}')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout == f'{out}: 6 instructions and answers\n'
+  written = [fragment.text for fragment in text.fragments(text.sources([out]))]
+  assert written == 2 * list(instructions.pairs(MODULE))
+  ids = corpus.load(out).tokens[:len(written[0])]
+  assert bytes(ids.tolist()).decode() == written[0]
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ((), '--input is missing'), (('--input=a.txt',), '--output is missing'),
+    (('--input=none.txt', '--output=out.jsonl'), "--input: no text 'none.txt'"),
+    (('--input=tinyshakespeare', '--output=out.txt'), '--output: out.txt does not end with .jsonl'),
+    (('--input=tinyshakespeare', '--output=nowhere/out.jsonl'),
+     '--output: cannot write nowhere/out.jsonl: No such file'),
+    (('--input=tinyshakespeare', '--output=TMP/out.jsonl'),
+     '--input: tinyshakespeare has no Python function with a docstring'),
+])
+def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+  done = command(*(argument.replace('TMP', str(tmp_path)) for argument in arguments))
+  assert done.returncode == 2
+  assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
+  assert not list(tmp_path.iterdir())
