@@ -1,15 +1,15 @@
-"""Causal attention: by the definition, in blocks, or by head.
+"""Causal attention: by the definition, or in blocks.
 
-The functions `plain`, `blocked` and `by_head`, like those of attention_kernels.py, have the
-signature
+The functions `plain` and `blocked`, like those of attention_tiles.py and
+attention_kernels.py, have the signature
 
     attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap) → value aggregate [B, T, H K]
 
 with the heads concatenated. The queries belong to the last T of S positions, and the
 number of key/value heads G divides the number of query heads H. A query sees the last
 `window` positions up to its own, and scores s become cap tanh(s / cap); by default there
-is neither. The functions differ by rounding, and in memory: O(T²) for `plain`, O(T) for
-the others. The letters of shapes are explained in transformer.py.
+is neither. They differ by rounding, and in memory: O(T²) for `plain`, O(T) for the
+others. The letters of shapes are explained in transformer.py.
 """
 
 from collections.abc import Callable
@@ -180,22 +180,3 @@ def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
     return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
   return streamed(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)[0]
-
-
-def by_head(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-            window: Window = None, cap: float | None = None) -> jax.Array:
-  """`plain` for one key/value head of one sequence at a time, whose weights fit a CPU's cache.
-
-  The backward pass computes the weights again, so that memory is O(T), but for the O(T²) of one
-  head. On a CPU the gradient takes half the time of `plain`'s at T = 512, two thirds at T = 128.
-  """
-  (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
-  one = jax.checkpoint(lambda heads: plain(*heads, window=window, cap=cap))
-
-  def heads_first(x, positions):
-    x = x.reshape(B, positions, G, -1, K)
-    return jnp.swapaxes(x, 1, 2).reshape(B * G, 1, positions, -1, K)
-
-  heads = heads_first(query_BTHK, T), heads_first(key_BSGK, S), heads_first(value_BSGK, S)
-  aggregate_BGTF = lax.map(one, heads).reshape(B, G, T, -1)
-  return jnp.swapaxes(aggregate_BGTF, 1, 2).reshape(B, T, H * K)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.attention import TILE, Window, by_head, plain
+from bornbiased_jax.models.attention import TILE, Window, plain
+from bornbiased_jax.models.attention_tiles import tiled
 from bornbiased_jax.models.sharding import batch_shards
 
 # A block of the splash kernel consists of whole tiles. Blocks of 512 positions fit into the
@@ -129,7 +130,7 @@ def choose(config: ModelConfig, length: int, mesh: Mesh,
   if (backend == 'gpu' and config.dtype == 'bfloat16'
       and _fits_cudnn(config.head_size, mesh.devices.flat[0])):
     return Spread(cudnn, mesh)
-  kernel = by_head if backend == 'cpu' else plain
+  kernel = tiled if backend == 'cpu' else plain
   # Without Spread the compiler would give every device the whole batch under fsdp.
   return Spread(kernel, mesh) if mesh.size > 1 else kernel
 

@@ -37,6 +37,8 @@ READS = {
     'attention_received':
         '[L, B, H, T] float32, mean weight on each position over the queries that see it',
 }
+# From this width on a CPU compiles the layers one by one.
+WIDE = 512
 _OF_ATTENTION = ('value', 'value_aggregate', *attention.WATCHED)
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
@@ -312,6 +314,13 @@ class Transformer(nn.Module):
     dtype = self.config.dtype
     return x_BTD.astype(dtype) * jnp.asarray(self.config.embedding_factor, dtype)
 
+  def _unrolled(self):
+    # A scan copies the weights and, in a gradient, the activations of each layer. On a CPU this
+    # is worth the time to compile all layers, if they are wide.
+    # With remat the scan keeps the compiler from undoing the recomputation.
+    config = self.config
+    return jax.default_backend() == 'cpu' and config.width >= WIDE and config.remat == 'none'
+
   def _run_blocks(self, x_BTD, reads, last_only):
     """The residual stream after all blocks, and the intermediates in `reads` by layer."""
     block = Block(self.config, self.attend, parent=None)
@@ -323,7 +332,7 @@ class Transformer(nn.Module):
       # against that, prevent_cse, would only cost time.
       run = jax.checkpoint(run, prevent_cse=False, policy=_STORED[self.config.remat])
     if not last_only:
-      return lax.scan(run, x_BTD, layers)
+      return lax.scan(run, x_BTD, layers, unroll=self._unrolled())
     if self.config.sublayers == 'mlp_only':
       x_BTD = x_BTD[:, -1:]  # Without attention no position reads another.
     # The scan runs over indices, because slicing off the last layer would copy all others.

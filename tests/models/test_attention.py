@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, attention_kernels, sharding, transformer
+from bornbiased_jax.models import (
+  attention,
+  attention_kernels,
+  attention_tiles,
+  sharding,
+  transformer,
+)
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.training.step import Recipe, start_from, train_step
 
@@ -31,6 +37,8 @@ splash = functools.partial(attention_kernels.splash, interpret=True)
 spread_splash = attention_kernels.Spread(splash, MESH)
 
 KERNELS = {
+    'tiled': (attention_tiles.tiled, 'float32'),
+    'tiled_bfloat16': (attention_tiles.tiled, 'bfloat16'),
     'splash': (splash, 'float32'),
     'splash_bfloat16': (splash, 'bfloat16'),
     'splash_spread': (spread_splash, 'float32'),
@@ -87,7 +95,7 @@ def test_the_definition_agrees_with_pytorch(shape):
 
 
 LIMITED = {
-    'plain': attention.plain, 'blocked': attention.blocked, 'by_head': attention.by_head,
+    'plain': attention.plain, 'blocked': attention.blocked, 'tiled': attention_tiles.tiled,
     'splash': attention_kernels.splash, 'cudnn': attention_kernels.cudnn,
     'spread': attention_kernels.Spread(attention.blocked, MESH),
 }
@@ -95,7 +103,7 @@ LIMITED = {
 
 @pytest.mark.parametrize('window, cap', [(1, None), (37, None), (599, None), (600, None),
                                          (None, 1.5), (5, 1.5)], ids=str)
-@pytest.mark.parametrize('kernel', ['blocked', 'by_head', 'spread', 'plain'])
+@pytest.mark.parametrize('kernel', ['blocked', 'tiled', 'spread', 'plain'])
 def test_windows_and_caps_agree_with_pytorch(kernel, window, cap):
   torch = pytest.importorskip('torch')
   inputs, cotangent = random_inputs(SHAPES[2])
@@ -129,7 +137,7 @@ def test_windows_by_layer():
   assert attention.windows(configs.get('tiny_gpt2')) is None
 
 
-@pytest.mark.parametrize('kernel', ['splash', 'cudnn'])
+@pytest.mark.parametrize('kernel', ['tiled', 'splash', 'cudnn'])
 def test_the_last_query_alone(kernel):
   attend, (query, key, value) = KERNELS[kernel][0], random_inputs(SHAPES[0])[0]
   whole = attention.plain(query, key, value)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models import attention, attention_tiles, sharding
 from bornbiased_jax.models.attention_kernels import Spread, choose, cudnn, splash, splash_block
 from bornbiased_jax.models.transformer import Transformer
 
@@ -50,8 +50,8 @@ def test_the_choice_on_gpus(gpu, fields, fits):
 
 def test_the_choice_elsewhere():
   config = configs.get('nano_llama2', dtype='bfloat16')
-  assert choose(config, 2048, ONE_DEVICE, 'cpu') is attention.by_head
-  assert choose(config, 2048, MESH, 'cpu') == Spread(attention.by_head, MESH)
+  assert choose(config, 2048, ONE_DEVICE, 'cpu') is attention_tiles.tiled
+  assert choose(config, 2048, MESH, 'cpu') == Spread(attention_tiles.tiled, MESH)
   assert choose(config, 64, MESH, 'tpu') == Spread(attention.plain, MESH)
   assert choose(config, 2048, MESH, 'tpu') == Spread(splash, MESH)
   here = choose(config, 2048, MESH, jax.default_backend())

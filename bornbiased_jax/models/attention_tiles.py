@@ -1,0 +1,131 @@
+"""Causal attention for CPUs: in tiles that fit into the cache, with a gradient of its own.
+
+A tile is what some queries make of the keys that they may see; what lies behind them is not
+computed. Of the forward pass the gradient keeps one number per query, from which it computes the
+weights again (as FlashAttention does, Dao et al. 2022). Differentiating `attention.plain` would
+transpose [T, T] matrices instead, which XLA does slowly on a CPU.
+
+In names of shapes, N groups of M heads follow each other; the heads of a group are computed
+together. For the other letters see transformer.py.
+"""
+
+import functools
+import math
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from bornbiased_jax.models.attention import TILE, UNLIMITED, Window, plain, soft_cap
+
+# Scores of one tile of all heads of a group, 1 MiB of them.
+_CACHED = 2**18
+# Tiles are written out one by one, so that more of them take longer to compile.
+_MOST_TILES = 16
+
+
+def tiled(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
+          window: Window = None, cap: float | None = None) -> jax.Array:
+  """`attention.plain`, tile by tile; it can be differentiated in reverse mode only.
+
+  In memory at once are the scores of one tile of one head, a sixteenth of its T² or, if that is
+  more, 1 MiB.
+  """
+  B, T, H, K = query_BTHK.shape
+  if T != key_BSGK.shape[1]:
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
+  tile = _tile(T)
+  together = math.gcd(B * H, 2**int(math.log2(max(1, _CACHED // (tile * T)))))
+
+  def grouped(x_BTGK):
+    x_BTHK = jnp.repeat(x_BTGK, H // x_BTGK.shape[2], axis=2)
+    return jnp.swapaxes(x_BTHK, 1, 2).reshape(-1, together, T, K)
+
+  scaled_BTHK = (query_BTHK.astype(jnp.float32) / math.sqrt(K)).astype(query_BTHK.dtype)
+  heads = map(grouped, (scaled_BTHK, key_BSGK, value_BSGK))
+  aggregate_NMTK = _attend(cap, jnp.int32(UNLIMITED if window is None else window), *heads)
+  return jnp.swapaxes(aggregate_NMTK.reshape(B, H, T, K), 1, 2).reshape(B, T, H * K)
+
+
+def _tile(length):
+  """Queries per tile."""
+  return max(TILE, -(-length // _MOST_TILES))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(cap, window, query_NMTK, key_NMTK, value_NMTK):
+  return _forward(cap, window, query_NMTK, key_NMTK, value_NMTK)[0]
+
+
+def _forward(cap, window, *heads):
+  aggregate_NMTK, log_total_NMT1 = lax.map(lambda heads: _of_heads(cap, window, *heads), heads)
+  return aggregate_NMTK, (window, *heads, log_total_NMT1)
+
+
+def _backward(cap, saved, gradient_NMTK):
+  window, *heads = saved
+  of_heads = lambda heads: _gradient_of_heads(cap, window, *heads)
+  return None, *lax.map(of_heads, (*heads, gradient_NMTK))
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _of_heads(cap, window, query_MTK, key_MTK, value_MTK):
+  """The value aggregate of a group of heads, and the logarithm of each softmax's denominator."""
+  aggregates, log_totals = [], []
+  for first, end in _tiles(query_MTK.shape[1]):
+    scores_MTS, visible_TS = _scores(cap, window, query_MTK, key_MTK, first, end)
+    largest_MT1 = jnp.where(visible_TS, scores_MTS, -jnp.inf).max(axis=2, keepdims=True)
+    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - largest_MT1), 0)
+    total_MT1 = weights_MTS.sum(axis=2, keepdims=True)
+    aggregate_MTK = _product(weights_MTS.astype(value_MTK.dtype), value_MTK[:, :end], 2, 1)
+    aggregates.append((aggregate_MTK / total_MT1).astype(value_MTK.dtype))
+    log_totals.append(largest_MT1 + jnp.log(total_MT1))
+  return jnp.concatenate(aggregates, axis=1), jnp.concatenate(log_totals, axis=1)
+
+
+def _gradient_of_heads(cap, window, query_MTK, key_MTK, value_MTK, log_total_MT1, gradient_MTK):
+  """The gradients of query, key and value.
+
+  Only small matrices are transposed: those of keys and values are computed as [K, S].
+  """
+  dtype = query_MTK.dtype
+  query_MKT, gradient_MKT = (jnp.swapaxes(x, 1, 2) for x in (query_MTK, gradient_MTK))
+  of_query = []
+  of_key_MKS = of_value_MKS = jnp.zeros(query_MKT.shape, jnp.float32)
+  for first, end in _tiles(query_MTK.shape[1]):
+    own = slice(first, end)
+    scores_MTS, visible_TS = _scores(cap, window, query_MTK, key_MTK, first, end)
+    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - log_total_MT1[:, own]), 0)
+    of_weights_MTS = _product(gradient_MTK[:, own], value_MTK[:, :end], 2, 2)
+    mean_MT1 = (weights_MTS * of_weights_MTS).sum(axis=2, keepdims=True)
+    of_scores_MTS = weights_MTS * (of_weights_MTS - mean_MT1)
+    if cap is not None:
+      of_scores_MTS *= 1 - (scores_MTS / cap)**2
+    weights_MTS, of_scores_MTS = weights_MTS.astype(dtype), of_scores_MTS.astype(dtype)
+    of_query.append(_product(of_scores_MTS, key_MTK[:, :end], 2, 1))
+    of_key_MKS = of_key_MKS.at[:, :, :end].add(_product(query_MKT[:, :, own], of_scores_MTS, 2, 1))
+    of_value_MKS = of_value_MKS.at[:, :, :end].add(
+        _product(gradient_MKT[:, :, own], weights_MTS, 2, 1))
+  of_query_MTK = jnp.concatenate(of_query, axis=1).astype(dtype)
+  return of_query_MTK, *(jnp.swapaxes(x, 1, 2).astype(dtype) for x in (of_key_MKS, of_value_MKS))
+
+
+def _tiles(length):
+  """The first query of each tile, and the one behind its last."""
+  tile = _tile(length)
+  return [(first, min(first + tile, length)) for first in range(0, length, tile)]
+
+
+def _scores(cap, window, query_MTK, key_MTK, first, end):
+  """Scores of the queries from `first` on with all keys before `end`, and which of them count."""
+  scores_MTS = _product(query_MTK[:, first:end], key_MTK[:, :end], 2, 2)
+  behind_TS = jnp.arange(first, end)[:, None] - jnp.arange(end)[None]
+  return soft_cap(scores_MTS, cap), ((behind_TS >= 0) & (behind_TS < window))[None]
+
+
+def _product(a, b, axis_of_a, axis_of_b):
+  """Products in float32 of the matrices of each head, summed over these axes."""
+  axes = ((axis_of_a,), (axis_of_b,)), ((0,), (0,))
+  return lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
