@@ -65,6 +65,8 @@ def figure(width: float, height: float) -> Figure:
 def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
   """Draws the mean over networks as a line, and their 10–90 % range as a band.
 
+  Two networks, which have no such range, are two thin lines beside their mean.
+
   Args:
     ax: where to draw.
     x: positions [points] on the horizontal axis.
@@ -72,8 +74,21 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
     **line: properties of the line, as for `Axes.plot`.
   """
   drawn, = ax.plot(x, np.mean(values, axis=0), **line)
+  if len(values) == 2:
+    ax.plot(x, np.transpose(values), color=drawn.get_color(), linewidth=0.6)
+    return
   low, high = np.percentile(values, (10, 90), axis=0)
   ax.fill_between(x, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
+
+
+def of_networks(count: int) -> str:
+  """What `band` shows of so many networks, for a title.
+
+  Example:
+    >>> of_networks(20), of_networks(2), of_networks(1)
+    ('20 networks, band 10–90 %', '2 networks (thin)', '1 network')
+  """
+  return {1: '1 network', 2: '2 networks (thin)'}.get(count, f'{count} networks, band 10–90 %')
 
 
 def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:

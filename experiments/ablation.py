@@ -1,12 +1,13 @@
 """Which sublayer contracts its inputs, attention or the MLP (Fig 3 and 7, Table 2)?
 
 Full, attention-only and MLP-only networks with the same weights read the same
-random vectors. In GPT-2 the MLP contracts them, because the mean of its GELU is
-not zero. Attention alone does not contract them, but it amplifies what the MLPs
-have made common. In LLaMA's gated MLP the activation is multiplied by an
-independent linear unit whose mean is zero, so that E[silu(g) u] = 0 and little
-is left to contract. This explanation of the preference therefore holds for
-GPT-2's family only.
+random vectors. Each seed has vectors of its own, so that the spread over
+networks includes that of the vectors. In GPT-2 the MLP contracts them, because
+the mean of its GELU is not zero. Attention alone does not contract them, but it
+amplifies what the MLPs have made common. In LLaMA's gated MLP the activation is
+multiplied by an independent linear unit whose mean is zero, so that
+E[silu(g) u] = 0 and little is left to contract. This explanation of the
+preference therefore holds for GPT-2's family only.
 
     python -m experiments.ablation                 # 120 networks, about 3 min on two CPU cores
     python -m experiments.ablation --scale=paper   # 12 layers; needs an accelerator
@@ -48,7 +49,7 @@ def main(settings, output_dir):
 def cells(settings):
   return [transformer_cell(name, length, settings, measurements.contraction,
                            measurements.contraction_row, measurements.direction_token,
-                           sublayers=sublayers)
+                           of_each=True, sublayers=sublayers)
           for name in settings.config for length in settings.lengths
           for sublayers in configs.SUBLAYERS]
 
@@ -116,7 +117,7 @@ def label_axes(layers, ranked, name, settings):
   plotting.theory(ranked, np.arange(1, baseline.size + 1),
                   100 * baseline / settings.num_sequences, 'drawn uniformly')
   layers.set(xlabel='layer', ylabel='cosine of two sequences',
-             title=f'{name}: {len(settings.seeds)} networks, band 10–90 %')
+             title=f'{name}: {plotting.of_networks(len(settings.seeds))}')
   ranked.set(yscale='log', xlabel='predicted token, by rank', ylabel='share of sequences (%)',
              title=f'{name}: predictions')
   plotting.plain_log_ticks(ranked.yaxis)

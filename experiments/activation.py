@@ -1,9 +1,13 @@
 """Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Prop 2).
 
-MLP0(x) = W_2 f(W_1 x) is stacked with the same weights for every activation f.
-With ReLU, independent inputs grow alike from layer to layer as Proposition 2
-says. With tanh, which is odd, they stay orthogonal. GELU is nearly linear near
-zero, and contracts only at the scale that a LayerNorm gives its pre-activations.
+The picture has a panel for each figure of the paper:
+  - Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every
+    activation f. With ReLU, independent inputs grow alike from layer to layer as
+    Proposition 2 says. With tanh, which is odd, they stay orthogonal.
+  - Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone.
+  - Fig 6: histograms of what GELU sees, with and without LayerNorm, over its
+    curve. GELU is nearly linear near zero, and contracts only at the scale that a
+    LayerNorm gives its pre-activations.
 
     python -m experiments.activation                 # about 2 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
@@ -147,8 +151,8 @@ def draw(rows, settings):
         draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
     expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
     plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
-    mlp0.set_title(f'MLP0, width {settings.width}')
-    standard.set_title(f'MLP-only blocks, width {GELU_WIDTH}')
+    mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
+    standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
     mlp0.legend()
     standard.legend()
     draw_gelu(gelu, [row for row in rows if 'density' in row])
@@ -176,7 +180,7 @@ def draw_gelu(ax, rows):
   ax.plot(EDGES, EDGES / 2, color='black', linestyle=':', linewidth=1,
           label='its linear part, u/2')
   ax.set(xlabel='pre-activation u', ylabel='GELU(u); density, peak at 1', xlim=(-3, 3),
-         ylim=(-0.5, 2), title='what GELU sees')
+         ylim=(-0.5, 2), title='Fig 6: what GELU sees')
   ax.legend(fontsize='small')
 
 

@@ -28,7 +28,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 
 from .benchmarks import chart
-from .shared import command_line, figures
+from .shared import command_line, figures, provenance
 from .shared.results import make_directory, write_json
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
@@ -44,9 +44,11 @@ def main(*names):
   directory = Path(flags.FLAGS.output_dir)
   make_directory(directory)
   for name in names or BENCHMARKS:
+    record = provenance.begin()
     rows = importlib.import_module(f'{__package__}.benchmarks.{name}').run()
     path = directory / f'{name}.json'
-    write_json(path, {'benchmark': name, 'environment': environment(), 'rows': rows})
+    write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
+                      'rows': rows})
     print(json.dumps(json.loads(path.read_text())['rows'], indent=1))
     print(f'wrote {path}')
   rows = chart.rows_of([directory / f'{name}.json' for name in BENCHMARKS])

@@ -34,10 +34,10 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, networks, runs, training_settings
+from .shared import command_line, networks, provenance, runs, training_settings
 from .shared.command_line import flagged
 from .shared.results import Results
-from .shared.tables import ci95, grouped
+from .shared.tables import described, grouped, plus_minus
 
 INITS = ('gpt2', 'centred')
 SHARED = ('config', 'seeds', 'data', 'valid', 'tokenizer', 'data_seed', 'num_steps', 'keep_steps',
@@ -71,8 +71,9 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
     training_settings.check(training)
   flagged('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
-  for init, training in arms.items():
-    runs.train(training, output_dir / init)
+  with provenance.repeatedly(results.write):
+    for init, training in arms.items():
+      runs.train(training, output_dir / init)
   done = {(row['init'], row['seed'], row['step']) for row in results.rows}
   for init in INITS:
     for seed, other in pairs:
@@ -135,16 +136,14 @@ def summarize(rows: list[dict]) -> list[dict]:
         arms = {init: [values[init][seed][name] for seed in seeds] for init in INITS}
         if None not in arms['gpt2'] + arms['centred']:
           arms['difference'] = np.subtract(arms['centred'], arms['gpt2']).tolist()
-          summary[-1] |= {name: float(np.mean(arms[label])), f'{name}_ci95': ci95(arms[label])}
+          summary[-1] |= described(arms[label], name)
   return summary
 
 
 def display(row: dict) -> dict[str, str]:
   def shown(name):
-    if name not in row:
-      return '–'
-    digits = 1 if name.endswith('z') else 3
-    return f'{row[name]:.{digits}f} ± {row[f"{name}_ci95"]:.{digits}f}'
+    return plus_minus(row, name, '.1f' if name.endswith('z') else '.3f') if name in row else '–'
+
   return {'step': str(row['step']), 'birth': row['init'],
           **{words: shown(name) for name, words in MEASURES.items()}}
 

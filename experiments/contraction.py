@@ -21,7 +21,7 @@ from bornbiased_jax import configs, plotting
 from .shared import command_line, measurements
 from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
 from .shared.results import Results
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.tables import grouped, mean_ci95, plus_minus, share_of, with_theory
 
 _COMMON = TOKENS | ONE_HEAD
 SCALES = {
@@ -64,14 +64,13 @@ def summarize(rows, settings):
 
 
 def display(row):
-  low, high = row['direction_agreement_ci95']
   return {
       'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
       'last layer': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
       'theory': f'{row["theory_cosine"]:z.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
-      'direction predicts top-1': f'{row["direction_agreement"]:.0%} ({low:.0%}–{high:.0%})',
+      'direction predicts top-1': share_of(row, 'direction_agreement'),
   }
 
 
@@ -89,7 +88,7 @@ def draw(rows, settings):
     layers.plot([], [], 'k--', linewidth=1, label='theory')
     layers.set(xlabel='layer', ylabel='cosine of two sequences',
                ylim=(min(0, layers.get_ylim()[0]), None),
-               title=f'similarity of last tokens (10–90 % of {len(settings.seeds)} networks)')
+               title=f'similarity of last tokens, {plotting.of_networks(len(settings.seeds))}')
     layers.xaxis.get_major_locator().set_params(integer=True)
     layers.legend()
     draw_agreement(agreement, rows)
@@ -104,7 +103,8 @@ def draw_agreement(ax, rows):
     middle = 100 * share['direction_agreement']
     color = plotting.COLORS[position % len(plotting.COLORS)]
     ax.bar(position, middle, color=color, alpha=0.7)
-    ax.errorbar(position, middle, [[middle - low], [high - middle]], color='black', capsize=3)
+    if len(group) > 2:
+      ax.errorbar(position, middle, [[middle - low], [high - middle]], color='black', capsize=3)
     labels.append(f'{fields["config"]}\nT = {fields["length"]}')
   ax.set(xticks=range(len(labels)), xticklabels=labels, ylim=(0, 100),
          ylabel='share of networks (%)', title="direction's token is the preferred one")

@@ -94,11 +94,11 @@ def bare_cells(settings):
   for name in settings.config:
     for length in settings.lengths:
       cell = transformer_cell(name, length, settings, lambda config: statistic('residual'), own_row,
-                              sublayers='attention_only', num_layers=settings.depth)
+                              of_each=True, sublayers='attention_only', num_layers=settings.depth)
       config = cell.network.config
       yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
                           network=bare_attention(config),
-                          probe=dataclasses.replace(cell.probe, kind='gaussian', of_each=True))
+                          probe=dataclasses.replace(cell.probe, kind='gaussian'))
 
 
 def transformer_cells(settings):
@@ -107,9 +107,8 @@ def transformer_cells(settings):
     own_row = functools.partial(row, None, expected_std(configs.get(name)))
     for length in settings.lengths:
       cell = transformer_cell(name, length, settings, lambda config: statistic('value_aggregate'),
-                              own_row, sublayers='attention_only')
-      yield cell._replace(fields={'block': name, 'length': length},
-                          probe=dataclasses.replace(cell.probe, of_each=True))
+                              own_row, of_each=True, sublayers='attention_only')
+      yield cell._replace(fields={'block': name, 'length': length})
 
 
 def statistic(loud):

@@ -24,7 +24,7 @@ from .shared.cells import TOKENS, measure_cells, transformer_cell
 from .shared.command_line import Setting
 from .shared.parsing import some_of
 from .shared.results import Results
-from .shared.tables import ci95, grouped, with_theory
+from .shared.tables import ci95, described, grouped, plus_minus, with_theory
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 SETTINGS = command_line.SETTINGS | {
@@ -76,11 +76,13 @@ def summarize(rows, settings):
     mean_L = cosine_SL.mean(axis=0)
     relative_L = (np.asarray(predicted.inter_cosine_L) - mean_L) / mean_L[-1]
     worst = int(np.abs(relative_L).argmax())
+    deviation_S = (predicted.inter_cosine_L[worst] - cosine_SL[:, worst]) / mean_L[-1]
+    deviation = described(deviation_S, 'largest_deviation')
     summary.append(fields | {
         'networks': len(group), 'layer_cosine': mean_L,
         'layer_cosine_ci95': [ci95(own) for own in cosine_SL.T],
-        'layer_theory': predicted.inter_cosine_L, 'largest_deviation': relative_L[worst],
-        'its_layer': worst + 1, 'its_ci95': ci95(cosine_SL[:, worst]) / mean_L[-1],
+        'layer_theory': predicted.inter_cosine_L, 'its_layer': worst + 1,
+        'its_ci95': deviation.pop('largest_deviation_ci95'), **deviation,
         'cosine_std': cosine_SL[:, -1].std(ddof=1), 'theory_std': predicted.inter_cosine_std})
   return summary
 
@@ -90,7 +92,7 @@ def display(row):
       'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
       'init': row['init_scheme'], 'positions': row['positions'], 'activation': row['activation'],
       'last cosine': f'{row["layer_cosine"][-1]:.3f}', 'theory': f'{row["layer_theory"][-1]:.3f}',
-      'largest deviation': f'{row["largest_deviation"]:+.1%} ± {row["its_ci95"]:.1%}',
+      'largest deviation': plus_minus(row, 'largest_deviation', '+.1%', 'its_ci95'),
       'std': f'{row["cosine_std"]:.3f}', 'theory std': f'{row["theory_std"]:.3f}',
   }
 

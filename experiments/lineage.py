@@ -43,7 +43,7 @@ from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, figures, networks
+from .shared import command_line, figures, networks, provenance
 from .shared.networks import SETTINGS
 from .shared.results import make_directory, write_json
 from .shared.tables import table
@@ -63,7 +63,7 @@ SCALES = {
 
 
 def main(settings, output_dir):
-  probe = networks.probe_of(settings)
+  record, probe = provenance.begin(), networks.probe_of(settings)
   models = find(settings.networks, output_dir, probe)
   make_directory(output_dir)
   print(f'{len(models)} networks, {math.comb(len(models), 2)} pairs', file=sys.stderr)
@@ -75,7 +75,8 @@ def main(settings, output_dir):
   names = list(taken)
   write_json(output_dir / 'results.json', {
       'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
-      'networks': names, 'about': [each.about for each in taken.values()], 'rows': rows})
+      'run': record(), 'networks': names, 'about': [each.about for each in taken.values()],
+      'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
   drawn = figures.write(draw(names, z_MM), output_dir)

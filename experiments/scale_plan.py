@@ -43,7 +43,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 
-from .shared import chips, command_line, scale_programs
+from .shared import chips, command_line, provenance, scale_programs
 from .shared.chips import CHIPS, GIB
 from .shared.command_line import Setting
 from .shared.parsing import optional, preset_name, whole
@@ -95,13 +95,14 @@ NAMES = tuple(name for name in SETTINGS
 
 
 def main():
-  given = {name: flags.FLAGS[name].value for name in NAMES}
+  record, given = provenance.begin(), {name: flags.FLAGS[name].value for name in NAMES}
   plan = make_plan(resolve(flags.FLAGS.program, given))
   print(describe(plan))
   if flags.FLAGS.output_dir:
     directory = command_line.flagged('output_dir', path_of, flags.FLAGS.output_dir)
     make_directory(directory)
-    write_json(directory / 'scale_plan.json', plan | {'environment': environment()})
+    write_json(directory / 'scale_plan.json',
+               plan | {'environment': environment(), 'run': record()})
     print(f'wrote {directory / "scale_plan.json"}')
   sys.exit(0 if plan['fits'] else 1)
 

@@ -155,7 +155,7 @@ def draw_ranked(ax, name, rows, settings):
          ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
   ax.xaxis.get_major_locator().set_params(integer=True)
   plotting.plain_log_ticks(ax.yaxis)
-  ax.legend(title=f'mean of {len(rows) // len(settings.lengths)} networks, 10–90 % band')
+  ax.legend(title=f'mean of {plotting.of_networks(len(rows) // len(settings.lengths))}')
 
 
 def draw_spread(ax, rows, settings):

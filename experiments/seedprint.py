@@ -41,7 +41,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.names import FORMS
 
-from .shared import command_line, figures, networks, verdict_page
+from .shared import command_line, figures, networks, provenance, verdict_page
 from .shared.command_line import Setting, flagged
 from .shared.parsing import optional
 from .shared.results import make_directory, write_json
@@ -63,7 +63,7 @@ SCALES = {
 
 def main(settings, output_dir):
   name_pair(settings)
-  probe = networks.probe_of(settings)
+  record, probe = provenance.begin(), networks.probe_of(settings)
   check(settings, probe)
   make_directory(output_dir)
   for name in (settings.base, settings.suspect):
@@ -74,7 +74,7 @@ def main(settings, output_dir):
                                       output_dir / 'dossiers', stream=settings.stream,
                                       on_batch=bar.update)
   report = {'experiment': 'seedprint', 'settings': vars(settings),
-            'environment': environment()} | report
+            'environment': environment(), 'run': record()} | report
   folder = output_dir / folder_name(report)
   make_directory(folder)
   drawn = draw(report)

@@ -46,7 +46,7 @@ from bornbiased_jax.files import local
 from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, runs, sink_report, training_settings
+from .shared import command_line, provenance, runs, sink_report, training_settings
 from .shared.command_line import Setting, flagged
 from .shared.networks import check_length
 from .shared.parsing import listed, optional, positive, some_of, whole
@@ -125,8 +125,9 @@ def main(settings, output_dir):
     flagged('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
   done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
-  for case in tqdm(cases or trained(settings, output_dir), desc='measuring', unit='network',
-                   delay=1):
+  with provenance.repeatedly(results.write):
+    cases = cases or trained(settings, output_dir)
+  for case in tqdm(cases, desc='measuring', unit='network', delay=1):
     if case[:-1] not in done:
       results.add(row_of(case, texts, settings))
   summary = sink_report.summarize([row for row in results.rows if row['loss']])

@@ -67,11 +67,14 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
     flagged(name, text.sources, [getattr(settings, name)])
   flagged('output_dir', local, output_dir)
   make_directory(output_dir)
-  for name in TEXTS:
-    corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))
-  for phase, training in phases.items():
-    runs.train(training, output_dir / phase)
-  report(settings, output_dir)
+  are_trained = all(runs.is_trained(training, output_dir / phase)
+                    for phase, training in phases.items())
+  with runs.recording('training_study', vars(settings), output_dir, are_trained) as record:
+    for name in TEXTS:
+      corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))
+    for phase, training in phases.items():
+      runs.train(training, output_dir / phase)
+  report(settings, output_dir, record())
 
 
 def on_english(settings: SimpleNamespace, output_dir: Path) -> SimpleNamespace:
@@ -108,7 +111,7 @@ def check(settings: SimpleNamespace, phases: dict[str, SimpleNamespace]) -> None
     training_settings.check(training)
 
 
-def report(settings: SimpleNamespace, output_dir: Path) -> None:
+def report(settings: SimpleNamespace, output_dir: Path, run: dict) -> None:
   """Writes the losses of both phases."""
   metrics = {phase: {seed: monitor.read(output_dir / phase / f'seed_{seed}') for seed in seeds}
              for phase, seeds in (('english', settings.seeds), ('python', settings.continued))}
@@ -117,7 +120,7 @@ def report(settings: SimpleNamespace, output_dir: Path) -> None:
   panels = {title: metrics[phase]
             for phase, title in (('english', 'English'), ('python', 'then Python source'))}
   runs.write('training_study', vars(settings), output_dir, summary,
-             runs.figure(panels, runs.unit_of(settings)))
+             runs.figure(panels, runs.unit_of(settings)), run)
 
 
 if __name__ == '__main__':

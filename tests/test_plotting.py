@@ -62,6 +62,17 @@ def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks(ax):
     assert drawn.max() == pytest.approx(np.percentile(values[:, i], 90))
 
 
+def test_of_two_networks_there_is_no_band_but_both(ax):
+  x, values = np.arange(3), np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 5.0]])
+  plotting.band(ax, x, values, label='networks', color='red')
+  mean, *both = ax.lines
+  np.testing.assert_allclose(mean.get_ydata(), [2, 2, 4])
+  np.testing.assert_allclose([line.get_ydata() for line in both], values)
+  assert not ax.collections and len(ax.get_legend_handles_labels()[1]) == 1
+  assert all(line.get_color() == 'red' and line.get_linewidth() < mean.get_linewidth()
+             for line in both)
+
+
 def test_a_closed_form_is_a_black_dashed_line(ax):
   plotting.theory(ax, [1, 2], [3, 4], 'Prop 2')
   line, = ax.lines

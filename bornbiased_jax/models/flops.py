@@ -45,10 +45,15 @@ def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
 
   Its rate is the most that the device reaches on real matrices.
   """
-  size = 2048 if jax.default_backend() == 'cpu' else 8192
+  size = matmul_size()
   a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)
   return lambda: product(a, b), 2 * size**3
+
+
+def matmul_size() -> int:
+  """The number of rows of the square matrices of `matmul`."""
+  return 2048 if jax.default_backend() == 'cpu' else 8192
 
 
 @functools.lru_cache

@@ -83,8 +83,8 @@ def step_row(name, batch_size, length, dtype, rounds):
   step = stepper(config, recipe, jnp.uint32(42), attend)
   parts = step_parts.shares(config, recipe, attend, step, rounds)
   peer = torch_stepper(config, recipe)
-  seconds = timing.in_turn({'matmul': product, 'step': step} | ({'torch': peer} if peer else {}),
-                           rounds)
+  peers = {'torch': peer, 'torch matmul': torch_matmul(dtype)} if peer else {}
+  seconds = timing.in_turn({'matmul': product, 'step': step} | peers, rounds)
   rate = product_flops / np.median(seconds['matmul'])
   total = 3 * batch_size * flops.forward_flops(config, length, num_logits=length)
   return {
@@ -97,6 +97,8 @@ def step_row(name, batch_size, length, dtype, rounds):
       **parts,
       'peer': "torch.compile of transformers'",
       'peer_over_ours': peer and timing.spread(seconds['torch'] / seconds['step']),
+      'matmul_of_peer_over_ours': peer and timing.spread(
+          seconds['torch matmul'] / seconds['matmul']),
   }
 
 
@@ -107,6 +109,22 @@ def torch_network(config):
     path = pathlib.Path(directory) / 'model'
     huggingface.save(path, dataclasses.replace(config, dtype='float32'), init_params(config, 42))
     return transformers.AutoModelForCausalLM.from_pretrained(path).train()
+
+
+def torch_matmul(dtype):
+  """The product of `flops.matmul`, by PyTorch."""
+  import torch
+  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+  size = flops.matmul_size()
+  a, b = (torch.randn(size, size, dtype=getattr(torch, dtype), device=device) for _ in range(2))
+
+  def run():
+    product = a @ b
+    if device == 'cuda':
+      torch.cuda.synchronize()
+    return product[0, 0].item()
+
+  return run
 
 
 def torch_stepper(config, recipe):

@@ -5,84 +5,61 @@ two CPU cores at the scales smoke, laptop and overnight, and a guess for one GPU
 paper's.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
+import math
 
-
-class Run(NamedTuple):
-  """One run of one program.
-
-  Attributes:
-    program: the experiment.
-    minutes: how long it takes, by scale; it is not part of other scales.
-    flags: its settings, beside the scale's own.
-    name: its folder of results, if the program runs more than once.
-    reads: the folders of other runs, or in them, whose checkpoints its flags want, by flag.
-    after: runs whose checkpoints it reads too, if they have been begun.
-    texts: the texts that its flags want, by flag.
-    needs: those texts without which it cannot run, but at --scale=smoke.
-    shorter: settings that the scale laptop has in place of those.
-  """
-
-  program: str
-  minutes: Mapping[str, float]
-  flags: Mapping[str, str] = {}
-  name: str = ''
-  reads: Mapping[str, str] = {}
-  after: tuple[str, ...] = ()
-  texts: Mapping[str, str] = {}
-  needs: tuple[str, ...] = ()
-  shorter: Mapping[str, str] = {}
-
-  def settings(self, scale: str) -> dict[str, str]:
-    return {**self.flags, **(self.shorter if scale == 'laptop' else {})}
-
-  @property
-  def folder(self) -> str:
-    return self.name or self.program
-
-  @property
-  def readable(self) -> list[str]:
-    """The folders of the runs that it reads."""
-    return [path.split('/')[0] for path in self.reads.values()]
-
-
-class Item(NamedTuple):
-  """What the paper shows in one place, or what this package adds (no `names` of the paper's)."""
-
-  names: tuple[str, ...]
-  title: str
-  claim: str
-  published: str
-  runs: tuple[Run, ...]
-
+from .planned import Item, Run
 
 TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
     'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on',
     'stories': 'another text to go on with, such as TinyStories',
+    'instructions': 'instructions and answers to go on with (experiments.instructions makes them)',
     'wikitext': 'the test part of WikiText-2',
 }
 _NANO = {'dtype': 'bfloat16', 'lengths': '64', 'num_sequences': '10000'}
 _OWN = {'embedding_seed': 'none'}
+_PYTHIA = {'config': 'pythia_70m', 'init_schemes': 'wang', 'length': '16', 'published_seeds': '3'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
-_FOUR = {'seeds': '42-45'}
-STUDY = Run('training_study', dict(smoke=1, laptop=5, overnight=15, paper=7000), shorter=_FOUR,
-            **_STUDY_TEXTS)
-GPT2_STUDY = Run('training_study', dict(laptop=2, overnight=5), {
-    'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS, shorter={
-        'num_steps': '300', 'keep_steps': '10,30,100', 'python_steps': '100',
-        'python_keep_steps': '30'})
-QWEN2_STUDY = Run('training_study', dict(overnight=6), {
-    'config': 'tiny_qwen2'} | _FOUR, 'training_study_qwen2', **_STUDY_TEXTS)
-_STORIES = Run('pretrain', dict(laptop=1, overnight=1), {
-    'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
-    f'{STUDY.folder}/stories', {'init_from': f'{STUDY.folder}/english'},
-    texts={'data': 'stories'}, needs=('stories',))
-_OF_STUDY = {'study': STUDY.folder}
-_AFTER = (_STORIES.folder,)
+_FOUR, _OF_PAPER = {'seeds': '42-45'}, {'seeds': '42,123,1000,2000'}
+STUDY = Run('training_study', dict(smoke=1, laptop=5, overnight=15, paper=7000),
+            at={'laptop': _FOUR}, **_STUDY_TEXTS)
+GPT2_STUDY = Run('training_study', dict(laptop=2, overnight=5, paper=3500), {
+    'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS, at={
+        'laptop': {'num_steps': '300', 'keep_steps': '10,30,100', 'python_steps': '100',
+                   'python_keep_steps': '30'},
+        'paper': {'config': 'nano_gpt2', 'seeds': '42,123', 'continued': '42,123'}})
+QWEN2_STUDY = Run('training_study', dict(overnight=6, paper=7000), {
+    'config': 'tiny_qwen2'} | _FOUR, 'training_study_qwen2', **_STUDY_TEXTS,
+    at={'paper': {'config': 'nano_qwen2'} | _OF_PAPER})
 
+
+def _continued(study: Run, text: str, **minutes: float) -> Run:
+  """The networks of a study that go on with a text, as long as others go on with Python."""
+  return Run('pretrain', minutes, {
+      'scale': 'continue', 'seeds': '42,43', 'batch_size': '8', 'length': '64'},
+      f'{study.folder}/{text}', {'init_from': f'{study.folder}/english'}, texts={'data': text},
+      needs=(text,), at={'paper': _OF_PAPER | {
+          'num_steps': '10000', 'batch_size': '128', 'length': '2048', 'dtype': 'bfloat16'}})
+
+
+_STORIES = _continued(STUDY, 'stories', laptop=1, overnight=1, paper=330)
+_INSTRUCTIONS = _continued(STUDY, 'instructions', overnight=1, paper=330)
+_QWEN2_STORIES = _continued(QWEN2_STUDY, 'stories', overnight=1, paper=330)
+_QWEN2_INSTRUCTIONS = _continued(QWEN2_STUDY, 'instructions', overnight=1, paper=330)
+_OF_STUDY, _AFTER = {'study': STUDY.folder}, (_STORIES.folder, _INSTRUCTIONS.folder)
+_TRAINED = {'runs': f'{STUDY.folder}/english'}
+_OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
+                 after=(_QWEN2_STORIES.folder, _QWEN2_INSTRUCTIONS.folder))
+
+# What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
+ELSEWHERE = {
+    'benchmark': 'times of one machine and its peers, by experiments.benchmark',
+    'calibrate_verdict': 'reads four folders of training runs, with a tied head and without',
+    'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
+    'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
+}
 
 ITEMS = (
     Item(('fig1', 'table1'), 'A random network has a favourite token',
@@ -90,20 +67,26 @@ ITEMS = (
          'depends on the seed and not on the length T; the preference grows with T.',
          'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
-         (Run('seed_sweep', dict(smoke=0.5, laptop=4, overnight=4, paper=12)),
-          Run('seed_sweep', dict(laptop=8, overnight=30, paper=2), _NANO | {
+         (Run('seed_sweep', dict(smoke=0.5, laptop=4, overnight=19, paper=12),
+              at={'overnight': {'lengths': '16,64,256'}}),
+          Run('seed_sweep', dict(laptop=8, overnight=56, paper=2), _NANO | {
               'config': 'nano_gpt2', 'seeds': '42-46'}, 'seed_sweep_nano_n10000',
-              shorter={'seeds': '42'}),
+              at={'laptop': {'seeds': '42'}}),
           Run('seed_sweep', dict(overnight=4), _OWN, 'seed_sweep_own_embeddings'),
-          Run('seed_sweep', dict(overnight=10), {'lengths': '256'}, 'seed_sweep_T256'),
-          Run('seed_sweep', dict(overnight=30, paper=2), _NANO | {
-              'config': 'nano_llama2,nano_qwen2', 'seeds': '42,43'}, 'seed_sweep_nano_gated'),
-          Run('seed_sweep', dict(overnight=60, paper=4), _NANO | {
-              'config': 'nano_gpt2', 'seeds': '42,43', 'lengths': '64,256'},
-              'seed_sweep_nano_T64_T256'),
-          Run('seed_sweep', dict(overnight=30, paper=1), _NANO | {
+          Run('seed_sweep', dict(overnight=4), _OWN | {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '1000',
+              'lengths': '64'}, 'seed_sweep_nano_T64'),
+          Run('seed_sweep', dict(overnight=14), {
+              'config': 'nano_gpt2', 'seeds': '42-51', 'num_sequences': '1000', 'lengths': '64'},
+              'seed_sweep_nano_gpt2'),
+          Run('seed_sweep', dict(overnight=50, paper=1), _NANO | {
               'config': 'nano_gpt2', 'seeds': '0-99', 'num_sequences': '500'},
-              'seed_sweep_nano_100'))),
+              'seed_sweep_nano_100'),
+          Run('seed_sweep', dict(overnight=104, paper=2), _NANO | {
+              'config': 'nano_llama2,nano_qwen2', 'seeds': '42,43'}, 'seed_sweep_nano_gated'),
+          Run('seed_sweep', dict(overnight=146, paper=4), _NANO | {
+              'config': 'nano_gpt2', 'seeds': '42,43', 'lengths': '64,256'},
+              'seed_sweep_nano_T64_T256'))),
     Item(('fig2',), 'Sequences grow alike with depth',
          'States of unrelated sequences grow more similar with every layer (Finding 2.1). Their '
          'mean direction predicts the favourite token (Finding 2.2).',
@@ -144,80 +127,105 @@ ITEMS = (
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
          (Run('layer_theory', dict(smoke=0.5, laptop=3, overnight=19, paper=15),
-              shorter={'seeds': '0-3', 'lengths': '16,64'}),
+              at={'laptop': {'seeds': '0-3', 'lengths': '16,64'}}),
           Run('scaling', dict(smoke=1.5, laptop=3, overnight=37, paper=40),
-              shorter={'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
-                       'large_lengths': '64'}))),
+              at={'laptop': {'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
+                             'large_lengths': '64'}}),
+          Run('layer_theory', dict(overnight=16), {
+              'config': 'nano_gpt2', 'seeds': '0-3', 'lengths': '16,64'}, 'layer_theory_nano'),
+          Run('layer_theory', dict(overnight=40), {
+              'config': 'nano_gpt2', 'seeds': '0-3', 'lengths': '256', 'num_sequences': '50'},
+              'layer_theory_nano_T256'))),
     Item(('table13', 'table14'), 'Pretraining, then training on another text',
          'The networks whose lineage the tables below ask for.',
          'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',
-         (STUDY, _STORIES, GPT2_STUDY, QWEN2_STUDY)),
+         (STUDY, _STORIES, _INSTRUCTIONS)),
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',
          (Run('persistence', dict(smoke=0.3, laptop=2, overnight=2, paper=10), reads=_OF_STUDY,
-              after=_AFTER),
-          Run('persistence', dict(laptop=2, overnight=2), name='persistence_gpt2',
-              reads={'study': GPT2_STUDY.folder}))),
+              after=_AFTER),)),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
          'SeedPrint finds descendants',
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
          (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=4, paper=20), reads=_OF_STUDY,
-              after=_AFTER, shorter=_FOUR),
+              after=_AFTER, at={'laptop': _FOUR}),
           Run('seedprint_tables', dict(overnight=4), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
-          Run('seedprint_tables', dict(overnight=5), _FOUR, 'seedprint_tables_qwen2',
-              reads={'study': QWEN2_STUDY.folder}),
-          Run('calibrate', dict(smoke=0.5, laptop=9, overnight=50, paper=30),
-              reads={'runs': f'{STUDY.folder}/english'},
-              shorter={'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
-                       'verdict_seeds': '4'}))),
-    Item(('table5', 'table6', 'table8', 'table12'), 'The other fingerprints miss descendants',
+          Run('seedprint_tables', dict(paper=20), {'probe': 'tokens'}, 'seedprint_tables_tokens',
+              reads=_OF_STUDY, after=_AFTER),
+          Run('calibrate', dict(smoke=0.5, laptop=9, overnight=50, paper=30), reads=_TRAINED,
+              at={'laptop': {'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
+                             'verdict_seeds': '4'}}),
+          Run('calibrate', dict(overnight=3), {'config': 'none', 'probes': 'gaussian,tokens'},
+              'calibrate_trained', reads=_TRAINED),
+          Run('calibrate', dict(overnight=6), {
+              'probes': 'verdict', 'seeds': '0-11', 'init_schemes': 'gpt2'},
+              'calibrate_verdict_random'),
+          Run('calibrate', dict(overnight=8), _PYTHIA | {
+              'seeds': '0-9', 'probes': 'gaussian,tokens,shared_tokens'}, 'calibrate_pythia'),
+          Run('calibrate', dict(overnight=5), _PYTHIA | {'seeds': '0-29', 'probes': 'tokens'},
+              'calibrate_pythia_tokens'))),
+    Item(('table5', 'table6', 'table8'), 'The other fingerprints miss descendants',
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
          (Run('baselines', dict(smoke=0.5, laptop=3, overnight=5, paper=30), reads=_OF_STUDY,
-              after=_AFTER, shorter=_FOUR),
-          Run('baselines', dict(overnight=3), _FOUR, 'baselines_qwen2',
-              reads={'study': QWEN2_STUDY.folder}))),
+              after=_AFTER, at={'laptop': _FOUR}),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
-         (Run('robustness', dict(smoke=0.5), reads=_OF_STUDY, after=_AFTER),
-          Run('robustness', dict(laptop=10, overnight=25), reads=_OF_STUDY,
-              after=_AFTER, shorter=_FOUR | {
-                  'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
-                             'Intrinsic,REEF,PCS,ICS',
-                  'alterations': 'permute units,flip channels,noise,prune,quantize,average'}))),
+         (Run('robustness', dict(smoke=0.5, laptop=10, overnight=25, paper=90),
+              name='robustness_trained', reads=_OF_STUDY, after=_AFTER, at={
+                  'laptop': _FOUR | {
+                      'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
+                                 'Intrinsic,REEF,PCS,ICS',
+                      'alterations': 'permute units,flip channels,noise,prune,quantize,average'},
+                  'paper': _OF_PAPER}),)),
+    Item(('table12', 'families'), 'The same in other families',
+         'GPT-2, the family that contracts, keeps a trace of its initialization, too. Descendants '
+         'are found among Qwens, whose queries, keys and values have biases.',
+         'Table 12: missing from our copy of the paper.',
+         (GPT2_STUDY,
+          Run('persistence', dict(laptop=2, overnight=2, paper=10), name='persistence_gpt2',
+              reads={'study': GPT2_STUDY.folder}),
+          QWEN2_STUDY, _QWEN2_STORIES, _QWEN2_INSTRUCTIONS,
+          Run('seedprint_tables', dict(overnight=2, paper=20), _FOUR, 'seedprint_tables_qwen2',
+              **_OF_QWEN2),
+          Run('baselines', dict(overnight=2, paper=30), _FOUR, 'baselines_qwen2', **_OF_QWEN2))),
     Item(('adversary',), 'What an adversary can do',
          'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
          (Run('adversary', dict(smoke=1, laptop=8, overnight=20, paper=60),
-              shorter={'networks': '2'}),)),
+              at={'laptop': {'networks': '2'}}),)),
     Item(('born_unbiased',), 'Does identity come from the bias?',
          'Not in the paper: the same networks, born without contraction, are trained and '
          'recognized.', '–',
          (Run('born_unbiased', dict(smoke=0.7, laptop=9, overnight=90, paper=2000),
               texts={'data': 'english', 'valid': 'english_valid'},
               needs=('english', 'english_valid'),
-              shorter={'seeds': '42-44', 'num_steps': '300', 'keep_steps': '10,30,100'}),)),
+              at={'laptop': {
+                  'seeds': '42-44', 'num_steps': '300', 'keep_steps': '10,30,100'}}),)),
     Item(('fig12', 'table7'), 'Levelling the variance prevents attention sinks',
          'Attention sinks come from the loud first position. Amplification and attenuation of the '
          'variance by position prevent them.',
          'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
          'attenuation.',
          (Run('attention_sink', dict(smoke=0.7, laptop=7, overnight=20, paper=30),
-              shorter={'seeds': '0-3'}),
+              at={'laptop': {'seeds': '0-3'}}),
+          Run('attention_sink', dict(overnight=65), {'factors': 'all', 'seeds': '0-3'},
+              'attention_sink_factors'),
           Run('text_sinks', dict(smoke=0.7, laptop=7, overnight=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
-              shorter={'seeds': '42', 'interventions': 'none,amplify,attenuate',
-                       'num_steps': '500', 'keep_steps': '100,300'}))),
+              at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
+                             'num_steps': '500', 'keep_steps': '100,300'}}))),
 )
 
 
-def hours(scale: str) -> float:
-  """How long all runs of a scale take."""
-  return sum(run.minutes[scale] for run in runs(ITEMS, scale)) / 60
+def hours(scale: str, longest: float = math.inf) -> float:
+  """How long all runs of a scale take, but for those that take longer than `longest` hours."""
+  minutes = [run.minutes[scale] for run in runs(ITEMS, scale)]
+  return sum(each for each in minutes if each <= 60 * longest) / 60
 
 
 def runs(items: Iterable[Item], scale: str) -> list[Run]:

@@ -55,18 +55,21 @@ class Cell(NamedTuple):
 
 
 def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable,
-                     row: Callable, readout: Callable | None = None, **overrides) -> Cell:
+                     row: Callable, readout: Callable | None = None, of_each: bool = False,
+                     **overrides) -> Cell:
   """The cell of a preset at one length.
 
-  `statistic` and `readout` are functions of the configuration. `overrides`
-  change fields of the configuration, and become fields of the rows.
+  `statistic` and `readout` are functions of the configuration. With `of_each` every network reads
+  sequences of its own (see `Probe`). `overrides` change fields of the configuration, and become
+  fields of the rows.
   """
   config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
   return Cell(
       fields={'config': name, 'length': length} | overrides,
       network=ensemble.transformer(config, settings.embedding_seed),
       statistic=statistic(config),
-      probe=Probe(settings.probe, settings.num_sequences, length, settings.probe_seed),
+      probe=Probe(settings.probe, settings.num_sequences, length, settings.probe_seed,
+                  of_each=of_each),
       row=row,
       flops=flops.forward_flops(config, length, num_logits=1),
       readout=readout and readout(config),

@@ -8,7 +8,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 
 from .sink_growth import EPSILONS
-from .tables import ci95, grouped, mean_ci95, plus_minus
+from .tables import described, grouped, mean_ci95, plus_minus
 
 NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.
@@ -35,7 +35,7 @@ def summarize(rows) -> list[dict]:
     summary.append({
         **fields, 'networks': len(group), **means, 'floor': group[0]['floor'],
         'position_floor': group[0]['position_floor'],
-        'cost': np.mean(cost), 'cost_ci95': ci95(cost),
+        **described(cost, 'cost'),
         'grown': len(onsets), 'onset': np.median(onsets) if onsets else None,
         **{name: np.mean([row[name] for row in group], axis=0)
            for name in ('rate_T', 'weight_T', 'rate_E')}})

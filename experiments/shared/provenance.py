@@ -1,27 +1,73 @@
-"""How a result came about: which command, and which code."""
+"""How a result came about: which command, which code, when, and how long it took."""
 
+from collections.abc import Callable, Iterator
+import contextlib
+from datetime import UTC, datetime
 from pathlib import Path
 import shlex
 import subprocess
 import sys
+import threading
+import time
 
-_ROOT = Path(__file__).parents[2]
+TICK = 10  # Seconds after which the time of a run is noted again.
+_PROGRAMS = Path(__file__).parents[1]
+_ROOT = _PROGRAMS.parent
 
 
-def origin(experiment: str) -> dict[str, str | None]:
-  """What a result of an experiment is from.
+def begin(earlier: dict | None = None) -> Callable[[], dict]:
+  """Begins to record a run.
+
+  Args:
+    earlier: what an earlier session of the same run has recorded, from which this one goes on.
 
   Returns:
-    `command`, as one would type it, or None if no command line began the run; and `commit` of the
-    checkout that the code is from, with '-dirty' if files differ from it, or None outside of one.
+    A function that says, whenever it is called, what results hold of the run: its `command`; the
+    `commit` of its code, of several sessions each that there was; when it `started`; and how many
+    `seconds` it has taken, those of earlier sessions included.
   """
-  is_program = Path(sys.argv[0]).stem == experiment
-  words = ['python', '-m', f'experiments.{experiment}', *sys.argv[1:]]
-  return {'command': shlex.join(words) if is_program else None, 'commit': commit()}
+  began, present = time.monotonic(), commit()
+  run = earlier or {'command': command(), 'commit': present, 'seconds': 0.0,
+                    'started': datetime.now(UTC).isoformat(timespec='seconds')}
+  commits = dict.fromkeys([*(run['commit'] or 'unknown').split(', '), present or 'unknown'])
+  if len(commits) > 1:
+    run = run | {'commit': ', '.join(commits)}
+  return lambda: run | {'seconds': round(run['seconds'] + time.monotonic() - began, 1)}
+
+
+@contextlib.contextmanager
+def repeatedly(note: Callable[[], None]) -> Iterator[None]:
+  """Calls `note` now, every few seconds, and at the end, so that a kill loses little."""
+  ended = threading.Event()
+
+  def repeat():
+    while not ended.wait(TICK):
+      note()
+
+  note()
+  thread = threading.Thread(target=repeat, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
+    note()
+
+
+def command() -> str | None:
+  """The command line of the program that runs, as one would type it; None if it is none of ours."""
+  program = Path(sys.argv[0])
+  if program.parent != _PROGRAMS:
+    return None
+  return shlex.join(['python', '-m', f'experiments.{program.stem}', *sys.argv[1:]])
 
 
 def commit() -> str | None:
-  """The commit of the checkout that this code is from; None outside of one, or without git."""
+  """The commit of the checkout that this code is from, with '-dirty' if files differ from it.
+
+  None outside of one, or without git.
+  """
   if not (_ROOT / '.git').exists():  # An installed copy may lie in somebody else's repository.
     return None
   command = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',

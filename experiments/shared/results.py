@@ -5,7 +5,6 @@ and the summary of the rows.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 import json
 import math
 from pathlib import Path
@@ -45,18 +44,15 @@ class Results:
 
   def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
     self.path = files.path_of(directory) / 'results.json'
-    now = datetime.now(UTC).isoformat(timespec='seconds')
-    run = provenance.origin(experiment) | {'started': now, 'seconds': 0.0}
     self.content = {'experiment': experiment, 'settings': vars(settings),
-                    'environment': environment(), 'run': run, 'complete': False, 'rows': [],
-                    'summary': []}
+                    'environment': environment(), 'run': provenance.begin()(), 'complete': False,
+                    'rows': [], 'summary': []}
     self._written = -math.inf
     is_new, self.content = hosts.from_first(self._opened_content)
     self._is_measured = self.content['complete']
-    self._seconds_before = 0.0 if self._is_measured else self.content['run']['seconds']
-    self._opened = time.monotonic()
+    self._run = provenance.begin(self.content['run'])
     if is_new:
-      self._write()
+      self.write()
 
   def _opened_content(self):
     """Whether there was no file before, and the content to begin from."""
@@ -88,7 +84,7 @@ class Results:
                        'now; choose another folder, or remove this one')
     self.rows.append(_plain(row))
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
-      self._write()
+      self.write()
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              figure: 'plotting.Figure') -> None:
@@ -100,19 +96,26 @@ class Results:
       figure: what the file figure.png, or of the --format that is asked for, shows.
     """
     self.content.update(summary=summary, complete=True)
-    self._write()
+    self.write()
     figure_path = figures.write(figure, self.path.parent)
     show_table([display(row) for row in summary], self.path.parent)
     print(f'wrote {self.path} and {figure_path}')
 
-  def _write(self):
+  def write(self) -> None:
+    """Writes the file, with the time until now.
+
+    Who trains before there is a row calls it meanwhile (`provenance.repeatedly`).
+    """
     self._written = time.monotonic()
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
-      self.content['run']['seconds'] = round(self._seconds_before + self._written - self._opened, 1)
+      self.content['run'] = self._run()
     write_json(self.path, self.content)
 
   def _earlier(self):
-    """The content to continue from: that of the file, or this run's own if the file has no rows."""
+    """The content to continue from: that of the file, or this run's own.
+
+    It is its own in place of another run's that has no rows.
+    """
     try:
       # Files of earlier versions do not say how the run came about.
       earlier = {'run': None} | json.loads(self.path.read_text())
@@ -122,17 +125,16 @@ class Results:
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
       raise InputError(f'--output_dir: {self.path} is not a results file of this package; '
                        'choose another folder') from None
-    if empty:
+    made, now = ((each['run'] or {}).get('commit') for each in (content, self.content))
+    if empty and (difference or made != now):
       return self.content
     if difference:
       raise InputError(f'--output_dir: {self.path} holds a run with {difference}; '
                        'choose another folder, or remove this one')
-    if not content['complete']:
-      made, now = ((each['run'] or {}).get('commit') for each in (content, self.content))
-      if content['run'] is None or made != now:
-        raise InputError(f'--output_dir: {self.path} was begun by commit {made or "unknown"}, not '
-                         f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
-                         'commit, choose another folder, or remove this one')
+    if not content['complete'] and (content['run'] is None or made != now):
+      raise InputError(f'--output_dir: {self.path} was begun by commit {made or "unknown"}, not '
+                       f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
+                       'commit, choose another folder, or remove this one')
     return content
 
 

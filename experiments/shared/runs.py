@@ -1,7 +1,10 @@
 """From settings of training to trained networks, and the report on their losses."""
 
+from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +16,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.names import load_config
 from bornbiased_jax.models import sharding
-from bornbiased_jax.storage import hub
+from bornbiased_jax.storage import checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import figures, provenance, training_settings
@@ -38,12 +41,15 @@ def train(settings: SimpleNamespace, output_dir: Path) -> None:
   Raises:
     InputError: settings that contradict each other, or `loop.train`'s.
   """
-  rates = [loop.train(run) for run in runs_of(settings, output_dir)]
+  runs = runs_of(settings, output_dir)
+  with recording('pretrain', recorded(settings), output_dir,
+                 is_trained(settings, output_dir)) as record:
+    rates = [loop.train(run) for run in runs]
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
     write('pretrain', recorded(settings), output_dir, summary,
-          figure({'Training loss': metrics}, unit_of(settings)), rates=rates)
+          figure({'Training loss': metrics}, unit_of(settings)), record(), rates=rates)
 
 
 def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
@@ -66,6 +72,12 @@ def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
           validation_sequences=settings.validation_sequences, resume=settings.resume,
           init_from=settings.init_from)
       for first in range(0, len(settings.seeds), together)]
+
+
+def is_trained(settings: SimpleNamespace, output_dir: Path) -> bool:
+  """Whether all networks have made their last step."""
+  return all(checkpoint.steps(output_dir / f'seed_{seed}')[-1:] == [settings.num_steps]
+             for seed in settings.seeds)
 
 
 def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -> int:
@@ -147,12 +159,48 @@ def recorded(settings: SimpleNamespace) -> dict:
   return vars(settings) | ({'config': None} if parent(settings) else {})
 
 
+@contextlib.contextmanager
+def recording(experiment: str, settings: dict, output_dir: Path,
+              is_trained: bool) -> Iterator[Callable[[], dict]]:
+  """Records how a training came about, for `write`; results.json has it while it goes on.
+
+  If it was killed, the next session goes on from that. What was complete and `is_trained` stays as
+  it was recorded, and a file of other settings is left alone until the end.
+
+  Yields:
+    A function that returns the record (see `provenance.begin`).
+  """
+  path = output_dir / 'results.json'
+  parts = {'experiment': experiment, 'settings': settings}
+  earlier = _content(path)
+  is_same = all(earlier.get(name) == part for name, part in parts.items())
+  is_complete = earlier.get('complete', True)
+  if is_same and is_complete and is_trained:
+    yield lambda: earlier['run']
+    return
+  record = provenance.begin(None if is_complete or not is_same else earlier['run'])
+
+  begun = parts | {'environment': environment(), 'complete': False}
+  is_free = is_same or not path.exists()
+  note = lambda: write_json(path, begun | {'run': record()})
+  with provenance.repeatedly(note) if is_free else contextlib.nullcontext():
+    yield record
+
+
+def _content(path):
+  """What a file of results holds; nothing if it is none."""
+  try:
+    return dict(json.loads(path.read_text()))
+  except (OSError, ValueError, TypeError):
+    return {}
+
+
 def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict],
-          drawn: 'plotting.Figure', **more) -> None:
+          drawn: 'plotting.Figure', run: dict, **more) -> None:
   """Writes results.json and the loss curves, and prints the summary as a table."""
   write_json(output_dir / 'results.json', {
-      'experiment': experiment, 'settings': settings, 'environment': environment(),
-      'run': provenance.origin(experiment), **more, 'summary': summary})
+      'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run,
+      'complete': True, **more, 'summary': summary})
   file = figures.write(drawn, output_dir)
   shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
   show_table([{name: shown(value) for name, value in row.items()} for row in summary], output_dir)

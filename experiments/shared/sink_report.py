@@ -9,7 +9,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 
-from .tables import ci95, grouped, mean_ci95, plus_minus
+from .tables import described, grouped, mean_ci95, plus_minus
 
 # A share of sinks that a sentence says better than a curve.
 FEW = 0.01
@@ -46,8 +46,7 @@ def compare_losses(text, group, base) -> dict:
   """Mean loss on a text, and how much more it is than that of the base of the same seed."""
   losses = [row['loss'][text] for row in group]
   difference = [row['loss'][text] - base[row['seed']]['loss'][text] for row in group]
-  return {'mean': float(np.mean(losses)), 'difference': float(np.mean(difference)),
-          'difference_ci95': ci95(difference)}
+  return {'mean': float(np.mean(losses)), **described(difference, 'difference')}
 
 
 def display(row):

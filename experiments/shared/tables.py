@@ -37,21 +37,34 @@ def with_theory(groups: list) -> Iterable:
   return tqdm(groups, desc='theory', unit='group', leave=False, disable=not hosts.is_first())
 
 
-def mean_ci95(rows: list[dict], name: str) -> dict[str, float]:
-  """Mean of a field over rows, and the half-width of its 95 % interval (see `ci95`)."""
-  values = [row[name] for row in rows]
-  return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)}
+def mean_ci95(rows: list[dict], name: str) -> dict:
+  """Mean of a field over rows, with the half-width of its 95 % interval (see `described`)."""
+  return described([row[name] for row in rows], name)
+
+
+def described(values: list[float], name: str) -> dict:
+  """The fields of a summary that say what values of networks are.
+
+  Returns:
+    `name`, their mean; `name_ci95`, the half-width of its 95 % interval; and, of two networks,
+    which are too few for an interval, `name_both`, their values.
+  """
+  return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)} | _both(values, name)
+
+
+def _both(values, name):
+  return {f'{name}_both': [float(value) for value in values]} if len(values) == 2 else {}
 
 
 def ci95(values: list[float]) -> float:
-  """Half-width of the 95 % interval of a mean by Student's t; NaN for one value."""
-  if len(values) < 2:
+  """Half-width of the 95 % interval of a mean by Student's t; NaN for one or two values."""
+  if len(values) < 3:
     return math.nan
   with np.errstate(invalid='ignore'):
     return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
 
 
-def mean_and_theory(values: list[float], theory: float | None) -> dict[str, float]:
+def mean_and_theory(values: list[float], theory: float | None) -> dict:
   """Mean over networks that read sequences of their own, with its standard error, beside theory.
 
   Args:
@@ -61,14 +74,17 @@ def mean_and_theory(values: list[float], theory: float | None) -> dict[str, floa
   several = len(values) > 1
   return {'measured': float(np.mean(values)),
           'standard_error': float(scipy.stats.sem(values)) if several else math.nan,
-          'theory': theory}
+          'theory': theory} | _both(values, 'measured')
 
 
 def with_error(row: dict, spec: str) -> str:
   """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`).
 
-  An error that would be rounded to 0 is written with one digit, as 2e-05.
+  An error that would be rounded to 0 is written with one digit, as 2e-05. Of two networks both
+  values are written.
   """
+  if 'measured_both' in row:
+    return _listed(row['measured_both'], spec)
   error = row['standard_error']
   text = '–' if math.isnan(error) else format(error, spec)
   if error > 0 and float(text) == 0:
@@ -76,13 +92,41 @@ def with_error(row: dict, spec: str) -> str:
   return f'{row["measured"]:{spec}} ± {text} (s.e.)'
 
 
-def plus_minus(row: dict, name: str, spec: str) -> str:
-  """The text 'mean ± half-width of the 95 % interval' (see `mean_ci95`).
+def plus_minus(row: dict, name: str, spec: str, half: str | None = None) -> str:
+  """The text 'mean ± half-width of the 95 % interval' (see `described`).
 
-  A half-width that is NaN, as of one network, is written as '–'.
+  Of two networks both values are written, and of one the half-width, which is NaN, as '–'.
+
+  Args:
+    half: another field, which has the half-width.
+
+  >>> plus_minus(described([0.308, 0.346], 'cosine'), 'cosine', '.3f')
+  '0.308, 0.346'
   """
-  half = row[f'{name}_ci95']
-  return f'{row[name]:{spec}} ± {"–" if math.isnan(half) else format(half, spec.lstrip("+"))}'
+  if f'{name}_both' in row:
+    return _listed(row[f'{name}_both'], spec)
+  width = row[half or f'{name}_ci95']
+  return f'{row[name]:{spec}} ± {"–" if math.isnan(width) else format(width, spec.lstrip("+"))}'
+
+
+def _listed(values, spec):
+  return ', '.join(format(value, spec) for value in values)
+
+
+def share_of(row: dict, name: str) -> str:
+  """The share of networks of which something holds, with the ends of its 95 % interval.
+
+  Of one or two networks the text says of how many.
+
+  >>> share_of({'found': 0.5, 'networks': 2, 'found_ci95': [0.01, 0.99]}, 'found')
+  '1 of 2'
+  >>> share_of({'found': 0.5, 'networks': 4, 'found_ci95': [0.07, 0.93]}, 'found')
+  '50% (7%–93%)'
+  """
+  if row['networks'] < 3:
+    return f'{round(row[name] * row["networks"])} of {row["networks"]}'
+  low, high = row[f'{name}_ci95']
+  return f'{row[name]:.0%} ({low:.0%}–{high:.0%})'
 
 
 def show_table(rows: list[dict[str, str]], directory: Path) -> None:

@@ -2,13 +2,16 @@
 
 import json
 import time
+from types import SimpleNamespace
 
+from absl import flags
 import numpy as np
 import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.step import Recipe
+from experiments import benchmark
 from experiments.benchmarks import chart, kendall, statistics, step_parts, streaming, timing
 
 
@@ -19,6 +22,18 @@ def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
   assert ''.join(called) == 'ab' * 4
   assert {name: len(values) for name, values in seconds.items()} == {'a': 3, 'b': 3}
   assert timing.spread([3.0, 1.0, 2.0]) == {'median': 2.0, 'quartiles': [1.5, 2.5]}
+
+
+def test_each_benchmark_says_how_it_came_about(tmp_path, monkeypatch):
+  monkeypatch.setattr(flags, 'FLAGS', SimpleNamespace(output_dir=tmp_path))
+  for module in (kendall, statistics):
+    monkeypatch.setattr(module, 'run', lambda: time.sleep(0.1) or [{'benchmark': 'alone'}])
+  benchmark.main('kendall', 'statistics')
+  first, second = (json.loads((tmp_path / f'{name}.json').read_text())['run']
+                   for name in ('kendall', 'statistics'))
+  assert first.keys() == {'command', 'commit', 'started', 'seconds'}
+  assert 0.1 <= first['seconds'] < 10 and 0.1 <= second['seconds'] < 10
+  assert first['started'] <= second['started']
 
 
 def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):

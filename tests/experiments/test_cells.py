@@ -79,6 +79,7 @@ def test_a_transformer_cell_is_what_its_settings_say():
   assert cell.fields == {'config': 'tiny_gpt2', 'length': 5, 'sublayers': 'mlp_only'}
   assert cell.network.config == config and cell.statistic == 128 and cell.readout is None
   assert (cell.probe.kind, cell.probe.num_sequences, cell.probe.length) == ('gaussian', 6, 5)
+  assert not cell.probe.of_each
   assert cell.flops == flops.forward_flops(config, 5, num_logits=1)
 
 

@@ -2,13 +2,16 @@
 
 import importlib
 import json
+import math
 
 from flax.traverse_util import flatten_dict
 import jax
 import numpy as np
 import pytest
+import scipy
 
 from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
 from experiments.shared import command_line
 
@@ -99,14 +102,34 @@ def test_ablation_variants_read_the_same_probe_and_share_their_weights():
   variants = ablation.cells(command_line.resolve(ablation.SCALES, 'smoke', config='tiny_gpt2'))
   weights = {cell.fields['sublayers']: flatten_dict(jax.jit(cell.network.draw)(1))
              for cell in variants}
-  inputs_BTD = [cell.probe.inputs(cell.network.config, np.arange(3)) for cell in variants]
+  read = lambda cell, seed: cell.probe.inputs(cell.network.config, np.arange(3), seed)
+  inputs_BTD = [read(cell, 1) for cell in variants]
   for other_BTD in inputs_BTD[1:]:
     np.testing.assert_array_equal(other_BTD, inputs_BTD[0])
+  # All seeds have one embedding and head, and yet vectors of their own.
+  assert not np.any(read(variants[0], 2) == inputs_BTD[0])
   full, parts = weights.pop('full'), list(weights.values())
   assert len(parts) == 2 and full.keys() == set().union(*parts)
   for part in parts:
     for leaf in part:
       np.testing.assert_array_equal(part[leaf], full[leaf])
+
+
+def test_attention_alone_is_as_similar_as_independent_probes_are_by_chance():
+  """With one probe for all, layer 2 is 8 standard errors from 0, and layer 1 spreads by 0.6."""
+  settings = command_line.resolve(ablation.SCALES, 'smoke', config='tiny_gpt2', lengths='64',
+                                  num_sequences='30', seeds='0-59')
+  attention, = (cell for cell in ablation.cells(settings)
+                if cell.fields['sublayers'] == 'attention_only')
+  rows = list(ensemble.measure(attention.network, attention.statistic, attention.probe,
+                               settings.seeds))
+  cosine_SL, pair_std_SL = (np.array([row['layers'][name] for row in rows])
+                            for name in ('cosine', 'cosine_std'))
+  # The mean over pairs of independent vectors, none of which is preferred.
+  z_SL = cosine_SL / (pair_std_SL / np.sqrt(math.comb(settings.num_sequences, 2)))
+  assert np.all(np.abs(z_SL.mean(0)) < 3.5 / np.sqrt(len(rows)))
+  low, high = scipy.stats.chi2.ppf([0.0005, 0.9995], len(rows) - 1) / (len(rows) - 1)
+  assert np.all((low < z_SL.var(0, ddof=1)) & (z_SL.var(0, ddof=1) < high))
 
 
 def test_every_network_and_variant_of_the_ablation_has_a_row(smoke):

@@ -52,6 +52,8 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
       # Another family with another vocabulary, but drawn from the same seed by the same code.
       ('tes', '2:1'): 'related'}
   assert [each['name'] for each in content['about']] == content['networks']
+  assert content['run'].keys() == {'command', 'commit', 'started', 'seconds'}
+  assert content['run']['seconds'] > 0
   assert 'left out:' in capsys.readouterr().err
   table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
   assert table.shape == (6, 6)

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import reproduce
+from experiments import readme, reproduce
 from experiments.shared import catalogue, command_line, report, training_settings
 from experiments.shared.catalogue import ITEMS, Run
 
@@ -24,8 +24,8 @@ def test_every_figure_and_table_of_the_paper_has_its_place():
   assert of_paper <= set(names) and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize('scale, run', EVERY_RUN, ids=lambda each: getattr(each, 'folder', each))
-def test_programs_take_the_flags_of_their_runs(scale, run):
+def settings_of(run, scale):
+  """What the program of a run makes of its command."""
   program = importlib.import_module(f'experiments.{run.program}')
   texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
   _, module, *words = reproduce.command(run, scale, reproduce.Path('out'), texts)
@@ -33,7 +33,12 @@ def test_programs_take_the_flags_of_their_runs(scale, run):
   given = dict(word.removeprefix('--').split('=', 1) for word in words)
   assert given.pop('output_dir') == f'out/{run.folder}'
   kinds = getattr(program, 'SETTINGS', command_line.SETTINGS)
-  settings = command_line.resolve(program.SCALES, given.pop('scale'), kinds, **given)
+  return command_line.resolve(program.SCALES, given.pop('scale'), kinds, **given)
+
+
+@pytest.mark.parametrize('scale, run', EVERY_RUN, ids=lambda each: getattr(each, 'folder', each))
+def test_programs_take_the_flags_of_their_runs(scale, run):
+  settings = settings_of(run, scale)
   if getattr(settings, 'keep_steps', None):
     training_settings.check_keep_steps(settings)
 
@@ -46,6 +51,31 @@ def test_a_run_comes_after_those_that_it_reads(scale):
       assert set(run.readable) <= done
       assert run.folder not in done
       done.add(run.folder)
+
+
+def test_every_stored_result_is_made_by_a_run_or_it_is_said_why_not():
+  stored = {path.name for path in (readme.HERE / 'measured').iterdir()}
+  made = {run.folder for run in catalogue.runs(ITEMS, 'overnight')}
+  assert stored - made == set(catalogue.ELSEWHERE)
+
+
+@pytest.mark.parametrize('run', catalogue.runs(ITEMS, 'overnight'), ids=lambda run: run.folder)
+def test_a_run_measures_what_is_stored(run):
+  path = readme.HERE / 'measured' / run.folder / 'results.json'
+  if not path.exists():
+    pytest.skip('not stored')
+  stored, asked = json.loads(path.read_text())['settings'], vars(settings_of(run, 'overnight'))
+  for name in stored.keys() & asked.keys() - {*run.reads, *run.texts}:
+    names = isinstance(stored[name], list) and isinstance(stored[name][0], str)
+    # What is stored may be of the time before a method or an intervention was added.
+    assert stored[name] == asked[name] or names and set(stored[name]) < set(asked[name]), name
+
+
+def test_a_scale_without_what_trains_for_days():
+  days = [run.minutes['paper'] / 60 for run in catalogue.runs(ITEMS, 'paper')
+          if run.minutes['paper'] > 24 * 60]
+  assert len(days) == 5
+  assert catalogue.hours('paper', 24) == pytest.approx(catalogue.hours('paper') - sum(days))
 
 
 def test_only_names_what_is_there():

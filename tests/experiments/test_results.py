@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 import json
 import math
+from pathlib import Path
+import time
 from types import SimpleNamespace
 
 from matplotlib.figure import Figure
@@ -48,15 +50,37 @@ def test_a_finished_run_has_all_parts(run):
 
 
 def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
-  monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py', '--seeds=1,2', '--output_dir=my run'])
+  program = Path(provenance.__file__).parents[1] / 'sweep.py'
+  monkeypatch.setattr('sys.argv', [str(program), '--seeds=1,2', '--output_dir=my run'])
   opened = open_results(tmp_path)
   opened.add(ROWS[0])
   how = saved(tmp_path)['run']
   assert how['command'] == "python -m experiments.sweep --seeds=1,2 '--output_dir=my run'"
   assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
   assert how['commit'] == provenance.commit()
-  monkeypatch.setattr('sys.argv', ['pytest'])
-  assert provenance.origin('sweep')['command'] is None
+  monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py'])
+  assert provenance.command() is None
+
+
+def test_the_record_of_several_sessions_has_all_commits_and_all_time(monkeypatch):
+  record = None
+  for made_by in ('one', 'another', 'one'):
+    monkeypatch.setattr(provenance, 'commit', lambda made_by=made_by: made_by)
+    now = provenance.begin(record)()
+    assert record is None or now['started'] == record['started']
+    record = now | {'seconds': now['seconds'] + 100}
+  assert record['commit'] == 'one, another' and 300 <= record['seconds'] < 310
+
+
+def test_what_is_noted_repeatedly_is_also_noted_at_the_end(monkeypatch):
+  monkeypatch.setattr(provenance, 'TICK', 0.02)
+  noted = []
+  with pytest.raises(KeyboardInterrupt), provenance.repeatedly(lambda: noted.append('now')):
+    while len(noted) < 3:  # Once at the beginning, twice while it goes on.
+      time.sleep(0.01)
+    noted.append('interrupted')
+    raise KeyboardInterrupt
+  assert noted[-1] == 'now' and 'interrupted' in noted
 
 
 def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_again(tmp_path):
@@ -159,6 +183,18 @@ def test_a_run_without_rows_gives_way_to_other_settings(run):
   (run / 'results.json').write_text(json.dumps(empty))
   opened = open_results(run, lengths=[4])
   assert opened.content['settings']['lengths'] == [4] and opened.rows == []
+
+
+def test_a_run_that_was_killed_before_its_first_row_keeps_its_time(tmp_path, monkeypatch):
+  first = open_results(tmp_path)
+  write_json(first.path, first.content | {'run': first.content['run'] | {'seconds': 100.0}})
+  second = open_results(tmp_path)
+  second.write()
+  assert 100 <= saved(tmp_path)['run']['seconds'] < 200
+  monkeypatch.setattr(provenance, 'commit', lambda: 'another')
+  open_results(tmp_path).write()
+  assert saved(tmp_path)['run']['commit'] == 'another'
+  assert saved(tmp_path)['run']['seconds'] < 100
 
 
 def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 import subprocess
 import sys
+import time
 
+from absl import flags
 import jax
 import pytest
 
@@ -130,6 +132,22 @@ def test_the_floor_under_what_the_last_position_needs():
 ])
 def test_amounts_for_eyes(value, text):
   assert scale_plan.engineering(value) == text
+
+
+def test_a_plan_says_how_it_came_about(tmp_path, monkeypatch):
+  given = flags.FlagValues()
+  for name, value in {'program': 'train', 'output_dir': str(tmp_path),
+                      **dict.fromkeys(scale_plan.NAMES)}.items():
+    flags.DEFINE_string(name, value, '', flag_values=given)
+  given(['scale_plan'])
+  monkeypatch.setattr(flags, 'FLAGS', given)
+  monkeypatch.setattr(scale_plan, 'make_plan', lambda settings: time.sleep(0.1) or {'fits': True})
+  monkeypatch.setattr(scale_plan, 'describe', str)
+  with pytest.raises(SystemExit):
+    scale_plan.main()
+  made = json.loads((tmp_path / 'scale_plan.json').read_text())
+  assert made['run'].keys() == {'command', 'commit', 'started', 'seconds'}
+  assert made['fits'] and 0.1 <= made['run']['seconds'] < 10
 
 
 def run(*arguments):

@@ -30,6 +30,7 @@ def run(output_dir, *words, **given):
 def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
   assert (code, report['verdict'], report['schema']) == (0, 'related', 2)
+  assert report['run'].keys() == {'command', 'commit', 'started', 'seconds'}
   assert capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
   assert 'copy of the other' in ' '.join(report['reasons'])
   assert (folder / 'figure.png').stat().st_size > 10_000

@@ -13,7 +13,7 @@ from experiments.shared import tables
 MEASURED = sorted(Path(experiments.__file__).parent.glob('measured/*/results.json'))
 
 
-def test_an_interval_needs_two_values():
+def test_an_interval_needs_three_values():
   rows = [{'x': value} for value in (1.0, 2.0, 3.0)]
   # Student's t at 97.5 % with two degrees of freedom is 4.3027.
   assert tables.mean_ci95(rows, 'x') == {
@@ -22,10 +22,21 @@ def test_an_interval_needs_two_values():
   assert tables.plus_minus(tables.mean_ci95(rows[:1], 'x'), 'x', '.1f') == '1.0 ± –'
 
 
+def test_of_two_networks_both_values_stand_and_no_interval():
+  pair = tables.mean_ci95([{'x': 3.0}, {'x': 1.0}], 'x')
+  assert pair == {'x': 2.0, 'x_ci95': pytest.approx(math.nan, nan_ok=True), 'x_both': [3.0, 1.0]}
+  assert tables.plus_minus(pair, 'x', '+.1f') == '+3.0, +1.0'
+  assert tables.with_error(tables.mean_and_theory([3.0, 1.0], 0.5), '.2f') == '3.00, 1.00'
+  known = {'found': 0.5, 'found_ci95': [0.01, 0.99]}
+  assert tables.share_of(known | {'networks': 2}, 'found') == '1 of 2'
+  assert tables.share_of(known | {'networks': 20}, 'found') == '50% (1%–99%)'
+
+
 def test_a_mean_beside_theory():
-  compared = tables.mean_and_theory([1.0, 3.0], theory=None)
-  assert compared == {'measured': 2.0, 'standard_error': pytest.approx(1.0), 'theory': None}
-  assert tables.with_error(compared, '.2f') == '2.00 ± 1.00 (s.e.)'
+  compared = tables.mean_and_theory([1.0, 2.0, 3.0], theory=None)
+  error = pytest.approx(1 / math.sqrt(3))
+  assert compared == {'measured': 2.0, 'standard_error': error, 'theory': None}
+  assert tables.with_error(compared, '.2f') == '2.00 ± 0.58 (s.e.)'
   assert tables.with_error(tables.mean_and_theory([1.0], 0.5), '.1f') == '1.0 ± – (s.e.)'
   assert tables.with_error(compared | {'standard_error': 2e-5}, '.2f') == '2.00 ± 2e-05 (s.e.)'
 
