@@ -29,8 +29,6 @@ STATISTIC = combine({
     'layers': similarity.inter_sequence('residual_last'),
 })
 
-pytestmark = pytest.mark.usefixtures('optimized')
-
 
 def bag_of_words(reads=None):
   """A network that compiles fast: the tanh of the sum of a sequence's embeddings, unembedded."""
