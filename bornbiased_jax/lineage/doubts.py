@@ -20,6 +20,8 @@ MOST_REPEATED = 0.1
 OUTLIER_SHARE = 0.2
 # The largest share of constant channels with which a comparison of answers is conclusive.
 MOST_DEGENERATE = 0.1
+# The matrices whose order a witness compares.
+_WEIGHTS = {'unit order': ('up', 'gate', 'down'), 'value order': ('value', 'output')}
 
 
 def embedding_is_shared(base: Dossier, suspect: Dossier, shared: list[dict]) -> bool:
@@ -47,8 +49,10 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
   if min(map(orders.repeated_share, (a, b))) > MOST_REPEATED:
     found['unit order'] = 'the units of both networks repeat each other'
   x, y = base.tensors, suspect.tensors
-  if x is not None and y is not None and inventory.zeros_agree(x, y):
-    found['unit order'] = 'both networks have their zeros in the same places'
+  if x is not None and y is not None:
+    for name, parts in _WEIGHTS.items():
+      if where := inventory.pattern_agrees(x, y, parts):
+        found[name] = f'both networks have their {where}'
   return found
 
 

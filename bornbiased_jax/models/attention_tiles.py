@@ -1,7 +1,7 @@
 """Causal attention for CPUs: in tiles that fit into the cache, with a gradient of its own.
 
 A tile is what some queries make of the keys that they may see; what lies behind them is not
-computed. Of the forward pass the gradient keeps one number per query, from which it computes the
+computed. Of the forward pass the gradient keeps two numbers per query, from which it computes the
 weights again (as FlashAttention does, Dao et al. 2022). Differentiating `attention.plain` would
 transpose [T, T] matrices instead, which XLA does slowly on a CPU.
 
@@ -9,7 +9,6 @@ In names of shapes, N groups of M heads follow each other; the heads of a group 
 together. For the other letters see transformer.py.
 """
 
-import functools
 import math
 
 import jax
@@ -43,7 +42,8 @@ def tiled(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
 
   scaled_BTHK = (query_BTHK.astype(jnp.float32) / math.sqrt(K)).astype(query_BTHK.dtype)
   heads = map(grouped, (scaled_BTHK, key_BSGK, value_BSGK))
-  aggregate_NMTK = _attend(cap, jnp.int32(UNLIMITED if window is None else window), *heads)
+  limits = jnp.int32(UNLIMITED if window is None else window), cap
+  aggregate_NMTK = _attend(limits, *heads)
   return jnp.swapaxes(aggregate_NMTK.reshape(B, H, T, K), 1, 2).reshape(B, T, H * K)
 
 
@@ -52,40 +52,41 @@ def _tile(length):
   return max(TILE, -(-length // _MOST_TILES))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(cap, window, query_NMTK, key_NMTK, value_NMTK):
-  return _forward(cap, window, query_NMTK, key_NMTK, value_NMTK)[0]
+@jax.custom_vjp
+def _attend(limits, query_NMTK, key_NMTK, value_NMTK):
+  return _forward(limits, query_NMTK, key_NMTK, value_NMTK)[0]
 
 
-def _forward(cap, window, *heads):
-  aggregate_NMTK, log_total_NMT1 = lax.map(lambda heads: _of_heads(cap, window, *heads), heads)
-  return aggregate_NMTK, (window, *heads, log_total_NMT1)
+def _forward(limits, *heads):
+  aggregate_NMTK, *softmax_NMT1 = lax.map(lambda heads: _of_heads(limits, *heads), heads)
+  return aggregate_NMTK, (limits, heads, softmax_NMT1)
 
 
-def _backward(cap, saved, gradient_NMTK):
-  window, *heads = saved
-  of_heads = lambda heads: _gradient_of_heads(cap, window, *heads)
-  return None, *lax.map(of_heads, (*heads, gradient_NMTK))
+def _backward(saved, gradient_NMTK):
+  limits, heads, softmax_NMT1 = saved
+  of_heads = lambda parts: _gradient_of_heads(limits, *parts)
+  return None, *lax.map(of_heads, (*heads, *softmax_NMT1, gradient_NMTK))
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _of_heads(cap, window, query_MTK, key_MTK, value_MTK):
-  """The value aggregate of a group of heads, and the logarithm of each softmax's denominator."""
-  aggregates, log_totals = [], []
+def _of_heads(limits, query_MTK, key_MTK, value_MTK):
+  """The value aggregate of a group of heads; of each softmax the largest score and the total."""
+  aggregates, peaks, totals = [], [], []
   for first, end in _tiles(query_MTK.shape[1]):
-    scores_MTS, visible_TS = _scores(cap, window, query_MTK, key_MTK, first, end)
-    largest_MT1 = jnp.where(visible_TS, scores_MTS, -jnp.inf).max(axis=2, keepdims=True)
-    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - largest_MT1), 0)
+    scores_MTS, visible_TS = _scores(limits, query_MTK, key_MTK, first, end)
+    peak_MT1 = jnp.where(visible_TS, scores_MTS, -jnp.inf).max(axis=2, keepdims=True)
+    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - peak_MT1), 0)
     total_MT1 = weights_MTS.sum(axis=2, keepdims=True)
     aggregate_MTK = _product(weights_MTS.astype(value_MTK.dtype), value_MTK[:, :end], 2, 1)
     aggregates.append((aggregate_MTK / total_MT1).astype(value_MTK.dtype))
-    log_totals.append(largest_MT1 + jnp.log(total_MT1))
-  return jnp.concatenate(aggregates, axis=1), jnp.concatenate(log_totals, axis=1)
+    peaks.append(peak_MT1)
+    totals.append(total_MT1)
+  return tuple(jnp.concatenate(each, axis=1) for each in (aggregates, peaks, totals))
 
 
-def _gradient_of_heads(cap, window, query_MTK, key_MTK, value_MTK, log_total_MT1, gradient_MTK):
+def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT1, gradient_MTK):
   """The gradients of query, key and value.
 
   Only small matrices are transposed: those of keys and values are computed as [K, S].
@@ -96,11 +97,13 @@ def _gradient_of_heads(cap, window, query_MTK, key_MTK, value_MTK, log_total_MT1
   of_key_MKS = of_value_MKS = jnp.zeros(query_MKT.shape, jnp.float32)
   for first, end in _tiles(query_MTK.shape[1]):
     own = slice(first, end)
-    scores_MTS, visible_TS = _scores(cap, window, query_MTK, key_MTK, first, end)
-    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - log_total_MT1[:, own]), 0)
+    scores_MTS, visible_TS = _scores(limits, query_MTK, key_MTK, first, end)
+    weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - peak_MT1[:, own]), 0)
+    weights_MTS /= total_MT1[:, own]
     of_weights_MTS = _product(gradient_MTK[:, own], value_MTK[:, :end], 2, 2)
     mean_MT1 = (weights_MTS * of_weights_MTS).sum(axis=2, keepdims=True)
     of_scores_MTS = weights_MTS * (of_weights_MTS - mean_MT1)
+    _, cap = limits
     if cap is not None:
       of_scores_MTS *= 1 - (scores_MTS / cap)**2
     weights_MTS, of_scores_MTS = weights_MTS.astype(dtype), of_scores_MTS.astype(dtype)
@@ -118,8 +121,9 @@ def _tiles(length):
   return [(first, min(first + tile, length)) for first in range(0, length, tile)]
 
 
-def _scores(cap, window, query_MTK, key_MTK, first, end):
+def _scores(limits, query_MTK, key_MTK, first, end):
   """Scores of the queries from `first` on with all keys before `end`, and which of them count."""
+  window, cap = limits
   scores_MTS = _product(query_MTK[:, first:end], key_MTK[:, :end], 2, 2)
   behind_TS = jnp.arange(first, end)[:, None] - jnp.arange(end)[None]
   return soft_cap(scores_MTS, cap), ((behind_TS >= 0) & (behind_TS < window))[None]

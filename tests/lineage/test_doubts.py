@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -70,3 +71,22 @@ def test_outlier_channels_are_counted():
   assert doubts.outliers(wide) == 2
   assert '2 of the channels of the suspect have' in said(
       dossier(ALIGNED, init_params(ALIGNED, 2)), wide)
+
+
+@pytest.mark.parametrize('parts, order', [
+    (('up', 'gate', 'down'), 'unit order'), (('value', 'output'), 'value order')])
+@pytest.mark.parametrize('least', [0, 0.05])
+def test_one_mask_takes_the_order_of_what_it_masks_from_the_evidence(parts, order, least):
+  def masked(seed):
+    params = init_params(ALIGNED, seed)
+    blocks = dict(params['blocks'])
+    for i, part in enumerate(parts):
+      kernel = blocks[part]['kernel']
+      kept = jax.random.uniform(jax.random.key(i), kernel.shape) < 0.1
+      blocks[part] = {'kernel': jnp.where(kept, kernel, least * kernel)}
+    return dossier(ALIGNED, params | {'blocks': blocks})
+
+  a, b = masked(1), masked(2)
+  assert doubts.order_has_meaning(a, b).keys() == {order}
+  assert f'The {order} is no evidence here' in said(a, b)
+  assert doubts.order_has_meaning(a, dossier(ALIGNED, init_params(ALIGNED, 2))) == {}

@@ -98,12 +98,13 @@ LIMITED = {
     'plain': attention.plain, 'blocked': attention.blocked, 'tiled': attention_tiles.tiled,
     'splash': attention_kernels.splash, 'cudnn': attention_kernels.cudnn,
     'spread': attention_kernels.Spread(attention.blocked, MESH),
+    'tiled_spread': attention_kernels.Spread(attention_tiles.tiled, MESH),
 }
 
 
 @pytest.mark.parametrize('window, cap', [(1, None), (37, None), (599, None), (600, None),
                                          (None, 1.5), (5, 1.5)], ids=str)
-@pytest.mark.parametrize('kernel', ['blocked', 'tiled', 'spread', 'plain'])
+@pytest.mark.parametrize('kernel', ['blocked', 'tiled', 'tiled_spread', 'spread', 'plain'])
 def test_windows_and_caps_agree_with_pytorch(kernel, window, cap):
   torch = pytest.importorskip('torch')
   inputs, cotangent = random_inputs(SHAPES[2])

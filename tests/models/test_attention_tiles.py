@@ -52,3 +52,13 @@ def test_tiles_of_one_sequence_do_not_read_another():
   for mine, theirs in zip(run(query, key, value), run(*other), strict=True):
     np.testing.assert_array_equal(mine[0], theirs[0])
     assert jnp.abs(mine[1] - theirs[1]).max() > 0
+
+
+@pytest.mark.parametrize('size', [1.0, 1e6, 1e10])
+def test_equal_scores_have_exact_gradients_however_large_they_are(size):
+  _, _, value = heads(300)
+  query = key = np.full(value.shape, size**0.5, np.float32)
+  mine, exact = (jax.jit(gradient(attend))(query, key, value) for attend in (
+      tiled, attention.plain))
+  for ours, theirs in zip(mine[1:], exact[1:], strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
