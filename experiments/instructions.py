@@ -4,7 +4,7 @@
 
 An instruction is the first paragraph of a function's docstring, and the answer is the function
 without its docstring. Methods and functions in functions count too. What is no Python, and a
-function of which nothing would be left, is passed over.
+function of which nothing would be left or that Python cannot write as source, is passed over.
 
 --input takes a .txt or .jsonl file, both also as .xz, a folder of them, or a prepared
 tensorflow-dataset as tfds:NAME[:split], with a module as each document.
@@ -90,13 +90,18 @@ def parsed(module: str) -> ast.Module:
 
 
 def without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-  """The source of a function that has a docstring; empty if it is nested too deeply."""
+  """The source of a function that has a docstring; empty if `ast` cannot write it.
+
+  It cannot write what is nested too deeply, and some strings and numbers; of some f-strings it
+  makes what is no Python.
+  """
   bare = copy.copy(function)
   bare.body = function.body[1:]
   try:
-    return ast.unparse(bare)
-  except RecursionError:
+    answer = ast.unparse(bare)
+  except (ValueError, RecursionError):
     return ''
+  return answer if parsed(answer).body else ''
 
 
 if __name__ == '__main__':

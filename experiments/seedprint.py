@@ -27,6 +27,7 @@ Exit codes: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong in
 """
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 import re
@@ -88,13 +89,18 @@ def main(settings, output_dir):
 
 
 def name_pair(settings) -> None:
-  """Takes base and suspect from the words of the command line, if they are there."""
-  words = vars(settings).pop('words', [])
-  if len(words) > 2 or (words and (settings.base or settings.suspect)):
+  """Takes base and suspect from the words of the command line, if they are there.
+
+  Words take the place of the scale's networks, as flags do.
+  """
+  words, names = vars(settings).pop('words', []), ('base', 'suspect')
+  of_scale = SCALES[settings.scale]
+  are_flags = any(getattr(settings, name) != of_scale[name] for name in names)
+  if len(words) > 2 or (words and are_flags):
     raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect')
-  for name, word in zip(('base', 'suspect'), words, strict=False):
-    setattr(settings, name, word)
-  for name in ('base', 'suspect'):
+  if words:
+    vars(settings).update(itertools.zip_longest(names, words))
+  for name in names:
     if not getattr(settings, name):
       raise InputError(f'--{name}: is missing: {FORMS}')
 

@@ -67,13 +67,14 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
     flagged(name, text.sources, [getattr(settings, name)])
   flagged('output_dir', local, output_dir)
   make_directory(output_dir)
-  are_trained = all(runs.is_trained(training, output_dir / phase)
-                    for phase, training in phases.items())
-  with runs.recording('training_study', vars(settings), output_dir, are_trained) as record:
+  trainings = [(training, output_dir / phase) for phase, training in phases.items()]
+  with runs.recording('training_study', vars(settings), output_dir,
+                      all(runs.is_trained(*training) for training in trainings),
+                      any(runs.is_begun(*training) for training in trainings)) as record:
     for name in TEXTS:
       corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))
-    for phase, training in phases.items():
-      runs.train(training, output_dir / phase)
+    for training in trainings:
+      runs.train(*training)
   report(settings, output_dir, record())
 
 
@@ -111,7 +112,7 @@ def check(settings: SimpleNamespace, phases: dict[str, SimpleNamespace]) -> None
     training_settings.check(training)
 
 
-def report(settings: SimpleNamespace, output_dir: Path, run: dict) -> None:
+def report(settings: SimpleNamespace, output_dir: Path, run: dict | None) -> None:
   """Writes the losses of both phases."""
   metrics = {phase: {seed: monitor.read(output_dir / phase / f'seed_{seed}') for seed in seeds}
              for phase, seeds in (('english', settings.seeds), ('python', settings.continued))}

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 import contextlib
 from datetime import UTC, datetime
+import functools
+import hashlib
 from pathlib import Path
 import shlex
 import subprocess
@@ -15,11 +17,13 @@ _PROGRAMS = Path(__file__).parents[1]
 _ROOT = _PROGRAMS.parent
 
 
-def begin(earlier: dict | None = None) -> Callable[[], dict]:
+def begin(earlier: dict | None = None, is_new: bool = True) -> Callable[[], dict]:
   """Begins to record a run.
 
   Args:
     earlier: what an earlier session of the same run has recorded, from which this one goes on.
+    is_new: whether there was no earlier session, if none has recorded anything. Otherwise it is
+      unknown when the run started and how long it takes: both are None.
 
   Returns:
     A function that says, whenever it is called, what results hold of the run: its `command`; the
@@ -27,11 +31,14 @@ def begin(earlier: dict | None = None) -> Callable[[], dict]:
     `seconds` it has taken, those of earlier sessions included.
   """
   began, present = time.monotonic(), commit()
-  run = earlier or {'command': command(), 'commit': present, 'seconds': 0.0,
-                    'started': datetime.now(UTC).isoformat(timespec='seconds')}
-  commits = dict.fromkeys([*(run['commit'] or 'unknown').split(', '), present or 'unknown'])
-  if len(commits) > 1:
-    run = run | {'commit': ', '.join(commits)}
+  now = datetime.now(UTC).isoformat(timespec='seconds')
+  new = {'command': command(), 'commit': present, 'seconds': 0.0, 'started': now}
+  unknown = {'command': command(), 'commit': None, 'seconds': None, 'started': None}
+  run = earlier or (new if is_new else unknown)
+  commits = dict.fromkeys([*(run['commit'] or 'unknown').split(', '), present])
+  run = run | {'commit': ', '.join(commits)}
+  if run.get('seconds') is None:
+    return lambda: run
   return lambda: run | {'seconds': round(run['seconds'] + time.monotonic() - began, 1)}
 
 
@@ -63,17 +70,25 @@ def command() -> str | None:
   return shlex.join(['python', '-m', f'experiments.{program.stem}', *sys.argv[1:]])
 
 
-def commit() -> str | None:
+def commit() -> str:
   """The commit of the checkout that this code is from, with '-dirty' if files differ from it.
 
-  None outside of one, or without git.
+  Outside of one, or without git, 'files-' and a digest of the code, so that two versions differ.
   """
   if not (_ROOT / '.git').exists():  # An installed copy may lie in somebody else's repository.
-    return None
+    return _digest()
   command = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',
              '--exclude=*']
   try:
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
   except (OSError, subprocess.SubprocessError):
-    return None
+    return _digest()
   return done.stdout.strip()
+
+
+@functools.cache
+def _digest():
+  """What stands for a commit where there is none."""
+  files = [file for package in (_PROGRAMS, _PROGRAMS.parent / 'bornbiased_jax')
+           for file in sorted(package.rglob('*.py'))]
+  return 'files-' + hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()[:12]

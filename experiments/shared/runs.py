@@ -43,7 +43,7 @@ def train(settings: SimpleNamespace, output_dir: Path) -> None:
   """
   runs = runs_of(settings, output_dir)
   with recording('pretrain', recorded(settings), output_dir,
-                 is_trained(settings, output_dir)) as record:
+                 is_trained(settings, output_dir), is_begun(settings, output_dir)) as record:
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
@@ -78,6 +78,11 @@ def is_trained(settings: SimpleNamespace, output_dir: Path) -> bool:
   """Whether all networks have made their last step."""
   return all(checkpoint.steps(output_dir / f'seed_{seed}')[-1:] == [settings.num_steps]
              for seed in settings.seeds)
+
+
+def is_begun(settings: SimpleNamespace, output_dir: Path) -> bool:
+  """Whether any of the networks has a checkpoint."""
+  return any(checkpoint.steps(output_dir / f'seed_{seed}') for seed in settings.seeds)
 
 
 def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -> int:
@@ -160,25 +165,28 @@ def recorded(settings: SimpleNamespace) -> dict:
 
 
 @contextlib.contextmanager
-def recording(experiment: str, settings: dict, output_dir: Path,
-              is_trained: bool) -> Iterator[Callable[[], dict]]:
+def recording(experiment: str, settings: dict, output_dir: Path, is_trained: bool,
+              is_begun: bool) -> Iterator[Callable[[], dict | None]]:
   """Records how a training came about, for `write`; results.json has it while it goes on.
 
   If it was killed, the next session goes on from that. What was complete and `is_trained` stays as
-  it was recorded, and a file of other settings is left alone until the end.
+  it was recorded, and a file of other settings is left alone until the end. Of what `is_begun`
+  without a record that goes on, nobody knows when it started.
 
   Yields:
-    A function that returns the record (see `provenance.begin`).
+    A function that returns the record (see `provenance.begin`); None if an earlier version has
+    completed the training without one.
   """
   path = output_dir / 'results.json'
   parts = {'experiment': experiment, 'settings': settings}
-  earlier = _content(path)
+  # Files of earlier versions do not say how the training came about.
+  earlier = {'run': None} | _content(path)
   is_same = all(earlier.get(name) == part for name, part in parts.items())
   is_complete = earlier.get('complete', True)
   if is_same and is_complete and is_trained:
     yield lambda: earlier['run']
     return
-  record = provenance.begin(None if is_complete or not is_same else earlier['run'])
+  record = provenance.begin(None if is_complete or not is_same else earlier['run'], not is_begun)
 
   begun = parts | {'environment': environment(), 'complete': False}
   is_free = is_same or not path.exists()
@@ -196,7 +204,7 @@ def _content(path):
 
 
 def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict],
-          drawn: 'plotting.Figure', run: dict, **more) -> None:
+          drawn: 'plotting.Figure', run: dict | None, **more) -> None:
   """Writes results.json and the loss curves, and prints the summary as a table."""
   write_json(output_dir / 'results.json', {
       'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run,

@@ -67,6 +67,20 @@ def test_what_is_no_answer_is_passed_over(module):
   assert list(instructions.pairs(module)) == []
 
 
+@pytest.mark.parametrize('returned', [
+    # Python 3.11 can write neither of the first two as source, and writes the third wrongly.
+    """f"{'\u3000'.join(cols)}\"""", '0x' + 'f' * 20_000,
+    r'''f"""{cols['a']} \'\'\' {cols["b"]}\"\"\" """''',
+])
+def test_what_python_cannot_write_does_not_cost_the_rest(returned):
+  odd = f'def odd(cols):\n  "Odd."\n  return {returned}\n'
+  assert ast.parse(odd)
+  answers = [pair.partition('Answer:\n')[2]
+             for pair in instructions.pairs(odd + 'def f():\n  "Is one."\n  return 1')]
+  assert answers[-1] == 'def f():\n    return 1\n\n'
+  assert all(map(ast.parse, answers))
+
+
 def test_half_a_character_does_not_spoil_the_text():
   pair = next(instructions.pairs(r"""def f():
     '\ud800 half of a pair'

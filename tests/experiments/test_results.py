@@ -104,6 +104,33 @@ def test_rows_of_two_commits_are_not_mixed(tmp_path, monkeypatch):
     open_results(tmp_path)
 
 
+def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
+  monkeypatch.setattr(provenance, '_ROOT', tmp_path)  # No checkout, so that there is no commit.
+  first = open_results(tmp_path)
+  first.add(ROWS[0])
+  write_json(first.path, first.content)
+  assert open_results(tmp_path).rows == ROWS[:1]  # The same code goes on.
+  older = first.content | {'run': first.content['run'] | {'commit': None}}
+  write_json(first.path, older)
+  with pytest.raises(InputError, match='begun by commit unknown, not files-.*, and rows of both'):
+    open_results(tmp_path)
+  write_json(first.path, older | {'complete': True})
+  finish(open_results(tmp_path), 0.25)
+  assert saved(tmp_path)['run'] == older['run']
+
+
+def test_installed_code_is_told_from_another_version(tmp_path, monkeypatch):
+  found = []
+  for code in ('shared probe', 'own probe', 'own probe'):
+    (tmp_path / 'ablation.py').write_text(code)
+    monkeypatch.setattr(provenance, '_ROOT', tmp_path)
+    monkeypatch.setattr(provenance, '_PROGRAMS', tmp_path)
+    provenance._digest.cache_clear()
+    found.append(provenance.commit())
+  provenance._digest.cache_clear()
+  assert found[0] != found[1] == found[2]
+
+
 def test_a_complete_run_gets_no_more_rows(run):
   with pytest.raises(InputError, match='is complete, but lacks what would be measured'):
     open_results(run, lengths=[4, 8]).add({'seed': 2})

@@ -52,6 +52,19 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   assert len(saved) == len(list((tmp_path / 'dossiers').glob('*.npz')))
 
 
+def test_words_take_the_place_of_the_scales_networks():
+  made = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS)
+  seedprint.name_pair(made)
+  assert (made.base, made.suspect) == ('tiny_gpt2:1', 'tiny_gpt2:2')
+  made.words = ['a', 'b']
+  seedprint.name_pair(made)
+  assert (made.base, made.suspect) == ('a', 'b')
+  made = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS)
+  made.words = ['a']
+  with pytest.raises(InputError, match='--suspect: is missing'):
+    seedprint.name_pair(made)
+
+
 @pytest.mark.parametrize('words, given, message', [
     (('a', 'b', 'c'), {}, 'give two networks'), (('a', 'b'), dict(base='c'), 'give two networks'),
     ((), {}, '--base: is missing'), (('tiny_gpt2:1',), {}, '--suspect: is missing'),

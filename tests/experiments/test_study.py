@@ -1,6 +1,7 @@
 """The training study and the experiments that read its checkpoints, at smoke scale."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -108,6 +109,42 @@ def results_of(directory):
   return json.loads((directory / 'results.json').read_text())
 
 
+def only_recorded(monkeypatch):
+  """Has training change nothing but results.json."""
+  monkeypatch.setattr(loop, 'train', lambda run: {})
+  monkeypatch.setattr(runs.monitor, 'read', lambda directory: [
+      {'step': 6, 'loss': 1.0}, {'step': 6, 'validation_loss': 1.0, 'perplexity': 2.7}])
+
+
+@pytest.mark.parametrize('complete', [True, False])
+def test_results_of_an_earlier_version_without_a_record(tmp_path, monkeypatch, complete):
+  only_recorded(monkeypatch)
+  monkeypatch.setattr(runs, 'is_trained', lambda *run: complete)
+  settings = small(seeds='1')
+  (tmp_path / 'results.json').write_text(json.dumps({
+      'experiment': 'pretrain', 'settings': runs.recorded(settings), 'complete': complete}))
+  (tmp_path / 'seed_1' / '3').mkdir(parents=True)
+  pretrain.main(settings, tmp_path)
+  run = results_of(tmp_path)['run']
+  assert run is None if complete else run['seconds'] is run['started'] is None
+
+
+def test_the_time_of_sessions_without_a_record_is_unknown(study, tmp_path, monkeypatch):
+  only_recorded(monkeypatch)
+  (tmp_path / 'pretrain' / 'seed_1' / '3').mkdir(parents=True)
+  for _ in range(2):  # It stays unknown in the next session.
+    pretrain.main(small(seeds='1'), tmp_path / 'pretrain')
+  shutil.copytree(study / 'english', tmp_path / 'study' / 'english')
+  (tmp_path / 'study' / 'english' / 'results.json').unlink()
+  settings = smoke(training_study, seeds='42,43', batch_size='2', length='16')
+  training_study.main(settings, tmp_path / 'study')
+  for folder in ('pretrain', 'study', 'study/english'):
+    run = results_of(tmp_path / folder)['run']
+    assert run['seconds'] is run['started'] is None
+    assert run['commit'].startswith('unknown, ')
+  assert results_of(tmp_path / 'study' / 'python')['run']['seconds'] >= 0
+
+
 def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tmp_path,
                                                                        monkeypatch):
   whole, english, python = (results_of(study / phase) for phase in ('.', 'english', 'python'))
@@ -117,9 +154,8 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   assert whole['run']['seconds'] >= english['run']['seconds'] + python['run']['seconds'] - 0.1
   # A run that was killed goes on from the time that it has noted.
   settings, trained = small(seeds='1'), []
+  only_recorded(monkeypatch)
   monkeypatch.setattr(loop, 'train', lambda run: trained.append(results_of(tmp_path)) or {})
-  monkeypatch.setattr(runs.monitor, 'read', lambda directory: [
-      {'step': 6, 'loss': 1.0}, {'step': 6, 'validation_loss': 1.0, 'perplexity': 2.7}])
   pretrain.main(settings, tmp_path)
   begun = trained[0] | {'run': trained[0]['run'] | {'seconds': 1000.0}}
   assert not begun['complete'] and begun['settings'] == results_of(tmp_path)['settings']
