@@ -9,7 +9,7 @@ multiplied by an independent linear unit whose mean is zero, so that
 E[silu(g) u] = 0 and little is left to contract. This explanation of the
 preference therefore holds for GPT-2's family only.
 
-    python -m experiments.ablation                 # 120 networks, about 3 min on two CPU cores
+    python -m experiments.ablation                 # 120 networks, about 4 min on two CPU cores
     python -m experiments.ablation --scale=paper   # 12 layers; needs an accelerator
 
 Prints a table with one line per model, length and variant. Writes results.json

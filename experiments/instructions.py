@@ -3,11 +3,12 @@
     python -m experiments.instructions --input=python_train.jsonl.xz --output=instructions.jsonl
 
 An instruction is the first paragraph of a function's docstring, and the answer is the function
-without its docstring. Methods and functions in functions count too. What is no Python, and a
-function of which nothing would be left or that Python cannot write as source, is passed over.
+without its docstring and comments. Methods and functions in functions count too. A document that
+is no Python, and a function of which nothing would be left or that Python cannot write as source,
+is passed over.
 
 --input takes a .txt or .jsonl file, both also as .xz, a folder of them, or a prepared
-tensorflow-dataset as tfds:NAME[:split], with a module as each document.
+tensorflow-dataset as tfds:NAME[:split], with a module as each document: a .txt file is one module.
 
 Writes JSON lines with a pair under "text", which pretrain reads as --data; whole or not at all.
 """
@@ -16,6 +17,7 @@ import ast
 from collections.abc import Iterable, Iterator
 import copy
 import json
+from pathlib import Path
 import warnings
 
 from absl import flags
@@ -34,6 +36,8 @@ def main():
   source, output = command_line.required(*NAMES)
   if not output.endswith('.jsonl'):
     raise InputError(f'--output: {output} does not end with .jsonl')
+  if Path(output).exists():
+    raise InputError(f'--output: {output} is there already; choose another file, or remove it')
   modules = documents(text.fragments(flagged('input', text.sources, [source])))
   try:
     with replacing(output) as file:

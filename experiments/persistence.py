@@ -31,6 +31,7 @@ from .shared import command_line, networks
 from .shared.command_line import Setting
 from .shared.parsing import optional, whole
 from .shared.results import Results
+from .shared.tables import grouped
 
 SETTINGS = networks.SETTINGS | {
     'top_k': Setting(optional(whole),
@@ -133,16 +134,19 @@ def draw_tau(ax, rows, seeds):
   labels = list(dict.fromkeys((row['phase'], row['step']) for row in rows))
   place = {label: i for i, label in enumerate(labels)}
   for i, seed in enumerate(seeds):
-    own = [row for row in rows if row['seed'] == seed]
-    x = [place[row['phase'], row['step']] + 0.06 * (i - len(seeds) / 2) for row in own]
+    of_seed = [row for row in rows if row['seed'] == seed]
     for name, style, label in (('own', 'o-', f'seed {seed}, own init'),
-                               ('control', 'x:', 'other init')):
-      tau, std = ([row[f'{name}_{part}'] for row in own] for part in ('tau', 'tau_std'))
-      ax.errorbar(x, tau, std, fmt=style, markersize=3, linewidth=1, elinewidth=0.6,
-                  color=plotting.COLORS[i % len(plotting.COLORS)], label=label)
+                               ('control', 'x:', f'seed {seed}, other init')):
+      # Each text is a branch of its own, which begins where English ended.
+      for branch, (_, own) in enumerate(grouped(of_seed, 'phase')):
+        x = [place[row['phase'], row['step']] + 0.06 * (i - len(seeds) / 2) for row in own]
+        tau, std = ([row[f'{name}_{part}'] for row in own] for part in ('tau', 'tau_std'))
+        ax.errorbar(x, tau, std, fmt=style, markersize=3, linewidth=1, elinewidth=0.6,
+                    color=plotting.COLORS[i % len(plotting.COLORS)],
+                    label=None if branch else label)
   ax.axhline(0, color='black', linewidth=0.8)
   ax.set(ylim=(-0.05, 1.3), ylabel="Kendall's tau with an initialization",
-         title='mean and std over dimensions')
+         title='mean and std over dimensions (linear up to 0.05, then logarithmic)')
   ax.set_yscale('symlog', linthresh=0.05)
   ticks = (-0.05, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
   ax.set_yticks(ticks, map(str, ticks))
@@ -158,7 +162,8 @@ def draw_largest(ax, kind, rows, settings):
   for step, label in ((0, 'initialization'), (max(own), f'step {max(own)}')):
     share = 100 * np.array(own[step][f'largest_{kind}_counts'][:20]) / settings.num_sequences
     ax.plot(np.arange(1, len(share) + 1), share, 'o-', markersize=3, label=label)
-  ax.set(xlabel=f'largest {kind}, by rank', ylabel='% of sequences', ylim=(0, None))
+  what = {'token': 'predicted token', 'dimension': 'largest dimension'}[kind]
+  ax.set(xlabel=f'{what}, by rank', ylabel='% of sequences', ylim=(0, None))
 
 
 if __name__ == '__main__':

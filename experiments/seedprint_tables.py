@@ -12,7 +12,7 @@ Reads the checkpoints of experiments.training_study and compares
   d  trained networks of different seeds (unrelated), also if each went on with a text of its own,
      and networks that went on from one (related),
   e  a trained network and one of another seed that went on with another text, and two of different
-     seeds that went on with the same text (unrelated, and the likeliest to be mistaken),
+     seeds that went on with the same text (unrelated),
 and, for the ablation, tests on the lowest k, highest k, k random and all dimensions.
 
 A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or is unrelated and

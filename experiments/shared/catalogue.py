@@ -95,17 +95,17 @@ ITEMS = (
          (Run('contraction', dict(smoke=0.7, laptop=6, overnight=6, paper=10)),
           Run('contraction', dict(laptop=4, overnight=4), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
-              'lengths': '64'} | _OWN, 'contraction_nano_T64'),
+              'lengths': '64'}, 'contraction_nano_T64'),
           Run('contraction', dict(overnight=6), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
-              'lengths': '1024'} | _OWN, 'contraction_nano_T1024'))),
+              'lengths': '1024'}, 'contraction_nano_T1024'))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
          (Run('ablation', dict(smoke=0.7, laptop=3, overnight=3, paper=5)),
           Run('ablation', dict(overnight=5), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
-              'lengths': '64'} | _OWN, 'ablation_nano'))),
+              'lengths': '64'}, 'ablation_nano'))),
     Item(('fig4', 'fig5', 'fig6'), 'The activation decides whether an MLP contracts',
          'ReLU makes independent inputs alike, as Proposition 2 says; tanh does not. GELU does so '
          'at the scale that LayerNorm gives its input.',

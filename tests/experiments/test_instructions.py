@@ -121,3 +121,11 @@ def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_
   assert done.returncode == 2
   assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
   assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_already_is_kept(tmp_path):
+  out = tmp_path / 'out.jsonl'
+  out.write_text('precious')
+  done = command('--input=tinyshakespeare', f'--output={out}')
+  assert done.returncode == 2 and 'is there already' in done.stderr
+  assert out.read_text() == 'precious'
