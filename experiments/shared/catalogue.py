@@ -76,6 +76,8 @@ ITEMS = (
           Run('seed_sweep', dict(overnight=4), _OWN | {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '1000',
               'lengths': '64'}, 'seed_sweep_nano_T64'),
+          Run('seed_sweep', dict(overnight=12), _NANO | _OWN | {
+              'config': 'nano_gpt2', 'seeds': '42,43'}, 'seed_sweep_nano_own'),
           Run('seed_sweep', dict(overnight=14), {
               'config': 'nano_gpt2', 'seeds': '42-51', 'num_sequences': '1000', 'lengths': '64'},
               'seed_sweep_nano_gpt2'),
