@@ -44,11 +44,11 @@ from bornbiased_jax.files import local, write_atomically
 
 from .shared import catalogue, command_line, report
 from .shared.catalogue import ITEMS, TEXTS, Run
+from .shared.provenance import TICK
 from .shared.results import make_directory, write_json
 
 FLAGS = flags.FLAGS
 SCALES = 'smoke', 'laptop', 'overnight', 'paper'
-TICK = 10  # Seconds after which the time of a run is noted again.
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT
 
   Only small matrices are transposed: those of keys and values are computed as [K, S].
   """
-  dtype = query_MTK.dtype
+  (_, cap), dtype = limits, query_MTK.dtype
   query_MKT, gradient_MKT = (jnp.swapaxes(x, 1, 2) for x in (query_MTK, gradient_MTK))
   of_query = []
   of_key_MKS = of_value_MKS = jnp.zeros(query_MKT.shape, jnp.float32)
@@ -103,7 +103,6 @@ def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT
     of_weights_MTS = _product(gradient_MTK[:, own], value_MTK[:, :end], 2, 2)
     mean_MT1 = (weights_MTS * of_weights_MTS).sum(axis=2, keepdims=True)
     of_scores_MTS = weights_MTS * (of_weights_MTS - mean_MT1)
-    _, cap = limits
     if cap is not None:
       of_scores_MTS *= 1 - (scores_MTS / cap)**2
     weights_MTS, of_scores_MTS = weights_MTS.astype(dtype), of_scores_MTS.astype(dtype)

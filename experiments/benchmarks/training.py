@@ -114,17 +114,15 @@ def torch_network(config):
 def torch_matmul(dtype):
   """The product of `flops.matmul`, by PyTorch."""
   import torch
-  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
   size = flops.matmul_size()
-  a, b = (torch.randn(size, size, dtype=getattr(torch, dtype), device=device) for _ in range(2))
+  a, b = (torch.randn(size, size, dtype=getattr(torch, dtype), device=torch_device())
+          for _ in range(2))
+  return lambda: (a @ b)[0, 0].item()  # To read an entry waits for the product.
 
-  def run():
-    product = a @ b
-    if device == 'cuda':
-      torch.cuda.synchronize()
-    return product[0, 0].item()
 
-  return run
+def torch_device():
+  """Where PyTorch computes: on a GPU if JAX does."""
+  return 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
 
 
 def torch_stepper(config, recipe):
@@ -135,7 +133,7 @@ def torch_stepper(config, recipe):
   if not all(map(importlib.util.find_spec, ('torch', 'transformers'))):
     return None
   import torch
-  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+  device = torch_device()
   network = torch_network(config).to(device)
   adam = torch.optim.AdamW(network.parameters(), lr=1e-4, betas=(recipe.beta1, recipe.beta2),
                            weight_decay=recipe.weight_decay, fused=True)

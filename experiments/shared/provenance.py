@@ -77,10 +77,10 @@ def commit() -> str:
   """
   if not (_ROOT / '.git').exists():  # An installed copy may lie in somebody else's repository.
     return _digest()
-  command = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',
-             '--exclude=*']
+  describe = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',
+              '--exclude=*']
   try:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    done = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
   except (OSError, subprocess.SubprocessError):
     return _digest()
   return done.stdout.strip()
