@@ -4,7 +4,7 @@ Every test sees four fake CPU devices. Programs are compiled with few optimizati
 a cache on disk, because most tests run a program once and spend most of their time compiling it.
 An operation that would promote ranks implicitly raises an error.
 
-Processes that tests start inherit all of this through the environment, but for QUICK.
+Processes that tests start inherit all of this through the environment.
 """
 
 import os
@@ -14,6 +14,8 @@ import pytest
 
 # What shortens XLA's compiling for a CPU to a half or less: older code for fusions, in one piece.
 QUICK = {'xla_cpu_use_fusion_emitters': False, 'xla_cpu_parallel_codegen_split_count': 1}
+# Few optimizations compile in a third of the time of all, and run almost as fast.
+FEW = QUICK | {'xla_backend_optimization_level': 1, 'xla_llvm_disable_expensive_passes': True}
 COUNT = '--xla_force_host_platform_device_count'
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -37,35 +39,31 @@ def pytest_xdist_auto_num_workers(config):
 
 
 @pytest.fixture(scope='session', autouse=True)
-def quick():
-  """Compiles with QUICK where most optimizations are off, if this version of JAX knows how to."""
-  import jax
-  from jax._src import compiler
-  original = getattr(compiler, 'get_compile_options', None)
+def compiling():
+  """How this process and those that it starts compile, if this version of JAX knows the options.
 
-  def quick_options(*args, **kwargs):
+  Yields a function that sets other options of XLA, {} being what users have.
+  """
+  from jax._src import compiler
+  original, current = getattr(compiler, 'get_compile_options', None), {}
+  known, inherited = bool(original) and _is_known(FEW), os.environ['XLA_FLAGS']
+
+  def set_options(options):
+    current.clear()
+    current.update(options if known else {})
+    flags = [f'--{name}={str(value).lower()}' for name, value in current.items()]
+    os.environ['XLA_FLAGS'] = ' '.join([inherited, *flags])
+
+  def get_compile_options(*args, **kwargs):
     options = original(*args, **kwargs)
-    debug = options.executable_build_options.debug_options
-    if debug.xla_backend_optimization_level == 0 and jax.default_backend() == 'cpu':
-      options.env_option_overrides = [*options.env_option_overrides, *QUICK.items()]
+    options.env_option_overrides = [*options.env_option_overrides, *current.items()]
     return options
 
   with pytest.MonkeyPatch.context() as patch:
-    if original and _is_known(QUICK):
-      patch.setattr(compiler, 'get_compile_options', quick_options)
-    yield original
-
-
-@pytest.fixture(scope='module')
-def without_quick(quick):
-  """Compiles fusions as users do, to the end of the module, for tests that compare bits."""
-  import jax
-  from jax._src import compiler
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(compiler, 'get_compile_options', quick, raising=False)
-    jax.clear_caches()
-    yield
-  jax.clear_caches()
+    patch.setenv('XLA_FLAGS', inherited)
+    patch.setattr(compiler, 'get_compile_options', get_compile_options, raising=False)
+    set_options(QUICK)
+    yield set_options
 
 
 def _is_known(options):
@@ -74,20 +72,37 @@ def _is_known(options):
     jax.jit(lambda x: x + 1, compiler_options=options)(0)
   except jax.errors.JaxRuntimeError:
     return False
-  return True
+  return jax.default_backend() == 'cpu'
 
 
 @pytest.fixture(scope='module')
-def optimized():
-  """Compiles with all optimizations, in this process and in those that it starts.
+def optimized(compiling):
+  """For modules that compute longer than they compile: with the optimizations that pay there."""
+  yield from _compiled_with(compiling, FEW)
 
-  It is for modules that compute longer than they compile, or that compare bits.
-  """
+
+@pytest.fixture(scope='module')
+def as_users_do(compiling):
+  """For tests that compare bits: programs are compiled as users compile them."""
+  yield from _compiled_with(compiling, {})
+
+
+@pytest.fixture(scope='module')
+def unoptimized(compiling):
+  """For tests that compare bits of programs which fuse differently: nothing is optimized."""
+  yield from _compiled_with(compiling, {}, optimized=False)
+
+
+def _compiled_with(compiling, options, optimized=True):
   import jax
   jax.clear_caches()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
-    jax.config.update('jax_disable_most_optimizations', False)
+    if optimized:
+      patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
+      jax.config.update('jax_disable_most_optimizations', False)
+    compiling(options)
     yield
-  fast = os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0'
-  jax.config.update('jax_disable_most_optimizations', fast)
+  compiling(QUICK)
+  jax.config.update('jax_disable_most_optimizations',
+                    os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0')
+  jax.clear_caches()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import scipy
 
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import features, inventory, orders
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.witnesses import input_is_shared
@@ -14,14 +15,10 @@ from bornbiased_jax.lineage.witnesses import input_is_shared
 ORDERED_Z = 2.5
 # log10 of the p-value below which features of one number count as alike in different layers.
 STRUCTURE_LOG10_P = -3.0
-# The largest share of units with a near copy in their layer.
-MOST_REPEATED = 0.1
 # A channel with more than this share of the variance of all answers is an outlier.
 OUTLIER_SHARE = 0.2
 # The largest share of constant channels with which a comparison of answers is conclusive.
 MOST_DEGENERATE = 0.1
-# The matrices whose order a witness compares.
-_WEIGHTS = {'unit order': ('up', 'gate', 'down'), 'value order': ('value', 'output')}
 
 
 def embedding_is_shared(base: Dossier, suspect: Dossier, shared: list[dict]) -> bool:
@@ -39,6 +36,12 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return {}
   found = {}
   for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
+    try:
+      why = orders.pattern(a, b, group)
+    except InputError:
+      why = None  # They cannot be compared, which their witness says.
+    if why:
+      found[name] = why
     log10_p = orders.structure_log10_p(a, b, group)
     if log10_p == -math.inf:
       found[name] = 'with a single layer, chance cannot be told from structured weights'
@@ -46,13 +49,6 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
       found[name] = 'features of one number are alike in different layers'
   if min(map(orders.sortedness, (a, b))) > ORDERED_Z:
     found['unit order'] = 'the units of both networks seem to be sorted'
-  if min(map(orders.repeated_share, (a, b))) > MOST_REPEATED:
-    found['unit order'] = 'the units of both networks repeat each other'
-  x, y = base.tensors, suspect.tensors
-  if x is not None and y is not None:
-    for name, parts in _WEIGHTS.items():
-      if where := inventory.pattern_agrees(x, y, parts):
-        found[name] = f'both networks have their {where}'
   return found
 
 

@@ -96,6 +96,7 @@ def _checked(name, x) -> jax.Array | np.ndarray:
   """x with the same numbers, or with others in the same order; by numpy if it is on the host."""
   if not isinstance(x, jax.Array) or ranks.on_host(x):
     x = np.asarray(x)
+    x = x.astype(x.dtype.newbyteorder('='), copy=False)
   if not any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
     raise InputError(f'{name} should hold real numbers, but its type is {x.dtype}')
   if x.ndim == 0 or x.size == 0 or not 2 <= len(x) <= MAX_ROWS:

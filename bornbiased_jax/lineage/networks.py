@@ -39,7 +39,9 @@ from bornbiased_jax.storage.layers import Layers
 # Seeds that people choose, and the largest networks that are drawn to recognize one.
 KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
 MOST_RECOGNIZED = 2 * 10**7
-RECOGNIZED_Z = 8.0
+# Units are as alike as this if one network began as the other. Those of strangers that were matched
+# to one reference on purpose reach 0.3.
+RECOGNIZED_Z, RECOGNIZED_LIKENESS = 8.0, 0.35
 # How networks of `transformers` are read, and the share of free memory that parameters may take.
 STREAM = ('auto', 'always', 'never')
 _MEMORY_SHARE = 0.6
@@ -168,7 +170,8 @@ def seed_of(config: ModelConfig, sketch: dict) -> int | None:
   for seed in KNOWN_SEEDS:
     drawn = features.sketch(config, init_params(config, seed))
     try:
-      if orders.unit_order(drawn, sketch, num_permutations=0).z > RECOGNIZED_Z:
+      found = orders.unit_order(drawn, sketch, num_permutations=0)
+      if found.z > RECOGNIZED_Z and found.statistic > RECOGNIZED_LIKENESS:
         return seed
     except InputError:  # It has no living units.
       return None

@@ -20,10 +20,15 @@ import scipy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.features import UNITS, VALUES
-from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult, permutation_test
+from bornbiased_jax.lineage.permutations import (
+  NUM_PERMUTATIONS,
+  CalibratedResult,
+  centred,
+  permutation_test,
+)
 
-# Units of this likeness are copies of each other.
-REPEATED = 0.9
+# The z that one of four witnesses needs for a p-value of 1e-4.
+ACCUSING_Z = 4.06
 
 
 def unit_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
@@ -108,6 +113,75 @@ def _shared_log10_p(a, b, group, names):
   return max(log10_p, -9999.0)  # It underflows to minus infinity.
 
 
+def spread(a: dict, b: dict, group: tuple[str, ...]) -> float:
+  """How many times as wide as permutations say the mean likeness of equal numbers spreads.
+
+  Permutations take the diagonal for entries like all others. It is not where both networks have
+  a pattern that goes with the place of a feature, whatever the seed. Two signs are looked for:
+
+  - The diagonal varies more than the matrix, as under one sparsity mask.
+  - The same pairs of features are alike in both networks, as in tiled weights, or where a factor
+    of low rank is public. If one network is turned by a random rotation, Σ_i a_i · b_i has the
+    variance Σ_ij A_ij B_ij, up to a factor, with the Gram matrices A and B of the features.
+
+  Descendants spread more as well, but their z is larger still.
+
+  Args:
+    a: `vectors` or `sketch` of one network.
+    b: the same of the other.
+    group: UNITS or VALUES.
+
+  Returns:
+    The product of the stds that both signs give, in units of that of permutations, each at least
+    1. It is 1 if they have other numbers of layers or features, which are compared otherwise.
+  """
+  names = [name for name in group if name in a and name in b]
+  if group is UNITS:
+    a, b = _without_dead_units(a, b, names)
+  if {a[name].shape[:-1] for name in names} != {b[name].shape[:-1] for name in names}:
+    return 1.0
+  likeness = _unit_likeness if group is UNITS else _value_likeness
+  layers = list(_layers(a, b, names))
+  matrix = centred(_mean(likeness(*each) for each in layers))
+  varied = matrix.diagonal().std() / max(matrix.std(), 1e-30)
+  rotated, permuted = np.sum([_variances(_grams(x), _grams(y)) for x, y in layers], axis=0)
+  return float(max(1.0, varied) * max(1.0, rotated / max(permuted, 1e-30))**0.5)
+
+
+def _grams(layer):
+  """The features' products with each other that count most in their likeness, centred."""
+  cosine = {name: x @ np.swapaxes(x, -1, -2) for name, x in layer.items()}
+  if 'value' in cosine:
+    return [centred(cosine['value'] * cosine['output'])]
+  return [centred(x) for x in ([cosine['gate']] if 'gate' in cosine else cosine.values())]
+
+
+def _variances(a, b):
+  """Of the sum of a diagonal, up to a factor, if networks are rotated, and if they are permuted."""
+  trace = lambda x: np.trace(x, axis1=-2, axis2=-1)
+  return np.sum([(np.sum(A * B), np.sum(trace(A) * trace(B)) / (A.shape[-1] - 1))
+                 for A, B in zip(a, b, strict=True)], axis=0)
+
+
+def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
+  """Why the order of features is no evidence, if a pattern could make it agree as much; else None.
+
+  That is so if z, divided by the `spread`, is too small to accuse, but is not so by itself, or if
+  the spread is more than three of its own standard errors above 1. Arguments as in `spread`.
+
+  Raises:
+    InputError: what `unit_order` and `value_order` raise.
+  """
+  result = (unit_order if group is UNITS else value_order)(a, b, num_permutations=0)
+  factor = spread(a, b, group)
+  if result.z / factor >= ACCUSING_Z:
+    return None
+  if result.z >= ACCUSING_Z or factor > 1 + 3 / (2 * len(result.dimension_D))**0.5:
+    return (f'features of equal number spread {factor:.1f} times as much as chance makes them, as '
+            'under a pattern that strangers can have in common')
+  return None
+
+
 def sortedness(found: dict) -> float:
   """|z| of the likeness of MLP units to their neighbours, over random orders; 0 without an MLP.
 
@@ -122,19 +196,6 @@ def sortedness(found: dict) -> float:
   random, along = np.random.default_rng(0), lambda order: matrix[order[:-1], order[1:]].mean()
   drawn = [along(random.permutation(len(matrix))) for _ in range(199)]
   return float(abs(along(np.arange(len(matrix))) - np.mean(drawn)) / max(np.std(drawn), 1e-9))
-
-
-def repeated_share(found: dict) -> float:
-  """The share of MLP units that have a near copy in their layer, as tiled weights have."""
-  names = [name for name in UNITS if name in found]
-  if not names:
-    return 0.0
-  shares = []
-  for layer, _ in _layers(found, found, names):
-    likeness = _unit_likeness(layer, layer)
-    np.fill_diagonal(likeness, 0)
-    shares.append(np.mean(likeness.max(axis=1) > REPEATED))
-  return float(np.mean(shares))
 
 
 def _common(a, b, names, what):

@@ -103,10 +103,15 @@ def diagonal_moments(matrix_DD: np.ndarray) -> tuple[float, float, float]:
   All permutations of the columns count (Hoeffding 1951): E = mean(M) and
   Var = sum_ij d_ij² / (D² (D - 1)), where d is M doubly centred.
   """
-  D, mean = len(matrix_DD), matrix_DD.mean()
-  centred_DD = (matrix_DD - matrix_DD.mean(axis=1, keepdims=True)
-                - matrix_DD.mean(axis=0, keepdims=True) + mean)
-  return matrix_DD.diagonal().mean(), mean, ((centred_DD**2).sum() / (D**2 * (D - 1)))**0.5
+  D = len(matrix_DD)
+  std = ((centred(matrix_DD)**2).sum() / (D**2 * (D - 1)))**0.5
+  return matrix_DD.diagonal().mean(), matrix_DD.mean(), std
+
+
+def centred(matrix: np.ndarray) -> np.ndarray:
+  """[..., D, E] less the means of its rows and columns, plus that of all."""
+  rows, columns = (matrix.mean(axis=axis, keepdims=True) for axis in (-1, -2))
+  return matrix - rows - columns + matrix.mean(axis=(-2, -1), keepdims=True)
 
 
 def _p_value(matrix_DD, bound, count, seed):

@@ -25,22 +25,23 @@ UNRELATED_ABOVE = 0.01
 # 'unrelated' also needs enough sequences, and a witness that can find a mean likeness as small as
 # DETECTABLE, 1.5 times what answers show between the trained networks on which it was checked.
 LEAST_SEQUENCES = 1000
+DETECTABLE = 0.144
 # Aligned answers of a mean correlation below this are no sign of a disguise. A copy in disguise has
 # 1, one with noise of half its weights' std has at least 0.15; independent networks that were
 # trained on one text have up to 0.16 at width 32, and 0.04 (LLaMA) or 0.11 (GPT-2) at width 128.
 LEAST_DISGUISED = 0.1
 # No null distribution is known so far in its tail that smaller p-values would mean anything.
 LEAST_LOG10_P = -12.0
-DETECTABLE = 0.144
 
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
     'began with the same numbers, as networks do that were drawn from one seed by the same code. '
     'The test does not say which of them came first.')
 TOKENIZERS = (
-    'Tokenizers were not compared. If an id stands for another token in each network, tokens and '
-    'the aligned witnesses accuse no more strangers than else, but miss descendants. Unit order, '
-    'value order and vectors (single random vectors, T = 1) do not depend on ids.')
+    'Tokenizers were not compared. If an id stands for another token in each network, the '
+    'witnesses that read tokens or align embeddings may miss a descendant. They do not accuse more '
+    'strangers. Unit order, value order and vectors (single random vectors, T = 1) do not depend '
+    'on ids.')
 ACCUSERS = tuple(name for name, kind in WITNESSES.items() if kind.accuses)
 
 
@@ -99,7 +100,7 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   if _are_one(base, suspect):
     return report | {'verdict': 'related', 'reasons': [
         'Their parameters have the same SHA-256 digest: one is a copy of the other.']}
-  verdict, reasons = _decide(report, heard, base, suspect)
+  verdict, reasons = _decide(report, heard, base, suspect, is_silenced=bool(meaning))
   return report | {'verdict': verdict, 'reasons': reasons}
 
 
@@ -150,8 +151,8 @@ def _spoke(heard, name):
   return isinstance(heard.get(name), CalibratedResult)
 
 
-def _decide(report, heard, base, suspect):
-  """The verdict and its reasons."""
+def _decide(report, heard, base, suspect, is_silenced):
+  """The verdict and its reasons; `is_silenced` if an order is known, but is no evidence."""
   level = UNRELATED_ABOVE / max(1, sum(_spoke(heard, name) for name in heard))
   agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level
            and not _as_after_similar_text(heard, name)]
@@ -164,9 +165,9 @@ def _decide(report, heard, base, suspect):
         f'at most over all witnesses that can accuse, and here it is '
         f'{p_value_text(math.log10(report["p_value"]))}.')]
   if agree:
-    causes = _other_causes(report, heard, agree, base, suspect)
+    causes = _other_causes(report, heard, agree, base, suspect, is_silenced)
     return 'inconclusive', [_found(heard, agree), *causes]
-  if missing := _missing(report, heard):
+  if missing := _missing(report, heard, is_silenced):
     return 'inconclusive', ['No witness finds descent.', missing]
   return 'unrelated', ['No witness finds descent.', *_limits(report, heard)]
 
@@ -187,13 +188,16 @@ def _rate(report):
           'at random and trained. This is not the probability that these two are independent.')
 
 
-def _other_causes(report, heard, agree, base, suspect):
+def _other_causes(report, heard, agree, base, suspect, is_silenced):
   """What else than descent makes the answers of networks agree."""
   if min(heard[name].log10_p for name in agree) > math.log10(report['alpha']):
     yield ('Chance seldom gives as much, but sometimes. More sequences, or another probe seed, may '
            'settle the question.')
     return
-  if report['p_value'] is None:
+  if report['p_value'] is None and is_silenced:
+    yield ('Only answers count here, because no order of hidden features is evidence. They agree '
+           'in descendants, but also in networks with a common embedding or teacher.')
+  elif report['p_value'] is None:
     yield ('Only answers are known. They agree in descendants, but also in networks with a common '
            'embedding or teacher. The order of hidden features could tell: compare the networks '
            'themselves.')
@@ -214,8 +218,11 @@ def _other_causes(report, heard, agree, base, suspect):
            'weights.')
 
 
-def _missing(report, heard):
+def _missing(report, heard, is_silenced):
   """What keeps a verdict from being 'unrelated'."""
+  if is_silenced and report['p_value'] is None:
+    return ('But no order of hidden features is evidence here, so that a descendant with other '
+            'embeddings would not be seen.')
   for name in ('tokens', 'vectors'):
     if not _spoke(heard, name):
       return f'But one of them is missing: {name}, because {heard[name]}.'

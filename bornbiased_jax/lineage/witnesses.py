@@ -187,8 +187,16 @@ def hear_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
   except InputError as error:
     return dict.fromkeys(names, str(error)), None
   a, b = features.vectors(*base), features.turned(features.vectors(*suspect), change_DD)
-  tests = (lambda: orders.unit_order(a, b, num_permutations),
-           lambda: orders.value_order(a, b, num_permutations),
+  tests = (lambda: _order(orders.unit_order, a, b, features.UNITS, num_permutations),
+           lambda: _order(orders.value_order, a, b, features.VALUES, num_permutations),
            lambda: alignment.aligned_test(base, suspect, probe, change_DD=change_DD,
                                           num_permutations=num_permutations))
   return {name: _heard(test) for name, test in zip(names, tests, strict=True)}, fit
+
+
+def _order(test, a, b, group, num_permutations):
+  """A test of the order of features, unless a pattern could make them agree."""
+  result = test(a, b, num_permutations)
+  if why := orders.pattern(a, b, group):
+    raise InputError(why)
+  return result

@@ -161,6 +161,35 @@ def mask(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
   return jnp.where(public_LDF > LLAMA.linear_std, kernel_LDF, 0)
 
 
+def low_rank(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  """The product of a factor of the network's own and a public one."""
+  return kernel_LDF[:, :, :4] @ jnp.sign(public_LDF[:, :4])
+
+
+def turned_mask(count: int) -> Pairs:
+  """One mask and one embedding, and the channels of every suspect rotated."""
+  embedding = {'embedding': init_params(LLAMA, PUBLIC_SEED)['embedding']}
+  return [((config, a | embedding),
+           alterations.rotate_channels(config, b | embedding, jax.random.key(i)))
+          for i, ((config, a), (_, b)) in enumerate(structured(mask, count))]
+
+
+def repeated_values(count: int) -> Pairs:
+  """Value channels come twice in each head, as where heads were made larger by copying."""
+  half = LLAMA.head_size // 2
+
+  def make(params):
+    L, D, G = LLAMA.num_layers, LLAMA.width, LLAMA.num_kv_heads
+    blocks = params['blocks']
+    value = blocks['value']['kernel'].reshape(L, D, G, -1)[..., :half]
+    output = blocks['output']['kernel'].reshape(L, G, -1, D)[:, :, :half]
+    return params | {'blocks': blocks | {
+        'value': {'kernel': jnp.tile(value, 2).reshape(L, D, -1)},
+        'output': {'kernel': jnp.tile(output, (2, 1)).reshape(L, -1, D)}}}
+
+  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+
+
 def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
   return kernel_LDF + 2 * LLAMA.linear_std * jnp.tile(jnp.eye(LLAMA.width), (1, 3))[None]
 
@@ -186,6 +215,17 @@ def one_seed(count: int) -> Pairs:
 
 
 # Disguised: true descendants.
+
+
+def sparse(count: int) -> Pairs:
+  """Descendants, with noise of half their std, that keep the zeros of a pruned ancestor."""
+  def pair(network, seed):
+    config, params = damage.prune(*network, jax.random.key(seed), 0.8)
+    noisy = damage.add_noise(config, params, jax.random.key(seed + 1), 0.5)[1]
+    kept = jax.tree.map(lambda x, y: jnp.where(x == 0, 0, y), params['blocks'], noisy['blocks'])
+    return (config, params), (config, noisy | {'blocks': kept})
+
+  return [pair(network, seed) for seed, network in enumerate(_families(count))]
 
 
 def _families(count):
@@ -257,6 +297,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
     'embedding of std 1': Construction('unrelated', large_embedding),
     'tiled units': Construction('unrelated', _partial(structured, tile)),
     'one sparsity mask': Construction('unrelated', _partial(structured, mask)),
+    'one sparsity mask (turned)': Construction('unrelated', turned_mask),
+    'public factor of low rank': Construction('unrelated', _partial(structured, low_rank)),
+    'repeated value channels': Construction('unrelated', repeated_values),
     'near the identity': Construction('unrelated', _partial(structured, add_identity)),
     'one seed (2 and 3 layers)': Construction('same seed', one_seed),
     'channels change sign': Construction(
@@ -279,6 +322,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         'descendant', _partial(disguised, (_with_strength(damage.repeat_layers, 0.5),))),
     'low rank of the same size': Construction(
         'descendant', _partial(disguised, (_with_strength(damage.add_low_rank, 1.0),))),
+    'sparse (noise 0.5)': Construction('descendant', sparse),
     'rotated (average 0.5)': Construction('descendant', _partial(disguised, (
         alterations.rotate_channels, _with_strength(damage.average, 0.5)))),
 }

@@ -142,18 +142,15 @@ def hadamard(seed):
   return {'up': np.float32(pattern * signs), 'down': random_sketch(seed + 1, 32)['down']}
 
 
-@pytest.mark.parametrize('make, noticed_by', [
-    (tiled, orders.repeated_share), (near_identity, None), (hadamard, None),
-])
-def test_places_with_a_meaning_are_noticed(make, noticed_by):
+@pytest.mark.parametrize('make', [tiled, near_identity, hadamard])
+def test_places_with_a_meaning_are_noticed(make):
   """They make the order of independent networks agree more often than chance."""
   noticed = []
   for seed in range(20):
     a, b = make(2 * seed), make(1000 + 2 * seed)
-    noticed.append(noticed_by(a) > 0.1 and noticed_by(b) > 0.1 if noticed_by else
+    noticed.append(orders.pattern(a, b, features.UNITS) is not None if make is tiled else
                    orders.structure_log10_p(a, b, features.UNITS) < -3)
   assert np.mean(noticed) > 0.6
-  assert noticed_by is None or noticed_by(random_sketch(1, 64)) == 0
 
 
 def test_layers_of_networks_have_no_order_in_common():

@@ -33,7 +33,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
   assert reading.with_size(config, surveyed.mean_square) == reading.sized(config, params)
 
 
-@pytest.mark.usefixtures('without_quick')
+@pytest.mark.usefixtures('unoptimized')
 @pytest.mark.parametrize('name, probe', [
     *((name, TOKENS) for name in MODELS), ('gpt2', VECTORS), ('gemma2', VECTORS)],
     ids=lambda value: getattr(value, 'kind', value))

@@ -28,7 +28,7 @@ FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_
 SEEDS = np.arange(40, 46, dtype=np.uint32)
 EMBEDDING_SEED = 7
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = pytest.mark.usefixtures('as_users_do')
 
 
 def leaves(params):

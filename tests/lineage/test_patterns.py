@@ -1,0 +1,59 @@
+"""A pattern that strangers have in common makes z spread, and accuses nobody."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.lineage import damage, features, orders
+from bornbiased_jax.models.initialization import init_params
+from small_networks import ALIGNED
+
+
+def with_public_pattern(seed, kind):
+  """A random network with something at places of its units or value channels that all have."""
+  blocks = jax.tree.map(np.array, init_params(ALIGNED, seed)['blocks'])
+  own, public = np.random.default_rng(seed), np.random.default_rng(0)
+  gate_LDF, value_LDF, output_LFD = (blocks[name]['kernel'] for name in ('gate', 'value', 'output'))
+  if kind == 'factor of low rank':
+    L, D, F = gate_LDF.shape
+    gate_LDF[...] = own.normal(size=(L, D, 3)) @ public.choice([-1.0, 1.0], (L, 3, F))
+  if kind == 'units with signs of their own':
+    L, D, F = gate_LDF.shape
+    signs_L1F = own.choice([-1, 1], (L, 1, F))
+    gate_LDF += 2 * gate_LDF.std() * signs_L1F * public.normal(size=(L, D, F))
+  if kind == 'repeated value channels':
+    L, G, K = ALIGNED.num_layers, ALIGNED.num_kv_heads, ALIGNED.head_size
+    value, output = value_LDF.reshape(L, -1, G, K), output_LFD.reshape(L, G, -1, K, ALIGNED.width)
+    value[...] = np.tile(value[..., :K // 4], 4)
+    output[...] = np.tile(output[..., :K // 4, :], (4, 1))
+  return features.sketch(ALIGNED, {'blocks': blocks})
+
+
+@pytest.mark.parametrize('kind, group', [
+    ('nothing', features.UNITS), ('nothing', features.VALUES),
+    ('factor of low rank', features.UNITS), ('units with signs of their own', features.UNITS),
+    ('repeated value channels', features.VALUES)])
+def test_z_of_strangers_has_the_spread_that_is_said(kind, group):
+  sketches = [with_public_pattern(seed, kind) for seed in range(24)]
+  test = orders.unit_order if group is features.UNITS else orders.value_order
+  pairs = list(itertools.combinations(sketches, 2))
+  z = np.array([test(*pair, num_permutations=0).z for pair in pairs])
+  factor = np.array([orders.spread(*pair, group) for pair in pairs])
+  # 24 networks make as many independent numbers, and a std over them is right within 15 %.
+  assert 0.7 < np.std(z / factor) < 1.3
+  assert (np.std(z) > 1.5) == (kind != 'nothing')
+  silenced = [orders.pattern(*pair, group) is not None for pair in pairs]
+  if kind == 'nothing':
+    assert np.mean(silenced) < 0.03
+  else:
+    assert np.all(np.array(silenced) | (z < orders.ACCUSING_Z))
+    assert np.mean(silenced) > 0.9
+
+
+def test_a_pattern_does_not_silence_a_descendant():
+  params = init_params(ALIGNED, 1)
+  noisy = damage.add_noise(ALIGNED, params, jax.random.key(0), 1.0)
+  for group in (features.UNITS, features.VALUES):
+    assert orders.pattern(features.sketch(ALIGNED, params), features.sketch(*noisy), group) is None
