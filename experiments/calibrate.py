@@ -203,14 +203,17 @@ def judge_all(loaded, settings) -> dict:
   subjects = [networks.subject(*network, settings) for network in loaded]
   bar = tqdm(list(itertools.combinations(subjects, 2)), desc='verdicts', unit='pair', leave=False)
   reports = [lineage.judge(*pair) for pair in bar]
-  p_values, z = {'verdict': [each['p_value'] for each in reports]}, {}
+  # Who is not heard accuses nobody.
+  known = lambda rows: [1.0 if each['p_value'] is None else each['p_value'] for each in rows]
+  p_values, z = {'verdict': known(reports)}, {}
   for i, witness in enumerate(reports[0]['witnesses']):
     heard = [each['witnesses'][i] for each in reports]
-    if witness['obstacle'] is None:
-      p_values[witness['witness']] = [each['p_value'] for each in heard]
-      z[witness['witness']] = np.array([each['z'] for each in heard])
+    if any(each['obstacle'] is None for each in heard):
+      p_values[witness['witness']] = known(heard)
+      z[witness['witness']] = np.array([each['z'] for each in heard], float)
   return {'verdicts': Counter(each['verdict'] for each in reports),
-          'z_of': {name: {'mean': z_P.mean(), 'sd': z_P.std(ddof=1), 'max': z_P.max()}
+          'z_of': {name: {'mean': np.nanmean(z_P), 'sd': np.nanstd(z_P, ddof=1),
+                          'max': np.nanmax(z_P)}
                    for name, z_P in z.items()},
           **rates(z['unit order'], p_values, len(subjects))}
 

@@ -29,6 +29,8 @@ from bornbiased_jax.lineage.permutations import (
 
 # The z that one of four witnesses needs for a p-value of 1e-4.
 ACCUSING_Z = 4.06
+# The largest spread beyond that of permutations with which an order that does not agree counts.
+MOST_SPREAD = 1.5
 
 
 def unit_order(a: dict, b: dict, num_permutations: int = NUM_PERMUTATIONS) -> CalibratedResult:
@@ -167,7 +169,8 @@ def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
   """Why the order of features is no evidence, if a pattern could make it agree as much; else None.
 
   That is so if z, divided by the `spread`, is too small to accuse, but is not so by itself, or if
-  the spread is more than three of its own standard errors above 1. Arguments as in `spread`.
+  the spread is more than MOST_SPREAD and three of its standard errors above 1. Arguments as in
+  `spread`.
 
   Raises:
     InputError: what `unit_order` and `value_order` raise.
@@ -176,7 +179,8 @@ def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
   factor = spread(a, b, group)
   if result.z / factor >= ACCUSING_Z:
     return None
-  if result.z >= ACCUSING_Z or factor > 1 + 3 / (2 * len(result.dimension_D))**0.5:
+  by_chance = 1 + 3 / (2 * len(result.dimension_D))**0.5
+  if result.z >= ACCUSING_Z or factor > max(MOST_SPREAD, by_chance):
     return (f'features of equal number spread {factor:.1f} times as much as chance makes them, as '
             'under a pattern that strangers can have in common')
   return None

@@ -98,7 +98,8 @@ def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
                 on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
   """`reading.fingerprint` of a network that is read layer by layer.
 
-  On one machine the answers are the same, to the bit, if the batches are.
+  The answers are the same up to rounding, some 1e-6 of the largest: compilers fuse one layer and
+  all layers differently.
 
   Args:
     layers: the network.

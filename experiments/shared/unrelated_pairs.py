@@ -56,8 +56,8 @@ def published_p_values(hidden_SND, k: int | None) -> dict[str, list[float]]:
 
 def rates(z_P, p_values: dict[str, np.ndarray], num_networks: int) -> dict:
   """Moments of z over pairs, and for each test how many pairs it accuses at each level."""
-  row = {'networks': num_networks, 'pairs': len(z_P), 'mean_z': float(z_P.mean()),
-         'sd_z': float(z_P.std(ddof=1)), 'max_z': float(z_P.max())}
+  row = {'networks': num_networks, 'pairs': len(z_P), 'mean_z': float(np.nanmean(z_P)),
+         'sd_z': float(np.nanstd(z_P, ddof=1)), 'max_z': float(np.nanmax(z_P))}
   for test, p_P in p_values.items():
     for alpha in ALPHAS:
       accused_P = np.asarray(p_P) <= alpha  # NaN, where a test has no answer, accuses nobody.

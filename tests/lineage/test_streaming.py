@@ -37,7 +37,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
 @pytest.mark.parametrize('name, probe', [
     *((name, TOKENS) for name in MODELS), ('gpt2', VECTORS), ('gemma2', VECTORS)],
     ids=lambda value: getattr(value, 'kind', value))
-def test_answers_are_the_same_to_the_bit(name, probe):
+def test_answers_are_the_same_to_the_bit_unless_fused(name, probe):
   (config, params), layers = both(name)
   whole = reading.fingerprint(config, params, probe, batch_size=8)
   streamed = streaming.fingerprint(layers, probe, batch_size=8)
