@@ -105,6 +105,9 @@ def draw_agreement(ax, rows):
     ax.bar(position, middle, color=color, alpha=0.7)
     if len(group) > 2:
       ax.errorbar(position, middle, [[middle - low], [high - middle]], color='black', capsize=3)
+    else:
+      count = round(share['direction_agreement'] * len(group))
+      ax.text(position, middle + 2, f'{count} of {len(group)}', ha='center')
     labels.append(f'{fields["config"]}\nT = {fields["length"]}')
   ax.set(xticks=range(len(labels)), xticklabels=labels, ylim=(0, 100),
          ylabel='share of networks (%)', title="direction's token is the preferred one")
