@@ -43,12 +43,13 @@ from .shared.results import Results
 from .shared.tables import grouped
 
 LEVEL = 0.01
-COLUMNS = 4
-CAPTION = (
-    'Scores of pairs. Orange: related; blue: unrelated; dashed: published threshold\n'
-    '8: initialization and trained; m: in the middle of training and at its end; 5: trained and '
-    'continued on another text;\n'
-    '6: trained and its descendants, or others; 4a: two initializations; 4d: two trained')
+COLUMNS = 3
+CAPTION = ('Scores of pairs. Orange: related; blue: unrelated. Dashed: the published threshold, where '
+           'there is one')
+# What a table compares, by its name and whether its pairs are related.
+COMPARED = {('8', True): 'start, end', ('m', True): 'middle, end', ('5', True): 'continued',
+            ('6', True): 'descendants', ('6', False): 'others', ('4a', False): 'two starts',
+            ('4d', False): 'two ends'}
 # What is done to a trained network for Table 6, and how strongly. Merged is an average with a
 # random network, so that nobody else among those compared is an ancestor.
 ALTERED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}
@@ -183,10 +184,12 @@ def draw(rows, settings):
   lines = -(-len(settings.methods) // COLUMNS)
   jitter = np.random.default_rng(0)
   with plotting.style():
-    figure = plotting.figure(10, 0.7 + 1.9 * lines)
-    panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel()
+    figure = plotting.figure(10, 1.2 + 1.9 * lines)
+    panels = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
     for ax in panels[len(settings.methods):]:
       ax.set_axis_off()
+    for ax in panels[max(0, len(settings.methods) - COLUMNS):]:
+      ax.tick_params(labelbottom=True)
     for ax, method in zip(panels, settings.methods, strict=False):
       draw_scores(ax, method, rows, jitter)
     figure.suptitle(CAPTION, fontsize='medium')
@@ -204,7 +207,7 @@ def draw_scores(ax, method, rows, jitter):
     ax.axhline(limit, color='black', linestyle='--', linewidth=1)
   else:
     ax.set_yscale('symlog', linthresh=3)
-  ax.set_xticks(range(len(tables)), [name for name, _ in tables])
+  ax.set_xticks(range(len(tables)), [COMPARED[table] for table in tables], rotation=90)
   ax.set(title=method, ylabel=METHODS[method].unit)
 
 
