@@ -66,8 +66,8 @@ GROUPS = {
         'tokens and vectors': ['tokens', 'tokens, any sign', 'vectors'],
         'aligned answers': ['aligned answers']},
 }
-CAPTION = ('Line: mean over sets of networks and probes, and over witnesses. '
-           'Shade: 10 to 90 %.')
+CAPTION = ('Lines are means over all sets of networks and probes, and over the tests that a curve '
+           'stands for. Four fifths of these lie in the shade.')
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {
@@ -245,9 +245,9 @@ def draw(rows):
     for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
       draw_curves(ax, title, curves)
     for ax in panels[:, 0]:
-      ax.set_ylabel('unrelated pairs that it accuses')
+      ax.set_ylabel('share of unrelated pairs with p ≤ level')
     for ax in panels[-1]:
-      ax.set_xlabel('unrelated pairs that a test may accuse')
+      ax.set_xlabel('level of the test')
     figure.suptitle(textwrap.fill(CAPTION, 48 * columns), fontsize='medium')
   return figure
 
