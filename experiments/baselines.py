@@ -44,8 +44,8 @@ from .shared.tables import grouped
 
 LEVEL = 0.01
 COLUMNS = 3
-CAPTION = ('Scores of pairs. Orange: related; blue: unrelated. Dashed: the published threshold, where '
-           'there is one')
+CAPTION = ('Scores of pairs. Orange: related; blue: unrelated. Dashed: the published threshold, '
+           'where there is one')
 # What a table compares, by its name and whether its pairs are related.
 COMPARED = {('8', True): 'start, end', ('m', True): 'middle, end', ('5', True): 'continued',
             ('6', True): 'descendants', ('6', False): 'others', ('4a', False): 'two starts',

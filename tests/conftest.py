@@ -7,6 +7,7 @@ An operation that would promote ranks implicitly raises an error.
 Processes that tests start inherit all of this through the environment.
 """
 
+import gc
 import os
 import tempfile
 
@@ -31,6 +32,14 @@ os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')
+# Where an operation stands in Python is no part of what is compiled, and takes time to write down.
+os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
+
+
+def pytest_collection_finish(session):
+  """Modules live as long as the process, so that nobody need look for garbage among them."""
+  gc.freeze()
+  gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_xdist_auto_num_workers(config):

@@ -72,7 +72,8 @@ def test_ensembles_agree_within_seven_percent(fields, length):
   config = small(**fields)
   probe = analysis.Probe('tokens', num_sequences=100, length=length)
   measured_SL = np.array([network['cosine'] for network in analysis.measure(
-      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe, range(12))])
+      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe, range(12),
+      batch_size=100)])
   predicted_L = theory.at_birth(config, length).inter_cosine_L
   mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / 12**0.5
   assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.07 * mean_L[-1])
