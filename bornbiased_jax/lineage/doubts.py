@@ -15,6 +15,8 @@ from bornbiased_jax.lineage.witnesses import input_is_shared
 ORDERED_Z = 2.5
 # log10 of the p-value below which features of one number count as alike in different layers.
 STRUCTURE_LOG10_P = -3.0
+# The matrices whose order a witness compares.
+_WEIGHTS = {'unit order': ('up', 'gate', 'down'), 'value order': ('value', 'output')}
 # A channel with more than this share of the variance of all answers is an outlier.
 OUTLIER_SHARE = 0.2
 # The largest share of constant channels with which a comparison of answers is conclusive.
@@ -49,6 +51,11 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
       found[name] = 'features of one number are alike in different layers'
   if min(map(orders.sortedness, (a, b))) > ORDERED_Z:
     found['unit order'] = 'the units of both networks seem to be sorted'
+  x, y = base.tensors, suspect.tensors
+  if x is not None and y is not None:
+    for name, parts in _WEIGHTS.items():
+      if where := inventory.pattern_agrees(x, y, parts):
+        found[name] = f'both networks have their {where}'
   return found
 
 

@@ -134,14 +134,14 @@ def spread(a: dict, b: dict, group: tuple[str, ...]) -> float:
     group: UNITS or VALUES.
 
   Returns:
-    The product of the stds that both signs give, in units of that of permutations, each at least
-    1. It is 1 if they have other numbers of layers or features, which are compared otherwise.
+    The product of the stds that both signs give, in units of that of permutations, each at least 1.
+
+  Raises:
+    InputError: what `unit_order` and `value_order` raise.
   """
-  names = [name for name in group if name in a and name in b]
+  names = _common(a, b, group, 'such features')
   if group is UNITS:
     a, b = _without_dead_units(a, b, names)
-  if {a[name].shape[:-1] for name in names} != {b[name].shape[:-1] for name in names}:
-    return 1.0
   likeness = _unit_likeness if group is UNITS else _value_likeness
   layers = list(_layers(a, b, names))
   matrix = centred(_mean(likeness(*each) for each in layers))
@@ -175,6 +175,11 @@ def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
   Raises:
     InputError: what `unit_order` and `value_order` raise.
   """
+  names = _common(a, b, group, 'such features')
+  if group is UNITS and a['up'].shape[1] != b['up'].shape[1]:
+    # They are matched, which a pattern makes easy that the first units of both have in common.
+    size = min(a['up'].shape[1], b['up'].shape[1])
+    a, b = ({name: x[name][:, :size] for name in names} for x in (a, b))
   result = (unit_order if group is UNITS else value_order)(a, b, num_permutations=0)
   factor = spread(a, b, group)
   if result.z / factor >= ACCUSING_Z:

@@ -33,3 +33,33 @@ def test_how_two_embeddings_are_alike(embedding, how):
 def test_tensors_of_other_shapes_are_not_compared():
   a, b = ({'x': inventory.Tensor(str(size), (size,), np.arange(1024.0))} for size in (4, 5))
   assert inventory.shared(a, b) == []
+
+
+def matrix(values):
+  return inventory.take({'blocks': {'value': {'kernel': np.asarray(values, np.float32)}}})
+
+
+def pattern(a, b):
+  return inventory.pattern_agrees(matrix(a), matrix(b), ('value',))
+
+
+def test_one_mask_of_independent_networks_is_noticed_hard_or_soft():
+  random = np.random.default_rng(2)
+  a, b, noise = random.standard_normal((3, 3, 64, 64))
+  mask = random.random(a.shape) < 0.3
+  assert pattern(a * mask, b * mask) == 'zeros in the same places'
+  for least in (1e-3, 0.1):
+    scale = np.where(mask, 1, least)
+    assert pattern(scale * a, scale * b) == 'large and small entries in the same places'
+  ours, theirs = (random.random(a.shape) < 0.3 for _ in range(2))
+  for x, y in ((a, b), (a * ours, b * theirs), (a * mask, b), (a * mask, noise)):
+    assert pattern(x, y) is None
+
+
+def test_a_descendant_with_other_values_or_signs_is_no_pattern():
+  random = np.random.default_rng(3)
+  a, noise = random.standard_normal((2, 3, 64, 64))
+  flips = random.choice([-1, 1], (64, 1))
+  mask = random.random(a.shape) < 0.5
+  for descendant in (a, -a, flips * a, a + 0.5 * noise, a + 2 * noise, a * mask):
+    assert pattern(a, descendant) is None

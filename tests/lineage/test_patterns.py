@@ -52,6 +52,24 @@ def test_z_of_strangers_has_the_spread_that_is_said(kind, group):
     assert np.mean(silenced) > 0.9
 
 
+@pytest.mark.parametrize('depths, units', [((2, 3), (48, 48)), ((2, 2), (48, 44))])
+def test_one_mask_accuses_nobody_whatever_the_sizes(depths, units):
+  def masked(seed, depth, units):
+    random, found = np.random.default_rng(seed), {}
+    for i, name in enumerate(('up', 'down')):
+      mask = np.random.default_rng(1000 + i).random((3, 48, 128)) < 0.05
+      x = (random.normal(size=mask.shape) * mask)[:depth, :units]
+      found[name] = np.float32(x / np.linalg.norm(x, axis=-1, keepdims=True))
+    return found
+
+  z, accused = [], 0
+  for i, j in itertools.product(range(14), repeat=2):
+    pair = masked(i, depths[0], units[0]), masked(100 + j, depths[1], units[1])
+    z.append(orders.unit_order(*pair, num_permutations=0).z)
+    accused += z[-1] >= orders.ACCUSING_Z and orders.pattern(*pair, features.UNITS) is None
+  assert max(z) > orders.ACCUSING_Z and accused == 0
+
+
 def test_a_pattern_does_not_silence_a_descendant():
   params = init_params(ALIGNED, 1)
   noisy = damage.add_noise(ALIGNED, params, jax.random.key(0), 1.0)
