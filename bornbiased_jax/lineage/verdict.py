@@ -91,8 +91,9 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
     report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
   meaning = doubts.order_has_meaning(base, suspect)
   report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'], meaning)
-  for order, why in meaning.items():
-    heard |= {name: why for name in heard if order in name}
+  silenced = {name: why for order, why in meaning.items() for name in heard if order in name}
+  agreed = any(10**each.log10_p <= UNRELATED_ABOVE for each in _results(heard, tuple(silenced)))
+  heard |= silenced
   report['witnesses'] = [testimony(name, heard[name]) for name in WITNESSES if name in heard]
   log10_p = familywise_log10_p(heard)
   report['p_value'] = None if log10_p is None else 10**max(log10_p, LEAST_LOG10_P)
@@ -100,7 +101,8 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   if _are_one(base, suspect):
     return report | {'verdict': 'related', 'reasons': [
         'Their parameters have the same SHA-256 digest: one is a copy of the other.']}
-  verdict, reasons = _decide(report, heard, base, suspect, is_silenced=bool(meaning))
+  is_silenced = bool(silenced) and (agreed or report['p_value'] is None)
+  verdict, reasons = _decide(report, heard, base, suspect, is_silenced)
   return report | {'verdict': verdict, 'reasons': reasons}
 
 
@@ -152,7 +154,7 @@ def _spoke(heard, name):
 
 
 def _decide(report, heard, base, suspect, is_silenced):
-  """The verdict and its reasons; `is_silenced` if an order is known, but is no evidence."""
+  """The verdict and its reasons; `is_silenced` if an order might have accused, but is no evidence."""
   level = UNRELATED_ABOVE / max(1, sum(_spoke(heard, name) for name in heard))
   agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level
            and not _as_after_similar_text(heard, name)]
@@ -220,9 +222,9 @@ def _other_causes(report, heard, agree, base, suspect, is_silenced):
 
 def _missing(report, heard, is_silenced):
   """What keeps a verdict from being 'unrelated'."""
-  if is_silenced and report['p_value'] is None:
-    return ('But no order of hidden features is evidence here, so that a descendant with other '
-            'embeddings would not be seen.')
+  if is_silenced:
+    return ('But an order of hidden features is no evidence here, with which a descendant might '
+            'have been seen.')
   for name in ('tokens', 'vectors'):
     if not _spoke(heard, name):
       return f'But one of them is missing: {name}, because {heard[name]}.'
