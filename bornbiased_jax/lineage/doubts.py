@@ -38,12 +38,6 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return {}
   found = {}
   for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
-    try:
-      why = orders.pattern(a, b, group)
-    except InputError:
-      why = None  # They cannot be compared, which their witness says.
-    if why:
-      found[name] = why
     log10_p = orders.structure_log10_p(a, b, group)
     if log10_p == -math.inf:
       found[name] = 'with a single layer, chance cannot be told from structured weights'
@@ -56,6 +50,24 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     for name, parts in _WEIGHTS.items():
       if where := inventory.pattern_agrees(x, y, parts):
         found[name] = f'both networks have their {where}'
+  return found
+
+
+def patterns(base: Dossier, suspect: Dossier) -> dict[str, str]:
+  """By 'unit order' and 'value order', the `orders.pattern` of two networks, if they have one.
+
+  It is one of their own bases. Aligned witnesses look for theirs (`witnesses.hear_aligned`).
+  """
+  found: dict[str, str] = {}
+  if base.sketch is None or suspect.sketch is None:
+    return found
+  for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
+    try:
+      why = orders.pattern(base.sketch, suspect.sketch, group)
+    except InputError:
+      continue  # They cannot be compared, which their witness says.
+    if why:
+      found[name] = why
   return found
 
 
@@ -117,7 +129,7 @@ def sentences(base: Dossier, suspect: Dossier, shared: list[dict],
     base: one network.
     suspect: the other.
     shared: their `inventory.shared`.
-    meaning: their `order_has_meaning`.
+    meaning: their `order_has_meaning` and `patterns`.
   """
   found = []
   if embedding_is_shared(base, suspect, shared):

@@ -89,9 +89,10 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   heard = witnesses.hear(base, suspect, num_permutations) | (aligned or {})
   if base.tensors is not None and suspect.tensors is not None:
     report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
-  meaning = doubts.order_has_meaning(base, suspect)
-  report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'], meaning)
-  silenced = {name: why for order, why in meaning.items() for name in heard if order in name}
+  meaning, pattern = doubts.order_has_meaning(base, suspect), doubts.patterns(base, suspect)
+  report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'], pattern | meaning)
+  silenced = pattern | {name: why for order, why in meaning.items()
+                        for name in heard if order in name}
   agreed = any(10**each.log10_p <= UNRELATED_ABOVE for each in _results(heard, tuple(silenced)))
   heard |= silenced
   report['witnesses'] = [testimony(name, heard[name]) for name in WITNESSES if name in heard]
@@ -154,7 +155,7 @@ def _spoke(heard, name):
 
 
 def _decide(report, heard, base, suspect, is_silenced):
-  """The verdict and its reasons; `is_silenced` if an order might have accused, but is no evidence."""
+  """The verdict and its reasons; `is_silenced` if an order that might accuse is no evidence."""
   level = UNRELATED_ABOVE / max(1, sum(_spoke(heard, name) for name in heard))
   agree = [name for name in heard if _spoke(heard, name) and 10**heard[name].log10_p <= level
            and not _as_after_similar_text(heard, name)]
