@@ -7,7 +7,7 @@
     python -m experiments.reproduce --only=fig1,table4
     python -m experiments.reproduce --scale=paper --budget_minutes=30
 
---scale=laptop, the default, takes some two hours on two CPU cores: programs that are slow at their
+--scale=laptop, the default, takes some 70 minutes on two CPU cores: programs that are slow at their
 own scale laptop have fewer networks or steps. --scale=overnight does not shorten them, and adds
 nano networks at the paper's n. --scale=paper has the paper's networks, lengths and training runs,
 for accelerators. english_train.jsonl.xz and the others stand for texts of your own, in any form
