@@ -114,8 +114,9 @@ def draw(rows):
       draw_witness(ax, name, rows)
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
     panels[0].invert_yaxis()
-    figure.suptitle('z of each witness. Blue: innocent pairs; orange: pairs with a common origin; '
-                    'dashed: accused beyond', fontsize='medium')
+    figure.suptitle('z of each witness; no mark: not heard. Blue: innocent pairs; orange: pairs '
+                    'with a common origin.\nDashed: beyond it a pair is called related',
+                    fontsize='medium')
   return figure
 
 

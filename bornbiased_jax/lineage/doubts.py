@@ -15,8 +15,8 @@ from bornbiased_jax.lineage.witnesses import input_is_shared
 ORDERED_Z = 2.5
 # log10 of the p-value below which features of one number count as alike in different layers.
 STRUCTURE_LOG10_P = -3.0
-# The matrices whose order a witness compares.
-_WEIGHTS = {'unit order': ('up', 'gate', 'down'), 'value order': ('value', 'output')}
+# What an order is that of: features, each with the names of the matrices that hold them.
+_FEATURES = {'unit order': features.UNITS, 'value order': features.VALUES}
 # A channel with more than this share of the variance of all answers is an outlier.
 OUTLIER_SHARE = 0.2
 # The largest share of constant channels with which a comparison of answers is conclusive.
@@ -37,7 +37,7 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
   if a is None or b is None:
     return {}
   found = {}
-  for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
+  for name, group in _FEATURES.items():
     log10_p = orders.structure_log10_p(a, b, group)
     if log10_p == -math.inf:
       found[name] = 'with a single layer, chance cannot be told from structured weights'
@@ -47,7 +47,7 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     found['unit order'] = 'the units of both networks seem to be sorted'
   x, y = base.tensors, suspect.tensors
   if x is not None and y is not None:
-    for name, parts in _WEIGHTS.items():
+    for name, parts in _FEATURES.items():
       if where := inventory.pattern_agrees(x, y, parts):
         found[name] = f'both networks have their {where}'
   return found
@@ -61,7 +61,7 @@ def patterns(base: Dossier, suspect: Dossier) -> dict[str, str]:
   found: dict[str, str] = {}
   if base.sketch is None or suspect.sketch is None:
     return found
-  for name, group in (('unit order', features.UNITS), ('value order', features.VALUES)):
+  for name, group in _FEATURES.items():
     try:
       why = orders.pattern(base.sketch, suspect.sketch, group)
     except InputError:

@@ -4,7 +4,8 @@ The MLP units of a layer, and the value channels of an attention head, have no o
 their own: initialization and training treat them all alike, whatever is learned. So in
 an independent network their order is a random one, even if both networks share their
 embeddings, their data or a teacher. This is a null hypothesis that training does not
-break, and it is tested exactly.
+break, and it is tested exactly. Weights with a public pattern, such as one sparsity mask, do
+break it: `spread`, `structure_log10_p` and `sortedness` look for signs of that.
 
 Features are compared by their vectors (features.py). Vectors of which two can change sign
 together are compared by the product of their cosines.

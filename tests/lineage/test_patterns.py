@@ -5,10 +5,16 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
-from bornbiased_jax.lineage import damage, features, orders
+from bornbiased_jax.lineage import damage, features, orders, verdict
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED
+
+
+def test_the_z_that_accuses_is_that_of_verdicts():
+  accusing = stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS))
+  assert orders.ACCUSING_Z == pytest.approx(accusing, abs=0.005)
 
 
 def with_public_pattern(seed, kind):
