@@ -15,8 +15,8 @@ of o_i, the weighted mean of values at position i:
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
 The networks trained without a change are also measured under each of --afterwards, which they have
-never met ("then amplify"). --factors chooses other changes, such as of depth or learning rate, or
-all of them.
+never met ("none, then amplify"). --factors chooses other changes, such as of depth or learning
+rate, or all of them.
 
     python -m experiments.attention_sink                     # about 20 min on two CPU cores
     python -m experiments.attention_sink --factors=all --seeds=0-3 \\
@@ -33,7 +33,8 @@ below on average; the cost is what it is above that of the unchanged network of 
 
 For networks that read text see experiments.text_sinks. If a run was stopped, the same command
 continues it. Writes results.json (a row per network: sinks and loss by step, by length and by
-threshold, who rests, values and states at the first position) and figure.png.
+threshold, weights of positions that rest and that copy, values and states at the first position)
+and figure.png.
 """
 
 import dataclasses

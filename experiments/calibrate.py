@@ -67,7 +67,7 @@ GROUPS = {
         'aligned answers': ['aligned answers']},
 }
 CAPTION = ('Lines are means over all sets of networks and probes, and over the tests that a curve '
-           'stands for. Four fifths of these lie in the shade.')
+           'stands for. The shade holds four fifths of these; of two, both are thin lines.')
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {

@@ -150,8 +150,11 @@ def draw_tau(ax, rows, seeds):
   ax.set_yscale('symlog', linthresh=0.05)
   ticks = (-0.05, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
   ax.set_yticks(ticks, map(str, ticks))
-  names = [f'{phase} {step}' for phase, step in labels]
-  ax.set_xticks(range(len(labels)), names, rotation=45, ha='right')
+  ax.set_xticks(range(len(labels)), [step for _, step in labels], fontsize='small')
+  for phase in dict.fromkeys(phase for phase, _ in labels):
+    middle = np.mean([place[label] for label in labels if label[0] == phase])
+    ax.annotate(f'steps of\n{phase}', (middle, 0), (0, -20), xycoords=('data', 'axes fraction'),
+                textcoords='offset points', ha='center', va='top')
   ax.legend(fontsize='small', ncols=2)
 
 

@@ -61,7 +61,7 @@ def onset_of(row) -> int | None:
 
 def label_of(fields) -> str:
   if fields['afterwards']:
-    return f'then {fields["afterwards"]}'
+    return f'{fields["value"]}, then {fields["afterwards"]}'
   is_intervention = fields['factor'] in ('intervention', 'position')
   return fields['value'] if is_intervention else f'{fields["factor"]}: {fields["value"]}'
 
@@ -122,7 +122,8 @@ def label_curves(steps, lengths, thresholds, settings):
   steps.set_xscale('function', functions=(np.sqrt, np.square))
   ticks = [step for step in (0, 20, 100, 300, 600, 1000, 2000, 3000) if step <= settings.num_steps]
   steps.set_xticks(ticks, ticks)
-  steps.set(xlabel='optimizer step', xlim=(0, None), title='Sinks by step',
+  steps.set(xlabel='optimizer step', xlim=(0, None),
+            title=f'Sinks by step, {plotting.of_networks(len(settings.seeds))}',
             ylabel=f'sequences with weight > {THRESHOLD:g} on the first')
   lengths.axvline(settings.length, color='black', linestyle='--', linewidth=1)
   lengths.set_xscale('log', base=2)
@@ -153,7 +154,7 @@ def draw_kinds(axes, kinds, settings, base):
   uniform = (settings.length * uniform_weight(settings.length) - 1) / (settings.length - 1)
   rest.axvline(uniform, color='black', linestyle='--', linewidth=1)
   rest.set(xlim=(0, 1), xlabel='weight on the first (dashed: uniform)',
-           title='Who rests (orange: who copies)')
+           title='Positions at rest (orange: that copy)')
   cost.axvline(0, color='black', linewidth=0.8)
   cost.set_xscale('symlog', linthresh=0.01)
-  cost.set(xlabel='nats per token above none', title='What it costs')
+  cost.set(xlabel='nats per token above none', title='Cost')
