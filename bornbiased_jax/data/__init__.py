@@ -10,9 +10,9 @@
 The package contains one text, tinyshakespeare.txt.xz.
 """
 
-from bornbiased_jax.data.corpus import Corpus, batch, first_windows, hold_out, load, write
+from bornbiased_jax.data.corpus import Corpus, batch, hold_out, load, spaced_windows, write
 from bornbiased_jax.data.tokenizers import Tokenizer
 
 __all__ = (
-    'Corpus', 'batch', 'first_windows', 'hold_out', 'load', 'write', 'Tokenizer',
+    'Corpus', 'batch', 'hold_out', 'load', 'spaced_windows', 'write', 'Tokenizer',
 )

@@ -216,16 +216,26 @@ def batch(tokens: np.ndarray, data_seed: int, step: int, batch_size: int, length
                                 for sequence in sequences], length)
 
 
-def first_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
-  """The first `limit` windows in the order of the text, for validation.
+def spaced_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
+  """Up to `limit` windows at even distances over the whole text, for validation.
+
+  The first ones of a text would be those of its first document.
 
   Returns:
     Ids [windows, T + 1] int32; all windows if there are fewer than `limit`.
 
   Raises:
     InputError: the corpus is too short for one window.
+
+  Example:
+    >>> spaced_windows(np.arange(100), limit=3, length=2)
+    array([[ 0,  1,  2],
+           [32, 33, 34],
+           [64, 65, 66]], dtype=int32)
   """
-  return _read_windows(tokens, range(min(limit, num_windows(tokens, length))), length)
+  count = num_windows(tokens, length)
+  chosen = min(limit, count)
+  return _read_windows(tokens, [i * count // chosen for i in range(chosen)], length)
 
 
 def begin(ids_NT: np.ndarray, start_id: int | None) -> np.ndarray:

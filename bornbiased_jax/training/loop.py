@@ -111,9 +111,9 @@ def evaluate(run: Run, params: dict) -> np.ndarray:
 
 
 def _validation_windows(run):
-  """The first sequences of the validation text, as many as the mesh divides."""
+  """Sequences from all over the validation text, as many as the mesh divides."""
   recipe, shards = run.recipe, sharding.batch_shards(run.mesh)
-  windows_NT = corpus.first_windows(run.validation.tokens, run.validation_sequences, recipe.length)
+  windows_NT = corpus.spaced_windows(run.validation.tokens, run.validation_sequences, recipe.length)
   if len(windows_NT) < shards:
     raise InputError(f'{run.validation.name}: {len(windows_NT)} sequences of length '
                      f'{recipe.length} are fewer than the {shards} devices that share a batch')

@@ -33,7 +33,8 @@ class Run:
       and the last step always stay.
     save_every: steps between checkpoints. The latest two stay.
     evaluate_every: steps between evaluations.
-    validation_sequences: largest number of sequences in an evaluation.
+    validation_sequences: largest number of sequences in an evaluation. They
+      come at even distances from the whole text.
     resume: a run, or a folder of runs, to go on from with its optimizer state.
     init_from: a run, a folder of runs, a `transformers` directory, or a model
       of the Hugging Face Hub (`storage.hub`) from which to take the parameters

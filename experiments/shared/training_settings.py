@@ -53,7 +53,7 @@ SETTINGS = command_line.SETTINGS | {
                           'steps whose checkpoints are kept; the first and the last always are'),
     'save_every': Setting(whole, 'steps between checkpoints, of which the latest two are kept'),
     'evaluate_every': Setting(whole, 'steps between evaluations'),
-    'validation_sequences': Setting(whole, 'sequences per evaluation'),
+    'validation_sequences': Setting(whole, 'sequences per evaluation, from all over the text'),
     'data_seed': Setting(lambda text: whole(text, 0),
                          'seed of the order of the data, the same for all --seeds'),
     'vocab_size': Setting(optional(whole),

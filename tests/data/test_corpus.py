@@ -178,17 +178,23 @@ def test_the_order_is_that_of_philox(seed, epoch):
   assert corpus._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
 
 
-def test_first_windows():
+def test_windows_for_validation_are_of_the_whole_text():
+  tokens = np.arange(1000, dtype=np.uint32)
+  firsts = corpus.spaced_windows(tokens, 8, 10)[:, 0]
+  assert firsts[0] == 0
+  assert set(np.diff(firsts)) == {120, 130}  # Of 99 windows each 12th or 13th.
+
+
+def test_all_windows_of_a_short_text():
   tokens = np.arange(34, dtype=np.uint32)
-  windows = corpus.first_windows(tokens, 3, 10)
+  windows = corpus.spaced_windows(tokens, 3, 10)
   assert windows.dtype == np.int32
   np.testing.assert_array_equal(windows, [range(0, 11), range(10, 21), range(20, 31)])
-  np.testing.assert_array_equal(corpus.first_windows(tokens, 2, 10), windows[:2])
-  np.testing.assert_array_equal(corpus.first_windows(tokens, 99, 10), windows)
+  np.testing.assert_array_equal(corpus.spaced_windows(tokens, 99, 10), windows)
 
 
 @pytest.mark.parametrize('read', [lambda tokens, length: corpus.batch(tokens, 0, 0, 2, length),
-                                  lambda tokens, length: corpus.first_windows(tokens, 2, length)])
+                                  lambda tokens, length: corpus.spaced_windows(tokens, 2, length)])
 def test_too_little_text(read):
   tokens = np.arange(11, dtype=np.uint16)
   assert read(tokens, 10)[0].tolist() == list(range(11))
