@@ -7,6 +7,8 @@ their answers agree dimension by dimension. The answers are their fingerprints.
 - `.reading`: networks read probes, and give these answers
 - `.features`: what hidden features read and write
 - `.orders`: whether two networks have them in the same order, which tells descent
+- `.likeness`: how alike these features are
+- `.patterns`: signs that an order agrees by a pattern, and not by descent
 - `.inventory`: the tensors that two networks share
 - `.archives`: reads saved files without trusting them
 - `.dossiers`: all that a verdict reads of one network

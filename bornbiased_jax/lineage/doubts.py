@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import features, inventory, orders
+from bornbiased_jax.lineage import features, inventory, patterns
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.witnesses import input_is_shared
 
@@ -38,12 +38,12 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return {}
   found = {}
   for name, group in _FEATURES.items():
-    log10_p = orders.structure_log10_p(a, b, group)
+    log10_p = patterns.structure_log10_p(a, b, group)
     if log10_p == -math.inf:
       found[name] = 'with a single layer, chance cannot be told from structured weights'
     elif log10_p < STRUCTURE_LOG10_P:
       found[name] = 'features of one number are alike in different layers'
-  if min(map(orders.sortedness, (a, b))) > ORDERED_Z:
+  if min(map(patterns.sortedness, (a, b))) > ORDERED_Z:
     found['unit order'] = 'the units of both networks seem to be sorted'
   x, y = base.tensors, suspect.tensors
   if x is not None and y is not None:
@@ -53,8 +53,8 @@ def order_has_meaning(base: Dossier, suspect: Dossier) -> dict[str, str]:
   return found
 
 
-def patterns(base: Dossier, suspect: Dossier) -> dict[str, str]:
-  """By 'unit order' and 'value order', the `orders.pattern` of two networks, if they have one.
+def patterns_of_orders(base: Dossier, suspect: Dossier) -> dict[str, str]:
+  """By 'unit order' and 'value order', the `patterns.pattern` of two networks, if they have one.
 
   It is one of their own bases. Aligned witnesses look for theirs (`witnesses.hear_aligned`).
   """
@@ -63,7 +63,7 @@ def patterns(base: Dossier, suspect: Dossier) -> dict[str, str]:
     return found
   for name, group in _FEATURES.items():
     try:
-      why = orders.pattern(base.sketch, suspect.sketch, group)
+      why = patterns.pattern(base.sketch, suspect.sketch, group)
     except InputError:
       continue  # They cannot be compared, which their witness says.
     if why:
@@ -129,7 +129,7 @@ def sentences(base: Dossier, suspect: Dossier, shared: list[dict],
     base: one network.
     suspect: the other.
     shared: their `inventory.shared`.
-    meaning: their `order_has_meaning` and `patterns`.
+    meaning: their `order_has_meaning` and `patterns_of_orders`.
   """
   found = []
   if embedding_is_shared(base, suspect, shared):

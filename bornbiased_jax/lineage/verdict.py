@@ -89,7 +89,8 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   heard = witnesses.hear(base, suspect, num_permutations) | (aligned or {})
   if base.tensors is not None and suspect.tensors is not None:
     report['shared_tensors'] = inventory.shared(base.tensors, suspect.tensors)
-  meaning, pattern = doubts.order_has_meaning(base, suspect), doubts.patterns(base, suspect)
+  meaning = doubts.order_has_meaning(base, suspect)
+  pattern = doubts.patterns_of_orders(base, suspect)
   report['doubts'] = doubts.sentences(base, suspect, report['shared_tensors'], pattern | meaning)
   silenced = pattern | {name: why for order, why in meaning.items()
                         for name in heard if order in name}

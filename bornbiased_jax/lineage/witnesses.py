@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alignment, features, orders, seedprint
+from bornbiased_jax.lineage import alignment, features, orders, patterns, seedprint
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.permutations import (
@@ -197,6 +197,6 @@ def hear_aligned(base: tuple[ModelConfig, dict], suspect: tuple[ModelConfig, dic
 def _order(test, a, b, group, num_permutations):
   """A test of the order of features, unless a pattern could make them agree."""
   result = test(a, b, num_permutations)
-  if why := orders.pattern(a, b, group):
+  if why := patterns.pattern(a, b, group):
     raise InputError(why)
   return result

@@ -11,7 +11,7 @@ from scipy import linalg, stats
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, damage, features, orders
+from bornbiased_jax.lineage import alterations, damage, features, orders, patterns
 from bornbiased_jax.models.initialization import init_params
 from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, OLMO3, trained
 
@@ -76,11 +76,11 @@ def test_other_numbers_of_layers_and_units():
 def test_sorted_units_are_noticed():
   params = trained(GPT2)
   own = features.sketch(GPT2, params)
-  assert abs(orders.sortedness(own)) < 3
+  assert abs(patterns.sortedness(own)) < 3
   along_L48 = params['blocks']['up']['kernel'].sum(axis=1)
   ordered = alterations.order_units(GPT2, params, jnp.argsort(along_L48, axis=-1))
   kernel = ordered[1]['blocks']['up']['kernel']
-  assert orders.sortedness(features.sketch(GPT2, ordered[1] | {'blocks': ordered[1]['blocks'] | {
+  assert patterns.sortedness(features.sketch(GPT2, ordered[1] | {'blocks': ordered[1]['blocks'] | {
       'up': ordered[1]['blocks']['up'] | {
           'kernel': kernel + jnp.sort(along_L48, axis=-1)[:, None] / 32 * jnp.sign(kernel[:, :, :1])
       }}})) > 2.5
@@ -148,8 +148,8 @@ def test_places_with_a_meaning_are_noticed(make):
   noticed = []
   for seed in range(20):
     a, b = make(2 * seed), make(1000 + 2 * seed)
-    noticed.append(orders.pattern(a, b, features.UNITS) is not None if make is tiled else
-                   orders.structure_log10_p(a, b, features.UNITS) < -3)
+    noticed.append(patterns.pattern(a, b, features.UNITS) is not None if make is tiled else
+                   patterns.structure_log10_p(a, b, features.UNITS) < -3)
   assert np.mean(noticed) > 0.6
 
 
@@ -161,7 +161,7 @@ def test_layers_of_networks_have_no_order_in_common():
            for i, each in enumerate(params)]
   pairs = list(zip(a, noisy, strict=True)) + list(zip(a, a[1:], strict=False))
   for group in (features.UNITS, features.VALUES):
-    p_values = [10**orders.structure_log10_p(*pair, group) for pair in pairs]
+    p_values = [10**patterns.structure_log10_p(*pair, group) for pair in pairs]
     assert stats.kstest(p_values, 'uniform').pvalue > 0.001
 
 
@@ -179,6 +179,6 @@ def test_structured_values_are_no_evidence_whatever_the_depths(depths):
 
   structured, plain = ([sketch(seed, L, diagonal) for seed, L in enumerate(depths)]
                        for diagonal in (0.2, 0.0))
-  assert orders.structure_log10_p(*structured, features.VALUES) < -3
+  assert patterns.structure_log10_p(*structured, features.VALUES) < -3
   if max(depths) > 1:
-    assert orders.structure_log10_p(*plain, features.VALUES) > -3
+    assert patterns.structure_log10_p(*plain, features.VALUES) > -3

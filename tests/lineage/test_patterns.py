@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax.lineage import damage, features, orders, verdict
+from bornbiased_jax.lineage import damage, features, orders, patterns, verdict
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED
 
 
 def test_the_z_that_accuses_is_that_of_verdicts():
   accusing = stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS))
-  assert orders.ACCUSING_Z == pytest.approx(accusing, abs=0.005)
+  assert patterns.ACCUSING_Z == pytest.approx(accusing, abs=0.005)
 
 
 def with_public_pattern(seed, kind):
@@ -46,15 +46,15 @@ def test_z_of_strangers_has_the_spread_that_is_said(kind, group):
   test = orders.unit_order if group is features.UNITS else orders.value_order
   pairs = list(itertools.combinations(sketches, 2))
   z = np.array([test(*pair, num_permutations=0).z for pair in pairs])
-  factor = np.array([orders.spread(*pair, group) for pair in pairs])
+  factor = np.array([patterns.spread(*pair, group) for pair in pairs])
   # 24 networks make as many independent numbers, and a std over them is right within 15 %.
   assert 0.7 < np.std(z / factor) < 1.3
   assert (np.std(z) > 1.5) == (kind != 'nothing')
-  silenced = [orders.pattern(*pair, group) is not None for pair in pairs]
+  silenced = [patterns.pattern(*pair, group) is not None for pair in pairs]
   if kind == 'nothing':
     assert np.mean(silenced) < 0.03
   else:
-    assert np.all(np.array(silenced) | (z < orders.ACCUSING_Z))
+    assert np.all(np.array(silenced) | (z < patterns.ACCUSING_Z))
     assert np.mean(silenced) > 0.9
 
 
@@ -72,12 +72,13 @@ def test_one_mask_accuses_nobody_whatever_the_sizes(depths, units):
   for i, j in itertools.product(range(14), repeat=2):
     pair = masked(i, depths[0], units[0]), masked(100 + j, depths[1], units[1])
     z.append(orders.unit_order(*pair, num_permutations=0).z)
-    accused += z[-1] >= orders.ACCUSING_Z and orders.pattern(*pair, features.UNITS) is None
-  assert max(z) > orders.ACCUSING_Z and accused == 0
+    accused += z[-1] >= patterns.ACCUSING_Z and patterns.pattern(*pair, features.UNITS) is None
+  assert max(z) > patterns.ACCUSING_Z and accused == 0
 
 
 def test_a_pattern_does_not_silence_a_descendant():
   params = init_params(ALIGNED, 1)
   noisy = damage.add_noise(ALIGNED, params, jax.random.key(0), 1.0)
   for group in (features.UNITS, features.VALUES):
-    assert orders.pattern(features.sketch(ALIGNED, params), features.sketch(*noisy), group) is None
+    sketches = features.sketch(ALIGNED, params), features.sketch(*noisy)
+    assert patterns.pattern(*sketches, group) is None
