@@ -3,7 +3,7 @@
 Vectors of which two can change sign together are compared by the product of their cosines.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def value_likeness(a: dict, b: dict) -> np.ndarray:
   return (cosine['value'] * cosine['output']).mean(axis=0)
 
 
-def common_names(a: dict, b: dict, names: tuple[str, ...], what: str) -> list[str]:
+def common_names(a: dict, b: dict, names: Sequence[str], what: str) -> list[str]:
   """Which of `names` two networks have, of features called `what`.
 
   Raises:
@@ -81,7 +81,8 @@ def living(a: dict, b: dict, names: list[str]) -> list[dict]:
 
 def mean_of(matrices: Iterable[np.ndarray]) -> np.ndarray:
   """The mean of matrices, of which but one is held at a time."""
-  total, count = 0.0, 0
+  total: np.ndarray = np.zeros(())
+  count = 0
   for count, matrix in enumerate(matrices, 1):  # noqa: B007
     total = total + matrix
   return total / count
