@@ -14,6 +14,8 @@ import statistics
 
 import scipy
 
+from bornbiased_jax.lineage.witnesses import WITNESSES
+
 from . import catalogue, pages
 from .tables import ci95
 
@@ -199,5 +201,6 @@ def render(template: Path, measured: Path) -> str:
   return pages.template(
       template, number=number, bound=bound, plus_minus=plus_minus, interval=interval,
       between=between, each=each, cells=cells, gather=gather, minus=minus, summarize=summarize,
-      share=share, largest=largest).render(measured=stored, hours=catalogue.hours,
-                                           log10=math.log10, exp=math.exp)
+      share=share, largest=largest).render(
+          measured=stored, hours=catalogue.hours, witnesses=WITNESSES, log10=math.log10,
+          exp=math.exp)
