@@ -9,8 +9,8 @@ averages. Of those whose function is what it was none may be called unrelated. N
 and different depth share their first random numbers without descent; 'related' is right for them,
 since it says so.
 
-The networks have width 16 or 32 and two layers and are trained on Shakespeare in bytes modulo 128.
-experiments/shared/constructions.py says how each pair is made.
+The networks have width 16 or 32 and two or three layers, and are trained on Shakespeare in bytes
+modulo 128. experiments/shared/constructions.py says how each pair is made.
 
 Writes results.json (a row per construction: verdicts, z of every witness by pair) and figure.png.
 If a run was stopped, the same command continues it.

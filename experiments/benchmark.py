@@ -4,13 +4,13 @@ A peer is another implementation of the same computation, such as scipy's or
 PyTorch's. Alternatives run in turn in one process, and their ratios are medians
 over rounds. PyTorch's rows need an extra: pip install -e '.[parity]'.
 
-    python -m experiments.benchmark                # all of them, about 25 min on two CPU cores
+    python -m experiments.benchmark                # all of them, about 20 min on two CPU cores
     python -m experiments.benchmark sweep          # about 3 min
-    python -m experiments.benchmark contraction    # about 2 min
-    python -m experiments.benchmark training       # about 3 min
-    python -m experiments.benchmark kendall        # about 2 min
-    python -m experiments.benchmark statistics     # about 2 min
-    python -m experiments.benchmark interventions  # about 2 min
+    python -m experiments.benchmark contraction    # about 1 min
+    python -m experiments.benchmark training       # about 5 min
+    python -m experiments.benchmark kendall        # about 1 min
+    python -m experiments.benchmark statistics     # about 1 min
+    python -m experiments.benchmark interventions  # about 1 min
     python -m experiments.benchmark comparison     # about 10 min
     python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
 

@@ -9,7 +9,8 @@ about the favourite token (theory.preference_at_birth).
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
 
 "Is it scale?" At a fixed std of the weights, wider networks contract more, because pre-activations
-grow as std · sqrt(width). At a fixed scale of pre-activations width changes nothing.
+grow as std · sqrt(width). At a fixed scale of pre-activations no difference in contraction is
+resolved, and wider networks predict their favourite less often.
 
 Prints a table with a line per variant and large model. Writes results.json (a row per network) and
 figure.png to the output folder. If a run was stopped, the same command continues it.

@@ -23,14 +23,14 @@ _PYTHIA = {'config': 'pythia_70m', 'init_schemes': 'wang', 'length': '16', 'publ
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 _FOUR, _OF_PAPER = {'seeds': '42-45'}, {'seeds': '42,123,1000,2000'}
-STUDY = Run('training_study', dict(smoke=1, laptop=5, overnight=15, paper=7000),
+STUDY = Run('training_study', dict(smoke=0.3, laptop=5, overnight=20, paper=7000),
             at={'laptop': _FOUR}, **_STUDY_TEXTS)
-GPT2_STUDY = Run('training_study', dict(laptop=2, overnight=5, paper=3500), {
+GPT2_STUDY = Run('training_study', dict(laptop=2, overnight=3, paper=3500), {
     'config': 'tiny_gpt2', 'seeds': '42,43'}, 'training_study_gpt2', **_STUDY_TEXTS, at={
         'laptop': {'num_steps': '300', 'keep_steps': '10,30,100', 'python_steps': '100',
                    'python_keep_steps': '30'},
         'paper': {'config': 'nano_gpt2', 'seeds': '42,123', 'continued': '42,123'}})
-QWEN2_STUDY = Run('training_study', dict(overnight=6, paper=7000), {
+QWEN2_STUDY = Run('training_study', dict(overnight=5, paper=7000), {
     'config': 'tiny_qwen2'} | _FOUR, 'training_study_qwen2', **_STUDY_TEXTS,
     at={'paper': {'config': 'nano_qwen2'} | _OF_PAPER})
 
@@ -67,16 +67,16 @@ ITEMS = (
          'depends on the seed and not on the length T; the preference grows with T.',
          'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
-         (Run('seed_sweep', dict(smoke=0.5, laptop=4, overnight=19, paper=12),
+         (Run('seed_sweep', dict(smoke=0.4, laptop=2, overnight=19, paper=12),
               at={'overnight': {'lengths': '16,64,256'}}),
-          Run('seed_sweep', dict(laptop=8, overnight=56, paper=2), _NANO | {
+          Run('seed_sweep', dict(laptop=6, overnight=56, paper=2), _NANO | {
               'config': 'nano_gpt2', 'seeds': '42-46'}, 'seed_sweep_nano_n10000',
               at={'laptop': {'seeds': '42'}}),
           Run('seed_sweep', dict(overnight=4), _OWN, 'seed_sweep_own_embeddings'),
           Run('seed_sweep', dict(overnight=4), _OWN | {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '1000',
               'lengths': '64'}, 'seed_sweep_nano_T64'),
-          Run('seed_sweep', dict(overnight=12), _NANO | _OWN | {
+          Run('seed_sweep', dict(overnight=8), _NANO | _OWN | {
               'config': 'nano_gpt2', 'seeds': '42,43'}, 'seed_sweep_nano_own'),
           Run('seed_sweep', dict(overnight=14), {
               'config': 'nano_gpt2', 'seeds': '42-51', 'num_sequences': '1000', 'lengths': '64'},
@@ -94,43 +94,43 @@ ITEMS = (
          'mean direction predicts the favourite token (Finding 2.2).',
          'Curves for nano GPT-2 at T = 1,024. The share of networks of Finding 2.2 is missing from '
          'our copy.',
-         (Run('contraction', dict(smoke=0.7, laptop=6, overnight=6, paper=10)),
-          Run('contraction', dict(laptop=4, overnight=4), {
+         (Run('contraction', dict(smoke=0.2, laptop=3, overnight=6, paper=10)),
+          Run('contraction', dict(laptop=2, overnight=9), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
               'lengths': '64'}, 'contraction_nano_T64'),
-          Run('contraction', dict(overnight=6), {
+          Run('contraction', dict(overnight=32), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
               'lengths': '1024'}, 'contraction_nano_T1024'))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
-         (Run('ablation', dict(smoke=0.7, laptop=3, overnight=3, paper=5)),
-          Run('ablation', dict(overnight=5), {
+         (Run('ablation', dict(smoke=0.4, laptop=1.5, overnight=4, paper=5)),
+          Run('ablation', dict(overnight=19), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
               'lengths': '64'}, 'ablation_nano'))),
     Item(('fig4', 'fig5', 'fig6'), 'The activation decides whether an MLP contracts',
          'ReLU makes independent inputs alike, as Proposition 2 says; tanh does not. GELU does so '
          'at the scale that LayerNorm gives its input.',
          'ReLU: 0.318, 0.494, 0.605, 0.681, 0.736, 0.777 after layers 1 to 6. tanh: 0.',
-         (Run('activation', dict(smoke=0.7, laptop=2, overnight=2, paper=4)),)),
+         (Run('activation', dict(smoke=0.3, laptop=1.5, overnight=1.5, paper=4)),)),
     Item(('table3',), 'Averaging tokens amplifies what they share',
          'A mean over tokens brings out the part that all of them share (Proposition 4).',
          'MLP0: 0.31, two of them: 0.49, MLP0 and attention: 0.98.',
-         (Run('amplification', dict(smoke=0.3, laptop=2, overnight=2, paper=3)),)),
+         (Run('amplification', dict(smoke=0.1, laptop=1.5, overnight=2, paper=3)),)),
     Item(('fig8', 'fig9'), 'The positions of a sequence grow alike, and the first stands out',
          'Positions that average the same past grow alike (Proposition 5). The std at position i '
          'falls as 1/√i (Equation 2).',
          'Proposition 5: 0.667, 0.889, 0.938, 0.958, 0.968, 0.975 after layers 1 to 6.',
-         (Run('intra_sequence', dict(smoke=0.3, laptop=1, overnight=1, paper=4)),
+         (Run('intra_sequence', dict(smoke=0.2, laptop=1, overnight=1, paper=4)),
           Run('intra_sequence', dict(laptop=2, overnight=2), {
               'config': 'nano_gpt2', 'seeds': '0-4', 'num_sequences': '50', 'lengths': '256'},
               'intra_sequence_nano'))),
     Item(('theory',), 'The bias follows from the architecture',
          'Not in the paper: a theory without fitted numbers predicts the cosine of every layer, '
          'and how it grows with depth, length and the scale of weights.', '–',
-         (Run('layer_theory', dict(smoke=0.5, laptop=3, overnight=19, paper=15),
+         (Run('layer_theory', dict(smoke=0.3, laptop=2, overnight=19, paper=15),
               at={'laptop': {'seeds': '0-3', 'lengths': '16,64'}}),
-          Run('scaling', dict(smoke=1.5, laptop=3, overnight=37, paper=40),
+          Run('scaling', dict(smoke=0.6, laptop=3, overnight=37, paper=40),
               at={'laptop': {'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
                              'large_lengths': '64'}}),
           Run('layer_theory', dict(overnight=16), {
@@ -145,20 +145,20 @@ ITEMS = (
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's answers correlate with those of its own initialization, and not with "
          'those of a control.', 'Curves.',
-         (Run('persistence', dict(smoke=0.3, laptop=2, overnight=2, paper=10), reads=_OF_STUDY,
+         (Run('persistence', dict(smoke=0.2, laptop=2, overnight=3, paper=10), reads=_OF_STUDY,
               after=_AFTER),)),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
          'SeedPrint finds descendants',
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.3, laptop=2, overnight=4, paper=20), reads=_OF_STUDY,
+         (Run('seedprint_tables', dict(smoke=0.2, laptop=2, overnight=5, paper=20), reads=_OF_STUDY,
               after=_AFTER, at={'laptop': _FOUR}),
-          Run('seedprint_tables', dict(overnight=4), {'probe': 'gaussian'},
+          Run('seedprint_tables', dict(overnight=3), {'probe': 'gaussian'},
               'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
           Run('seedprint_tables', dict(paper=20), {'probe': 'tokens'}, 'seedprint_tables_tokens',
               reads=_OF_STUDY, after=_AFTER),
-          Run('calibrate', dict(smoke=0.5, laptop=9, overnight=50, paper=30), reads=_TRAINED,
+          Run('calibrate', dict(smoke=0.5, laptop=8, overnight=50, paper=30), reads=_TRAINED,
               at={'laptop': {'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
                              'verdict_seeds': '4'}}),
           Run('calibrate', dict(overnight=3), {'config': 'none', 'probes': 'gaussian,tokens'},
@@ -174,11 +174,11 @@ ITEMS = (
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (Run('baselines', dict(smoke=0.5, laptop=3, overnight=5, paper=30), reads=_OF_STUDY,
+         (Run('baselines', dict(smoke=0.4, laptop=1, overnight=2, paper=30), reads=_OF_STUDY,
               after=_AFTER, at={'laptop': _FOUR}),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are altered and compared with their originals.', '–',
-         (Run('robustness', dict(smoke=0.5, laptop=10, overnight=25, paper=90),
+         (Run('robustness', dict(smoke=0.2, laptop=7, overnight=17, paper=90),
               name='robustness_trained', reads=_OF_STUDY, after=_AFTER, at={
                   'laptop': _FOUR | {
                       'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
@@ -198,12 +198,12 @@ ITEMS = (
           Run('baselines', dict(overnight=2, paper=30), _FOUR, 'baselines_qwen2', **_OF_QWEN2))),
     Item(('adversary',), 'What an adversary can do',
          'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
-         (Run('adversary', dict(smoke=1, laptop=8, overnight=20, paper=60),
+         (Run('adversary', dict(smoke=0.4, laptop=5, overnight=12, paper=60),
               at={'laptop': {'networks': '2'}}),)),
     Item(('born_unbiased',), 'Does identity come from the bias?',
          'Not in the paper: the same networks, born without contraction, are trained and '
          'recognized.', '–',
-         (Run('born_unbiased', dict(smoke=0.7, laptop=9, overnight=90, paper=2000),
+         (Run('born_unbiased', dict(smoke=0.5, laptop=4, overnight=90, paper=2000),
               texts={'data': 'english', 'valid': 'english_valid'},
               needs=('english', 'english_valid'),
               at={'laptop': {
@@ -213,11 +213,11 @@ ITEMS = (
          'variance by position prevent them.',
          'Perplexity on WikiText-2: 21.33 without, 21.95 with amplification, 21.02 with '
          'attenuation.',
-         (Run('attention_sink', dict(smoke=0.7, laptop=7, overnight=20, paper=30),
+         (Run('attention_sink', dict(smoke=0.4, laptop=3, overnight=20, paper=30),
               at={'laptop': {'seeds': '0-3'}}),
           Run('attention_sink', dict(overnight=65), {'factors': 'all', 'seeds': '0-3'},
               'attention_sink_factors'),
-          Run('text_sinks', dict(smoke=0.7, laptop=7, overnight=70, paper=14000),
+          Run('text_sinks', dict(smoke=0.5, laptop=4, overnight=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
               at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
                              'num_steps': '500', 'keep_steps': '100,300'}}))),
