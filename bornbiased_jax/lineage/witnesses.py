@@ -45,7 +45,8 @@ class Kind(NamedTuple):
 WITNESSES = {
     'unit order': Kind(
         True, 'which MLP unit is where, by what the units read and write',
-        'units, or the channels of the residual stream, that were permuted, rotated or drawn anew'),
+        'units that were permuted or drawn anew; residual channels that were permuted, rotated or '
+        'changed in sign'),
     'value order': Kind(
         True, 'which value channel is where in its attention head',
         'heads or residual channels that were permuted, rotated, mixed or drawn anew'),
