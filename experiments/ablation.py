@@ -95,7 +95,8 @@ def draw(rows, settings):
     for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
       for variant, own in grouped(group, 'sublayers', 'length'):
         several = len(settings.lengths) > 1
-        label = variant['sublayers'] + (f', T = {variant["length"]}' if several else '')
+        label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
+        label += f', T = {variant["length"]}' if several else ''
         draw_variant(layers, ranked, own, settings, label)
         predicted_L = measurements.predicted_cosine(fields | variant, settings)
         plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)

@@ -115,8 +115,8 @@ def draw(rows):
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
     panels[0].invert_yaxis()
     figure.suptitle('z of each witness; no mark: not heard. Blue: innocent pairs; orange: pairs '
-                    'with a common origin.\nDashed: beyond it a pair is called related',
-                    fontsize='medium')
+                    'with a common origin.\nDashed: beyond it a pair is called related. Axes are '
+                    'linear up to 5, then logarithmic', fontsize='medium')
   return figure
 
 

@@ -40,6 +40,7 @@ from .shared.results import Results
 from .shared.tables import described, grouped, plus_minus
 
 INITS = ('gpt2', 'centred')
+LABELS = {'gpt2': 'born biased', 'centred': 'centred'}
 SHARED = ('config', 'seeds', 'data', 'valid', 'tokenizer', 'data_seed', 'num_steps', 'keep_steps',
           'batch_size', 'length', 'evaluate_every')
 SETTINGS = training_settings.SETTINGS
@@ -156,13 +157,13 @@ def draw(rows: list[dict]):
     axes = figure.subplots(2, 3).flat
     for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
       for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
-        draw_curve(ax, group, name, color=color, label=fields['init'])
+        draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
       ax.set(xlabel='optimizer step', title=words)
       ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
       ax.set_xticks(steps, map(str, steps))
       ax.minorticks_off()
     figure.axes[1].axhline(0, color='black', linewidth=0.8)
-    figure.axes[0].legend(title='initialization')
+    figure.axes[0].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
   return figure
 
 

@@ -180,7 +180,7 @@ def draw(rows, settings):
     depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
     groups = grouped(rows, 'block', 'length')
     for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
-      label = f'{fields["block"]}, T = {fields["length"]}'
+      label = f'{name_of(fields["block"])}, T = {fields["length"]}'
       cosine = np.array([row['measured'] for row in group])
       # What is alone lies on Attn0, and both are to be seen.
       look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
@@ -193,13 +193,19 @@ def draw(rows, settings):
   return figure
 
 
+def name_of(block):
+  """A stack of attention, for readers."""
+  return block if block == 'Attn0' or block.endswith(BARE) else f'{block}, with residual and norm'
+
+
 def draw_positions(position_ax, ratio_ax, block, rows, color):
   std = np.array([np.divide(row['std'], row['std'][0]) for row in rows])
   position = np.arange(1, std.shape[1] + 1)
   is_uniform = block == 'Attn0' or block.endswith(BARE)
   expected = theory.positional_std if is_uniform else expected_std(configs.get(block))
-  plotting.band(position_ax, position, std, color=color, label=block)
-  plotting.band(ratio_ax, position, std * np.sqrt(position), color=color, label=block)
+  plotting.band(position_ax, position, std, color=color, label=name_of(block))
+  plotting.band(ratio_ax, position, std * np.sqrt(position), color=color,
+                label=name_of(block))
   plotting.theory(ratio_ax, position, expected(position) * np.sqrt(position))
 
 

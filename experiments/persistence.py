@@ -149,7 +149,7 @@ def draw_tau(ax, rows, seeds):
          title='mean and std over dimensions (linear up to 0.05, then logarithmic)')
   ax.set_yscale('symlog', linthresh=0.05)
   ticks = (-0.05, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
-  ax.set_yticks(ticks, map(str, ticks))
+  ax.set_yticks(ticks, [f'{tick}'.replace('-', '−') for tick in ticks])
   ax.set_xticks(range(len(labels)), [step for _, step in labels], fontsize='small')
   for phase in dict.fromkeys(phase for phase, _ in labels):
     middle = np.mean([place[label] for label in labels if label[0] == phase])

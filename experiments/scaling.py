@@ -175,7 +175,7 @@ def draw(summary, settings):
         if rows:
           draw_factor(ax, each, rows, settings, color)
       ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
-             ylabel='share of the favourite' if factor == 'vocabulary' else 'cosine')
+             ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
       if len(both) > 1:
         ax.legend()
     for ax in list(axes):
@@ -193,9 +193,11 @@ def draw_factor(ax, factor, rows, settings, color):
   is_named = factor == 'unit'
   x = range(len(rows)) if is_named else [row['value'] for row in rows]
   factor_label = FACTORS[factor] if 'width' in factor else None
-  ax.errorbar(x, [row[name] for row in rows], [row[f'{name}_ci95'] for row in rows], fmt='o',
-              markersize=4, color=color, label=factor_label)
-  ax.plot(x, [row[predicted] for row in rows], 'k+', markersize=8)
+  unit = 100 if share else 1
+  of = lambda field: unit * np.array([row[field] for row in rows])
+  ax.errorbar(x, of(name), of(f'{name}_ci95'), fmt='o', markersize=4, color=color,
+              label=factor_label)
+  ax.plot(x, of(predicted), 'k+', markersize=8)
   if is_named:
     ax.set_xticks(list(x), [row['value'] for row in rows], rotation=30, ha='right')
   elif not share:
