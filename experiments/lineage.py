@@ -143,7 +143,9 @@ def expand(given: str, output_dir: Path) -> list[str]:
     return [given]
   inside = [child for child in sorted(path.iterdir())
             if child.is_dir() and child.name not in ('fingerprints', 'dossiers')
-            and child.resolve() != output_dir.resolve()]
+            and child.resolve() != output_dir.resolve()
+            # A link to a folder that holds this one would lead back here.
+            and not path.resolve().is_relative_to(child.resolve())]
   found = []
   for child in inside:
     names = expand(str(child), output_dir)

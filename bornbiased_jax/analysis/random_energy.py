@@ -184,9 +184,14 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
   size = config.embedding_factor * config.embedding_std
   own = size * (config.width / limit.variance_LT[-1, -1]) ** 0.5
   return preference(
-      max(0.0, similarity), config.vocab_size, num_sequences,
+      _in_range(similarity), config.vocab_size, num_sequences,
       np.ones(max(1, round(float(finite.dimensions)))), num_networks=num_networks, seed=seed,
       similarity_std=float(finite.inter_cosine_std),
-      direction_cosine=1.0 if other_length is None else max(0.0, direction_cosine),
-      other_similarity=None if other is None else max(0.0, other),
+      direction_cosine=1.0 if other_length is None else _in_range(direction_cosine),
+      other_similarity=None if other is None else _in_range(other),
       own_logit=float(own) if config.tied_head else None)
+
+
+def _in_range(cosine: float) -> float:
+  """The nearest cosine that `preference` takes; corrections for a finite width may leave it."""
+  return min(1.0, max(0.0, float(cosine)))

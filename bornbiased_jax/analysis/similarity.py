@@ -21,6 +21,9 @@ def normalize(x: jax.Array) -> jax.Array:
     [[0.0, 1.0], [0.0, 0.0]]
   """
   x = x.astype(jnp.float32)
+  # Squares of very small and very large numbers would leave float32.
+  largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+  x = x / jnp.where(largest == 0, 1.0, largest)
   squared = jnp.sum(x * x, axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.where(squared == 0, 1.0, squared))
 

@@ -82,10 +82,10 @@ def _trends(answers):
   """|z| of Spearman's rho of the numbers of channels with their mean, std, and input's std."""
   columns = (answers.hidden_ND.mean(axis=0), answers.hidden_ND.std(axis=0),
              answers.input_ND.std(axis=0))
-  number_D = np.arange(len(columns[0]))
-  rho = [scipy.stats.spearmanr(number_D, column_D).statistic if np.ptp(column_D) > 0 else 0.0
-         for column_D in columns]
-  return np.abs(rho) * (len(number_D) - 1)**0.5
+  # Answers that are logits are as many as were asked for, not as many as the input's channels.
+  rho = [scipy.stats.spearmanr(np.arange(len(each)), each).statistic if np.ptp(each) > 0 else 0.0
+         for each in columns]
+  return np.abs(rho) * [(len(each) - 1)**0.5 for each in columns]
 
 
 def outliers(dossier: Dossier) -> int:

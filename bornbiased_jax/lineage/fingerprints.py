@@ -94,7 +94,8 @@ def from_archive(archive: zipfile.ZipFile, metadata: dict, prefix: str = '') -> 
                      f'schema {SCHEMA}')
   hidden_ND, input_ND = (archives.array(archive, prefix + name, np.float32, 2) for name in ARRAYS)
   probe, about = metadata['probe'], metadata['about']
-  if (len(hidden_ND) != len(input_ND) or not isinstance(about, dict)
+  if (len(hidden_ND) != len(input_ND) or not hidden_ND.size or not input_ND.size
+      or not isinstance(about, dict) or not isinstance(metadata.get('model'), dict)
       or not isinstance(probe['hash'], str) or not isinstance(probe.get('length'), int)
       or not isinstance(probe.get('num_ids'), int | None)
       or 'logit_ids' not in probe and hidden_ND.shape != input_ND.shape):

@@ -120,11 +120,11 @@ def structure_log10_p(a: dict, b: dict, group: tuple[str, ...]) -> float:
     group: UNITS or VALUES.
 
   Returns:
-    The logarithm; 0 if they have no such features, and minus infinity, as structure cannot
-    be excluded, if neither network has a second layer.
+    The logarithm; 0 if they have fewer than two such features, and minus infinity, as structure
+    cannot be excluded, if neither network has a second layer.
   """
   names = [name for name in group if name in a and name in b]
-  if group[-1] not in names:
+  if group[-1] not in names or min(x[group[-1]].shape[-2] for x in (a, b)) < 2:
     return 0.0
   shapes = [{x[name].shape[:-1] for name in names} for x in (a, b)]
   if shapes[0] == shapes[1] and len(a[names[0]]) > 1:
@@ -143,14 +143,14 @@ def _shared_log10_p(a, b, group, names):
 
 
 def sortedness(found: dict) -> float:
-  """|z| of the likeness of MLP units to their neighbours, over random orders; 0 without an MLP.
+  """|z| of the likeness of MLP units to their neighbours, over random orders; 0 of one or two.
 
   In an exchangeable order z is nearly N(0, 1). Units that were sorted, by their mean
   activation for instance, are more alike their neighbours than other units, and less
   so if they were dealt to several devices.
   """
   names = [name for name in UNITS if name in found]
-  if not names:
+  if not names or found[names[0]].shape[1] < 3:
     return 0.0
   matrix = mean_of(unit_likeness(*layers) for layers in layers_of(found, found, names))
   random, along = np.random.default_rng(0), lambda order: matrix[order[:-1], order[1:]].mean()

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 import scipy
 
+from bornbiased_jax.errors import InputError
+
 # Enough that a p-value of 1e-5 can be seen.
 NUM_PERMUTATIONS = 199_999
 # Drawing stops when so many permutations have reached the statistic.
@@ -77,6 +79,9 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
     leak: the part of the diagonal's mean that is no evidence; if it is not known (NaN), no
       part of it is evidence: z is 0 and the p-value over permutations 1.
 
+  Raises:
+    InputError: D is below 2, so that there is no order to test.
+
   Cost: up to `num_permutations` times D additions. If the pair is unrelated, some 2,000
   permutations are enough.
 
@@ -85,6 +90,8 @@ def permutation_test(matrix_DD: np.ndarray, num_permutations: int = NUM_PERMUTAT
     >>> permutations.permutation_test(np.eye(20), num_permutations=99).permutation_p_value
     0.01
   """
+  if len(matrix_DD) < 2:
+    raise InputError('features of which there is but one have no order')
   degenerate = np.isnan(matrix_DD).all(axis=1) | np.isnan(matrix_DD).all(axis=0)
   matrix_DD = np.nan_to_num(np.asarray(matrix_DD, np.float64))
   statistic, mean, std = map(float, diagonal_moments(matrix_DD))

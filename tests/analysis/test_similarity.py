@@ -102,6 +102,14 @@ def test_normalize():
   assert similarity.normalize(jnp.asarray(x, jnp.bfloat16)).dtype == jnp.float32
 
 
+@pytest.mark.parametrize('scale', [1e-30, 1e-10, 1e10, 1e30])
+def test_squares_that_float32_cannot_hold_change_no_direction(scale):
+  x = np.random.default_rng(0).standard_normal((5, 8))
+  expected = x / np.linalg.norm(x, axis=-1, keepdims=True)
+  made = similarity.normalize(jnp.asarray(scale * x, jnp.float32))
+  np.testing.assert_allclose(made, expected, rtol=1e-5)
+
+
 def test_zero_vectors_in_the_direction():
   x = np.float32([[3, 4], [0, 0], [0, 0], [-4, 3]])
   np.testing.assert_allclose(inter_sequence(x)['direction'], [-0.05, 0.35], rtol=1e-6)

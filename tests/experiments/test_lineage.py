@@ -87,6 +87,15 @@ def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
   assert lineage.expand(f'{study}/run/', tmp_path / 'out') == named
 
 
+def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
+  (tmp_path / 'zoo' / 'one').mkdir(parents=True)
+  (tmp_path / 'zoo' / 'one' / 'config.json').write_text('{}')
+  (tmp_path / 'zoo' / 'loop').symlink_to(tmp_path / 'zoo')
+  (tmp_path / 'zoo' / 'two').symlink_to(tmp_path / 'zoo' / 'one')
+  zoo = tmp_path / 'zoo'
+  assert lineage.expand(str(zoo), tmp_path / 'out') == [f'{zoo}/one', f'{zoo}/two']
+
+
 def test_one_related_pair_among_many_survives_the_correction():
   rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0}]
   rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage import alterations, dossiers, doubts, inventory
+from bornbiased_jax.lineage import alterations, dossiers, doubts, inventory, verdict
 from bornbiased_jax.models.initialization import init_params
 from small_networks import ALIGNED, ALIGNED_GPT2
 
@@ -62,6 +62,23 @@ def test_sorted_channels_are_noticed_if_both_have_them():
   a, b = ordered(1), ordered(2)
   assert 'as if they had been sorted' in said(a, b)
   assert said(a, dossier(ALIGNED_GPT2, init_params(ALIGNED_GPT2, 3))) == ''
+
+
+def test_answers_that_are_logits_have_channels_of_their_own():
+  made = [dossier(ALIGNED, init_params(ALIGNED, seed)) for seed in (1, 2)]
+  few = [dataclasses.replace(each, tokens=dataclasses.replace(
+      each.tokens, hidden_ND=each.tokens.hidden_ND[:, :3])) for each in made]
+  assert not doubts.channels_are_sorted(*few)
+
+
+def test_heads_of_one_channel_have_no_order():
+  config = dataclasses.replace(POSITIONS, num_heads=16, num_kv_heads=16, width=16,
+                               head_size=1)
+  a, b = (dossier(config, init_params(config, seed)) for seed in (1, 2))
+  assert config.head_size == 1 and 'value order' not in doubts.order_has_meaning(a, b)
+  assert 'value order' not in doubts.patterns_of_orders(a, b)
+  heard = {each['witness']: each['obstacle'] for each in verdict.compare(a, b)['witnesses']}
+  assert 'but one' in heard['value order'] and heard['unit order'] is None
 
 
 def test_outlier_channels_are_counted():

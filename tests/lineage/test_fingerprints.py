@@ -93,6 +93,8 @@ CHANGES = {
     'NaN': (replace_array('hidden_ND', lambda x: x * np.nan), 'not finite'),
     'infinity': (replace_array('input_ND', lambda x: x + np.inf), 'not finite'),
     'a missing part': (lambda members: members.pop('input_ND.npy'), 'input_ND'),
+    'no answers': (replace_array('hidden_ND', lambda x: x[:, :0]), 'do not fit'),
+    'a network without a configuration': (edit_metadata(model=None), 'do not fit'),
     'another schema': (edit_metadata(schema=7), 'schema 7'),
     'no probe': (edit_metadata(probe=None), 'not a fingerprint'),
     'metadata that is no JSON': (replace_array('metadata', lambda x: x[:-3]), 'not a fingerprint'),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import permutations, seedprint
 from random_answers import noise
 
@@ -102,3 +103,8 @@ def test_an_unknown_leak_leaves_no_evidence():
   found = permutations.permutation_test(np.eye(20), num_permutations=999, leak=math.nan)
   assert (found.z, found.permutation_p_value) == (0.0, 1.0)
   assert found.log10_p == 0
+
+
+def test_one_feature_has_no_order():
+  with pytest.raises(InputError, match='but one'):
+    permutations.permutation_test(np.ones((1, 1)))
