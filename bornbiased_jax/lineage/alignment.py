@@ -244,6 +244,9 @@ def matched_units_test(params_a: dict, params_b: dict, *,
   which such a permutation changes in the same way. The null then also needs the up-
   and gate-projection of a unit to be independent, as they are at initialization.
 
+  As published, units that are dead (0) in the same places of both networks are matched there, which
+  makes the p-value too small; `orders.unit_order` leaves them out.
+
   Args:
     params_a: parameters of one network, as from `initialization.init_params`.
     params_b: parameters of the other network.
