@@ -163,7 +163,7 @@ def draw(rows: list[dict]):
       ax.set_xticks(steps, map(str, steps))
       ax.minorticks_off()
     figure.axes[1].axhline(0, color='black', linewidth=0.8)
-    figure.axes[0].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
+    figure.axes[4].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
   return figure
 
 
