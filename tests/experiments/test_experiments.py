@@ -15,6 +15,7 @@ from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
 from experiments.shared import command_line
 
+pytestmark = pytest.mark.usefixtures('optimized')
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
                'scaling', 'layer_theory', 'adversary')
 
