@@ -179,9 +179,17 @@ def summarize(rows, settings) -> list[dict]:
 
 
 def above(rows, kind, limits) -> dict[str, float | None]:
-  """By method, the share of pairs whose score exceeds the threshold."""
-  return {method: share(known(rows, f'{method}, {kind}'), lambda score, limit=limit: score > limit)
-          for method, limit in limits.items()}
+  """By method, the share of pairs whose score exceeds the threshold; None if it can compare none.
+
+  A pair on which a method is silent does not exceed it.
+  """
+  def exceeding(method, limit):
+    if not any(known(rows, f'{method}, {each}') for each in ('related', 'unrelated')):
+      return None
+    scores = [score for row in rows for score in row[f'{method}, {kind}']]
+    return share(scores, lambda score: score is not None and score > limit)
+
+  return {method: exceeding(method, limit) for method, limit in limits.items()}
 
 
 def below_level(rows, methods) -> dict[str, float | None]:
@@ -241,9 +249,10 @@ def draw_accused(ax, rows, limits, allowed):
 
 def draw_found(ax, rows, limits):
   """A cell per alteration and method, which says how many networks are found unless all are."""
-  shares = [list(above([row], 'related', limits).values()) for row in rows]
-  texts = [[found_text(known([row], f'{method}, related'), limit)
-            for method, limit in limits.items()] for row in rows]
+  found = [above([row], 'related', limits) for row in rows]
+  shares = [list(each.values()) for each in found]
+  texts = [[found_text(share, len(row[f'{method}, related'])) for method, share in each.items()]
+           for row, each in zip(rows, found, strict=True)]
   plotting.heat(ax, np.array(shares, float), plotting.COLORS[5], 1, texts)
   ax.set_yticks(range(len(rows)), [label(row) for row in rows])
   ax.tick_params(labelbottom=False)
@@ -251,10 +260,9 @@ def draw_found(ax, rows, limits):
                'grey: not comparable')
 
 
-def found_text(scores, limit) -> str:
-  """'1/4' if one of four scores exceeds the threshold, '' if all do."""
-  found = sum(score > limit for score in scores)
-  return '' if found == len(scores) else f'{found}/{len(scores)}'
+def found_text(share, count) -> str:
+  """'1/4' if one of four networks is found, '' if all are or none can be compared."""
+  return '' if share in (1, None) else f'{round(share * count)}/{count}'
 
 
 def percent(share: float) -> str:
