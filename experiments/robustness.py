@@ -181,15 +181,18 @@ def summarize(rows, settings) -> list[dict]:
 def above(rows, kind, limits) -> dict[str, float | None]:
   """By method, the share of pairs whose score exceeds the threshold; None if it can compare none.
 
-  A pair on which a method is silent does not exceed it.
+  A pair on which a method is silent does not exceed it. Alterations after which it can compare
+  nobody are left out.
   """
-  def exceeding(method, limit):
-    if not any(known(rows, f'{method}, {each}') for each in ('related', 'unrelated')):
-      return None
-    scores = [score for row in rows for score in row[f'{method}, {kind}']]
-    return share(scores, lambda score: score is not None and score > limit)
+  def scores(method):
+    return [score for row in rows if compares(row, method) for score in row[f'{method}, {kind}']]
 
-  return {method: exceeding(method, limit) for method, limit in limits.items()}
+  return {method: share(scores(method), lambda score, limit=limit: score is not None
+                        and score > limit) for method, limit in limits.items()}
+
+
+def compares(row, method) -> bool:
+  return any(known([row], f'{method}, {kind}') for kind in ('related', 'unrelated'))
 
 
 def below_level(rows, methods) -> dict[str, float | None]:
