@@ -106,31 +106,45 @@ def strongest(row, accuses: bool) -> str:
 
 
 def draw(rows):
-  """z of every witness, a row per construction; innocent pairs blue, others orange."""
+  """The strongest z of each pair, a row per construction, coloured by the verdict."""
   with plotting.style():
-    figure = plotting.figure(10, 1.4 + 0.21 * len(rows))
-    panels = figure.subplots(1, len(WITNESSES), sharex=True, sharey=True)
-    for ax, name in zip(panels, WITNESSES, strict=True):
-      draw_witness(ax, name, rows)
+    figure = plotting.figure(9, 1.6 + 0.2 * len(rows))
+    panels = figure.subplots(1, 2, sharey=True)
+    for ax, accuses in zip(panels, (True, False), strict=True):
+      draw_strongest(ax, rows, accuses)
+    panels[0].axvline(scipy.stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black',
+                      linestyle='--', linewidth=0.8, label='related beyond')
+    panels[0].set(title='witnesses that can accuse', xlabel='largest z of a pair')
+    panels[1].set(title='witnesses that cannot', xlabel='largest z of a pair')
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
-    panels[0].invert_yaxis()
-    figure.suptitle('z of each witness; no mark: not heard. Blue: innocent pairs; orange: pairs '
-                    'with a common origin.\nDashed: beyond it a pair is called related. Axes are '
-                    'linear up to 5, then logarithmic', fontsize='medium')
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    innocent = sum(row['truth'] == 'unrelated' for row in rows)
+    for ax in panels:
+      ax.axhline(innocent - 0.5, color='black', linewidth=0.8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
+                  title='A mark is a pair, coloured by its verdict. Above the line are innocent '
+                        'pairs, below it those\nwith a common origin. Where a mark is missing, no such '
+                        'witness was heard')
   return figure
 
 
-def draw_witness(ax, name, rows):
-  """A tick per pair; for a witness that can accuse, also the z from which it does."""
-  for i, row in enumerate(rows):
-    z = [each for each in row['z'][name] if each is not None]
-    ax.plot(z, [i] * len(z), '|', markersize=7,
-            color=plotting.COLORS[0 if row['truth'] == 'unrelated' else 1])
-  if WITNESSES[name].accuses:
-    ax.axvline(scipy.stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black',
-               linestyle='--', linewidth=0.8)
-  plotting.z_axis(ax, (-50, 0, 5, 50))
-  ax.set_title(name.replace(' ', '\n', 1), fontsize='small')
+def draw_strongest(ax, rows, accuses: bool):
+  """A tick per pair at the largest z of its witnesses of one kind, in the colour of its verdict."""
+  z = [strongest_z(row, accuses) for row in rows]
+  for name, color in zip(VERDICTS, plotting.COLORS[1::-1] + plotting.COLORS[2:], strict=False):
+    marks = [(z[i][pair], i) for i, row in enumerate(rows)
+             for pair, judged in enumerate(row['verdicts']) if judged == name]
+    if marks:
+      ax.plot(*zip(*marks, strict=True), '|', color=color, markersize=8, label=name)
+  plotting.z_axis(ax, (-5, 0, 5, 50))
+  ax.set_xlim(-5, 100)
+
+
+def strongest_z(row, accuses: bool) -> list[float]:
+  """By pair, the largest z of the witnesses that can accuse, or cannot; NaN if none was heard."""
+  z = [row['z'][name] for name in WITNESSES if WITNESSES[name].accuses == accuses]
+  return [max((each for each in pair if each is not None), default=np.nan)
+          for pair in zip(*z, strict=True)]
 
 
 if __name__ == '__main__':
