@@ -123,8 +123,8 @@ def draw(rows):
       ax.axhline(innocent - 0.5, color='black', linewidth=0.8)
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
                   title='A mark is a pair, coloured by its verdict. Above the line are innocent '
-                        'pairs, below it those\nwith a common origin. Where a mark is missing, no such '
-                        'witness was heard')
+                        'pairs, below it\nthose with a common origin. Where a mark is missing, '
+                        'no such witness was heard')
   return figure
 
 
