@@ -107,6 +107,7 @@ def strongest(row, accuses: bool) -> str:
 
 def draw(rows):
   """The strongest z of each pair, a row per construction, coloured by the verdict."""
+  rows = sorted(rows, key=lambda row: row['truth'] != 'unrelated')
   with plotting.style():
     figure = plotting.figure(9, 1.6 + 0.2 * len(rows))
     panels = figure.subplots(1, 2, sharey=True)
