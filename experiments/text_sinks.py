@@ -21,8 +21,8 @@ under each of --afterwards, and nothing is trained.
 
 A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
 exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
---data). Losses are measured on all of --texts, in windows side by side, in nats per token of
---tokenizer, which is a byte unless another tokenizer is given.
+--data). Losses are measured on the first --loss_sequences windows of each of --texts, in nats
+per token of --tokenizer, which is a byte unless another tokenizer is given.
 
 The 18 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
 same command continues it.
@@ -78,8 +78,8 @@ SETTINGS = training_settings.SETTINGS | {
                        'sequence lengths at which sink rates are measured, comma-separated'),
     'num_sequences': Setting(command_line.SETTINGS['num_sequences'].parse,
                              'sequences over which sink rates are averaged'),
-    'loss_sequences': Setting(whole, 'windows of --length tokens whose loss is measured in each '
-                                     'text, at most'),
+    'loss_sequences': Setting(whole, 'windows of --length tokens at the beginning of each text '
+                                     'whose loss is measured, at most'),
 }
 
 _LAPTOP = dict(
