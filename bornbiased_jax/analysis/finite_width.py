@@ -28,7 +28,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import birth
+from bornbiased_jax.analysis import architecture, birth
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 
@@ -88,8 +88,8 @@ def _finite_width(config, length, probe, num_samples):
   if config.parallel_residual:
     raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
                      'does, for infinite width')
-  birth.check(config, length, probe)
-  network, widths = birth.architecture(config, probe), _widths(config)
+  architecture.check(config, length, probe)
+  network, widths = architecture.of(config, probe), _widths(config)
   path, std, dimensions = _spreads(network, widths, length)
   if num_samples is None:
     affordable = int(NUM_SAMPLES * min(1, _LONG / length) ** 3)

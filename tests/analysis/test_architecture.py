@@ -1,0 +1,73 @@
+"""The numbers that theory reads of a configuration, against networks that are drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import architecture
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import init_params
+
+
+def drawn(name, **fields):
+  """A configuration, and the parameters of a network."""
+  config = configs.get(name, **fields)
+  return config, init_params(config, 0)
+
+
+def variance_of(kernel_LDF, size):
+  """The variance of what a kernel of each layer makes of Gaussian inputs of variance 1."""
+  inputs_ND = jax.random.normal(jax.random.key(2), (2000, size))
+  return float(jnp.einsum('nd,ldf->lnf', inputs_ND, kernel_LDF).var())
+
+
+@pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_llama2', 'tiny_qwen2'])
+def test_variances_are_those_of_networks_drawn(name):
+  config, params = drawn(name)
+  network, blocks = architecture.of(config, 'tokens'), params['blocks']
+  measured = {
+      'token_variance': float(params['embedding'].var()),
+      'value_variance': variance_of(blocks['value']['kernel'], config.width),
+      'preactivation_std': variance_of(blocks['up']['kernel'], config.width) ** 0.5,
+      'attention_writes': variance_of(blocks['output']['kernel'],
+                                      config.num_heads * config.head_size),
+      'mlp_writes': variance_of(blocks['down']['kernel'], config.mlp_width)}
+  if 'position_embedding' in params:
+    measured['position_variance'] = float(params['position_embedding'].var())
+  for field, value in measured.items():
+    np.testing.assert_allclose(getattr(network, field), value, rtol=0.03, err_msg=field)
+  assert (network.position_variance > 0) == ('position_embedding' in params)
+
+
+@pytest.mark.parametrize('fields', [{}, dict(score_divisor=64.0)], ids=str)
+def test_scores_have_the_variance_of_networks_drawn(fields):
+  config, params = drawn('tiny_gpt2', **fields)
+  state_ND = jax.random.normal(jax.random.key(1), (1000, config.width))
+  heads = (len(state_ND), config.num_heads, config.head_size)
+  query_NHK, key_NHK = (
+      (state_ND @ params['blocks'][name]['kernel'][0]).reshape(heads) for name in ('query', 'key'))
+  divisor = config.score_divisor or config.head_size
+  score_HNN = jnp.einsum('nhk,mhk->hnm', query_NHK[:500], key_NHK[500:]) / divisor**0.5
+  np.testing.assert_allclose(architecture.of(config, 'tokens').score_variance,
+                             float(score_HNN.var()), rtol=0.1)
+
+
+def test_normed_queries_and_keys_have_scores_of_variance_1():
+  assert architecture.of(configs.get('tiny_llama2', qk_norm=True), 'tokens').score_variance == 1
+
+
+def test_vectors_are_never_the_same_and_have_no_factor():
+  config = configs.get('tiny_gpt2', scaled_embedding=True)
+  tokens, vectors = (architecture.of(config, probe) for probe in ('tokens', 'gaussian'))
+  assert tokens.same_id == 1 / config.vocab_size
+  assert vectors.same_id == 0
+  assert tokens.token_variance == pytest.approx(config.width * vectors.token_variance)
+
+
+@pytest.mark.parametrize('arguments, word', [
+    ((0, 'tokens'), 'length'), ((513, 'tokens'), 'positions'), ((8, 'words'), 'probe')], ids=str)
+def test_what_cannot_be_is_refused(arguments, word):
+  with pytest.raises(InputError, match=word):
+    architecture.check(configs.get('tiny_gpt2', length=512), *arguments)
