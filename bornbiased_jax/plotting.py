@@ -20,6 +20,8 @@ from bornbiased_jax.files import write_atomically
 
 # The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+# Fewer networks than these have no range, and each is drawn.
+FEW = 10
 # The look of a curve with a point per layer, and of one that lies on it.
 DOTS: Any = dict(marker='o', markersize=3)
 OPEN: Any = dict(marker='s', markersize=6, markerfacecolor='none', linestyle=':')
@@ -65,7 +67,7 @@ def figure(width: float, height: float) -> Figure:
 def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
   """Draws the mean over networks as a line, and their 10–90 % range as a band.
 
-  Two networks, which have no such range, are two thin lines beside their mean.
+  Fewer than ten networks, which have no such range, are thin lines beside their mean.
 
   Args:
     ax: where to draw.
@@ -74,7 +76,7 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
     **line: properties of the line, as for `Axes.plot`.
   """
   drawn, = ax.plot(x, np.mean(values, axis=0), **line)
-  if len(values) == 2:
+  if len(values) < FEW:
     ax.plot(x, np.transpose(values), color=drawn.get_color(), linewidth=0.6)
     return
   low, high = np.percentile(values, (10, 90), axis=0)
@@ -88,7 +90,9 @@ def of_networks(count: int) -> str:
     >>> of_networks(20), of_networks(2), of_networks(1)
     ('20 networks, band 10–90 %', '2 networks (thin)', '1 network')
   """
-  return {1: '1 network', 2: '2 networks (thin)'}.get(count, f'{count} networks, band 10–90 %')
+  if count == 1:
+    return '1 network'
+  return f'{count} networks' + (' (thin)' if count < FEW else ', band 10–90 %')
 
 
 def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:

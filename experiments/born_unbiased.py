@@ -150,7 +150,7 @@ def display(row: dict) -> dict[str, str]:
 
 
 def draw(rows: list[dict]):
-  """What is followed by step: means over seeds, and the range of 80 % of them."""
+  """What is followed by step: means over seeds, and these or their range."""
   steps = sorted({row['step'] for row in rows})
   with plotting.style():
     figure = plotting.figure(9, 5)
@@ -163,7 +163,7 @@ def draw(rows: list[dict]):
       ax.set_xticks(steps, map(str, steps))
       ax.minorticks_off()
     figure.axes[1].axhline(0, color='black', linewidth=0.8)
-    figure.axes[4].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
+    figure.axes[5].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
   return figure
 
 

@@ -57,7 +57,7 @@ from .shared.unrelated_pairs import (
 PROBES = ('gaussian', 'tokens', 'shared_tokens', 'verdict')
 TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection',
          'published_t': 'published t', 'published_u': 'published U', 'published_z': 'published z'}
-# What is drawn: panels, their curves, and the tests over which a curve is a mean.
+# What is drawn: panels, their colours, and the tests that have each.
 GROUPS = {
     'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t'],
                   'published U test': ['published_u']},
@@ -66,8 +66,9 @@ GROUPS = {
         'tokens and vectors': ['tokens', 'tokens, any sign', 'vectors'],
         'aligned answers': ['aligned answers']},
 }
-CAPTION = ('Lines are means over all sets of networks and probes, and over the tests that a curve '
-           'stands for. The shade holds four fifths of these; of two, both are thin lines.')
+CAPTION = 'Each line is one test on one set of networks.'
+OWN_TOKENS = (' Where it is dotted, networks read the same inputs; elsewhere each reads its own '
+              'tokens.')
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 SETTINGS = command_line.SETTINGS | {
@@ -248,23 +249,32 @@ def draw(rows):
       ax.set_ylabel('share of unrelated pairs with p ≤ level')
     for ax in panels[-1]:
       ax.set_xlabel('level of the test')
-    figure.suptitle(textwrap.fill(CAPTION, 48 * columns), fontsize='medium')
+    has_probes = any(reads_own(row['cell']) is not None for row in rows)
+    caption = CAPTION + (OWN_TOKENS if has_probes else '')
+    figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
   return figure
 
 
-def curves_of(tests, rows) -> dict[str, list]:
-  """By name of a curve, the shares of pairs below each level, of all its tests and cells."""
-  shares = {name: [row[f'{test}_share_below_level'] for row in rows for test in own
-                   if f'{test}_0.01' in row] for name, own in tests.items()}
-  return {name: each for name, each in shares.items() if each}
+def reads_own(cell: str) -> bool | None:
+  """Whether networks read tokens of their own in this cell; None where they are judged."""
+  return None if cell.endswith(', verdict') else cell.endswith(', tokens')
+
+
+def curves_of(tests, rows) -> list[tuple[str, bool, list[float]]]:
+  """Of each test in each cell: its name, whether inputs are shared, and the shares by level."""
+  return [(name, reads_own(row['cell']) is False, row[f'{test}_share_below_level'])
+          for name, own in tests.items() for test in own for row in rows if f'{test}_0.01' in row]
 
 
 def draw_curves(ax, title, curves):
   """A test that keeps its level follows the diagonal."""
   level = np.array([1e-3, 1])
   plotting.theory(ax, level, level, 'as many as allowed')
-  for name, shares in curves.items():
-    plotting.band(ax, LEVELS, np.array(shares), label=name)
+  colors = dict(zip(dict.fromkeys(name for name, *_ in curves), plotting.COLORS, strict=False))
+  for name, is_shared, shares in reversed(curves):  # The first are on top.
+    ax.plot(LEVELS, shares, color=colors[name], linewidth=1, linestyle=':' if is_shared else '-')
+  for name, color in colors.items():
+    ax.plot([], [], color=color, label=name)
   ax.set(xscale='log', yscale='log', xlim=(1e-3, 1), ylim=(1e-3, 1), title=title)
   for axis in (ax.xaxis, ax.yaxis):
     axis.set_major_formatter(lambda share, _: f'{100 * share:g} %')
