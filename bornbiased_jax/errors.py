@@ -2,6 +2,8 @@
 
 import reprlib
 
+import numpy as np
+
 
 class InputError(ValueError):
   """The input is wrong. The message is one line that names it and says what would be right.
@@ -28,3 +30,12 @@ def check_id(name: str, value: int | None, vocab_size: int) -> None:
   """Raises InputError unless `value` is a token id, or None for none."""
   if value is not None and not 0 <= value < vocab_size:
     raise InputError(f'{name}={value} is not one of the {vocab_size} token ids')
+
+
+def check_ids(tokens: np.ndarray, vocab_size: int) -> None:
+  """Raises InputError unless these are token ids [batch, length], with a length of at least 1."""
+  if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
+    raise InputError(f'tokens of {tokens.dtype}{list(tokens.shape)} are not token ids '
+                     '[batch, length] with a length of at least 1')
+  for id_ in tokens[(tokens < 0) | (tokens >= vocab_size)][:1]:
+    raise InputError(f'id {id_} is not of this network, whose ids are 0 to {vocab_size - 1}')

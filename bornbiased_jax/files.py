@@ -30,14 +30,16 @@ def path_of(path: str | os.PathLike) -> Path:
   """A path as an object: of a local file, or of an object in a bucket (etils.epath).
 
   Raises:
-    InputError: an address of another kind, one that pathlib has made a local path of, or
-      nothing is installed that reaches buckets.
+    InputError: no path at all, an address of another kind, one that pathlib has made a local path
+      of, or nothing is installed that reaches buckets.
 
   Example:
     >>> str(path_of('results') / 'results.json')
     'results/results.json'
   """
   text = os.fspath(path)
+  if not text:
+    raise InputError('the path is empty')
   if in_bucket(text):
     # Imported here, as few programs need it.
     from etils import epath

@@ -162,7 +162,7 @@ def draw(rows: list[dict]):
       ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
       ax.set_xticks(steps, map(str, steps))
       ax.minorticks_off()
-    figure.axes[1].axhline(0, color='black', linewidth=0.8)
+    figure.axes[3].axhline(0, color='black', linewidth=0.8)
     figure.axes[5].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
   return figure
 

@@ -20,6 +20,7 @@ clustering). What was read of each network is kept in OUTPUT_DIR/dossiers: after
 command reads no network again, but judges all pairs anew.
 """
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -68,9 +69,12 @@ def main(settings, output_dir):
   make_directory(output_dir)
   print(f'{len(models)} networks, {math.comb(len(models), 2)} pairs', file=sys.stderr)
   sizes = smallest_vocabularies(models, probe)
-  taken = {name: take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir,
-                      settings.stream)
-           for name in _bar(models, unit='network', desc='dossiers')}
+  taken = {}
+  for name in _bar(models, unit='network', desc='dossiers'):
+    with _leaving_out(name not in settings.networks):
+      taken[name] = take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir,
+                         settings.stream)
+  check_enough(taken, settings.networks)
   rows = compare_all(taken)
   names = list(taken)
   write_json(output_dir / 'results.json', {
@@ -106,19 +110,31 @@ def find(given: list[str], output_dir: Path, probe) -> dict[str, ModelConfig | N
   for each in given:
     inside = expand(each, output_dir)
     for name in inside:
-      try:
+      with _leaving_out(inside != [each]):
         model = networks.look_up(name)
         networks.check_readable(name, model, probe)
         models[name] = model
-      except InputError as error:
-        if inside == [each]:
-          raise
-        print(f'left out: {error}', file=sys.stderr)
-  if len(models) < 2:
-    found = f'{", ".join(models)} alone was' if models else 'no network was'
-    raise InputError(f'{found} found in {", ".join(given)}; name at least two different networks, '
-                     'or a folder of them; see --help')
+  check_enough(models, given)
   return models
+
+
+@contextlib.contextmanager
+def _leaving_out(is_inside: bool):
+  """A network that a folder holds and that cannot be read is named, and left out."""
+  try:
+    yield
+  except InputError as error:
+    if not is_inside:
+      raise
+    print(f'left out: {error}', file=sys.stderr)
+
+
+def check_enough(found, given) -> None:
+  """Raises InputError unless there are two networks."""
+  if len(found) < 2:
+    names = f'{", ".join(found)} alone was' if found else 'no network was'
+    raise InputError(f'{names} found in {", ".join(given)}; name at least two different networks, '
+                     'or a folder of them; see --help')
 
 
 def smallest_vocabularies(models, probe) -> dict[str, int | None]:

@@ -15,6 +15,7 @@ command can be given again while a run goes on.
 import csv
 import io
 from pathlib import Path
+import sys
 import tempfile
 
 from absl import flags
@@ -47,6 +48,9 @@ def runs_in(folder: Path) -> list[Path]:
 def convert(run: Path, tensorboard: bool) -> None:
   """Writes the files of one run, each whole or not at all."""
   rows = by_step(monitor.read(run))
+  if not rows:
+    print(f'left out: {run / "metrics.jsonl"} has no step yet', file=sys.stderr)
+    return
   content = {'metrics.csv': as_csv(rows)}
   if tensorboard:
     content[EVENTS] = as_events(rows)

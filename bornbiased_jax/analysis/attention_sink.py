@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_id
+from bornbiased_jax.errors import InputError, check_id, check_ids
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.models.transformer import read
@@ -234,6 +234,8 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
 
 
 def _in_batches(measure, config, params, tokens_NT):
+  tokens_NT = np.asarray(tokens_NT)
+  check_ids(tokens_NT, config.vocab_size)
   with jax.default_matmul_precision('highest'):
     return in_batches(lambda index_B: measure(config, params, tokens_NT[index_B]), *tokens_NT.shape)
 

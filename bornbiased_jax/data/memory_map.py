@@ -4,6 +4,7 @@ While the folder is being written, progress.json says how far the writing is.
 """
 
 from collections.abc import Iterable
+import contextlib
 import itertools
 import json
 import os
@@ -95,10 +96,17 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer, directory: P
 
 def _complete(directory, request, sources, tokenizer):
   progress = _begin(directory, request)
-  with open(directory / 'tokens.bin', 'ab') as file:
-    _append(file, progress, sources, tokenizer, lambda: _save(directory, progress))
-  if not progress['num_tokens']:
-    raise InputError(f'{", ".join(source.name for source in sources)}: no text')
+  try:
+    with open(directory / 'tokens.bin', 'ab') as file:
+      _append(file, progress, sources, tokenizer, lambda: _save(directory, progress))
+    if not progress['num_tokens']:
+      raise InputError(f'{", ".join(source.name for source in sources)}: no text')
+  except InputError:  # The text is refused, so that no call could go on from here.
+    for name in ('tokens.bin', 'progress.json'):
+      (directory / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      directory.rmdir()
+    raise
   tokens = np.memmap(directory / 'tokens.bin', dtype_of(tokenizer.vocab_size), 'r')
   counts = {name: progress[name] for name in ('num_documents', 'num_tokens')}
   described = request | counts | {'dtype': tokens.dtype.name, 'digest': text.digest(tokens)}

@@ -50,8 +50,8 @@ def described(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, 
   """A fingerprint of these answers; raises InputError if one is not a finite number."""
   for array in (hidden_ND, input_ND):
     if not np.isfinite(array).all():
-      raise InputError(f'{about or "the network"}: its answers to the probe are not all finite '
-                       'numbers')
+      raise InputError(f'{about.get("name", "the network")}: its answers to the probe are not all '
+                       'finite numbers')
   # As a file has it: JSON knows no tuples.
   model = json.loads(json.dumps(dataclasses.asdict(config)))
   metadata = {'schema': SCHEMA, 'probe': probe_settings(probe, config, logit_ids),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.errors import InputError, check_count, check_ids
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.transformer import head_of, read, unembed
 
@@ -64,13 +64,7 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
 
 
 def _check(config, tokens_BT, num_tokens, temperature):
-  if (tokens_BT.ndim != 2 or not tokens_BT.size
-      or not np.issubdtype(tokens_BT.dtype, np.integer)):
-    raise InputError(f'tokens of {tokens_BT.dtype}{list(tokens_BT.shape)} are not token ids '
-                     '[batch, length] with a length of at least 1')
-  for id_ in tokens_BT[(tokens_BT < 0) | (tokens_BT >= config.vocab_size)][:1]:
-    raise InputError(f'id {id_} is not of this network, whose ids are 0 to '
-                     f'{config.vocab_size - 1}')
+  check_ids(tokens_BT, config.vocab_size)
   check_count('num_tokens', num_tokens)
   if not 0 <= temperature < math.inf:
     raise InputError(f'temperature={temperature} is not a number of at least 0')

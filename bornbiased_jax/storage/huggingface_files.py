@@ -14,6 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage.huggingface_entries import read_json, show
 
 WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_PART = 2**22
 
 
 class Tensor(NamedTuple):
@@ -26,12 +27,26 @@ class Tensor(NamedTuple):
   stamp: tuple  # of the file when its header was read
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Its rows from `first` to before `last`, or all; InputError if the file has changed."""
+    """Its rows from `first` to before `last`, or all.
+
+    Raises:
+      InputError: the file has changed, or what it holds there is not all finite numbers.
+    """
     # A file is mapped only while it is read: what is mapped counts as memory in use.
     with _open_file(self.file) as handle:
       if _stamp(self.file) != self.stamp:
         raise InputError(f'{self.file} has changed while it was read')
-      return handle.get_slice(self.stored_name)[first:last]
+      values = handle.get_slice(self.stored_name)[first:last]
+    if not _is_finite(values):
+      raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
+                       'weights')
+    return values
+
+
+def _is_finite(values):
+  """Whether all are finite numbers, asked of a part at a time, as the answers take memory."""
+  flat = values.reshape(-1)
+  return all(np.isfinite(flat[start:start + _PART]).all() for start in range(0, flat.size, _PART))
 
 
 def open_tensors(path: Path) -> Iterator[Tensor]:

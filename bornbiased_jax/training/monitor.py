@@ -143,11 +143,20 @@ def _encode(lines):
 
 
 def read(directory: Path) -> list[dict]:
-  """The lines of a run's metrics.jsonl, until the first that is not whole."""
-  path, lines = Path(directory) / 'metrics.jsonl', []
-  for line in path.read_bytes().splitlines() if path.exists() else ():
+  """The lines of a run's metrics.jsonl, without a last one that a kill has cut off.
+
+  Raises:
+    InputError: another line is damaged.
+  """
+  path = Path(directory) / 'metrics.jsonl'
+  texts = path.read_bytes().splitlines() if path.exists() else []
+  lines = []
+  for number, text in enumerate(texts, start=1):
     try:
-      lines.append(json.loads(line))
-    except ValueError:  # A kill cuts off the last line.
-      break
+      line = json.loads(text)
+      lines.append({'step': line['step']} | line)
+    except (ValueError, TypeError, KeyError):
+      if number < len(texts):
+        raise InputError(f'{path}, line {number}: this is not a line of a training run; remove '
+                         'it') from None
   return lines

@@ -11,6 +11,7 @@ import itertools
 import os
 from pathlib import Path
 import re
+import signal
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -197,7 +198,9 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     settings = resolve(scales, FLAGS.scale, kinds, **given)
     if positional:
       setattr(settings, positional, list(words))
-    place = FLAGS.output_dir or f'results/{name}_{FLAGS.scale}'
+    place = FLAGS.output_dir
+    if place is None:
+      place = f'results/{name}_{FLAGS.scale}'
     main(settings, flagged('output_dir', files.path_of, place))
 
   drawn = ('format',) if 'format' in FLAGS else ()
@@ -240,6 +243,8 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
 
   def parse(argv):
     if {'--help', '-help', '-h'} & set(argv):
+      if hasattr(signal, 'SIGPIPE'):  # What reads it, such as head, may stop at any line.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
       print(doc.strip(), '\nFlags:', *map(_flag_help, names), sep='\n')
       if 'config' in names:
         print('\nModels (nano and larger: of the paper; tiny: for a CPU):')

@@ -123,7 +123,7 @@ class Results:
       difference = _difference(content, self.content)
       empty = not (content['rows'] or content['complete'])
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-      raise InputError(f'--output_dir: {self.path} is not a results file of this package; '
+      raise InputError(f'--output_dir: {self.path} is not a results file of this program; '
                        'choose another folder') from None
     made, now = ((each['run'] or {}).get('commit') for each in (content, self.content))
     if empty and (difference or made != now):
