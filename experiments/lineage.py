@@ -180,6 +180,7 @@ def compare_all(taken: dict[str, Dossier]) -> list[dict]:
   for (a, of_a), (b, of_b) in bar:
     report = judge(of_a, of_b, most)
     rows.append({'base': a, 'suspect': b, 'verdict': report['verdict'],
+                 'identical': report.get('identical', False),
                  'p_value': report.get('p_value'), 'z': strongest(report),
                  'z_of': {row['witness']: row['z'] for row in report.get('witnesses', [])},
                  'reasons': report['reasons']})
@@ -211,7 +212,7 @@ def correct(rows) -> None:
   for row, p_value in zip(tested, corrected, strict=True):
     row['corrected_p_value'] = float(p_value)
     # One pair in many is extreme by chance.
-    if row['verdict'] == 'related' and p_value > FALSE_DISCOVERY_RATE:
+    if row['verdict'] == 'related' and not row['identical'] and p_value > FALSE_DISCOVERY_RATE:
       row['verdict'] = 'inconclusive'
       row['reasons'] = [
           f'Alone, this pair would be called related. Among {len(tested)} pairs its corrected '

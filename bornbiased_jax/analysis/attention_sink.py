@@ -78,6 +78,9 @@ def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
     position: the position in question, counted from 0.
     threshold: mean weight above which a head counts as a sink.
 
+  Raises:
+    InputError: a weight is NaN, as of a network with such parameters.
+
   Example:
     >>> from bornbiased_jax import configs
     >>> weight_NLHT = np.array([[[[0.8, 0.2], [0.1, 0.9]]]])  # One sequence and layer, two heads.
@@ -85,6 +88,9 @@ def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
     0.5
   """
   weight_NLH, T = weight_NLHT[..., position], weight_NLHT.shape[-1]
+  if np.isnan(weight_NLH).any():
+    raise InputError('attention weights are NaN; the network has parameters that are not finite '
+                     'numbers')
   sink_NLH = weight_NLH > threshold
   floors = [_floor(config, T, position, window) for window in config.windows or (None,)]
   return SinkRate(float(sink_NLH.mean()), sink_NLH.mean(axis=(1, 2)), sink_NLH.mean(axis=0),

@@ -67,7 +67,7 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
   Args:
     name: the intermediate.
     edges: increasing edges of the bins, one more than there are bins. Values outside
-      are counted in the outermost bins.
+      are counted in the outermost bins. If one is NaN, so is the result.
 
   Returns:
     A statistic with the result `density` [bins], the share of values per unit of the
@@ -84,10 +84,14 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
   def measure(outputs):
     bin_of = jnp.searchsorted(edges, outputs[name].ravel(), side='right') - 1
     bin_of = jnp.clip(bin_of, 0, edges.size - 2)
-    return jnp.zeros(edges.size - 1, jnp.int32).at[bin_of].add(1)
+    # The last one counts NaN.
+    bin_of = jnp.where(jnp.isnan(outputs[name].ravel()), edges.size - 1, bin_of)
+    return jnp.zeros(edges.size, jnp.int32).at[bin_of].add(1)
 
   def summarize(count):
-    return {'density': count / (count.sum() * np.diff(edges))}
+    *counted, unknown = count
+    total = np.nan if unknown else np.sum(counted)
+    return {'density': np.array(counted) / (total * np.diff(edges))}
 
   return Statistic((name,), measure, summarize)
 

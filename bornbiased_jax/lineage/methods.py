@@ -298,4 +298,5 @@ def rank_p_value(score: float, references: list[float]) -> float:
     >>> lineage.rank_p_value(3.0, [0.5, -1.2, 0.1])
     0.25
   """
-  return (1 + sum(reference >= score for reference in references)) / (1 + len(references))
+  # A NaN counts against the score.
+  return (1 + sum(not reference < score for reference in references)) / (1 + len(references))

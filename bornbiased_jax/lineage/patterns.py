@@ -19,20 +19,29 @@ from bornbiased_jax.lineage.likeness import (
   unit_likeness,
 )
 from bornbiased_jax.lineage.orders import unit_order, value_order
-from bornbiased_jax.lineage.permutations import centred, permutation_test
+from bornbiased_jax.lineage.permutations import CalibratedResult, centred, permutation_test
 
-# The z that one of four witnesses needs for a p-value of 1e-4.
-ACCUSING_Z = 4.06
+# The z that one of four witnesses needs for a p-value of 1e-4, and that one alone needs.
+ACCUSING_Z, LEAST_ACCUSING_Z = 4.06, 3.719
 # The largest spread beyond that of permutations with which an order that does not agree counts.
 MOST_SPREAD = 1.5
+# |z| of features of equal number in different layers that chance seldom gives (p = 1e-3 for five
+# tests), and how far apart these layers are at most.
+ELSEWHERE_Z, MOST_APART = 3.72, 4
 
 
 def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
   """Why the order of features is no evidence, if a pattern could make it agree as much; else None.
 
-  That is so if z, divided by the `spread`, is too small to accuse, but is not so by itself, or if
-  the spread is more than MOST_SPREAD and three of its standard errors above 1. Arguments as in
-  `spread`.
+  That is so
+
+  - if features of equal number are alike in different layers (`elsewhere`), which descent does
+    not make them;
+  - if z, or its excess over what different layers have, is too small to accuse when it is divided
+    by the `spread`, but z is not so by itself;
+  - if the spread is more than MOST_SPREAD and three of its standard errors above 1.
+
+  Arguments as in `spread`.
 
   Raises:
     InputError: what `unit_order` and `value_order` raise.
@@ -43,14 +52,70 @@ def pattern(a: dict, b: dict, group: tuple[str, ...]) -> str | None:
     size = min(a['up'].shape[1], b['up'].shape[1])
     a, b = ({name: x[name][:, :size] for name in names} for x in (a, b))
   result = (unit_order if group is UNITS else value_order)(a, b, num_permutations=0)
+  others = elsewhere(a, b, group)
+  # Copied layers make one network alike in itself, a pattern both.
+  if any(min(abs(each.z) for each in same) > ELSEWHERE_Z for same in others):
+    return 'features of one number are alike in different layers'
+  excess = min((max(_difference_z(result, each) for each in same) for same in others),
+               default=result.z)
   factor = spread(a, b, group)
-  if result.z / factor >= ACCUSING_Z:
+  if min(result.z, excess) / factor >= ACCUSING_Z:
     return None
+  if result.z >= LEAST_ACCUSING_Z and excess < ACCUSING_Z:
+    return 'features of equal number agree in different layers almost as much'
   by_chance = 1 + 3 / (2 * len(result.dimension_D))**0.5
-  if result.z >= ACCUSING_Z or factor > max(MOST_SPREAD, by_chance):
+  if result.z >= LEAST_ACCUSING_Z or factor > max(MOST_SPREAD, by_chance):
     return (f'features of equal number spread {factor:.1f} times as much as chance makes them, as '
             'under a pattern that strangers can have in common')
   return None
+
+
+def elsewhere(a: dict, b: dict, group: tuple[str, ...]) -> list[list[CalibratedResult]]:
+  """Do features of equal number agree in different layers, up to MOST_APART apart?
+
+  A pattern that all layers have, as in weights near the identity, makes the order of strangers
+  agree, and that of different layers as well. What a descendant keeps of a layer is in that layer.
+
+  Args:
+    a: `vectors` or `sketch` of one network.
+    b: the same of the other.
+    group: UNITS or VALUES.
+
+  Returns:
+    For each distance, and for all together, the test of layers of one network with others of the
+    other network; if their depths differ, of each network that has such layers with itself.
+
+  Raises:
+    InputError: what `unit_order` and `value_order` raise.
+  """
+  names = common_names(a, b, group, 'such features')
+  if group is UNITS:
+    a, b = living(a, b, names)
+  depths = [len(x[names[0]]) for x in (a, b)]
+  compared = [(a, b)] if depths[0] == depths[1] else [(a, a), (b, b)]
+  found: dict[int, list[CalibratedResult]] = {}
+  for x, y in compared:
+    for apart, matrix in _matrices(x, y, names, likeness_of(group)).items():
+      found.setdefault(apart, []).append(permutation_test(matrix, 0))
+  return list(found.values())
+
+
+def _matrices(x, y, names, likeness):
+  """Mean likeness of layers of x and y by how far they are apart; of all such layers by 0."""
+  depth, found = len(x[names[0]]), {}
+  layer = lambda z, i: {name: z[name][i] for name in names}
+  for apart in range(1, min(MOST_APART, depth - 1) + 1):
+    # Of two networks both are ahead in some pairs; within one a pair is the same either way.
+    count = depth - apart if x is y else depth
+    found[apart] = mean_of(likeness(layer(x, i), layer(y, (i + apart) % depth))
+                           for i in range(count))
+  return found | ({0: mean_of(found.values())} if found else {})
+
+
+def _difference_z(one, other):
+  """By how many standard errors the mean likeness of `one` exceeds that of `other`."""
+  return float((one.z * one.null_std - other.z * other.null_std)
+               / max(math.hypot(one.null_std, other.null_std), 1e-30))
 
 
 def spread(a: dict, b: dict, group: tuple[str, ...]) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import doubts, inventory, witnesses
 from bornbiased_jax.lineage.dossiers import Dossier
 from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, CalibratedResult
@@ -55,19 +56,20 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
     suspect: what is known of the other, from the same probe.
     aligned: what the witnesses say that need both networks (`witnesses.hear_aligned`).
     embedding_fit: `alignment.basis_fit`, which goes with it.
-    alpha: largest p-value for the verdict 'related'.
+    alpha: largest p-value for the verdict 'related', at most ALPHA.
     num_permutations: as in `permutations.permutation_test`.
 
   Returns:
     The report, which is JSON. It has schema; verdict, one of VERDICTS; reasons, a list
     of sentences; p_value, that of descent: the smallest of the witnesses that can accuse
     times their number; witnesses, a row for each (`testimony`); doubts, a list of
-    sentences; shared_tensors (`inventory.shared`); detectable, the mean likeness of parts
-    that would be found with 95 % probability; embedding_fit; sequences; width; alpha;
-    probe; base and suspect.
+    sentences; shared_tensors (`inventory.shared`); identical, whether both are one
+    network; detectable, the mean likeness of parts that would be found with 95 %
+    probability; embedding_fit; sequences; width; alpha; probe; base and suspect.
 
   Raises:
-    InputError: the networks read different probes.
+    InputError: the networks read different probes, or alpha is more than ALPHA: up to there it is
+      known which patterns could accuse strangers (`patterns.pattern`).
 
   Cost: two matrix products of 2 n D² FLOPs and `num_permutations` permutations per
   witness that finds something; seconds for D = 128.
@@ -79,9 +81,12 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
     >>> lineage.compare(network, network, num_permutations=99_999)['verdict']
     'related'
   """
+  if not 0 < alpha <= ALPHA:
+    raise InputError(f'alpha={alpha} is not between 0 and {ALPHA:g}')
   report = {
       'schema': SCHEMA, 'verdict': None, 'reasons': [], 'p_value': None, 'witnesses': [],
-      'doubts': [], 'shared_tensors': [], 'detectable': None, 'embedding_fit': embedding_fit,
+      'doubts': [], 'shared_tensors': [], 'identical': False, 'detectable': None,
+      'embedding_fit': embedding_fit,
       'sequences': len(base.answers.hidden_ND), 'width': base.width, 'alpha': alpha,
       'probe': base.answers.metadata['probe'], 'base': base.about, 'suspect': suspect.about}
   if base.width != suspect.width:
@@ -101,7 +106,7 @@ def compare(base: Dossier, suspect: Dossier, *, aligned: Testimony | None = None
   report['p_value'] = None if log10_p is None else 10**max(log10_p, LEAST_LOG10_P)
   report['detectable'] = detectable(heard, alpha)
   if _are_one(base, suspect):
-    return report | {'verdict': 'related', 'reasons': [
+    return report | {'verdict': 'related', 'identical': True, 'reasons': [
         'Their parameters have the same SHA-256 digest: one is a copy of the other.']}
   is_silenced = bool(silenced) and (agreed or report['p_value'] is None)
   verdict, reasons = _decide(report, heard, base, suspect, is_silenced)

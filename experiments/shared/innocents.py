@@ -177,6 +177,26 @@ def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
   return kernel_LDF + 2 * LLAMA.linear_std * jnp.tile(jnp.eye(LLAMA.width), (1, 3))[None]
 
 
+def weak_identity(depths: tuple[int, int], strength: float, reverses: bool, count: int) -> Pairs:
+  """Every MLP a little like the identity, or every other one like its reverse; not trained.
+
+  It is too weak to be seen in one layer. `strength` is in units of the weights' std.
+  """
+  def make(config, seed):
+    params = init_params(config, seed)
+    eye_DF = jnp.tile(jnp.eye(config.width), (1, config.mlp_width // config.width))
+    eye_LDF = jnp.stack([eye_DF[:, ::-1] if reverses and layer % 2 else eye_DF
+                         for layer in range(config.num_layers)])
+    added = {'up': config.linear_std * eye_LDF, 'gate': config.linear_std * eye_LDF,
+             'down': config.residual_std * eye_LDF.mT}
+    return config, params | {'blocks': params['blocks'] | {
+        name: {'kernel': params['blocks'][name]['kernel'] + strength * each}
+        for name, each in added.items()}}
+
+  first, second = (dataclasses.replace(LLAMA, num_layers=depth) for depth in depths)
+  return [(make(first, i), make(second, j)) for i, j in itertools.combinations(range(count), 2)]
+
+
 def large_embedding(count: int) -> Pairs:
   """Embeddings of std 1, as where a multiplier of muP was folded into them; not trained."""
   config = dataclasses.replace(LLAMA, embedding_std=1.0)
@@ -207,4 +227,6 @@ INNOCENT: dict[str, Callable[[int], Pairs]] = {
     'public factor of low rank': _partial(structured, low_rank),
     'repeated value channels': repeated_values,
     'near the identity': _partial(structured, add_identity),
+    'weakly near it (4 and 5 layers)': _partial(weak_identity, (4, 5), 1.0, False),
+    'near it and its reverse in turn': _partial(weak_identity, (4, 4), 1.5, True),
 }

@@ -161,6 +161,9 @@ def test_strided_loss_is_that_of_transformers(stride, tmp_path):
      'start_id=-1 is not one of'),
     (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, 65),
      'stride=65'),
+    (lambda params: attention_sink.sink_rate(LLAMA, params, tokens() + LLAMA.vocab_size), 'id '),
+    (lambda params: attention_sink.sink_rate(
+        LLAMA, jax.tree.map(lambda x: x * np.nan, params), tokens()), 'weights are NaN'),
 ])
 def test_what_cannot_be_measured(call, message):
   with pytest.raises(InputError, match=message):

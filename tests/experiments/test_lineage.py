@@ -97,7 +97,7 @@ def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
 
 
 def test_one_related_pair_among_many_survives_the_correction():
-  rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0}]
+  rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0, 'identical': False}]
   rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0}
            for p_value in np.linspace(0.1, 1, 500)]
   lineage.correct(rows)
@@ -105,3 +105,11 @@ def test_one_related_pair_among_many_survives_the_correction():
   rows[0]['p_value'] = 1e-4
   lineage.correct(rows)
   assert rows[0]['verdict'] == 'inconclusive' and 'Among 501 pairs' in rows[0]['reasons'][0]
+
+
+def test_a_copy_is_related_among_any_number():
+  rows = [{'p_value': 0.04, 'verdict': 'related', 'z': 5.0, 'identical': True}]
+  rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0, 'identical': False}
+           for p_value in np.linspace(0.1, 1, 50)]
+  lineage.correct(rows)
+  assert rows[0]['verdict'] == 'related'

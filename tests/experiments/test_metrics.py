@@ -57,6 +57,12 @@ def test_tensorboard_reads_each_number_once(run):
   assert [event.wall_time for event in reader.Scalars('gradient_norm')] == [0.0, 0.5, 0.75]
 
 
+def test_a_run_without_a_step_is_left_out(tmp_path, capsys):
+  (tmp_path / 'metrics.jsonl').write_text('')
+  metrics.convert(tmp_path, tensorboard=False)
+  assert 'left out' in capsys.readouterr().err and not (tmp_path / 'metrics.csv').exists()
+
+
 def test_what_is_missing_is_named(run, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'tensorboardX', None)
   with pytest.raises(InputError, match=r'tensorboardX: pip install .*\[tensorboard\]'):

@@ -1,5 +1,6 @@
 """A pattern that strangers have in common makes z spread, and accuses nobody."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -15,6 +16,7 @@ from small_networks import ALIGNED
 def test_the_z_that_accuses_is_that_of_verdicts():
   accusing = stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS))
   assert patterns.ACCUSING_Z == pytest.approx(accusing, abs=0.005)
+  assert patterns.LEAST_ACCUSING_Z == pytest.approx(stats.norm.isf(verdict.ALPHA), abs=0.005)
 
 
 def with_public_pattern(seed, kind):
@@ -82,3 +84,41 @@ def test_a_pattern_does_not_silence_a_descendant():
   for group in (features.UNITS, features.VALUES):
     sketches = features.sketch(ALIGNED, params), features.sketch(*noisy)
     assert patterns.pattern(*sketches, group) is None
+
+
+def near_identity(seed, depth, strength, reverses=False):
+  """A random LLaMA whose MLP units have a public direction, in every other layer another one."""
+  config = dataclasses.replace(ALIGNED, num_layers=depth)
+  blocks = dict(init_params(config, seed)['blocks'])
+  D, F = config.width, config.mlp_width
+  eye_DF = np.tile(np.eye(D), (1, -(-F // D)))[:, :F]
+  eye_LDF = np.stack([eye_DF[:, ::-1] if reverses and i % 2 else eye_DF for i in range(depth)])
+  for name, std in (('up', config.linear_std), ('gate', config.linear_std)):
+    blocks[name] = {'kernel': blocks[name]['kernel'] + strength * std * eye_LDF}
+  down = blocks['down']['kernel'] + strength * config.residual_std * eye_LDF.swapaxes(1, 2)
+  return features.sketch(config, {'blocks': blocks | {'down': {'kernel': down}}})
+
+
+@pytest.mark.parametrize('depths, strength, reverses', [
+    ((4, 5), 1.8, False), ((6, 7), 1.5, False), ((4, 4), 3.0, True)])
+def test_a_weak_pattern_of_all_layers_accuses_nobody(depths, strength, reverses):
+  z, accused = [], 0
+  for i in range(12):
+    pair = [near_identity(100 * i + depth + j, depth, strength, reverses)
+            for j, depth in enumerate(depths)]
+    z.append(orders.unit_order(*pair, num_permutations=0).z)
+    accused += z[-1] >= patterns.LEAST_ACCUSING_Z and patterns.pattern(*pair,
+                                                                       features.UNITS) is None
+  assert np.mean(z) > patterns.ACCUSING_Z and accused == 0
+
+
+@pytest.mark.parametrize('group', [features.UNITS, features.VALUES])
+@pytest.mark.parametrize('depths', [(3, 3), (3, 4)])
+def test_different_layers_of_strangers_agree_by_chance(group, depths):
+  sketch = lambda seed, depth: features.sketch(
+      dataclasses.replace(ALIGNED, num_layers=depth),
+      init_params(dataclasses.replace(ALIGNED, num_layers=depth), seed))
+  z = [each.z for i in range(12)
+       for same in patterns.elsewhere(sketch(2 * i, depths[0]), sketch(2 * i + 1, depths[1]), group)
+       for each in same]
+  assert abs(np.mean(z)) < 0.5 and 0.7 < np.std(z) < 1.3

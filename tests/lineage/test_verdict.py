@@ -171,6 +171,8 @@ def test_answers_to_different_probes_are_refused():
           for i in (1, 2))
   with pytest.raises(InputError, match='base read .* seed 1.* suspect .* seed 2'):
     verdict.compare(a, b)
+  with pytest.raises(InputError, match='alpha=0.01'):
+    verdict.compare(a, a, alpha=0.01)
 
 
 def test_logits_accuse_nobody():

@@ -163,6 +163,8 @@ BROKEN = {
     'tensor_dtype': (_tensors(mlp__up_proj__weight=np.ones((48, 32), np.int32)), _WEIGHTS,
                      'model.layers.1.mlp.up_proj.weight is I32; '
                      'config.json needs F32 or F16 or BF16'),
+    'tensor_nan': (_tensors(mlp__up_proj__weight=np.full((48, 32), np.nan, np.float32)), _WEIGHTS,
+                   'has NaN or infinities'),
     'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), _WEIGHTS,
                        "tensor 'model.layers.1.self_attn.q_proj.bias' has no place in this model"),
     'tensor_third_layer': (_config(num_hidden_layers=1, layer_types=...),

@@ -59,3 +59,6 @@ def test_lines_after_the_start_and_a_line_cut_off_are_dropped(tmp_path):
   with monitor.Monitor([tmp_path], 2, 4, 1, float):
     pass
   assert (tmp_path / 'metrics.jsonl').read_text().splitlines() == whole[:2]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(['garbage', *whole]))
+  with pytest.raises(InputError, match='metrics.jsonl, line 1'):
+    monitor.read(tmp_path)
