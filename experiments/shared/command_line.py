@@ -24,6 +24,7 @@ from bornbiased_jax import configs, files, hosts
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 
+from . import lock
 from .parsing import choice, listed, optional, preset_name, seed_range, whole
 
 FLAGS = flags.FLAGS
@@ -201,7 +202,9 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     place = FLAGS.output_dir
     if place is None:
       place = f'results/{name}_{FLAGS.scale}'
-    main(settings, flagged('output_dir', files.path_of, place))
+    output_dir = flagged('output_dir', files.path_of, place)
+    with lock.held(output_dir):
+      main(settings, output_dir)
 
   drawn = ('format',) if 'format' in FLAGS else ()
   launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *host_flags),
