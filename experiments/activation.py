@@ -153,7 +153,8 @@ def draw(rows, settings):
     plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
     mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
     standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
-    mlp0.legend()
+    count = plotting.of_networks(len({row['seed'] for row in rows}))
+    mlp0.legend(title=count)
     standard.legend()
     draw_gelu(gelu, [row for row in rows if 'density' in row])
   return figure

@@ -190,6 +190,11 @@ def draw(rows, settings):
         draw_positions(position_ax, ratio_ax, fields['block'], group, color)
     draw_theory(depth_ax, position_ax, settings)
     label_axes(depth_ax, position_ax, ratio_ax)
+    counts = {row['block']: len({other['seed'] for other in rows if other['block'] == row['block']})
+              for row in rows}
+    figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
+                              for block, count in counts.items() if not block.endswith(BARE)),
+                    fontsize='medium')
   return figure
 
 
@@ -228,7 +233,7 @@ def label_axes(depth_ax, position_ax, ratio_ax):
                title='beyond 1/√i, with theory (dashed)')
   for axis in (position_ax.xaxis, position_ax.yaxis, ratio_ax.xaxis):
     plotting.plain_log_ticks(axis)
-  for ax in (depth_ax, position_ax, ratio_ax):
+  for ax in (depth_ax, position_ax):  # The third has the colours of the second.
     ax.legend(fontsize='small')
 
 

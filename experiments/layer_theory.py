@@ -115,7 +115,8 @@ def draw(summary):
                      (spread, 'std over networks, last layer')):
       ax.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
       ax.set(title=what, xlabel='theory', ylabel='measured', xlim=(0, None), ylim=(0, None))
-    layers.legend(fontsize='small')
+    layers.legend(fontsize='small', title_fontsize='small',
+                  title=f'{summary[0]["networks"]} networks per point, bars: 95 % intervals')
   return figure
 
 

@@ -183,6 +183,9 @@ def draw(summary, settings):
     figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
     figure.axes[0].plot([], [], 'k+', label='theory, this width')
     figure.axes[0].legend()
+    measured = sorted({row['networks'] for row in summary if row['networks']})
+    figure.suptitle(f'Points: means over {" or ".join(map(str, measured))} networks, with 95 % '
+                    'intervals', fontsize='medium')
   return figure
 
 
