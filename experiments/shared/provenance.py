@@ -80,7 +80,8 @@ def commit() -> str:
   describe = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',
               '--exclude=*']
   try:
-    done = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
+    # On a busy machine git may take long, and two answers would look like two versions.
+    done = subprocess.run(describe, capture_output=True, text=True, timeout=120, check=True)
   except (OSError, subprocess.SubprocessError):
     return _digest()
   return done.stdout.strip()
