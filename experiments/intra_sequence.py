@@ -190,8 +190,8 @@ def draw(rows, settings):
         draw_positions(position_ax, ratio_ax, fields['block'], group, color)
     draw_theory(depth_ax, position_ax, settings)
     label_axes(depth_ax, position_ax, ratio_ax)
-    counts = {row['block']: len({other['seed'] for other in rows if other['block'] == row['block']})
-              for row in rows}
+    counts = {fields['block']: len({row['seed'] for row in group})
+              for fields, group in grouped(rows, 'block')}
     figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
                               for block, count in counts.items() if not block.endswith(BARE)),
                     fontsize='medium')

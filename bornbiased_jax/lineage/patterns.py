@@ -9,6 +9,7 @@ import math
 import numpy as np
 import scipy
 
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.features import UNITS
 from bornbiased_jax.lineage.likeness import (
   common_names,
@@ -91,6 +92,7 @@ def elsewhere(a: dict, b: dict, group: tuple[str, ...]) -> list[list[CalibratedR
   names = common_names(a, b, group, 'such features')
   if group is UNITS:
     a, b = living(a, b, names)
+  a, b = ({name: on_host(x[name]) for name in names} for x in (a, b))
   depths = [len(x[names[0]]) for x in (a, b)]
   compared = [(a, b)] if depths[0] == depths[1] else [(a, a), (b, b)]
   found: dict[int, list[CalibratedResult]] = {}
