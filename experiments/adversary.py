@@ -83,7 +83,7 @@ def summarize(row) -> dict:
   known = lambda name: [z for z in row['z'][name] if z is not None]
   return {'construction': row['construction'], 'truth': row['truth'], 'pairs': len(row['verdicts']),
           **{name: counts[name] for name in VERDICTS},
-          'wrong': counts[WRONG[row['truth']]],
+          'wrong': counts[WRONG.get(row['truth'])],
           'mean_z': {name: float(np.mean(known(name))) if known(name) else None
                      for name in WITNESSES}}
 

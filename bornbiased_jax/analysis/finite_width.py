@@ -31,6 +31,7 @@ import numpy as np
 from bornbiased_jax.analysis import architecture, birth
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.models.keys import make_key
 
 # They leave an error of 3 % in the mean of a tiny LLaMA. Longer sequences can afford fewer.
 NUM_SAMPLES = 256
@@ -233,7 +234,7 @@ def _sampled(network, widths, num_samples, start_KTT, start_root_TT, before_LSTT
     return _cosines(network, start_KTT, *signed).mean(axis=1)
 
   # As many at a time as leave memory alone.
-  keys = jax.random.split(jax.random.key(0), num_samples)
+  keys = jax.random.split(make_key(0), num_samples)
   size = math.gcd(num_samples, 16) if T <= _LONG else 1
   return lax.map(batch, keys.reshape(-1, size)).mean(axis=0)
 

@@ -9,7 +9,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
 
-KINDS = ('tokens', 'gaussian', 'sphere')
+KINDS = ('tokens', 'pairs', 'gaussian', 'sphere')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,10 @@ class Probe:
   """Random sequences that are never stored: any slice of them can be made on any host.
 
   Args:
-    kind: 'tokens' for ids that are independent and uniform over the vocabulary, or
-      'gaussian' for vectors of independent N(0, config.embedding_std²) entries, which
-      take the place of the token embeddings, or 'sphere' for such vectors of one length.
+    kind: 'tokens' for ids that are independent and uniform over the vocabulary, 'pairs' for the
+      same where the sequences 2 i and 2 i + 1 end in one id, 'gaussian' for vectors of
+      independent N(0, config.embedding_std²) entries, which take the place of the token
+      embeddings, or 'sphere' for such vectors of one length.
     num_sequences: number of sequences, n.
     length: number of positions per sequence, T.
     seed: whole number in [0, 2^32). A probe shares no randomness with the network of
@@ -70,18 +71,24 @@ class Probe:
     Raises:
       InputError: num_ids exceeds the network's vocabulary.
     """
-    if self.kind == 'tokens':
+    if self.kind in ('tokens', 'pairs'):
       num_ids = self.num_ids or config.vocab_size
       if num_ids > config.vocab_size:
         raise InputError(f"num_ids={num_ids} exceeds the network's vocab_size={config.vocab_size}")
       draw = lambda key: jax.random.randint(key, (self.length,), 0, num_ids)
     else:
       draw = lambda key: config.embedding_std * self._vectors(key, config.width)
-    root = stream_key('probe', self.seed)
-    if self.of_each:
-      root = jax.random.fold_in(root, as_seed(network_seed))
-    one = lambda index: draw(jax.random.fold_in(root, index))
-    return jax.vmap(one)(index_B.astype(jnp.uint32))
+    key_of = lambda purpose, index: jax.random.fold_in(self._root(purpose, network_seed), index)
+    index_B = index_B.astype(jnp.uint32)
+    inputs = jax.vmap(lambda index: draw(key_of('probe', index)))(index_B)
+    if self.kind != 'pairs':
+      return inputs
+    last_B = jax.vmap(lambda index: draw(key_of('last of pairs', index))[-1])(index_B // 2)
+    return inputs.at[:, -1].set(last_B)
+
+  def _root(self, purpose, network_seed):
+    root = stream_key(purpose, self.seed)
+    return jax.random.fold_in(root, as_seed(network_seed)) if self.of_each else root
 
   def _vectors(self, key, width):
     vectors_TD = jax.random.normal(key, (self.length, width))

@@ -26,6 +26,7 @@ from bornbiased_jax.analysis import birth, finite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
+from bornbiased_jax.models.keys import make_key
 
 _BATCH_SIZE = 256
 
@@ -122,7 +123,7 @@ def _drawn(sizes, similarities, weight_D, similarity_std, direction_cosine, own_
     return (counts[0][top1] / num_sequences, top1 == jnp.argmax(mean_V),
             counts[1][top1] / num_sequences, top1 == jnp.argmax(counts[1]))
 
-  return lax.map(network, jax.random.split(jax.random.key(seed), num_networks))
+  return lax.map(network, jax.random.split(make_key(seed), num_networks))
 
 
 def _counts(key, mean_V, head_VD, own_logit, num_sequences):

@@ -5,6 +5,7 @@
 - `.attention_kernels`: by the kernels of accelerators, on several devices, and which to take
 - `.interventions`: the changes of the value aggregate that the attention-sink study compares
 - `.products`: products with weights in the form that XLA computes fastest on a CPU
+- `.keys`: keys of random numbers that do not depend on settings of the process
 - `.initialization`: from a seed to parameters
 - `.loss`: next-token loss that never holds the logits of a whole batch
 - `.sampling`: ids drawn one after another from a network's own predictions

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models.keys import make_key
 
 
 def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
@@ -46,7 +47,7 @@ def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
   Its rate is the most that the device reaches on real matrices.
   """
   size = matmul_size()
-  a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
+  a, b = (jax.random.normal(make_key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)
   return lambda: product(a, b), 2 * size**3
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.keys import make_key
 from bornbiased_jax.models.transformer import Transformer, activate
 
 Seed = int | np.integer | np.ndarray | jax.Array
@@ -37,8 +38,11 @@ def stream_key(purpose: str, seed: Seed) -> jax.Array:
   """The PRNG key that a seed gives for one purpose, such as 'network' or 'probe'.
 
   Different purposes share no randomness: network 42 and probe 42 are independent.
+
+  Raises:
+    InputError: `seed` is outside its range, or as `make_key`.
   """
-  return jax.random.fold_in(jax.random.key(zlib.crc32(purpose.encode())), as_seed(seed))
+  return jax.random.fold_in(make_key(zlib.crc32(purpose.encode())), as_seed(seed))
 
 
 def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = None) -> dict:
@@ -120,7 +124,8 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
     A nested dict of float32 arrays; those in 'blocks' have a leading layer axis.
 
   Raises:
-    InputError: a seed outside its range.
+    InputError: a seed outside its range, or a setting of JAX with which seeds would be other
+      networks (`keys.make_key`).
 
   Example:
     >>> from bornbiased_jax import configs, models

@@ -77,7 +77,7 @@ def _continue(config, num_tokens, num_ids, params, window_BW, filled, key, tempe
     logits_BV = _next_logits(config, params, window_BW, filled)[:, :num_ids]
     # The largest of logits / temperature + Gumbel noise is distributed as their softmax.
     # Multiplied by the temperature, this is the argmax itself at 0.
-    noise_BV = jax.random.gumbel(jax.random.fold_in(key, i), logits_BV.shape)
+    noise_BV = jax.random.gumbel(jax.random.fold_in(key, i), logits_BV.shape, mode='low')
     drawn_B = jnp.argmax(logits_BV + temperature * noise_BV, axis=-1)
     return _append(window_BW, filled, drawn_B), drawn_B
 

@@ -23,6 +23,7 @@ import jax
 from bornbiased_jax import configs, files, hosts
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.keys import pin_settings
 
 from . import lock
 from .parsing import choice, listed, optional, preset_name, seed_range, whole
@@ -241,7 +242,8 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
   """Parses the flags `names` and runs `main(*words)` with the words that are no flags.
 
   Unless `takes_words` is true, such a word is a mistake. A mistake in the input
-  is one line on stderr and exit code 2.
+  is one line on stderr and exit code 2. Settings of JAX with which seeds would be other
+  networks, such as JAX_ENABLE_X64, have no effect on a program.
   """
 
   def parse(argv):
@@ -260,6 +262,7 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
 
   def guarded(argv):
     logging.set_verbosity(logging.WARNING)
+    pin_settings()
     words = argv[1:]
     try:
       if words and not takes_words:

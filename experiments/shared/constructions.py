@@ -1,7 +1,7 @@
-"""Pairs of networks that an adversary made: innocent ones (innocents.py), and disguised ones.
+"""Pairs of networks that an adversary made: unrelated ones that look related, and descendants.
 
-Each construction is a function from the number of networks to pairs of networks, each
-with a configuration and parameters.
+How each is made is in unrelated_networks, patterned_networks, ingredient_networks and
+related_networks.
 """
 
 from collections.abc import Callable
@@ -9,126 +9,155 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import alterations, damage
-from bornbiased_jax.models import init_params
 
-from .innocents import GPT2, INNOCENT, LLAMA, STEPS, Network, Pairs
-from .small_training import from_seeds, text, train
+from . import ingredient_networks as ingredient
+from . import patterned_networks as patterned
+from . import related_networks as related
+from . import surgery
+from . import unrelated_networks as unrelated
+from .small_training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
+from .unrelated_networks import by_activation, with_public_embedding
+
+Make = Callable[[int], Pairs]
 
 
 class Construction(NamedTuple):
   """What an adversary did.
 
   Attributes:
-    truth: 'unrelated', 'same seed' or 'descendant'.
-    make: from the number of networks to pairs.
+    truth: 'unrelated', 'shared ingredient', 'same seed' or 'descendant'.
+    make: from the number of networks to pairs, each network with a configuration and parameters.
+    by_principle: of this descendant no common index is left: units, value channels and residual
+      channels were all changed, or channels and units both cut. 'inconclusive' is right.
   """
 
   truth: str
-  make: Callable[[int], Pairs]
+  make: Make
+  by_principle: bool = False
 
 
-# Of one seed, without descent.
+_partial = functools.partial
+_MANY_UNITS = dataclasses.replace(GPT2, mlp_width=512)
+_WIDE = dataclasses.replace(LLAMA, mlp_width=192)
 
 
-def one_seed(count: int) -> Pairs:
-  """A seed set before networks of 2 and 3 layers are drawn: they begin with the same numbers."""
-  deeper, pairs = dataclasses.replace(LLAMA, num_layers=3), []
-  for seed in range(count):
-    own, other = init_params(LLAMA, seed), init_params(deeper, 7000 + seed)
-    other = own | {'blocks': jax.tree.map(lambda x, y: x.at[:len(y)].set(y), other['blocks'],
-                                          own['blocks'])}
-    pairs.append(((LLAMA, *train(LLAMA, [own], STEPS)), (deeper, *train(deeper, [other], STEPS))))
-  return pairs
+def _with(strength, change):
+  return _partial(change, strength=strength)
 
 
-# Disguised: true descendants.
+def _by(*changes, **options):
+  return _partial(related.descendants, changes, **options)
 
 
-def sparse(count: int) -> Pairs:
-  """Descendants, with noise of half their std, that keep the zeros of a pruned ancestor."""
-  def pair(network, seed):
-    config, params = damage.prune(*network, jax.random.key(seed), 0.8)
-    noisy = damage.add_noise(config, params, jax.random.key(seed + 1), 0.5)[1]
-    kept = jax.tree.map(lambda x, y: jnp.where(x == 0, 0, y), params['blocks'], noisy['blocks'])
-    return (config, params), (config, noisy | {'blocks': kept})
-
-  return [pair(network, seed) for seed, network in enumerate(_families(count))]
-
-
-def _families(count):
-  """Trained networks of both families, half of each."""
-  for config in (LLAMA, GPT2):
-    for params in train(config, from_seeds(config, range(max(1, count // 2))), STEPS):
-      yield config, params
-
-
-def disguised(changes: tuple[Callable, ...], count: int) -> Pairs:
-  """Descendants to which changes were made one after another."""
-  def disguise(network, seed):
-    for i, change in enumerate(changes):
-      network = change(*network, jax.random.key(1000 * seed + i))
-    return network
-
-  return [(network, disguise(network, seed)) for seed, network in enumerate(_families(count))]
-
-
-def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
-  """Redraws the embedding of ids that the text never has, thirty times as large."""
-  seen = np.unique(text(config.vocab_size, STEPS))
-  is_rare_V1 = ~np.isin(np.arange(config.vocab_size), seen)[:, None]
-  fresh = 30 * params['embedding'].std() * jax.random.normal(key, params['embedding'].shape)
-  head = params['embedding' if config.tied_head else 'head']
-  return dataclasses.replace(config, tied_head=False), params | {
-      'embedding': jnp.where(is_rare_V1, fresh, params['embedding']), 'head': head}
-
-
-def redrawn_tokens(count: int) -> Pairs:
-  """Tokens renumbered, embedding and LM head drawn anew, then trained on."""
-  def change(config, params, seed):
-    fresh = init_params(config, 5000 + seed)
-    params = params | {name: fresh[name] for name in ('embedding', 'head') if name in params}
-    return train(config, [params], STEPS // 3)[0]
-
-  return [((config, params), (config, change(config, params, seed)))
-          for seed, (config, params) in enumerate(_families(count))]
-
+_UNRELATED: dict[str, Make] = {
+    'one text (width 16)': _partial(unrelated.same_text, NARROW),
+    'one text (width 32)': _partial(unrelated.same_text, LLAMA),
+    'one text (GPT-2)': _partial(unrelated.same_text, GPT2),
+    'mimetic init': _partial(patterned.mimetic, False),
+    'mimetic init (trained)': _partial(patterned.mimetic, True),
+    'frozen public embedding': unrelated.frozen_embedding,
+    'public embedding (50 % of rows)': _partial(unrelated.public_rows, 0.5),
+    'public embedding (90 % of rows)': _partial(unrelated.public_rows, 0.9),
+    'frozen sinusoids': unrelated.sinusoids,
+    'sorted channels': unrelated.sorted_channels,
+    'sorted units (public embedding)':
+        _partial(unrelated.sorted_units, LLAMA, with_public_embedding, by_activation),
+    'sorted by norm (public embedding)':
+        _partial(unrelated.sorted_units, _MANY_UNITS, with_public_embedding, surgery.written_norms),
+    'sorted and cut (GPT-2, public embedding)': _partial(
+        unrelated.sorted_and_cut, _MANY_UNITS, with_public_embedding, surgery.written_norms),
+    'sorted and cut (LLaMA, by activation)':
+        _partial(unrelated.sorted_and_cut, LLAMA, with_public_embedding, by_activation),
+    'sorted and cut (own embeddings)':
+        _partial(unrelated.sorted_and_cut, _WIDE, trained, surgery.written_norms),
+    'MatFormer and an extracted half': unrelated.extracted_half,
+    'values in the order of singular values': unrelated.ordered_values,
+    'students of one teacher': unrelated.students,
+    'one outlier channel': unrelated.one_outlier,
+    'bfloat16': unrelated.in_bfloat16,
+    'int4 on both sides (unrelated)': unrelated.in_four_bits,
+    'one quantization scale': _partial(patterned.one_scale, 5),
+    'embedding of std 1': patterned.large_embedding,
+    'tiled units': _partial(patterned.structured, patterned.tile),
+    'one sparsity mask': _partial(patterned.structured, patterned.mask),
+    'one sparsity mask (turned)': patterned.turned_mask,
+    '2:4 sparsity, one mask': patterned.one_mask_of_two_in_four,
+    'public factor of low rank': _partial(patterned.structured, patterned.low_rank),
+    'repeated value channels': patterned.repeated_values,
+    'near the identity': _partial(patterned.structured, patterned.add_identity),
+    'weakly near it (4 and 5 layers)':
+        _partial(patterned.weakly_near, patterned.identity, (4, 5), 1.0),
+    'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
+    'near it and its reverse in turn':
+        _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
+    'near it, layers of their own':
+        _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
+}
+_SHARED_INGREDIENT: dict[str, Make] = {
+    'public adapter merged': ingredient.adapter_merged,
+    'task vector merged': ingredient.task_vector_merged,
+    'values distilled channel by channel': ingredient.values_distilled,
+}
 
 _ALL_SEVEN = (alterations.permute_units, alterations.permute_heads, alterations.rotate_channels,
               alterations.flip_channels, alterations.mix_values, alterations.turn_queries,
               alterations.scale_channels)
+_ROTATED = alterations.rotate_channels
+_INT4 = _with(4, damage.quantize)
+_CUT_CHANNELS = _with(0.25, surgery.cut_channels)
+_HALF_UNITS = _with(0.5, damage.remove_units)
+_DEEP = dict(configs=related.DEEP)
+# A base that was trained on as well, with batches that its descendant did not see.
+_DEEP_TUNED = _DEEP | dict(of_base=[_partial(fine_tune, data_seed=2)])
+_AT_A_HIGH_RATE = _partial(fine_tune, strength=1 / 3, peak_lr=3e-2)
 
-
-def _by(*changes):
-  return functools.partial(disguised, changes)
-
-
-def _with(strength, change):
-  return functools.partial(change, strength=strength)
-
-
-DISGUISED: dict[str, Callable[[int], Pairs]] = {
+_DESCENDANTS: dict[str, Make] = {
     'channels change sign': _by(alterations.flip_channels),
     'channels permuted': _by(alterations.permute_channels),
+    'units permuted': _by(alterations.permute_units),
+    'heads permuted': _by(alterations.permute_heads),
     'units and heads permuted': _by(alterations.permute_units, alterations.permute_heads),
+    'values mixed': _by(alterations.mix_values),
+    'units permuted and rotated': _by(alterations.permute_units, _ROTATED),
+    'values mixed and rotated': _by(alterations.mix_values, _ROTATED),
+    'rotated (QuaRot)': _by(_ROTATED, surgery.rotate_values, _with(8, damage.quantize)),
+    'rotated (average 0.5)': _by(_ROTATED, _with(0.5, damage.average)),
+    'rotated, vocabulary redrawn': _by(_ROTATED, _with(1.0, damage.redraw_tokens)),
+    'rotated, vocabulary trimmed': _by(_ROTATED, _with(0.5, surgery.trim_vocabulary)),
+    'embedding redrawn (trained on)': related.redrawn_tokens,
+    'trained on at a high rate': _by(_AT_A_HIGH_RATE, _ROTATED),
+    'average (0.3 of the base)': _by(_with(0.7, damage.average)),
+    'low rank of the same size': _by(_with(1.0, damage.add_low_rank)),
+    'int4 on both sides': _by(_with(0.3, damage.add_noise), _INT4, of_base=[_INT4]),
+    'sparse (noise 0.5)': related.sparse,
+    '2:4 sparsity on both sides': _by(fine_tune, surgery.prune_two_of_four,
+                                      of_base=[surgery.prune_two_of_four]),
+    'half of the units': _by(_HALF_UNITS),
+    'a quarter of 1,024 units cut': _by(_with(0.25, damage.remove_units), configs=[related.LARGE]),
+    'MatFormer half of its own': _by(_with(0.5, surgery.keep_first_units), fine_tune,
+                                     loss=of_both_widths),
+    'heads cut': _by(_with(0.25, surgery.cut_heads), fine_tune),
+    'channels cut': _by(_CUT_CHANNELS, fine_tune),
+    'layers repeated': _by(_with(0.5, damage.repeat_layers)),
+    'SOLAR stack': _by(_with(0.5, damage.repeat_layers), fine_tune, **_DEEP_TUNED),
+    'LLaMA-Pro stack': _by(_with(0.5, surgery.insert_zero_layers), fine_tune, **_DEEP_TUNED),
+    'layers swapped': _by(surgery.swap_layers, fine_tune, **_DEEP),
+    'layer moved': _by(surgery.move_layer, **_DEEP),
+    'every other layer redrawn': _by(surgery.redraw_every_other, **_DEEP),
+    'stitched with another network': _by(related.stitch_with_public, **_DEEP),
+}
+_BY_PRINCIPLE: dict[str, Make] = {
+    'channels and units cut': _by(_CUT_CHANNELS, _HALF_UNITS, fine_tune, surgery.sort_units),
     'all seven changes': _by(*_ALL_SEVEN),
     'all seven changes (noise 0.5)': _by(*_ALL_SEVEN, _with(0.5, damage.add_noise)),
-    'rare tokens spoiled (and all seven)': _by(spoil_rare_tokens, *_ALL_SEVEN),
-    'embedding redrawn (trained on)': redrawn_tokens,
-    'average (0.3 of the base)': _by(_with(0.7, damage.average)),
-    'half of the units': _by(_with(0.5, damage.remove_units)),
-    'layers repeated': _by(_with(0.5, damage.repeat_layers)),
-    'low rank of the same size': _by(_with(1.0, damage.add_low_rank)),
-    'sparse (noise 0.5)': sparse,
-    'rotated (average 0.5)': _by(alterations.rotate_channels, _with(0.5, damage.average)),
+    'rare tokens spoiled (and all seven)': _by(related.spoil_rare_tokens, *_ALL_SEVEN),
 }
+
 CONSTRUCTIONS: dict[str, Construction] = {
-    **{name: Construction('unrelated', make) for name, make in INNOCENT.items()},
-    'one seed (2 and 3 layers)': Construction('same seed', one_seed),
-    **{name: Construction('descendant', make) for name, make in DISGUISED.items()},
+    **{name: Construction('unrelated', make) for name, make in _UNRELATED.items()},
+    **{name: Construction('shared ingredient', make) for name, make in _SHARED_INGREDIENT.items()},
+    'one seed (2 and 3 layers)': Construction('same seed', related.one_seed),
+    **{name: Construction('descendant', make) for name, make in _DESCENDANTS.items()},
+    **{name: Construction('descendant', make, True) for name, make in _BY_PRINCIPLE.items()},
 }

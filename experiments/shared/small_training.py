@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 import functools
+import itertools
 
 import jax
 from jax import lax
@@ -9,13 +10,31 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus
 from bornbiased_jax.models import init_params, next_token_loss, read
 
+from .surgery import keep_first_units
+
 BATCH_SIZE, LENGTH = 8, 32
 PEAK_LR = 3e-3
+STEPS = 1500
+# Of networks and ingredients that everybody has.
+PUBLIC_SEED = 999
+_SMALL = dict(num_layers=2, num_heads=4, vocab_size=128, length=64)
+NARROW = configs.get('tiny_llama2', **_SMALL, width=16, mlp_width=48, tied_head=True)
+LLAMA = configs.get('tiny_llama2', **_SMALL, width=32, mlp_width=96, tied_head=True)
+GPT2 = configs.get('tiny_gpt2', **_SMALL, width=32, mlp_width=128, positions='learned')
+
+Network = tuple[ModelConfig, dict]
+Pairs = list[tuple[Network, Network]]
 Loss = Callable[[ModelConfig, dict, jax.Array], jax.Array]
+
+
+def all_pairs(config: ModelConfig, networks: Iterable[dict]) -> Pairs:
+  """Each network with each other."""
+  return [((config, a), (config, b)) for a, b in itertools.combinations(networks, 2)]
 
 
 def text(vocab_size: int, num_steps: int, data_seed: int = 0) -> np.ndarray:
@@ -26,7 +45,8 @@ def text(vocab_size: int, num_steps: int, data_seed: int = 0) -> np.ndarray:
 
 
 def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
-          frozen: tuple[str, ...] = (), loss: Loss = next_token_loss) -> list[dict]:
+          frozen: tuple[str, ...] = (), loss: Loss = next_token_loss, data_seed: int = 0,
+          peak_lr: float = PEAK_LR) -> list[dict]:
   """Trains networks on the same text in the same order, with AdamW.
 
   Args:
@@ -35,17 +55,19 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
     num_steps: optimizer steps.
     frozen: names of top-level parameters that stay as they are, such as 'embedding'.
     loss: (config, params, ids [B, T + 1]) → what is minimized.
+    data_seed: which batches of the text.
+    peak_lr: the learning rate at the beginning, from which it falls along a cosine.
   """
-  batches_MBT = jnp.asarray(text(config.vocab_size, num_steps), jnp.int32)
+  batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-  trained = _train(config, loss, tuple(frozen), stacked, batches_MBT)
+  trained = _train(config, loss, tuple(frozen), peak_lr, stacked, batches_MBT)
   return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)
           for i in range(len(trained['embedding']))]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _train(config, loss, frozen, stacked, batches_MBT):
-  schedule = optax.cosine_decay_schedule(PEAK_LR, len(batches_MBT))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _train(config, loss, frozen, peak_lr, stacked, batches_MBT):
+  schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
 
   def one(params):
@@ -67,12 +89,32 @@ def from_seeds(config: ModelConfig, seeds: Iterable[int],
   return [init_params(config, seed, embedding_seed) for seed in seeds]
 
 
-def imitate(teacher_config: ModelConfig, teacher: dict) -> Loss:
-  """The loss of a student that is to have the teacher's hidden states after every block."""
+@functools.cache
+def trained(config: ModelConfig, seed: int, loss: Loss = next_token_loss) -> dict:
+  """The network of a seed after training; many constructions begin with the same one."""
+  return train(config, from_seeds(config, [seed]), STEPS, loss=loss)[0]
+
+
+def fine_tune(config: ModelConfig, params: dict, key: jax.Array | None = None,
+              strength: float = 0.2, data_seed: int = 1, peak_lr: float = PEAK_LR) -> Network:
+  """Trains on, with other batches, for a share `strength` of the steps; ignores `key`."""
+  return config, train(config, [params], round(strength * STEPS), data_seed=data_seed,
+                       peak_lr=peak_lr)[0]
+
+
+def of_both_widths(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:
+  """The loss of a network plus that of the first half of its units, as MatFormer has it."""
+  half = keep_first_units(config, params, strength=0.5)
+  return next_token_loss(config, params, tokens_BT) + next_token_loss(*half, tokens_BT)
+
+
+def imitate(teacher_config: ModelConfig, teacher: dict,
+            names: tuple[str, ...] = ('residual',)) -> Loss:
+  """The loss of a student that is to have what READS calls `names` as the teacher has it."""
   def loss(config, params, tokens_BT):
-    states = lambda config, params: read(config, params, tokens_BT[:, :-1], ('residual',))
-    apart = (states(config, params)['residual']
-             - lax.stop_gradient(states(teacher_config, teacher)['residual']))
-    return jnp.mean(apart**2)
+    own = read(config, params, tokens_BT[:, :-1], names)
+    model = lax.stop_gradient(read(teacher_config, teacher, tokens_BT[:, :-1], names))
+    return sum(jnp.mean((own[name] - model[name])**2) / jnp.mean(model[name]**2)
+               for name in names)
 
   return loss

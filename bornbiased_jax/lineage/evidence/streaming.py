@@ -1,4 +1,4 @@
-"""Fingerprints and dossiers of networks that do not fit into memory, layer by layer.
+"""Hidden states of networks that do not fit into memory, layer by layer.
 
 One layer's parameters are read, all sequences pass through it, then the next layer is read.
 A network of L layers is thus run as L networks of one layer, each of which reads what the one
@@ -21,29 +21,26 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.files import path_of, replacing
-from bornbiased_jax.lineage import dossiers, features, fingerprints, inventory, reading
-from bornbiased_jax.lineage.dossiers import Dossier
-from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.inventory import Tensor
+from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
+from bornbiased_jax.lineage.evidence.tensors import Tensor
 from bornbiased_jax.models.transformer import read
 from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.layers import Layers
 
 
 class Survey(NamedTuple):
-  """What one pass over the parameters gives.
+  """What one pass over the parameters gives: `Signature`'s features, tensors and gains."""
 
-  Attributes:
-    digest: `digests.digest` of all parameters.
-    tensors: as `inventory.take` returns them.
-    sketch: as `features.sketch` returns it.
-    mean_square: of the entries of the embedding.
-  """
-
-  digest: str
+  features: Features
   tensors: dict[str, Tensor]
-  sketch: dict[str, np.ndarray]
-  mean_square: float
+  gain_D: np.ndarray
+
+  @property
+  def digest(self) -> str:
+    """`digests.digest` of all parameters."""
+    return digests.joined({name: each.digest for name, each in self.tensors.items()})
 
 
 def survey(layers: Layers) -> Survey:
@@ -51,59 +48,33 @@ def survey(layers: Layers) -> Survey:
 
   Cost: about 7 seconds per GB of float32 on one CPU core; one layer in memory.
   """
-  takers = {name: inventory.Taker(name, shape) for name, shape in layers.shapes.items()}
-  sketches = []
-
-  def seen(name):
-    for piece in layers.pieces(name):
-      takers[name].see(piece)
-      yield piece
-
+  takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
+  found = []
   for i in range(layers.config.num_layers):
     block = layers.read_block(i)
     for name, leaf in flatten_dict(block, sep='/').items():
       takers[f'blocks/{name}'].see(leaf[None])
-    sketches.append(features.sketch_layer(layers.config, block))
-  mean_square = reading.mean_square(seen('embedding'))
+    found.append(features.of_layer(layers.config, block))
   for name in layers.outside_blocks():
-    if name != 'embedding':
-      for _ in seen(name):
-        pass
-  tensors = {name: taker.tensor() for name, taker in takers.items()}
-  digest = digests.joined({name: tensor.digest for name, tensor in tensors.items()})
-  return Survey(digest, tensors, features.stacked(sketches), mean_square)
+    for piece in layers.pieces(name):
+      takers[name].see(piece)
+  scale = 'final_norm/scale'
+  return Survey(features.stacked(layers.config, found),
+                {name: taker.tensor() for name, taker in takers.items()},
+                layers.read_rows(scale, 0, layers.shapes[scale][0]))
 
 
-def dossier(layers: Layers, surveyed: Survey, probe: Probe, about: dict | None = None,
-            on_batch: Callable[[int], None] = lambda sequences: None,
-            parts: str | os.PathLike | None = None) -> Dossier:
-  """`dossiers.take` of a network that is read layer by layer.
+def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,
+              batch_size: int | None = None, parts: str | os.PathLike | None = None,
+              on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
+  """`hidden_states.of_network` of a network that is read layer by layer.
 
-  Args:
-    layers: the network.
-    surveyed: `survey` of it.
-    probe, about, on_batch, parts: as in `dossiers.take`.
-  """
-  part = lambda kind: parts and path_of(parts) / kind
-  config = layers.config
-  tokens = fingerprint(layers, probe, about=about, on_batch=on_batch, parts=part('tokens'))
-  sized = dataclasses.replace(layers, config=reading.with_size(config, surveyed.mean_square))
-  vectors = fingerprint(sized, dossiers.vector_probe(config, probe), about=about,
-                        parts=part('vectors'))
-  return Dossier(tokens, vectors, surveyed.sketch, surveyed.tensors, about or {})
-
-
-def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
-                batch_size: int | None = None, parts: str | os.PathLike | None = None,
-                on_batch: Callable[[int], None] = lambda sequences: None) -> Fingerprint:
-  """`reading.fingerprint` of a network that is read layer by layer.
-
-  The answers are the same up to rounding, some 1e-6 of the largest: compilers fuse one layer and
+  They are the same up to rounding, some 1e-6 of the largest: compilers fuse one layer and
   all layers differently.
 
   Args:
     layers: the network.
-    probe, about, batch_size: as in `reading.fingerprint`.
+    probe, about, batch_size: as in `hidden_states.of_network`.
     parts: folder that keeps the residual stream after the latest layer, so that a call that
       was stopped goes on from there. It must serve this network and probe alone; the caller
       removes it.
@@ -111,12 +82,12 @@ def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
       together are the number of sequences.
 
   Raises:
-    InputError: as `reading.fingerprint` does, or a file cannot be read any more.
+    InputError: as `hidden_states.of_network` does, or a file cannot be read any more.
 
   Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes, and as much
   on disk.
   """
-  batch_size = reading.spread_batch_size(layers.config, probe, None, batch_size)
+  batch_size = hidden_states.spread_batch_size(layers.config, probe, None, batch_size)
   starts = range(0, probe.num_sequences, batch_size)
   index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
   finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)
@@ -130,8 +101,7 @@ def fingerprint(layers: Layers, probe: Probe, *, about: dict | None = None,
     stream = found[names[0]]
     _keep(parts, i + 1, stream, inputs)
   joined = lambda x_MBD: np.concatenate(x_MBD)[:probe.num_sequences]
-  return fingerprints.described(joined(stream), joined(inputs), layers.config, probe, None,
-                                about or {})
+  return hidden_states.checked(joined(stream), joined(inputs), layers.config, probe, about or {})
 
 
 def _first_inputs(layers, probe, index_MB):
@@ -168,7 +138,7 @@ def _one_layer(layers, i, stream):
   Of the embedding the first layer has the rows that are read, the others have none. Only
   the first adds learned positions. The last has the final norm.
   """
-  config = dataclasses.replace(reading.exact(layers.config).layer(i), tied_head=True)
+  config = dataclasses.replace(hidden_states.exact(layers.config).layer(i), tied_head=True)
   leaves = {name: layers.read_rows(name, 0, layers.shapes[name][0])
             for name in layers.outside_blocks() if name not in ('embedding', 'head')}
   if i and 'position_embedding' in leaves:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.kendall import kendall_tau
+from bornbiased_jax.lineage.testing.rank_correlation import kendall_tau
 from bornbiased_jax.models.initialization import stream_key
 
 SIDES = ('low', 'high')
@@ -71,9 +71,9 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
   """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
 
   1. The identity dimensions of a network are the k lowest coordinates of its mean
-     answer (as in the published code) or the k highest (as in the paper). S are
+     state (as in the published code) or the k highest (as in the paper). S are
      those that both networks have ('coset'), or the base's ('base').
-  2. The answers / 10 go through a softmax over S, row by row ('softmax'), or stay
+  2. The hidden states / 10 go through a softmax over S, row by row ('softmax'), or stay
      as they are ('none').
   3. For each j in S, tau_j compares column j of the base with column j of the other.
   4. Steps 1 to 3 on pairs of independent N(0, 1) matrices, 10 trials pooled, give
@@ -81,8 +81,8 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
      are means over 10 such repeats.
 
   Args:
-    hidden_a: answers [n, D] of the base to a probe.
-    hidden_b: answers [n, D] of the other network.
+    hidden_a: hidden states [n, D] of the base to a probe.
+    hidden_b: hidden states [n, D] of the other network.
     k: number of identity dimensions, by default `default_k(D)`.
     side: 'low' or 'high'.
     subset: 'coset' or 'base'.
@@ -97,7 +97,7 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
   """
   hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
   if hidden_a.ndim != 2 or hidden_a.shape != hidden_b.shape:
-    raise InputError(f'answers of shapes {list(hidden_a.shape)} and {list(hidden_b.shape)} cannot '
+    raise InputError(f'states of shapes {list(hidden_a.shape)} and {list(hidden_b.shape)} cannot '
                      'be compared')
   n, D = hidden_a.shape
   options = _options(D, k, side, subset, softmax)
@@ -132,7 +132,7 @@ def tau_std(n: int) -> float:
 
 def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset: str = 'coset',
               softmax: str = 'softmax', seed: int = 0) -> list[np.ndarray]:
-  """The null of `published_test` for answers [n, D], which explains the other arguments.
+  """The null of `published_test` for hidden states [n, D], which explains the other arguments.
 
   Returns:
     For each of NUM_REPEATS repeats the tau of noise with noise, NUM_TRIALS trials
@@ -181,9 +181,9 @@ def _options(D, k, side, subset, softmax):
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
 def _compared(hidden_a, hidden_b, k, side, subset, softmax):
-  """The answers of both networks in A's identity dimensions [n, k], and these dimensions [k].
+  """The hidden states of both networks in A's identity dimensions [n, k], and these dimensions [k].
 
-  Also whether these are in S, [k]. If not, or if an answer is NaN, answers are 0, whose
+  Also whether these are in S, [k]. If not, or if an answer is NaN, hidden states are 0, whose
   tau is NaN.
   """
   def identity(hidden_ND):
@@ -193,13 +193,13 @@ def _compared(hidden_a, hidden_b, k, side, subset, softmax):
   own_K = identity(hidden_a)
   valid_K = jnp.isin(own_K, identity(hidden_b)) if subset == 'coset' else jnp.ones(k, bool)
 
-  def answers(hidden_ND):
+  def states(hidden_ND):
     hidden_NK = hidden_ND[:, own_K]
     if softmax == 'none':
       return hidden_NK
     return jax.nn.softmax(jnp.where(valid_K, hidden_NK / TEMPERATURE, -jnp.inf), axis=1)
 
-  pair = answers(hidden_a), answers(hidden_b)
+  pair = states(hidden_a), states(hidden_b)
   comparable_K = valid_K & ~(jnp.isnan(pair[0]) | jnp.isnan(pair[1])).any(axis=0)
   return *(jnp.where(comparable_K, x_NK, 0) for x_NK in pair), own_K, valid_K
 

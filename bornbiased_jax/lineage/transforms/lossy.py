@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.alterations import Altered, order_units
+from bornbiased_jax.lineage.transforms.preserving import Altered, order_units
 from bornbiased_jax.models.initialization import init_params
 
 

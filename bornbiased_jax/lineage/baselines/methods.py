@@ -17,19 +17,13 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import (
-  alignment,
-  baselines,
-  dossiers,
-  fingerprints,
-  published,
-  reading,
-  verdict,
-  witnesses,
-)
-from bornbiased_jax.lineage.dossiers import Dossier
-from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS, permutation_test
+from bornbiased_jax.lineage import verdict
+from bornbiased_jax.lineage.baselines import matched_units, published, similarities
+from bornbiased_jax.lineage.evidence import hidden_states
+from bornbiased_jax.lineage.evidence import signature as signatures
+from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates, input_is_shared
+from bornbiased_jax.lineage.evidence.signature import Signature
+from bornbiased_jax.lineage.testing import every_test, seedprint
 from bornbiased_jax.models.transformer import head_of, read
 
 NUM_LOGITS = 256
@@ -76,38 +70,32 @@ class Subject:
   statements: np.ndarray | None = None
 
   @functools.cached_property
-  def dossier(self) -> Dossier:
+  def signature(self) -> Signature:
     """All that a verdict reads of the network."""
-    return dossiers.take(self.config, self.params, self.probe)
-
-  @property
-  def hidden(self) -> Fingerprint:
-    """The network's answers to the probe."""
-    return self.dossier.answers
+    return signatures.of_network(self.config, self.params, self.probe)
 
   @functools.cached_property
-  def logits(self) -> Fingerprint:
-    """The logits of the first NUM_LOGITS ids as answers, in place of the final norm."""
+  def hidden(self) -> HiddenStates:
+    """The network's last-token hidden states for the probe."""
+    return hidden_states.of_network(self.config, self.params, self.probe)
+
+  @functools.cached_property
+  def logits(self) -> np.ndarray:
+    """The logits [n, NUM_LOGITS] of the first ids there."""
     head_VD = head_of(self.config, self.params)[:NUM_LOGITS]
     with jax.default_matmul_precision('highest'):
-      logits_NV = np.asarray(self.hidden.hidden_ND @ head_VD.T)
-    return dataclasses.replace(self.hidden, hidden_ND=logits_NV)
+      return np.asarray(self.hidden.hidden_ND @ head_VD.T)
 
   @functools.cached_property
   def states(self) -> np.ndarray:
     """Last-token states [n, D] of a middle layer, for REEF."""
-    config = reading.exact(self.config)
+    config = hidden_states.exact(self.config)
     tokens_NT = self.statements
     if tokens_NT is None:
       tokens_NT = np.asarray(self.probe.inputs(config, jnp.arange(NUM_STATEMENTS)))
     layer = max(0, round(STATES_DEPTH * config.num_layers) - 1)
     states_of = functools.partial(_states, config, layer, self.params)
     return in_batches(lambda index_B: states_of(tokens_NT[index_B]), *tokens_NT.shape)
-
-  @property
-  def pair(self) -> tuple[ModelConfig, dict]:
-    """Configuration and parameters, as the functions of `alignment` take them."""
-    return self.config, self.params
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -120,7 +108,7 @@ def _of_same_tokens(
     score: Callable[[Subject, Subject], Score]) -> Callable[[Subject, Subject], Score]:
   """Makes a method raise InputError if its two networks did not read the same tokens."""
   def checked(base, suspect):
-    hashes = {fingerprints.probe_settings(each.probe, each.config)['hash']
+    hashes = {hidden_states.probe_settings(each.probe, each.config)['hash']
               for each in (base, suspect)}
     if len(hashes) > 1:
       raise InputError('networks of different vocabularies did not read the same: give both the '
@@ -130,41 +118,32 @@ def _of_same_tokens(
   return checked
 
 
-def _witness(name: str) -> Callable[[Subject, Subject], Score]:
-  """The method that hears one witness."""
+def _test(name: str) -> Callable[[Subject, Subject], Score]:
+  """The method that makes one of the verdict's tests."""
   def score(base, suspect):
-    heard = _hear(base, suspect) if not name.startswith('aligned') else _hear_aligned(
-        base, suspect)[0]
-    if isinstance(heard[name], str):
-      raise InputError(heard[name])
-    return Score(heard[name].z, heard[name].log10_p)
+    result = _run_tests(base, suspect)[name]
+    if not result.counts:
+      raise InputError(str(result.reason))
+    return Score(result.statistic if result.z is None else result.z, result.log10_p)
 
   return score
 
 
 # Several methods ask for the same pair one after another.
 @functools.lru_cache(maxsize=1)
-def _hear(base, suspect):
-  return witnesses.hear(base.dossier, suspect.dossier, num_permutations=0)
-
-
-@functools.lru_cache(maxsize=1)
-def _hear_aligned(base, suspect, num_permutations=0):
-  probe = dossiers.vector_probe(base.config, base.probe)
-  return witnesses.hear_aligned(base.pair, suspect.pair, probe, num_permutations)
+def _run_tests(base, suspect):
+  return every_test.run_tests(base.signature, suspect.signature)
 
 
 def _verdict(base: Subject, suspect: Subject) -> Score:
-  """All witnesses that can accuse, combined as in a verdict, under the normal law."""
-  if base.config.width != suspect.config.width:
-    raise InputError('networks of different widths are not comparable')
-  log10_p = verdict.familywise_log10_p(_hear(base, suspect) | _hear_aligned(base, suspect)[0])
-  if log10_p is None:
-    raise InputError('no witness that can accuse was heard')
+  """The p-value of a pair that is called related; of others, no evidence."""
+  report = judge(base, suspect)
+  log10_p = math.log10(report['p_value']) if report['verdict'] == 'related' and not report[
+      'identical'] else -300.0 * report['identical']
   return Score(-log10_p, log10_p)
 
 
-def judge(base: Subject, suspect: Subject, num_permutations: int = NUM_PERMUTATIONS) -> dict:
+def judge(base: Subject, suspect: Subject) -> dict:
   """The verdict on two networks that are in memory (`verdict.compare`).
 
   Example:
@@ -174,16 +153,12 @@ def judge(base: Subject, suspect: Subject, num_permutations: int = NUM_PERMUTATI
     >>> lineage.judge(a, b)['verdict']
     'unrelated'
   """
-  if base.config.width != suspect.config.width:
-    return verdict.not_comparable(base.config.width, suspect.config.width)
-  heard, fit = _hear_aligned(base, suspect, num_permutations)
-  return verdict.compare(base.dossier, suspect.dossier, aligned=heard, embedding_fit=fit,
-                         num_permutations=num_permutations)
+  return verdict.compare(base.signature, suspect.signature)
 
 
 def _logits(base, suspect):
-  matrix_VV, leak = witnesses.correlated(base.logits, suspect.logits)
-  return Score(permutation_test(matrix_VV, num_permutations=0, leak=leak).z)
+  shared = base.hidden.input_ND if input_is_shared(base.hidden, suspect.hidden) else None
+  return Score(seedprint.calibrated_test(base.logits, suspect.logits, shared).z)
 
 
 def _published(base: Subject, suspect: Subject, p_value: str) -> Score:
@@ -205,14 +180,14 @@ _null_taus = functools.lru_cache(maxsize=4)(published.null_taus)
 
 
 def _units(base: Subject, suspect: Subject, against_gate: bool) -> Score:
-  result = alignment.matched_units_test(base.params, suspect.params, against_gate=against_gate)
+  result = matched_units.matched_units_test(base.params, suspect.params, against_gate=against_gate)
   return Score(-result.log10_p, result.log10_p)
 
 
 def _ics(base: Subject, suspect: Subject) -> Score:
   if base.config.head_size != suspect.config.head_size:
     raise InputError('networks with heads of different sizes have no ICS')
-  return Score(baselines.ics(base.params, suspect.params, head_size=base.config.head_size))
+  return Score(similarities.ics(base.params, suspect.params, head_size=base.config.head_size))
 
 
 class Method(NamedTuple):
@@ -227,19 +202,16 @@ class Method(NamedTuple):
 
   score: Callable[[Subject, Subject], Score]
   unit: str = 'similarity'
-  threshold: float | None = baselines.PUBLISHED_THRESHOLD
+  threshold: float | None = similarities.PUBLISHED_THRESHOLD
 
 
 METHODS: dict[str, Method] = {
     'Verdict': Method(_verdict, '-log10 p', None),
-    'SeedPrint': Method(_of_same_tokens(_witness('tokens')), 'z', None),
-    'SeedPrint any sign': Method(_of_same_tokens(_witness('tokens, any sign')), 'z', None),
-    'SeedPrint vectors': Method(_witness('vectors'), 'z', None),
-    'SeedPrint aligned': Method(_witness('aligned answers'), 'z', None),
-    'unit order': Method(_witness('unit order'), 'z', None),
-    'unit order aligned': Method(_witness('aligned unit order'), 'z', None),
-    'value order': Method(_witness('value order'), 'z', None),
-    'value order aligned': Method(_witness('aligned value order'), 'z', None),
+    'unit order': Method(_test('unit order'), 'z', None),
+    'value order': Method(_test('value order'), 'z', None),
+    'unit order, fitted basis': Method(_test('unit order, fitted basis'), 'z', None),
+    'value order, fitted basis': Method(_test('value order, fitted basis'), 'z', None),
+    'SeedPrint': Method(_of_same_tokens(_test('SeedPrint')), 'z', None),
     # An id means the same in all networks, so trained networks agree, related or not.
     # The null distribution of this z is unknown: the score comes without a p-value.
     'SeedPrint logits': Method(_of_same_tokens(_logits), 'z', None),
@@ -250,12 +222,12 @@ METHODS: dict[str, Method] = {
     'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
     'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),
     'Intrinsic': Method(
-        lambda base, suspect: Score(baselines.intrinsic(base.params, suspect.params))),
+        lambda base, suspect: Score(similarities.intrinsic(base.params, suspect.params))),
     'REEF': Method(_of_same_tokens(
-        lambda base, suspect: Score(baselines.reef(base.states, suspect.states)))),
+        lambda base, suspect: Score(similarities.reef(base.states, suspect.states)))),
     'REEF unbiased': Method(_of_same_tokens(lambda base, suspect: Score(
-        baselines.reef(base.states, suspect.states, unbiased=True)))),
-    'PCS': Method(lambda base, suspect: Score(baselines.pcs(base.params, suspect.params))),
+        similarities.reef(base.states, suspect.states, unbiased=True)))),
+    'PCS': Method(lambda base, suspect: Score(similarities.pcs(base.params, suspect.params))),
     'ICS': Method(_ics),
 }
 

@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Callable
+import dataclasses
 import difflib
 import functools
 from pathlib import Path
@@ -25,7 +26,62 @@ from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import checkpoint, hub, huggingface
 
 FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, a '
-         'saved .npz, or PRESET:SEED')
+         'saved signature (.safetensors), or PRESET:SEED')
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+  """What the name of a network means.
+
+  Attributes:
+    name: the name; a branch of the Hub may go on, so that it has the commit there.
+    kind: 'preset', 'run', 'transformers' or 'hub'.
+    place: the preset, the directory, or the name on the Hub.
+    number: the seed of a preset, or the step of a run, if it is given.
+    about: JSON that says which network it is.
+  """
+
+  name: str
+  kind: str
+  place: str
+  number: Any
+  about: dict
+
+  @functools.cached_property
+  def config(self) -> ModelConfig:
+    """The configuration, read once; raises InputError as `load` does."""
+    readers: dict[str, Callable[..., ModelConfig]] = {
+        'preset': configs.get, 'run': checkpoint.load_config,
+        'transformers': huggingface.load_config, 'hub': hub.load_config}
+    return readers[self.kind](self.place)
+
+  @functools.cached_property
+  def folder(self) -> Path | None:
+    """The directory of a model of `transformers`, which the Hub may have to give first."""
+    if self.kind == 'hub':
+      return hub.fetch(self.place)
+    return Path(self.place) if self.kind == 'transformers' else None
+
+  def load(self, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
+    """Configuration and parameters, as `load` returns them."""
+    if self.kind == 'run':
+      return checkpoint.load_params(self.place, self.number, mesh)
+    if self.folder:
+      return huggingface.load(self.folder, mesh)
+    if mesh is None:
+      return self.config, init_params(self.config, self.number)
+    draw, seed = functools.partial(draw_params, self.config), as_seed(self.number)
+    drawn = jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
+    return self.config, drawn
+
+
+def resolve(name: str) -> Resolved:
+  """What the name of a network means; raises InputError if it names none."""
+  kind, place, number = locate(name)
+  if kind != 'hub':
+    return Resolved(name, kind, place, number, {'name': name})
+  exact = hub.pinned(name)
+  return Resolved(exact, kind, exact, None, {'name': name, 'revision': exact.rpartition('@')[2]})
 
 
 def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
@@ -48,47 +104,18 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
     >>> params['embedding'].shape
     (2048, 128)
   """
-  kind, place, number = locate(name)
-  if kind == 'run':
-    return checkpoint.load_params(place, number, mesh)
-  if folder := transformers_folder(name):
-    return huggingface.load(folder, mesh)
-  config = configs.get(place)
-  if mesh is None:
-    return config, init_params(config, number)
-  draw, seed = functools.partial(draw_params, config), as_seed(number)
-  return config, jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
+  return resolve(name).load(mesh)
 
 
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises InputError as `load` does."""
-  kind, place, _ = locate(name)
-  loaders: dict[str, Callable[..., ModelConfig]] = {
-      'preset': configs.get, 'run': checkpoint.load_config,
-      'transformers': huggingface.load_config, 'hub': hub.load_config}
-  return loaders[kind](place)
+  kind, place, number = locate(name)  # A branch of the Hub need not be asked for its commit.
+  return Resolved(name, kind, place, number, {}).config
 
 
-def transformers_folder(name: str) -> Path | None:
-  """The directory of a model of `transformers`, which the Hub may have to give first; else None.
-
-  Raises InputError as `load` does.
-  """
-  kind, place, _ = locate(name)
-  if kind == 'hub':
-    return hub.fetch(place)
-  return Path(place) if kind == 'transformers' else None
-
-
-def pinned(name: str) -> tuple[str, dict]:
-  """A name that stays that of one network, and what is known of it: a branch of the Hub may go on.
-
-  Raises InputError as `load_config` does.
-  """
-  if locate(name)[0] != 'hub':
-    return name, {'name': name}
-  exact = hub.pinned(name)
-  return exact, {'name': name, 'revision': exact.rpartition('@')[2]}
+def is_signature(name: str) -> bool:
+  """Whether a name is that of a saved file: a signature, or one of an older version."""
+  return name.endswith(('.safetensors', '.npz'))
 
 
 def locate(name: str) -> tuple[str, str, Any]:

@@ -16,12 +16,6 @@ _FIRST_ROWS = 1024
 # More equal entries than rounding makes in independent tensors.
 LEAST_EQUAL = 0.05
 ALIKE = 0.99
-# Correlation of the places of zeros above which two networks have one sparsity mask.
-MASK_ALIKE = 0.3
-# Correlation of |entries| above which these networks have one pattern of scales. It is at most 0.09
-# in strangers that learned one text, and at most 2/π where normal entries have one pattern.
-SIZES_ALIKE = 0.15
-SIZES_OF_ONE = 0.8
 _SCALE_TOLERANCE = 0.02
 OF_TOKENS = ('embedding', 'head')
 _TABLES = (*OF_TOKENS, 'position_embedding')
@@ -105,37 +99,3 @@ def _how(x, y, correlation, equal):
     return None
   same_scale = abs(x.sample.std() / y.sample.std() - 1) < _SCALE_TOLERANCE
   return 'nearly equal' if correlation > 0 and same_scale else 'equal up to scale'
-
-
-def pattern_agrees(a: dict[str, Tensor], b: dict[str, Tensor],
-                   parts: tuple[str, ...]) -> str | None:
-  """What two networks have in common that tells places of a matrix apart, but no descent shows.
-
-  Under one sparsity mask, or one pattern of scales, the entries of independent networks are large
-  and small in the same places, so that the same places are compared and the null distribution of
-  permutations is too narrow.
-
-  Args:
-    a: tensors of one network.
-    b: those of the other.
-    parts: names of the matrices of a block that count.
-
-  Returns:
-    Where they agree, to follow 'both networks have their', or None.
-  """
-  for name in (f'blocks/{part}/kernel' for part in parts):
-    if name in a and name in b and a[name].shape == b[name].shape:
-      x, y = a[name].sample, b[name].sample
-      zeros = np.stack([x == 0, y == 0]).astype(float)
-      if zeros.mean(axis=1).min() > LEAST_EQUAL and _correlation(*zeros) > MASK_ALIKE:
-        return 'zeros in the same places'
-      sizes, values = _correlation(np.abs(x), np.abs(y)), _correlation(x, y)
-      # Entries of a descendant agree at least as much as their sizes do, unless signs were
-      # changed on purpose. Then sizes agree more than any pattern makes those of strangers.
-      if max(SIZES_ALIKE, abs(values)) < sizes < SIZES_OF_ONE:
-        return 'large and small entries in the same places'
-  return None
-
-
-def _correlation(x, y):
-  return float(np.corrcoef(x, y)[0, 1]) if min(np.ptp(x), np.ptp(y)) > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Other fingerprints and published tests, to compare with."""

@@ -1,0 +1,255 @@
+"""Networks by name (resolve.py): their hidden states, signatures and verdicts."""
+
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from typing import Any
+
+import jax
+
+from bornbiased_jax import hosts
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.environment import free_memory
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of, remove_folder
+from bornbiased_jax.lineage import levels, resolve, verdict
+from bornbiased_jax.lineage.evidence import archive, hidden_states, streaming
+from bornbiased_jax.lineage.evidence import features as features_of
+from bornbiased_jax.lineage.evidence import signature as signatures
+from bornbiased_jax.lineage.evidence import tensors as tensors_of
+from bornbiased_jax.lineage.evidence.features import UNITS, Features
+from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
+from bornbiased_jax.lineage.evidence.signature import Signature, pairs_probe
+from bornbiased_jax.lineage.resolve import Resolved
+from bornbiased_jax.lineage.testing import structure
+from bornbiased_jax.lineage.testing.likeness import layers_of
+from bornbiased_jax.models.initialization import init_params, num_parameters
+from bornbiased_jax.models.sharding import make_mesh
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.layers import Layers
+
+# Seeds that people choose, and the largest networks that are drawn to recognize one.
+KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
+MOST_RECOGNIZED = 2 * 10**7
+# How networks of `transformers` are read, and the share of free memory that parameters may take.
+STREAM = ('auto', 'always', 'never')
+_MEMORY_SHARE = 0.6
+OnBatch = Callable[[int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """A network that can be asked: in memory, or layer by layer, with what its parameters say."""
+
+  resolved: Resolved
+  network: Any  # Configuration and parameters, or Layers.
+  surveyed: streaming.Survey
+
+  @property
+  def about(self) -> dict:
+    """JSON that says which network it is."""
+    read = {'read': 'layer by layer'} if isinstance(self.network, Layers) else {}
+    return self.resolved.about | {'digest': self.surveyed.digest} | read
+
+  def states(self, probe: Probe, on_batch: OnBatch, parts: Any) -> HiddenStates:
+    """Its hidden states for a probe."""
+    options: dict[str, Any] = dict(about=self.about, on_batch=on_batch, parts=parts)
+    if isinstance(self.network, Layers):
+      return streaming.of_layers(self.network, probe, **options)
+    config, params = self.network
+    return hidden_states.of_network(config, params, probe, **options)
+
+  def signature(self, probe: Probe, on_batch: OnBatch, parts: Any) -> Signature:
+    """Its signature for a probe of random tokens."""
+    states = self.states(pairs_probe(probe), on_batch, parts)
+    return Signature(states, self.surveyed.features, self.surveyed.gain_D, self.surveyed.tensors)
+
+
+def signature(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+              stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> Signature:
+  """All that a verdict reads of the network `name`. All devices share parameters and batches.
+
+  Of several hosts the first alone reads and writes files of signatures.
+
+  Args:
+    name: as in `resolve.load`, or the path of a saved signature, a .safetensors file.
+    probe: random tokens. A saved signature keeps its own probe.
+    cache: folder that keeps signatures, made if it is missing. A call that was stopped goes on
+      from there. By default nothing is kept.
+    stream: whether a directory of `transformers` is read layer by layer (streaming.py):
+      'auto' if its parameters do not fit into memory, 'always' or 'never'.
+    on_batch: called after each batch with its number of sequences.
+
+  Raises:
+    InputError: there is no such network or signature, it is damaged, or the network cannot read
+      the probe.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
+    >>> sorted(lineage.signature('tiny_gpt2:42', probe).features.arrays)
+    ['down', 'output', 'up', 'value']
+  """
+  if resolve.is_signature(name):
+    return signatures.load(name)
+  opened = open_network(resolve.resolve(name), stream)
+  return _kept(opened, signatures.KIND, signatures.load, opened.signature, pairs_probe(probe),
+               cache, on_batch)
+
+
+def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
+           stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> HiddenStates:
+  """The last-token hidden states of the network `name` for any probe.
+
+  Arguments and errors are those of `signature`.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
+    >>> lineage.states('tiny_gpt2:42', probe).hidden_ND.shape
+    (1000, 128)
+  """
+  opened = open_network(resolve.resolve(name), stream)
+  return _kept(opened, 'hidden states', hidden_states.load, opened.states, probe, cache,
+               on_batch)
+
+
+def compare_networks(base: str, suspect: str, probe: Probe,
+                     cache: str | os.PathLike | None = None, *, stream: str = 'auto',
+                     on_batch: OnBatch = lambda sequences: None) -> dict:
+  """The verdict on two networks (`verdict.compare`).
+
+  Args:
+    base: name of a network, as in `resolve.load`, or of a saved signature.
+    suspect: the other.
+    probe: random tokens. If one of the networks is a saved signature, both read its probe. If
+      nothing says how many ids there are, and the vocabularies differ, both read ids of the
+      smaller one.
+    cache, stream, on_batch: as in `signature`.
+
+  Raises:
+    InputError: as `signature` does.
+
+  Example:
+    >>> from bornbiased_jax import analysis, lineage
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
+    >>> lineage.compare_networks('tiny_gpt2:1', 'tiny_gpt2:2', probe)['verdict']
+    'unrelated'
+  """
+  saved = {name: signatures.load(name) for name in (base, suspect) if resolve.is_signature(name)}
+  named = {name: resolve.resolve(name) for name in (base, suspect) if name not in saved}
+  probe = common_probe(probe, list(saved.values()), [each.config for each in named.values()])
+  taken = dict(saved)
+  for name, each in named.items():
+    opened = open_network(each, stream)
+    taken[name] = _kept(opened, signatures.KIND, signatures.load, opened.signature, probe, cache,
+                        on_batch)
+  report = verdict.compare(taken[base], taken[suspect])
+  if report['verdict'] == 'related':
+    seeds = {seed_of(taken[name].features) for name in (base, suspect)}
+    if len(seeds) == 1 and None not in seeds:
+      report['reasons'].append("Both began as this package's random network of seed "
+                               f'{seeds.pop()}.')
+  return report
+
+
+def common_probe(probe: Probe, saved: list[Signature], known: list[ModelConfig]) -> Probe:
+  """The probe that signatures have, and networks of these configurations can read."""
+  if saved:
+    settings = {name: value for name, value in saved[0].states.probe.items() if name != 'hash'}
+    return Probe(**settings)
+  sizes = {config.vocab_size for config in known}
+  num_ids = probe.num_ids or (min(sizes) if len(sizes) > 1 else None)
+  return pairs_probe(dataclasses.replace(probe, num_ids=num_ids))
+
+
+def seed_of(found: Features) -> int | None:
+  """The seed of KNOWN_SEEDS from which this package drew what a network began as, or None.
+
+  Args:
+    found: the network's features; of more than MOST_RECOGNIZED parameters none is drawn.
+
+  Cost: drawing a network per seed that is tried.
+
+  Example:
+    >>> from bornbiased_jax.lineage import resolve
+    >>> from bornbiased_jax.lineage.evidence import features
+    >>> seed_of(features.of_network(*resolve.load('tiny_gpt2:3')))
+    3
+  """
+  config = found.config
+  if config.sublayers == 'attention_only' or num_parameters(config) > MOST_RECOGNIZED:
+    return None
+  units = layers_of(found, UNITS)
+  for seed in KNOWN_SEEDS:
+    drawn = layers_of(features_of.of_network(config, init_params(config, seed)), UNITS)
+    if structure.mean_likeness(drawn, units) > levels.COPY:
+      return seed
+  return None
+
+
+def open_network(resolved: Resolved, stream: str = 'auto') -> Opened:
+  """A network that can be asked; its parameters are read, and hashed, once."""
+  if layers := streamed(resolved, stream):
+    return Opened(resolved, layers, streaming.survey(layers))
+  mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
+  config, params = resolved.load(mesh)
+  surveyed = streaming.Survey(features_of.of_network(config, params), tensors_of.take(params),
+                              hosts.on_host(params['final_norm']['scale']))
+  return Opened(resolved, (config, params), surveyed)
+
+
+def streamed(resolved: Resolved, stream: str) -> Layers | None:
+  """The layers of a network that is to be read one by one, else None.
+
+  Args:
+    resolved: the network.
+    stream: as in `signature`.
+
+  Raises:
+    InputError: there is no such network, or no such choice.
+  """
+  if stream not in STREAM:
+    raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')
+  if resolved.folder is None or stream == 'never':
+    return None
+  num_bytes = 4 * num_parameters(resolved.config)
+  free = hosts.from_first(free_memory) * jax.process_count()
+  if stream == 'auto' and num_bytes <= _MEMORY_SHARE * free:
+    return None
+  if jax.process_count() > 1:
+    raise InputError(f'{resolved.name} would be read layer by layer, by one host: it is too large '
+                     "for the memory of all, or stream='always' asks for it")
+  return huggingface.open_layers(resolved.folder)
+
+
+def _kept(opened, kind, load, compute, probe, cache, on_batch):
+  """The states or signature of a network, from the cache if it is there."""
+  if cache is None:
+    return compute(probe, on_batch, None)
+  config = opened.surveyed.features.config
+  identity = json.dumps([archive.SCHEMA, kind, opened.about['digest'], dataclasses.asdict(config),
+                         hidden_states.probe_settings(probe, config)])
+  name = hashlib.sha256(identity.encode()).hexdigest()[:24]
+  path = path_of(cache) / f'{name}{archive.SUFFIX}'
+  if (found := hosts.from_first(lambda: _stored(load, path))) is not None:
+    on_batch(probe.num_sequences)
+    return found.named(opened.about)
+  parts = path.with_suffix('.parts')
+  made = compute(probe, on_batch, parts)
+  if hosts.is_first():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.save(path)
+    remove_folder(parts)
+  return made
+
+
+def _stored(load, path):
+  if path.exists():
+    with contextlib.suppress(InputError):  # A damaged file is made anew.
+      return load(path)
+  return None

@@ -1,0 +1,68 @@
+"""Files of arrays and JSON (safetensors), maybe from a stranger. Nothing in them is executed."""
+
+import json
+import os
+from typing import NoReturn
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of, write_atomically
+
+SCHEMA = 3
+SUFFIX = '.safetensors'
+
+
+def write(path: str | os.PathLike, kind: str, arrays: dict[str, np.ndarray],
+          metadata: dict) -> None:
+  """Writes arrays and metadata of a kind, which appear whole or not at all."""
+  header = {'format': 'np', 'bornbiased': json.dumps(metadata | {'kind': kind, 'schema': SCHEMA})}
+  arrays = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+  write_atomically(path, safetensors.numpy.save(arrays, header))
+
+
+def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict]:
+  """The arrays and the metadata of a file.
+
+  Raises:
+    InputError: it cannot be read, is of another kind or schema, or has numbers that are not finite.
+  """
+  path = path_of(path)
+  if path.suffix == '.npz':
+    raise InputError(f'{path}: dossiers and fingerprints (.npz) are not read any more; compare the '
+                     'network itself, which leaves a signature (.safetensors)')
+  try:
+    with path.open('rb') as file:
+      content = file.read()
+    arrays, metadata = safetensors.numpy.load(content), _metadata(content)
+    check(metadata['schema'] == SCHEMA and metadata['kind'] == kind)
+  except OSError as error:
+    raise InputError(f'{path}: {error.strerror or error}') from None
+  except InputError as error:
+    raise InputError(f'{path}: {error}') from None
+  except (safetensors.SafetensorError, LookupError, TypeError, ValueError, AttributeError,
+          RecursionError) as error:
+    refuse(path, kind, error)
+  for name, x in arrays.items():
+    if not np.isfinite(x).all():
+      raise InputError(f'{path}: {name} has numbers that are not finite')
+  return arrays, metadata
+
+
+def refuse(path: str | os.PathLike, kind: str, error: Exception) -> NoReturn:
+  """Raises InputError for a file that is not of a kind."""
+  raise InputError(f'{path} holds no {kind} of this version (schema {SCHEMA}), or is damaged: '
+                   f'{error}') from None
+
+
+def _metadata(content):
+  size = int.from_bytes(content[:8], 'little')
+  return json.loads(json.loads(content[8:8 + size])['__metadata__']['bornbiased'])
+
+
+def check(holds: bool) -> None:
+  """Raises ValueError if parts of a file do not fit each other."""
+  if not holds:
+    raise ValueError('its parts do not fit each other')

@@ -1,0 +1,127 @@
+"""What the hidden features of a network read and write: MLP units and value channels.
+
+A feature is known by the residual channels that it reads and writes, as vectors. Scales
+that a network can move from one matrix to another without any effect do not count: gains
+of norms belong to what reads them, those behind a sublayer to what it writes, and vectors
+have length 1.
+"""
+
+from collections.abc import Iterable
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.hosts import on_host
+from bornbiased_jax.lineage.levels import BLOCK
+from bornbiased_jax.models.initialization import draw_params
+
+UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
+# Numbers that are stored of a network's units, and of its value channels. At the shapes of a model
+# of 7 billion parameters these are 40 units and 64 value channels of each layer.
+MOST_NUMBERS = 2**24
+LEAST_STORED = 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+  """The vectors of a network's hidden features, float16, of length 1.
+
+  Attributes:
+    config: the architecture.
+    arrays: gate (if there is one), up and down of the first U units of each layer, [L, U, D];
+      value and output of the first C channels of the first G heads for keys and values,
+      [L, G, C, D] and [L, G, C, H, D], as H query heads read each of these. U, G and C are
+      `stored_sizes`. The H vectors of an output have length 1 together. Sublayers that the
+      network lacks are left out.
+  """
+
+  config: ModelConfig
+  arrays: dict[str, np.ndarray]
+
+
+def of_network(config: ModelConfig, params: dict) -> Features:
+  """The features of a network.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> of_network(*lineage.load('tiny_gpt2:1')).arrays['up'].shape
+    (4, 512, 128)
+  """
+  layers = (of_layer(config, jax.tree.map(lambda leaf, i=i: leaf[i], params['blocks']))
+            for i in range(config.num_layers))
+  return stacked(config, layers)
+
+
+def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Features:
+  """The features of a network from those of its layers (`of_layer`)."""
+  first, *others = layers
+  return Features(config, {name: np.stack([x, *(each[name] for each in others)])
+                           for name, x in first.items()})
+
+
+def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
+  """The features of one layer, without an axis of layers.
+
+  Args:
+    config: the architecture of the network.
+    block: the parameters of the layer, `init_params(...)['blocks']` without the layer axis.
+  """
+  return jax.tree.map(lambda x: on_host(x).astype(np.float16), _of_layer(config, block))
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shapes of the arrays that a network of this configuration has."""
+  params = jax.eval_shape(lambda: draw_params(config, np.uint32(0)))
+  block = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params['blocks'])
+  found = jax.eval_shape(functools.partial(_of_layer, config), block)
+  return {name: (config.num_layers, *x.shape) for name, x in found.items()}
+
+
+def stored_sizes(config: ModelConfig) -> tuple[int, int, int]:
+  """How many units of a layer are stored, heads for keys and values, and channels of a head.
+
+  All, if MOST_NUMBERS suffice for them. Of every network of one shape they are the same ones: the
+  first, in whole blocks.
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> stored_sizes(configs.get('tiny_llama2')), stored_sizes(configs.get('llama2_7b'))
+    ((344, 4, 32), (20, 8, 4))
+  """
+  most = MOST_NUMBERS // (config.num_layers * config.width)
+  units = max(LEAST_STORED, most // (3 if config.gated_mlp else 2))
+  channels = max(LEAST_STORED, most // (1 + config.num_heads // config.num_kv_heads))
+  G, K = config.num_kv_heads, config.head_size
+  heads = min(G, max(1, channels // min(K, BLOCK)))
+  whole = lambda count, most: most if count >= most else max(BLOCK, count // BLOCK * BLOCK)
+  return whole(units, config.mlp_width), heads, whole(channels // heads, K)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _of_layer(config, block):
+  found, (num_units, num_heads, num_channels) = {}, stored_sizes(config)
+  gain = lambda norm: block[norm]['scale'] if norm in block else jnp.ones(config.width)
+  if 'up' in block:
+    for name in {'gate', 'up'} & block.keys():
+      kernel_DU = block[name]['kernel'][:, :num_units]
+      found[name] = (kernel_DU * gain('mlp_norm')[:, None]).T
+    found['down'] = block['down']['kernel'][:num_units] * gain('mlp_output_norm')
+  if 'value' in block:
+    G, K = config.num_kv_heads, config.head_size
+    value_DF = block['value']['kernel'] * gain('attention_norm')[:, None]
+    found['value'] = value_DF.T.reshape(G, K, -1)[:num_heads, :num_channels]
+    output_FD = block['output']['kernel'] * gain('attention_output_norm')
+    output_GNKD = output_FD.reshape(G, config.num_heads // G, K, config.width)
+    found['output'] = jnp.swapaxes(output_GNKD, 1, 2)[:num_heads, :num_channels]
+  if config.norm == 'layernorm':  # It takes the mean away, of what is read and what is written.
+    found = {name: x - x.mean(axis=-1, keepdims=True) for name, x in found.items()}
+  return {name: _unit(x, (-2, -1) if name == 'output' else -1) for name, x in found.items()}
+
+
+def _unit(x, axes):
+  length = jnp.sqrt(jnp.sum(x.astype(jnp.float32)**2, axis=axes, keepdims=True))
+  return x / jnp.maximum(length, 1e-30)

@@ -1,0 +1,272 @@
+"""The last-token hidden states of a network that reads a probe."""
+
+from collections.abc import Callable, Iterable
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+from bornbiased_jax import configs, hosts
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.sizes import (
+  batch_size_of,
+  default_batch_size,
+  in_batches,
+  networks_at_once,
+  program_bytes,
+)
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of, write_atomically
+from bornbiased_jax.lineage.evidence import archive
+from bornbiased_jax.models import attention, sharding
+from bornbiased_jax.models.attention_kernels import Spread
+from bornbiased_jax.models.initialization import as_seed, draw_params
+from bornbiased_jax.models.transformer import read
+
+ARRAYS = ('hidden_ND', 'input_ND')
+# Inputs of two networks whose cosine is above this count as shared and are projected out. An
+# embedding and its copy lie above it after rounding to 8 bits or a little training.
+SHARED_ABOVE = 0.99
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HiddenStates:
+  """What one network makes of the sequences of a probe.
+
+  Attributes:
+    hidden_ND: the final norm's output at the last position of each sequence, float32.
+    input_ND: what entered the residual stream there: the probe's own vector or the token's
+      embedding, plus learned positions if the network has them, float32.
+    probe: the probe's settings, as JSON with their hash.
+    config: the network's architecture.
+    about: JSON that says which network it is.
+  """
+
+  hidden_ND: np.ndarray
+  input_ND: np.ndarray
+  probe: dict
+  config: ModelConfig
+  about: dict
+
+  def named(self, about: dict) -> 'HiddenStates':
+    """The same states, of a network that is known as `about`."""
+    return dataclasses.replace(self, about=about)
+
+  def metadata(self) -> dict:
+    """All but the arrays, as JSON."""
+    return {'probe': self.probe, 'config': dataclasses.asdict(self.config), 'about': self.about}
+
+  def save(self, path: str | os.PathLike) -> None:
+    """Writes a safetensors file, which appears whole or not at all."""
+    archive.write(path, 'hidden states', {name: getattr(self, name) for name in ARRAYS},
+                  self.metadata())
+
+
+def load(path: str | os.PathLike) -> HiddenStates:
+  """Loads saved hidden states; raises InputError if the file has none, or others."""
+  return from_archive(*archive.read(path, 'hidden states'))
+
+
+def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
+  """The hidden states in a file; raises ValueError or KeyError if they do not fit together."""
+  hidden_ND, input_ND = (arrays[name] for name in ARRAYS)
+  config = configs.from_dict(metadata['config'], 'a file of hidden states')
+  probe = metadata['probe']
+  archive.check(hidden_ND.dtype == input_ND.dtype == np.float32
+                and hidden_ND.shape == input_ND.shape and hidden_ND.ndim == 2
+                and hidden_ND.shape[1] == config.width and isinstance(probe['hash'], str)
+                and isinstance(metadata['about'], dict))
+  return HiddenStates(hidden_ND, input_ND, probe, config, metadata['about'])
+
+
+def probe_settings(probe: Probe, config: ModelConfig) -> dict:
+  """All settings that the inputs depend on, as JSON with their hash."""
+  settings = dataclasses.asdict(probe)
+  if probe.kind in ('tokens', 'pairs'):
+    settings['num_ids'] = probe.num_ids or config.vocab_size
+  elif probe.kind == 'gaussian':
+    # Vectors of kind 'sphere' have the length that suits each network; directions are the same.
+    settings['embedding_std'] = config.embedding_std
+  encoded = json.dumps(settings, sort_keys=True).encode()
+  return settings | {'hash': hashlib.sha256(encoded).hexdigest()[:16]}
+
+
+def input_is_shared(base: HiddenStates, suspect: HiddenStates) -> bool:
+  """Whether two networks read the same vectors, or almost the same.
+
+  These come from a Gaussian probe, from a common embedding, or from slightly changed
+  copies of one. The criterion is a cosine above SHARED_ABOVE. What learned positions
+  add is the same for every sequence and does not count.
+  """
+  if base.input_ND.shape != suspect.input_ND.shape:
+    return False
+  a_ND, b_ND = (each.input_ND - each.input_ND.mean(axis=0) for each in (base, suspect))
+  return bool(np.vdot(a_ND, b_ND) > SHARED_ABOVE * np.linalg.norm(a_ND) * np.linalg.norm(b_ND))
+
+
+def of_network(config: ModelConfig, params: dict, probe: Probe, *, about: dict | None = None,
+               batch_size: int | None = None, parts: str | os.PathLike | None = None,
+               on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
+  """A network's hidden states, computed in float32 at the highest precision.
+
+  Args:
+    config: the architecture.
+    params: parameters, as from `initialization.init_params`. If they lie on a
+      mesh of `sharding.make_mesh`, its devices share each batch.
+    probe: the inputs.
+    about: JSON that says which network it is.
+    batch_size: sequences per forward pass, by default as `spread_batch_size` says.
+    parts: folder that keeps finished batches, so that a call that was stopped
+      can go on. It must serve this network and probe alone; the caller removes it.
+    on_batch: called after each batch with its number of sequences.
+
+  Raises:
+    InputError: a state is not a finite number, or the probe is longer than the model's sequences.
+
+  Cost: one forward pass per sequence, with the last block and the final norm at
+  the last position alone.
+  """
+  n, mesh = probe.num_sequences, _mesh_of(params)
+  batch_size = spread_batch_size(config, probe, mesh, batch_size)
+  place = lambda index_B: (jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH))
+                           if mesh else index_B)
+  states_of = program(exact(config), probe, mesh)
+
+  def compute(index_B):
+    path = parts and path_of(parts) / f'{index_B[0]}_{batch_size}.npy'
+    kept = _kept(path, lambda: np.stack(jax.device_get(states_of(params, place(index_B)))))
+    on_batch(min(batch_size, n - int(index_B[0])))
+    return kept.swapaxes(0, 1)
+
+  states_N2D = in_batches(compute, n, probe.length, batch_size)
+  return checked(states_N2D[:, 0], states_N2D[:, 1], config, probe, about or {})
+
+
+def checked(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, probe: Probe,
+            about: dict) -> HiddenStates:
+  """Hidden states; raises InputError if one is not a finite number."""
+  for array in (hidden_ND, input_ND):
+    if not np.isfinite(array).all():
+      raise InputError(f'{about.get("name", "the network")}: its hidden states are not all finite '
+                       'numbers')
+  return HiddenStates(np.ascontiguousarray(hidden_ND), np.ascontiguousarray(input_ND),
+                      probe_settings(probe, config), config, about)
+
+
+def spread_batch_size(config: ModelConfig, probe: Probe, mesh: Mesh | None,
+                      batch_size: int | None = None, backend: str | None = None) -> int:
+  """Sequences per forward pass, rounded up so that all devices of a mesh have as many.
+
+  They are `batch_size`, but at most all. By default each device has as many of its share of the
+  sequences as `sizes.default_batch_size` says: where parameters are spread, each batch
+  gathers all of them, so that few large batches pass fewer bytes between devices.
+  """
+  n, shards = probe.num_sequences, sharding.batch_shards(mesh)
+  share = -(-min(batch_size or n, n) // shards)
+  if batch_size is None:
+    share = default_batch_size(share, probe.length, backend, num_heads=config.num_heads)
+  return shards * share
+
+
+def _mesh_of(params):
+  placed = getattr(jax.tree.leaves(params)[0], 'sharding', None)
+  mesh = placed.mesh if isinstance(placed, NamedSharding) else None
+  return mesh if mesh and mesh.size > 1 and mesh.axis_names == sharding.AXES else None
+
+
+def _kept(path, make):
+  """The array in a file. If that is missing, removed meanwhile or damaged, it is made anew."""
+  if path and (kept := hosts.from_first(lambda: _stored(path))) is not None:
+    return kept
+  array = make()
+  if path and hosts.is_first():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    write_atomically(path, content.getvalue())
+  return array
+
+
+def _stored(path):
+  with contextlib.suppress(OSError, ValueError, EOFError):
+    return np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+  return None
+
+
+def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
+             embedding_seed: int | None = None,
+             on_network: Callable[[], None] = lambda: None) -> list[HiddenStates]:
+  """Hidden states of random networks, as many at a time under vmap as memory holds.
+
+  With `embedding_seed`, all take their embedding and head from that seed.
+  `on_network` is called after each network. Raises InputError as `of_network` does.
+  """
+  seeds = [int(as_seed(seed)) for seed in seeds]
+  batch_size = batch_size_of(config, probe)
+  states_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
+  bytes_of_one = lambda: program_bytes(states_of.lower(jnp.zeros(1, jnp.uint32)))
+  chunk_size, made = networks_at_once(bytes_of_one, len(seeds)), []
+  for first in range(0, len(seeds), chunk_size):
+    chunk = seeds[first:first + chunk_size]
+    states = jax.device_get(states_of(jnp.array(chunk, jnp.uint32)))
+    for seed, hidden_ND, input_ND in zip(chunk, *states, strict=True):
+      made.append(checked(hidden_ND, input_ND, config, probe, {'seed': int(seed)}))
+      on_network()
+  return made
+
+
+def exact(config: ModelConfig) -> ModelConfig:
+  """The configuration with which hidden states are computed: float32, nothing recomputed."""
+  return dataclasses.replace(config, dtype='float32', remat='none')
+
+
+@functools.lru_cache(maxsize=8)
+def program(config: ModelConfig, probe: Probe,
+            mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
+  """The jitted function (params, index_B) → (states [B, D], inputs [B, D]) of `of_network`.
+
+  The configuration is an `exact` one. On a mesh params are placed by
+  `sharding.shardings` and index_B by `sharding.BATCH`.
+  """
+  # Left alone, the compiler divides matrix products rather than the batch, and reduces the
+  # activations of all sequences over the devices.
+  attend = Spread(attention.plain, mesh) if mesh else attention.plain
+
+  def states(params, index_B):
+    with jax.default_matmul_precision('highest'):
+      return _states(config, probe, params, index_B, attend)
+
+  return jax.jit(states, out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh else None)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_seeds(config, probe, batch_size, embedding_seed):
+  """A jitted function from seeds to the states and inputs of their networks."""
+  num_batches = -(-probe.num_sequences // batch_size)
+
+  def states_of(seed):
+    with jax.default_matmul_precision('highest'):
+      params = draw_params(config, seed, embedding_seed)
+      # The last batch wraps around to the first sequences, to be as large as the others.
+      index_N = jnp.arange(num_batches * batch_size) % probe.num_sequences
+      states = jax.lax.map(lambda index_B: _states(config, probe, params, index_B),
+                            index_N.reshape(num_batches, batch_size))
+    joined = lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences]
+    return jax.tree.map(joined, states)
+
+  return jax.jit(jax.vmap(states_of))
+
+
+def _states(config, probe, params, index_B, attend=attention.plain):
+  names = ('hidden_last', 'input_last')
+  found = read(config, params, probe.inputs(config, index_B), names, attend)
+  return found['hidden_last'], found['input_last']

@@ -1,0 +1,148 @@
+"""The signature of a network: all that a verdict reads of it, taken once, saved, compared later.
+
+It holds the configuration, the directions of hidden features (`features`), the last-token hidden
+states for a probe, and of each tensor a SHA-256 digest and 1,024 entries. At the shapes of a model
+of 7 billion parameters, with 2,000 sequences, these are about 130 MB. Whoever gets it learns the
+directions of the stored features, some of the weights, and nothing of the text that was learned.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import os
+
+import numpy as np
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.hosts import on_host
+from bornbiased_jax.lineage.evidence import archive, features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
+from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.storage import digests
+
+KIND = 'signature'
+_PREFIX = 'feature '
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signature:
+  """What a verdict reads of a network.
+
+  Attributes:
+    states: its hidden states for a probe of kind 'pairs'.
+    features: its hidden features.
+    gain_D: the gains of its final norm.
+    tensors: its tensors by name.
+  """
+
+  states: HiddenStates
+  features: Features
+  gain_D: np.ndarray
+  tensors: dict[str, Tensor]
+
+  @property
+  def config(self) -> ModelConfig:
+    """The network's architecture."""
+    return self.states.config
+
+  @property
+  def about(self) -> dict:
+    """JSON that says which network it is."""
+    return self.states.about
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 of all parameters (`digests.digest`)."""
+    return digests.joined({name: each.digest for name, each in self.tensors.items()})
+
+  @property
+  def normalized_ND(self) -> np.ndarray:
+    """The hidden states without the gains of the final norm, which belong to a basis."""
+    return np.divide(self.states.hidden_ND, self.gain_D, where=self.gain_D != 0,
+                     out=np.zeros_like(self.states.hidden_ND))
+
+  def named(self, about: dict) -> 'Signature':
+    """The same signature, of a network that is known as `about`."""
+    return dataclasses.replace(self, states=self.states.named(about))
+
+  def save(self, path: str | os.PathLike) -> None:
+    """Writes a safetensors file, which appears whole or not at all."""
+    arrays = {_PREFIX + name: x for name, x in self.features.arrays.items()}
+    arrays |= {name: getattr(self.states, name) for name in hidden_states.ARRAYS}
+    arrays |= {'gain_D': self.gain_D,
+               'samples': np.stack([each.sample for each in self.tensors.values()])}
+    archive.write(path, KIND, arrays, self.states.metadata() | {'tensors': {
+        name: {'digest': each.digest, 'shape': each.shape}
+        for name, each in self.tensors.items()}})
+
+
+def load(path: str | os.PathLike) -> Signature:
+  """Loads a saved signature, which may come from a stranger.
+
+  Raises:
+    InputError: the file holds no signature of this version, is damaged, or has numbers that are
+      not finite.
+  """
+  arrays, metadata = archive.read(path, KIND)
+  try:
+    states = hidden_states.from_archive(arrays, metadata)
+    found = {name.removeprefix(_PREFIX): x for name, x in arrays.items()
+             if name.startswith(_PREFIX)}
+    archive.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
+                  and all(x.dtype == np.float16 for x in found.values())
+                  and arrays['gain_D'].shape == (states.config.width,))
+    return Signature(states, Features(states.config, found), arrays['gain_D'],
+                     _tensors(arrays['samples'], metadata['tensors']))
+  except InputError as error:
+    raise InputError(f'{path}: {error}') from None
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    archive.refuse(path, KIND, error)
+
+
+def _tensors(sample_MS, described) -> dict[str, Tensor]:
+  archive.check(sample_MS.shape == (len(described), tensors.SAMPLE_SIZE)
+                and sample_MS.dtype == np.float32)
+  return {str(name): Tensor(str(each['digest']), tuple(map(int, each['shape'])), sample)
+          for (name, each), sample in zip(described.items(), sample_MS, strict=True)}
+
+
+def pairs_probe(probe: Probe) -> Probe:
+  """The probe of a signature that goes with a probe of random tokens.
+
+  Raises:
+    InputError: it is a probe of vectors.
+  """
+  if probe.kind not in ('tokens', 'pairs'):
+    raise InputError(f'a signature reads random tokens, not a probe of kind {probe.kind!r}')
+  return dataclasses.replace(probe, kind='pairs')
+
+
+def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | None = None,
+               on_batch: Callable[[int], None] = lambda sequences: None) -> Signature:
+  """The signature of a network.
+
+  Args:
+    config: the architecture.
+    params: parameters, as from `initialization.init_params`.
+    probe: random tokens.
+    about: JSON that says which network it is.
+    on_batch: called after each batch with its number of sequences.
+
+  Raises:
+    InputError: as `hidden_states.of_network` does.
+
+  Cost: a forward pass per sequence of the probe, and reading every tensor once.
+
+  Example:
+    >>> from bornbiased_jax import analysis, configs, models
+    >>> config = configs.get('tiny_gpt2')
+    >>> params = models.init_params(config, 42)
+    >>> of_network(config, params, analysis.Probe('tokens', 100, 4)).states.hidden_ND.shape
+    (100, 128)
+  """
+  states = hidden_states.of_network(config, params, pairs_probe(probe), about=about,
+                                    on_batch=on_batch)
+  return Signature(states, features.of_network(config, params),
+                   on_host(params['final_norm']['scale']), tensors.take(params))

@@ -1,0 +1,66 @@
+"""Every level at which a test or a verdict turns, with the reason for its size."""
+
+import math
+
+import scipy
+
+# 'related' needs a p-value of at most ALPHA over all deciding tests together (Bonferroni).
+ALPHA = 1e-4
+# 'unrelated' needs every test, corrected for their number, to stay above this.
+UNRELATED_ABOVE = 0.01
+# 'unrelated' needs a unit test and a value test that find a likeness of DETECTABLE with this power.
+# 1 is a copy. The weakest descendants of the adversary's list have 0.3, an average in which the
+# base weighs 0.3.
+POWER, DETECTABLE = 0.95, 0.15
+# 'unrelated' needs so many sequences, and no more constant channels than this share of them.
+LEAST_SEQUENCES, MOST_CONSTANT = 1000, 0.1
+# Features whose places are exchanged with each other: so few neighbours that a sorted order hardly
+# differs between them, and few enough that all BLOCK! orders can be counted.
+BLOCK = 4
+# Two layers of one network whose features are as alike as this are copies of each other. Layers
+# of unrelated networks that were matched to one reference on purpose reach 0.3.
+COPY = 0.35
+# What unconnected layers have in common is bounded by its estimate and so many of its stds: a
+# bound that holds with probability POWER. Layers are compared that are at most MOST_APART apart.
+MOST_APART = 4
+# Hidden states in any basis, and MLP units in any order, that are more alike than this are a sign
+# of a copy in disguise, which has 1 and some 0.7; networks that learned one text have up to 0.4
+# and 0.12.
+ALIKE_IN_ANY_BASIS, ALIKE_IN_ANY_ORDER = 0.5, 0.2
+# No null distribution is known so far in its tail that smaller p-values would mean anything.
+LEAST_LOG10_P = -12.0
+
+
+def level_z(p_value: float) -> float:
+  """The z of a one-sided p-value under the normal law.
+
+  Example:
+    >>> round(level_z(0.01), 2)
+    2.33
+  """
+  return float(scipy.stats.norm.isf(p_value))
+
+
+def detectable(bound: float, std: float, num_tests: int, alpha: float = ALPHA) -> float:
+  """The mean likeness that a test finds with probability POWER.
+
+  Args:
+    bound: what is subtracted from its statistic.
+    std: the std of its statistic under the null hypothesis.
+    num_tests: the number of tests by which alpha is divided.
+    alpha: the level of the verdict.
+  """
+  return bound + (level_z(alpha / num_tests) + level_z(1 - POWER)) * std
+
+
+def ingredient_size(likeness: float) -> float:
+  """The size of a common ingredient, over that of the own weights, that gives a likeness.
+
+  Two independent vectors of length 1 to which one vector of length s was added have a cosine of
+  s² / (1 + s²).
+
+  Example:
+    >>> round(ingredient_size(0.5), 2)
+    1.0
+  """
+  return math.sqrt(likeness / (1 - likeness)) if 0 < likeness < 1 else math.inf

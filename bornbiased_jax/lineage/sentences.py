@@ -1,0 +1,146 @@
+"""The sentences of a verdict."""
+
+from collections.abc import Iterator
+
+from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.evidence import tensors
+from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
+from bornbiased_jax.lineage.evidence.signature import Signature
+from bornbiased_jax.lineage.testing.every_test import Results
+from bornbiased_jax.lineage.testing.result import TestResult
+
+IDENTICAL = 'Their parameters have the same SHA-256 digest: one is a copy of the other.'
+NOTHING_FOUND = 'No test finds a likeness that chance does not give.'
+MEANING = (
+    'Related means that one descends from the other, that both share an ancestor, or that both '
+    'began with the same numbers, as networks do that were drawn from one seed by the same code. '
+    'The test does not say which of them came first.')
+ONLY_VALUES = (
+    'Their value channels agree, but their MLP units do not, which a descendant keeps in their '
+    'order unless they were permuted on purpose. So do networks of which one was trained to have '
+    "the other's values channel by channel. Descent is not shown.")
+TOKENIZERS = (
+    'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
+    'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
+_PARTS = {'units': 'MLP units', 'values': 'value channels', 'states': 'hidden states'}
+
+
+def found(results: Results, names: list[str]) -> str:
+  """Which tests find something."""
+  return f'They agree in {", ".join(_shown(name, results[name]) for name in names)}.'
+
+
+def _shown(name, result):
+  if result.level is not None:
+    return f'{name} ({result.statistic:.2f}, and networks of one text up to {result.level:g})'
+  return f'{name} (z = {result.z:.1f}, p-value {p_text(result.log10_p)})'
+
+
+def p_text(log10_p: float) -> str:
+  """An upper bound of a p-value, for readers."""
+  text = p_value_text(log10_p)
+  return text if text.startswith('<') else f'≤ {text}'
+
+
+def related(results: Results, names: list[str], alpha: float) -> list[str]:
+  """Why two networks are related, and what that means."""
+  said = [found(results, names), (
+      f'At most one in {1 / alpha:,.0f} pairs of unrelated networks is called related, if chance '
+      'alone decides which of two neighbouring features comes first, as in networks that are drawn '
+      'at random and trained. This is not the probability that these two are unrelated.')]
+  likeness = max(results[name].statistic or 0.0 for name in names)
+  size = levels.ingredient_size(likeness)
+  if size <= 1:
+    said.append(
+        f'Their likeness is {likeness:.2f}, where a copy has 1. A part of the weights is common to '
+        'both: they descend from a common ancestor and were changed much, or both took in one '
+        'ingredient, such as a public adapter or task vector that was merged, of some '
+        f'{size * 100:.0f} % of the size of their weights. The tests do not tell these apart.')
+  return [*said, MEANING]
+
+
+def too_weak(alpha: float, log10_p: float | None) -> str:
+  """Why an agreement does not suffice for 'related'."""
+  return (f'Chance seldom gives as much, but the verdict "related" needs a p-value of {alpha:g} '
+          'at most over all deciding tests, and here it is '
+          f'{p_text(log10_p) if log10_p is not None else "not known"}.')
+
+
+def other_causes(names: list[str]) -> Iterator[str]:
+  """What else than descent makes networks alike in tests that do not decide."""
+  yield ('But it is not shown that their units and value channels are in the same order, which a '
+         'descendant keeps unless it was changed on purpose.')
+  if names == ['SeedPrint']:
+    yield ('Hidden states also agree, channel by channel, in networks that share an embedding or a '
+           'teacher.')
+  else:
+    yield ('So are copies in disguise, whose units, value channels and residual channels were all '
+           'changed; and networks that learned the same from one teacher or one embedding.')
+
+
+def excluded(name: str, result: TestResult) -> str:
+  """Why a deciding test has a result that is no evidence."""
+  return f'The {name} is no evidence here: {result.reason}. A descendant may have been missed.'
+
+
+def no_test(of: str, results: list[TestResult]) -> str:
+  """Why no test of some parts has a result."""
+  why = '; '.join(dict.fromkeys(str(result.reason) for result in results))
+  return f'No test of {_PARTS[of]} applies: {why}. A descendant may have been missed.'
+
+
+def too_little_power(of: str, reach: float) -> str:
+  """That a test would not have found what it has to find."""
+  return (f'A mean likeness of {_PARTS[of]} below {reach:.2f} may have been missed, where a copy '
+          f'has 1. To call two networks unrelated, a test must find one of {levels.DETECTABLE:g} '
+          f'with a probability of {levels.POWER * 100:.0f} %.')
+
+
+def too_few_sequences(count: int) -> str:
+  """That hidden states of too few sequences were compared."""
+  return (f'{count} sequences are too few to call two networks unrelated: use '
+          f'{levels.LEAST_SEQUENCES} at least.')
+
+
+def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[str]:
+  """What 'unrelated' leaves open."""
+  reach = max(min(results[name].detectable(4) for name in pair if results[name].counts)
+              for pair in (('unit order', 'unit order, fitted basis'),
+                           ('value order', 'value order, fitted basis')))
+  yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '
+         f'with a probability of {levels.POWER * 100:.0f} % at least, where a copy has 1. A smaller '
+         'one may have been missed.')
+  if base.config.mlp_width != suspect.config.mlp_width:
+    yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '
+           'channels were changed as well, would have been missed.')
+  fitted = [results[name] for name in ('unit order, fitted basis', 'value order, fitted basis')]
+  if not any(result.counts for result in fitted):
+    yield ('A descendant whose residual channels were permuted or rotated was not looked for: '
+           f'{fitted[0].reason}.')
+  yield ('A copy whose units, value channels and residual channels were all changed on purpose '
+         'looks unrelated too, if its weights were also changed much or its token ids renumbered.')
+  yield TOKENIZERS
+
+
+def caveats(base: Signature, suspect: Signature, shared: list[dict],
+            results: Results) -> list[str]:
+  """What else a reader should know of a pair."""
+  said = [f'The {name} does not count: {result.reason}.' for name, result in results.items()
+          if result.applies and not result.counts]
+  if any(each['tensor'] in tensors.OF_TOKENS for each in shared) or input_is_shared(
+      base.states, suspect.states):
+    said.append('They have embedding or LM head in common, as networks have that were built on '
+                'one public embedding. Then residual channels mean the same in both.')
+  if any(each['tensor'] == 'position_embedding' for each in shared):
+    said.append('They have their table of positions in common, which tells channels apart in the '
+                'same way.')
+  a, b = base.config, suspect.config
+  if a.vocab_size != b.vocab_size:
+    said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')
+  if a.num_layers != b.num_layers:
+    said.append(f'They have {a.num_layers} and {b.num_layers} layers. Those that copy one before '
+                'are left out, and unless as many are left, all are compared with all.')
+  return said
+
+

@@ -1,0 +1,1 @@
+"""Tests of two networks: of the order of features, and of hidden states."""

@@ -1,0 +1,158 @@
+"""Do two networks have their hidden features in the same order? The tests that decide.
+
+The MLP units of a layer, and the value channels of an attention head, have no order of
+their own: initialization and training treat them all alike, whatever is learned. So in
+an independent network their order is a random one, even if both networks share their
+embeddings, their data or a teacher. A descendant keeps the order of its ancestor.
+
+The likeness of features of equal number is tested against exchanges of neighbours
+(`permutation.block_test`): as they are, in the layers of equal number and in any, and in a
+fitted basis, which needs neither one width nor embeddings (`fitted_test`).
+"""
+
+from collections.abc import Iterable
+import dataclasses
+import math
+
+import numpy as np
+
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.testing import structure
+from bornbiased_jax.lineage.testing.likeness import (
+  POOLED,
+  Blocks,
+  block_shape,
+  common_part,
+  layers_of,
+  likeness,
+  mean_of,
+)
+from bornbiased_jax.lineage.testing.permutation import block_test
+from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
+
+GROUPS = {'unit order': UNITS, 'value order': VALUES}
+FITTED = ', fitted basis'
+_LEVEL, _DECIDED = math.log10(levels.UNRELATED_ABOVE), math.log10(levels.ALPHA) - 1
+
+
+def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
+  """The deciding tests of two networks, by name: each of GROUPS, and the same in a FITTED basis.
+
+  Null hypothesis: given all else, the places of neighbouring features are random in at least one
+  of the networks.
+
+  Args:
+    a: the features of one network (`features.of_network`).
+    b: those of the other, of any width and depth.
+
+  Cost: a product of D numbers for each feature, each of its neighbours and each pair of layers,
+  and four singular value decompositions of [D, D].
+  """
+  found = {}
+  for name, group in GROUPS.items():
+    pooled = group is VALUES and heads_of(a) != heads_of(b)
+    both = [structure.distinct_layers(layers_of(each, group, pooled)) for each in (a, b)]
+    why = _obstacle(both)
+    for test, suffix in ((plain_test, ''), (fitted_test, FITTED)):
+      found[name + suffix] = does_not_apply(why) if why else test(*common_part(*both))
+  return found
+
+
+def heads_of(features: Features) -> tuple[int, int]:
+  """The number of heads for keys and values, and of query heads."""
+  return features.config.num_kv_heads, features.config.num_heads
+
+
+def _obstacle(both):
+  """Why the features of two networks cannot be compared, or None."""
+  if not all(both):
+    return 'a network has no such features'
+  if both[0][0].keys() != both[1][0].keys():
+    return 'only one of the networks has gated units'
+  sizes = [block_shape(layers[0])[1] for layers in both]
+  if sizes[0] != sizes[1] or sizes[0] < 2:
+    return 'a network has too few of them to have an order'
+  if min(map(len, both)) < 2:
+    return ('a network has one layer, or copies of one, so that descent cannot be told from a '
+            'pattern that all such networks share')
+  return None
+
+
+def plain_test(a: list[Blocks], b: list[Blocks]) -> TestResult:
+  """The test of features as they are: in layers of equal number, and of all layers with all.
+
+  The second one finds layers that were moved. It counts if the first one finds nothing, and
+  p-values are doubled. Of networks of different depths only all layers can be compared with all.
+  Its numbers are per layer: each layer of one network has one counterpart at most.
+  """
+  widths = [block_shape(layers[0])[2] for layers in (a, b)]
+  if widths[0] != widths[1]:
+    return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
+  bound = structure.unconnected_bound(a, b)
+  anywhere = _judge([(x, y) for x in a for y in b], bound)
+  anywhere = anywhere.scaled(max(len(a), len(b)))
+  if len(a) != len(b):
+    return anywhere
+  in_place = _judge(list(zip(a, b, strict=True)), bound)
+  is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
+  best = anywhere if is_moved else in_place
+  return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
+
+
+def fitted_test(a: list[Blocks], b: list[Blocks]) -> TestResult:
+  """The test in a basis that was fitted to other layers.
+
+  Layers are dealt to two halves. From one half, with features paired by their number, W [D, E] with
+  orthonormal rows or columns is fitted (Procrustes); in the other half the order of features is
+  tested, with x W for each vector x of the first network. Then the halves are exchanged, and the
+  larger p-value counts. The null hypothesis holds whatever W is, if the order is random given the
+  layers to which W was fitted.
+  """
+  if len(a) != len(b):
+    return does_not_apply(f'they have {len(a)} and {len(b)} distinct layers, of which it is not '
+                          'known which correspond')
+  if POOLED + 'value' in a[0]:
+    return does_not_apply('they have other heads, of which it is not known which correspond')
+  pairs, bound, found = list(zip(a, b, strict=True)), structure.unconnected_bound(a, b), []
+  for half in (0, 1):
+    change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]
+    turned = [({name: x @ change_DE for name, x in layer.items()}, other)
+              for layer, other in tested]
+    found.append(_judge(turned, bound, own_bases=tested))
+  return max(found, key=lambda result: result.log10_p)
+
+
+def fit_basis(pairs: Iterable[tuple[Blocks, Blocks]]) -> np.ndarray:
+  """The W [D, E] of `fitted_test`, for which x W of one network is closest to y of the other.
+
+  Cost: a singular value decomposition of [D, E].
+  """
+  product_DE = sum(unit_rows(a[name]).T @ unit_rows(b[name]) for a, b in pairs for name in a)
+  return orthonormal(product_DE)
+
+
+def orthonormal(product_DE: np.ndarray) -> np.ndarray:
+  """The orthonormal factor of a matrix; directions in which it is 0 are left out."""
+  left, size, right = np.linalg.svd(product_DE, full_matrices=False)
+  is_known = size > 1e-5 * size[0]
+  return left[:, is_known] @ right[is_known]
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+  """All vectors [..., D] as rows of length 1, or 0."""
+  rows = x.reshape(-1, x.shape[-1])
+  return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+
+
+def _judge(pairs, bound, own_bases=None):
+  """The test of pairs of layers; `own_bases` are the same layers as they are."""
+  matrix_NBB = mean_of(likeness(*pair) for pair in pairs)
+  inflation = structure.inflation(own_bases or pairs)
+  result, plain = block_test(matrix_NBB, bound, inflation), block_test(matrix_NBB)
+  reason = None
+  if plain.log10_p <= _LEVEL < result.log10_p:
+    reason = ('features of equal number agree almost as much in layers that descent does not '
+              'connect' if bound > (inflation - 1) * plain.std else
+              'the same features are alike in both networks, as with a public pattern')
+  return TestResult(result.statistic, bound, result.std, result.z, result.log10_p, reason=reason)

@@ -1,0 +1,261 @@
+"""Ranks of columns and Kendall's tau-b, from exact counts: column by column, or all with all.
+
+Two rows are concordant if both columns order them alike, discordant if they order
+them oppositely, and neither if a column ties them. The score of two columns is the
+number of concordant pairs of rows less that of discordant ones, and
+
+  tau-b = score / sqrt(untied pairs of one column * untied pairs of the other)
+
+(Kendall 1945). On a CPU numpy counts column by column (`rank_correlation_host`), except in
+traced code. All other counts are those of XLA, in int32, which holds the n (n - 1) / 2
+pairs of rows up to n = 65,536.
+"""
+
+from functools import partial
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.testing import rank_correlation_host as host
+
+MAX_ROWS = 2**16
+BLOCK = 128
+WORD = 32
+SCORES_AT_ONCE = 2**21
+
+
+def mean_ranks(x_ND: jax.Array | np.ndarray) -> jax.Array:
+  """Ranks [n, D] of each column of [n, D], float32, from 1; equal numbers share their mean rank.
+
+  Costs a sort of n numbers a column. Works inside jit and vmap.
+
+  Args:
+    x_ND: real numbers; columns with a NaN have any ranks.
+
+  Example:
+    >>> from bornbiased_jax.lineage.testing import rank_correlation
+    >>> rank_correlation.mean_ranks(np.float32([[5], [7], [5]])).T.tolist()
+    [[1.5, 3.0, 1.5]]
+  """
+  if not host.on_host(x_ND):
+    return jax.scipy.stats.rankdata(x_ND, axis=0).astype(jnp.float32)
+  return jnp.asarray(host.mean_ranks(host.keys(host.narrow(x_ND)).T).T)
+
+
+def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
+  """Tau-b of each column of `a` with the same column of `b`. Works inside jit and vmap.
+
+  A column costs about five sorts of n numbers, by the method of Knight (1966).
+
+  Args:
+    a: [n, k] or [n], 2 <= n <= 65,536: booleans, integers or floats, also infinite
+      ones. NumPy's 64-bit numbers are compared exactly, not as JAX would round them.
+    b: the same shape.
+
+  Returns:
+    [k] or a scalar, float32, within 1e-6 of scipy.stats.kendalltau. NaN if a column
+    is constant and, in traced code, if it contains a NaN.
+
+  Raises:
+    InputError: shapes differ, are neither 1-d nor 2-d, or have too few or too many
+      rows; numbers are not real; or one is NaN, except in traced code.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> round(float(lineage.kendall_tau([1, 2, 3, 4], [1, 3, 2, 4])), 3)
+    0.667
+  """
+  a, b = _checked('a', a), _checked('b', b)
+  if a.shape != b.shape or a.ndim > 2:
+    raise InputError('a and b should both be [n, k] or both [n], but are '
+                     f'{list(a.shape)} and {list(b.shape)}')
+  if a.ndim == 1:
+    return kendall_tau(a[:, None], b[:, None])[0]
+  return _taus(a, b, *[np.arange(a.shape[1])] * 2)
+
+
+def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
+  """Tau-b of every column of `a` with every column of `b`. Works inside jit and vmap.
+
+  Costs O(n² D E), on CPU by words of 32 pairs of rows and elsewhere by matrix
+  products of signs, one block of pairs at a time. For few columns of many rows it
+  costs D E times a column of `kendall_tau` instead.
+
+  Args:
+    a: [n, D], with n and numbers as in `kendall_tau`.
+    b: [n, E].
+
+  Returns:
+    [D, E], float32; NaN as in `kendall_tau`.
+
+  Raises:
+    InputError: shapes are not 2-d or differ in n; otherwise as in `kendall_tau`.
+
+  Example:
+    >>> from bornbiased_jax import lineage
+    >>> lineage.kendall_matrix([[1, 1], [2, 3], [3, 2]], [[1], [2], [3]]).shape
+    (2, 1)
+  """
+  a, b = _checked('a', a), _checked('b', b)
+  if (a.ndim, b.ndim) != (2, 2) or len(a) != len(b):
+    raise InputError('a and b should be [n, D] and [n, E], but are '
+                     f'{list(a.shape)} and {list(b.shape)}')
+  D, E = a.shape[1], b.shape[1]
+  if D * E < len(a) / 8:
+    return _taus(a, b, *np.indices((D, E)).reshape(2, -1)).reshape(D, E)
+  return _matrix(a, b)
+
+
+def _checked(name, x) -> jax.Array | np.ndarray:
+  """x with the same numbers, or with others in the same order; by numpy if it is on the host."""
+  x = x if isinstance(x, jax.Array) and not host.on_host(x) else np.asarray(x)
+  if not any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+    raise InputError(f'{name} should hold real numbers, but its type is {x.dtype}')
+  if x.ndim == 0 or x.size == 0 or not 2 <= len(x) <= MAX_ROWS:
+    raise InputError(f'{name} should have 2 to {MAX_ROWS:,} rows and a column, but its shape is '
+                     f'{list(x.shape)}')
+  if not isinstance(x, jax.core.Tracer) and (x != x).any():
+    raise InputError(f'{name} contains NaN')
+  return x if isinstance(x, jax.Array) else host.narrow(x)
+
+
+# Column by column: how far one column is out of order when rows are sorted by the other.
+
+
+def _taus(a_ND, b_NE, of_a_K, of_b_K):
+  """Tau-b [K] of the columns of_a_K of a with the columns of_b_K of b."""
+  if host.on_host(a_ND, b_NE):
+    return jnp.asarray(host.taus(host.keys(a_ND), host.keys(b_NE), of_a_K, of_b_K))
+  return _taus_by_xla(a_ND, b_NE, jnp.asarray(of_a_K), jnp.asarray(of_b_K))
+
+
+@jax.jit
+def _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K):
+  (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
+  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), (of_a_K, of_b_K),
+                    batch_size=max(1, host.ROWS_AT_ONCE // len(a_ND)))
+  return score_K / jnp.sqrt(untied_D[of_a_K] * untied_E[of_b_K])
+
+
+def _ranked(x_ND):
+  """Ranks [D, n] of columns, and their untied pairs [D], float32, or NaN if they contain a NaN."""
+  rank_DN = lax.map(lambda x_N: _ranks(host.keys(x_N)), x_ND.T,
+                    batch_size=max(1, host.ROWS_AT_ONCE // len(x_ND)))
+  untied_D = jnp.sum(rank_DN, axis=1, dtype=jnp.int32).astype(jnp.float32)
+  return rank_DN, jnp.where(jnp.any(x_ND != x_ND, axis=0), jnp.float32(jnp.nan), untied_D)
+
+
+def _ranks(x_N):
+  """For each number, how many are lower. The sum of these is the number of untied pairs."""
+  return jnp.searchsorted(jnp.sort(x_N), x_N).astype(jnp.int32)
+
+
+def _score(rank_a_N, rank_b_N):
+  # Sorted by a, and by b where a ties.
+  word_N = jnp.sort(rank_a_N.astype(jnp.uint32) << 16 | rank_b_N.astype(jnp.uint32))
+  is_new_N = jnp.concatenate([jnp.array([True]), word_N[1:] != word_N[:-1]])
+  start_N = lax.cummax(jnp.where(is_new_N, jnp.arange(word_N.size, dtype=jnp.int32), 0))
+  untied_a, untied_b, untied = (jnp.sum(rank_N, dtype=jnp.int32)
+                                for rank_N in (rank_a_N, rank_b_N, start_N))
+  return untied_a + untied_b - untied - 2 * _num_inversions((word_N & 0xFFFF).astype(jnp.int32))
+
+
+def _num_inversions(rank_N):
+  """Number of pairs i < j with rank_i > rank_j, int32, by the highest bit in which they differ."""
+  n = rank_N.size
+  count_N = jnp.zeros(n, jnp.int32).at[rank_N].add(1)
+  lower_N = jnp.cumsum(count_N, dtype=jnp.int32) - count_N
+
+  def sort_by(rank_N, bit):
+    # Ranks with the same higher bits stand together, in their old order. Zeros go before ones.
+    is_one_N = rank_N >> bit & 1
+    start_N = lower_N[rank_N >> bit + 1 << bit + 1]
+    ones_N = jnp.cumsum(is_one_N, dtype=jnp.int32) - is_one_N
+    ones_N -= ones_N[start_N]
+    first_one_N = lower_N[rank_N >> bit << bit]
+    zero_N = jnp.arange(n, dtype=jnp.int32) - ones_N
+    next_N = jnp.where(is_one_N == 1, first_one_N + ones_N, zero_N)
+    inversions = jnp.sum((1 - is_one_N) * ones_N, dtype=jnp.int32)
+    return jnp.zeros_like(rank_N).at[next_N].set(rank_N, unique_indices=True), inversions
+
+  bits = jnp.arange((n - 1).bit_length(), dtype=jnp.int32)
+  return jnp.sum(lax.scan(sort_by, rank_N, bits, reverse=True)[1], dtype=jnp.int32)
+
+
+# All columns with all: pairs of rows are counted one tile at a time.
+
+
+@jax.jit
+def _matrix(a_ND, b_NE):
+  """Tau-b [D, E]."""
+  (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
+  score_DE = lax.platform_dependent(
+      rank_DN.T, rank_EN.T, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
+      default=partial(_sum_of_tiles, _score_by_products, BLOCK))
+  return score_DE / jnp.sqrt(untied_D[:, None] * untied_E[None])
+
+
+def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):
+  """Scores [D, E], int32, over all rows i < j, by tiles of `height` i's and BLOCK j's."""
+  n = len(a_ND)
+  i_T, j_T = np.meshgrid(np.arange(0, n, height), np.arange(0, n, BLOCK))
+  firsts = [jnp.asarray(x_T[i_T < j_T + BLOCK], jnp.int32) for x_T in (i_T, j_T)]
+
+  def add_tile(score_DE, first):
+    i_I, j_J = (start + jnp.arange(size, dtype=jnp.int32)
+                for start, size in zip(first, (height, BLOCK), strict=True))
+    is_pair_IJ = (i_I[:, None] < j_J[None]) & (j_J[None] < n)
+    rows = [x[place] for x in (a_ND, b_NE) for place in (i_I, j_J)]
+    return score_DE + score_of_tile(*rows, is_pair_IJ), None
+
+  return lax.scan(add_tile, jnp.zeros((a_ND.shape[1], b_NE.shape[1]), jnp.int32), firsts)[0]
+
+
+def _score_by_products(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
+  """Sums of products of signs. In float32 they are exact for fewer than 2^24 pairs."""
+
+  def signs(x_ID, x_JD):
+    sign_IJD = jnp.sign(x_JD[None] - x_ID[:, None]) * is_pair_IJ[..., None]
+    return sign_IJD.reshape(is_pair_IJ.size, -1).astype(jnp.bfloat16)
+
+  product_DE = jnp.einsum('pd,pe->de', signs(a_ID, a_JD), signs(b_IE, b_JE),
+                          preferred_element_type=jnp.float32)
+  return product_DE.astype(jnp.int32)
+
+
+def _score_by_bits(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
+  """Counts of bits, for so many columns of a at a time that the scores stay in the cache."""
+  words_a, words_b = _words(a_ID, a_JD, is_pair_IJ), _words(b_IE, b_JE, is_pair_IJ)
+  firsts = range(0, a_ID.shape[1], max(1, SCORES_AT_ONCE // b_IE.shape[1]))
+  part = lambda first: [words_JD[:, first:first + firsts.step] for words_JD in words_a]
+  return jnp.concatenate([_score_of_words(part(first), words_b) for first in firsts])
+
+
+def _score_of_words(words_a, words_b):
+  """Scores: the pairs that neither column ties, less twice the discordant ones."""
+  D, E = words_a[0].shape[1], words_b[0].shape[1]
+  # With few scores, several words per step, so that the step's work outweighs its start.
+  step = 16 if 16 * D * E <= SCORES_AT_ONCE else 1
+
+  def add_words(score_SDE, words):
+    less_SD, differs_SD, less_SE, differs_SE = words
+    untied_SDE = differs_SD[:, :, None] & differs_SE[:, None]
+    discordant_SDE = untied_SDE & (less_SD[:, :, None] ^ less_SE[:, None])
+    count = lambda words: lax.population_count(words).astype(jnp.int32)
+    return score_SDE + count(untied_SDE) - 2 * count(discordant_SDE), None
+
+  steps = [words_JX.reshape(-1, step, words_JX.shape[1]) for words_JX in (*words_a, *words_b)]
+  score_SDE, _ = lax.scan(add_words, jnp.zeros((step, D, E), jnp.int32), steps)
+  return jnp.sum(score_SDE, axis=0, dtype=jnp.int32)
+
+
+def _words(x_ID, x_JD, is_pair_IJ):
+  """Words [J, D] of WORD pairs i, j, uint32: bits for x_i < x_j, and for x_i != x_j in pairs."""
+  pack = lambda bits: sum(bit_JD.astype(jnp.uint32) << i for i, bit_JD in enumerate(bits))
+  less_JD = pack(x_D[None] < x_JD for x_D in x_ID)
+  differs_JD = pack((x_D[None] != x_JD) & is_pair_J[:, None]
+                    for x_D, is_pair_J in zip(x_ID, is_pair_IJ, strict=True))
+  return less_JD, differs_JD

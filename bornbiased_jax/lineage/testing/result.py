@@ -1,0 +1,62 @@
+"""What one test says of two networks."""
+
+import dataclasses
+import math
+
+from bornbiased_jax.lineage import levels
+
+
+@dataclasses.dataclass(frozen=True)
+class TestResult:
+  """The result of one test, or why there is none.
+
+  Attributes:
+    statistic: the effect size, 0 for unrelated networks and 1 for copies.
+    bound: the part of the statistic that is no evidence.
+    std: its std under the null hypothesis.
+    z: (statistic - bound) / std.
+    log10_p: log10 of its one-sided p-value, or of an upper bound of it.
+    level: of a test without p-value, the statistic above which networks are alike; else None.
+    applies: False if these networks have nothing that the test could compare.
+    reason: why the test does not apply, or why its result is excluded; None if it counts.
+    caveats: sentences about a result that counts.
+  """
+
+  statistic: float | None = None
+  bound: float = 0.0
+  std: float | None = None
+  z: float | None = None
+  log10_p: float | None = None
+  level: float | None = None
+  applies: bool = True
+  reason: str | None = None
+  caveats: tuple[str, ...] = ()
+
+  def scaled(self, factor: float) -> 'TestResult':
+    """The same result with its statistic in other units."""
+    return dataclasses.replace(
+        self, bound=factor * self.bound, std=None if self.std is None else factor * self.std,
+        statistic=None if self.statistic is None else factor * self.statistic)
+
+  @property
+  def counts(self) -> bool:
+    """Whether the test has a result that is evidence."""
+    return self.reason is None
+
+  def is_alike(self, num_tests: int) -> bool:
+    """Whether the test finds something, at `levels.UNRELATED_ABOVE` over so many tests."""
+    if not self.counts or self.statistic is None:
+      return False
+    if self.level is not None:
+      return self.statistic > self.level
+    return self.log10_p is not None and self.log10_p <= math.log10(
+        levels.UNRELATED_ABOVE / num_tests)
+
+  def detectable(self, num_tests: int, alpha: float = levels.ALPHA) -> float:
+    """The mean likeness that the test finds with probability `levels.POWER`."""
+    return levels.detectable(self.bound, self.std or 0.0, num_tests, alpha)
+
+
+def does_not_apply(reason: str) -> TestResult:
+  """The result of a test that has nothing to compare."""
+  return TestResult(applies=False, reason=reason)

@@ -1,0 +1,113 @@
+"""What makes features of equal number agree without descent, and by how much.
+
+- A pattern that all layers share, such as weights near the identity: it also makes features of
+  equal number agree in different layers of one network, which descent does not.
+- Features that are alike in the same pairs in both networks, as tiled units are, or units of one
+  public factor of low rank.
+
+One sparsity mask, or one pattern of scales, makes the diagonal vary more: `block_test` sees that.
+"""
+
+import math
+
+import numpy as np
+
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.testing.likeness import (
+  POOLED,
+  Blocks,
+  combine,
+  flat,
+  likeness,
+  mean_of,
+)
+from bornbiased_jax.lineage.testing.permutation import block_test, contributions
+
+# Blocks of which all pairs are compared in `inflation`; others are like them.
+_MOST_BLOCKS = 256
+
+
+def distinct_layers(layers: list[Blocks]) -> list[Blocks]:
+  """Those that are no copy of one before, as inserted or repeated layers are."""
+  found: list[Blocks] = []
+  for layer in layers:
+    if all(mean_likeness([layer], [each]) < levels.COPY for each in found):
+      found.append(layer)
+  return found
+
+
+def mean_likeness(a: list[Blocks], b: list[Blocks]) -> float:
+  """How much more alike features of equal number are than neighbours, in layers of equal number."""
+  return float(contributions(mean_of(likeness(x, y) for x, y in zip(a, b, strict=True))).mean())
+
+
+def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
+  """How much the features of unrelated networks with the patterns of these may agree.
+
+  The likeness of two features is an inner product, φ(x)·φ(y). So what two networks have in common
+  in every layer is at most the geometric mean of what each has in common with itself (Cauchy and
+  Schwarz): the likeness of features of equal number in layers that are 1, 2, … apart, none of them
+  copies. Of each an upper bound is taken, which holds with probability `levels.POWER`. The largest
+  product over the distances counts. A pattern in only one of the networks makes nothing agree.
+
+  Args:
+    a: two or more distinct layers of one network.
+    b: the same of the other.
+  """
+  both = [_of_unconnected(layers) for layers in (a, b)]
+  return max(math.sqrt(x * y) for x, y in zip(*both, strict=False))
+
+
+def _of_unconnected(layers):
+  """The upper bound for each distance up to half of the layers."""
+  found = []
+  for apart in range(1, 1 + min(levels.MOST_APART, len(layers) // 2)):
+    result = block_test(mean_of(likeness(layers[i], layers[i + apart])
+                                for i in range(len(layers) - apart)))
+    found.append(max(0.0, result.statistic + levels.level_z(1 - levels.POWER) * result.std))
+  return found
+
+
+def inflation(pairs: list[tuple[Blocks, Blocks]]) -> float:
+  """How many times as wide as permutations say the mean likeness of equal features spreads.
+
+  If one network is turned by a random rotation, Σ_i φ(a_i)·φ(b_i) has the variance Σ_ij A_ij B_ij,
+  up to a factor, with the Gram matrices A and B of both, centred in their blocks. Were features
+  independent, only i = j would count. Both sums are taken over the pairs of layers. Descendants
+  spread more as well, but their z is larger still. Of pooled heads it is 1.
+  """
+  if POOLED + 'value' in pairs[0][0]:
+    return 1.0
+  grams: dict[int, np.ndarray] = {}
+  for layer in (layer for pair in pairs for layer in pair):
+    if id(layer) not in grams:
+      grams[id(layer)] = _gram(layer)
+  own = whole = 0.0
+  for a, b in pairs:
+    product = grams[id(a)] * grams[id(b)]
+    diagonal = float(np.trace(product))
+    own, whole = own + diagonal, whole + float(product.sum())
+  num_blocks, B = flat(*_first(pairs[0][0])).shape[:2]
+  # Of more blocks than were compared, the pairs are as many times as many.
+  share = (num_blocks * B - 1) / max(1, len(product) - 1)
+  expected = own * B / (B - 1)
+  return math.sqrt(max(1.0, 1 + share * (whole - expected) / max(expected, 1e-30)))
+
+
+def _gram(layer):
+  """The likeness of features of one layer with each other, centred in blocks, [N B, N B]."""
+  num_blocks, B = flat(*_first(layer)).shape[:2]
+  chosen = np.random.default_rng(0).permutation(num_blocks)[:_MOST_BLOCKS]
+  cosine = {}
+  for name, x in layer.items():
+    rows = flat(x, name)[chosen].reshape(len(chosen) * B, -1)
+    cosine[name] = rows @ rows.T
+  gram = combine(cosine).reshape(len(chosen), B, len(chosen), B)
+  for axis in (1, 3):
+    gram = gram - gram.mean(axis=axis, keepdims=True)
+  return gram.reshape(len(chosen) * B, -1)
+
+
+def _first(layer):
+  name = next(iter(layer))
+  return layer[name], name

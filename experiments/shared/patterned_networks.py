@@ -1,0 +1,149 @@
+"""Pairs of unrelated networks whose weights have a public pattern: masks, tiles, low rank.
+
+Each function makes the pairs of some number of networks, each with a configuration and parameters.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.lineage import alterations
+from bornbiased_jax.models import init_params, next_token_loss
+
+from . import surgery
+from .small_training import LLAMA, PUBLIC_SEED, STEPS, Pairs, all_pairs, from_seeds, train, trained
+
+
+def mimetic(is_trained: bool, count: int) -> Pairs:
+  """Values times output is near a multiple of the identity, as mimetic initialization has it."""
+  def init(params, seed):
+    turn = jax.random.orthogonal(jax.random.key(seed), LLAMA.width, (LLAMA.num_layers,))
+    blocks = params['blocks'] | {'value': {'kernel': turn}, 'output': {'kernel': turn.mT / 2}}
+    return params | {'blocks': blocks}
+
+  networks = [init(params, seed) for seed, params in enumerate(from_seeds(LLAMA, range(count)))]
+  return all_pairs(LLAMA, train(LLAMA, networks, STEPS) if is_trained else networks)
+
+
+def one_scale(bits: int, count: int) -> Pairs:
+  """Trained, and rounded to a few bits with one scale for all networks."""
+  change = lambda x: jnp.round(x * 2**bits) / 2**bits
+  return all_pairs(LLAMA, [jax.tree.map(change, trained(LLAMA, seed)) for seed in range(count)])
+
+
+def structured(change: Callable[[jax.Array, jax.Array], jax.Array], count: int) -> Pairs:
+  """Weights whose place has a meaning; not trained.
+
+  `change` makes each MLP kernel of that of a network and that of a public one.
+  """
+  public = init_params(LLAMA, PUBLIC_SEED)['blocks']
+
+  def make(params):
+    blocks = dict(params['blocks'])
+    for name in ('up', 'gate'):
+      blocks[name] = {'kernel': change(blocks[name]['kernel'], public[name]['kernel'])}
+    across = change(blocks['down']['kernel'].mT, public['down']['kernel'].mT)
+    return params | {'blocks': blocks | {'down': {'kernel': across.mT}}}
+
+  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+
+
+def tile(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  """The first twelve units, eight times."""
+  return jnp.tile(kernel_LDF[:, :, :12], (1, 1, 8))
+
+
+def mask(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  """Zeros at public places, in each layer and matrix others."""
+  return jnp.where(public_LDF > LLAMA.linear_std, kernel_LDF, 0)
+
+
+def low_rank(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  """The product of a factor of the network's own and a public one."""
+  return kernel_LDF[:, :, :4] @ jnp.sign(public_LDF[:, :4])
+
+
+def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
+  """Every unit reads and writes one channel more than others."""
+  return kernel_LDF + 2 * LLAMA.linear_std * jnp.tile(jnp.eye(LLAMA.width), (1, 3))[None]
+
+
+def turned_mask(count: int) -> Pairs:
+  """One mask and one embedding, and the channels of every suspect rotated."""
+  embedding = {'embedding': init_params(LLAMA, PUBLIC_SEED)['embedding']}
+  return [((config, a | embedding),
+           alterations.rotate_channels(config, b | embedding, jax.random.key(i)))
+          for i, ((config, a), (_, b)) in enumerate(structured(mask, count))]
+
+
+def one_mask_of_two_in_four(count: int) -> Pairs:
+  """Trained with 2:4 sparsity: in each layer and matrix one random mask for all networks."""
+  public = init_params(LLAMA, PUBLIC_SEED)
+  masked = lambda params: surgery.keep_two_of_four(params, public)
+  loss = lambda config, params, tokens_BT: next_token_loss(config, masked(params), tokens_BT)
+  networks = train(LLAMA, from_seeds(LLAMA, range(count)), STEPS, loss=loss)
+  return all_pairs(LLAMA, [masked(params) for params in networks])
+
+
+def repeated_values(count: int) -> Pairs:
+  """Value channels come twice in each head, as where heads were made larger by copying."""
+  half = LLAMA.head_size // 2
+
+  def make(params):
+    L, D, G = LLAMA.num_layers, LLAMA.width, LLAMA.num_kv_heads
+    blocks = params['blocks']
+    value = blocks['value']['kernel'].reshape(L, D, G, -1)[..., :half]
+    output = blocks['output']['kernel'].reshape(L, G, -1, D)[:, :, :half]
+    return params | {'blocks': blocks | {
+        'value': {'kernel': jnp.tile(value, 2).reshape(L, D, -1)},
+        'output': {'kernel': jnp.tile(output, (2, 1)).reshape(L, -1, D)}}}
+
+  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+
+
+# Too near a public matrix for that to be chance, and too far for it to be seen in one layer.
+
+
+def weakly_near(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,
+                count: int) -> Pairs:
+  """Every MLP is a little like a public matrix; not trained.
+
+  `pattern` makes that of a layer from its number and the width. `strength` is in units of the
+  weights' std.
+  """
+  def make(config, seed):
+    params = init_params(config, seed)
+    public_LDD = jnp.stack([pattern(layer, config.width) for layer in range(config.num_layers)])
+    public_LDF = jnp.tile(public_LDD, (1, 1, config.mlp_width // config.width))
+    added = {'up': config.linear_std * public_LDF, 'gate': config.linear_std * public_LDF,
+             'down': config.residual_std * public_LDF.mT}
+    return config, params | {'blocks': params['blocks'] | {
+        name: {'kernel': params['blocks'][name]['kernel'] + strength * each}
+        for name, each in added.items()}}
+
+  first, second = (dataclasses.replace(LLAMA, num_layers=depth) for depth in depths)
+  return [(make(first, i), make(second, j)) for i, j in itertools.combinations(range(count), 2)]
+
+
+def identity(layer: int, width: int) -> jax.Array:
+  """The identity in all layers."""
+  return jnp.eye(width)
+
+
+def alternating(layer: int, width: int) -> jax.Array:
+  """The identity and its reverse in turn."""
+  return jnp.eye(width)[:, ::-1] if layer % 2 else jnp.eye(width)
+
+
+def own_permutation(layer: int, width: int) -> jax.Array:
+  """A public random permutation of each layer's own."""
+  return jax.random.permutation(jax.random.key(PUBLIC_SEED + layer), jnp.eye(width))
+
+
+def large_embedding(count: int) -> Pairs:
+  """Embeddings of std 1, as where a multiplier of muP was folded into them; not trained."""
+  config = dataclasses.replace(LLAMA, embedding_std=1.0)
+  return all_pairs(config, from_seeds(config, range(count)))

@@ -1,0 +1,114 @@
+"""Pairs of networks with a common origin: descendants that were changed, and networks of one seed.
+
+Each function makes the pairs of some number of networks, each with a configuration and parameters.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.lineage import damage
+from bornbiased_jax.models import init_params, next_token_loss
+
+from . import surgery
+from .small_training import (
+  GPT2,
+  LLAMA,
+  PUBLIC_SEED,
+  STEPS,
+  Loss,
+  Network,
+  Pairs,
+  text,
+  train,
+  trained,
+)
+
+FAMILIES = (LLAMA, GPT2)
+DEEP = tuple(dataclasses.replace(config, num_layers=4) for config in FAMILIES)
+LARGE = dataclasses.replace(GPT2, mlp_width=1024)
+# (config, params, key) → (config, params).
+Change = Callable[[ModelConfig, dict, jax.Array], Network]
+
+
+def one_seed(count: int) -> Pairs:
+  """A seed set before networks of 2 and 3 layers are drawn: they begin with the same numbers."""
+  deeper, pairs = dataclasses.replace(LLAMA, num_layers=3), []
+  for seed in range(count):
+    own, other = init_params(LLAMA, seed), init_params(deeper, 7000 + seed)
+    other = own | {'blocks': jax.tree.map(lambda x, y: x.at[:len(y)].set(y), other['blocks'],
+                                          own['blocks'])}
+    pairs.append(((LLAMA, *train(LLAMA, [own], STEPS)), (deeper, *train(deeper, [other], STEPS))))
+  return pairs
+
+
+def bases(count: int, configs: Sequence[ModelConfig] = FAMILIES,
+          loss: Loss = next_token_loss) -> Iterator[Network]:
+  """Trained networks, as many of each family."""
+  for config in configs:
+    for seed in range(max(1, count // len(configs))):
+      yield config, trained(config, seed, loss)
+
+
+def descendants(changes: Sequence[Change], count: int, *, of_base: Sequence[Change] = (),
+                configs: Sequence[ModelConfig] = FAMILIES, loss: Loss = next_token_loss) -> Pairs:
+  """Networks, and what changes one after another make of each.
+
+  Args:
+    changes: what makes the descendant.
+    count: how many networks.
+    of_base: changes that the base goes through after the descendant was taken from it.
+    configs: the architectures, of each of which there are as many.
+    loss: what the networks are trained for.
+  """
+  def change(network, changes, seed):
+    for i, each in enumerate(changes):
+      network = each(*network, jax.random.key(1000 * seed + i))
+    return network
+
+  return [(change(network, of_base, 500 + seed), change(network, changes, seed))
+          for seed, network in enumerate(bases(count, configs, loss))]
+
+
+def sparse(count: int) -> Pairs:
+  """Descendants, with noise of half their std, that keep the zeros of a pruned ancestor."""
+  def pair(network, seed):
+    config, params = damage.prune(*network, jax.random.key(seed), 0.8)
+    noisy = damage.add_noise(config, params, jax.random.key(seed + 1), 0.5)[1]
+    kept = jax.tree.map(lambda x, y: jnp.where(x == 0, 0, y), params['blocks'], noisy['blocks'])
+    return (config, params), (config, noisy | {'blocks': kept})
+
+  return [pair(network, seed) for seed, network in enumerate(bases(count))]
+
+
+def redrawn_tokens(count: int) -> Pairs:
+  """Tokens renumbered, embedding and LM head drawn anew, then trained on."""
+  def change(config, params, seed):
+    fresh = init_params(config, 5000 + seed)
+    params = params | {name: fresh[name] for name in ('embedding', 'head') if name in params}
+    return train(config, [params], STEPS // 3)[0]
+
+  return [((config, params), (config, change(config, params, seed)))
+          for seed, (config, params) in enumerate(bases(count))]
+
+
+# Changes that need a text or another network.
+
+
+def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
+  """Redraws the embedding of ids that the text never has, thirty times as large."""
+  seen = np.unique(text(config.vocab_size, STEPS))
+  is_rare_V1 = ~np.isin(np.arange(config.vocab_size), seen)[:, None]
+  fresh = 30 * params['embedding'].std() * jax.random.normal(key, params['embedding'].shape)
+  head = params['embedding' if config.tied_head else 'head']
+  return dataclasses.replace(config, tied_head=False), params | {
+      'embedding': jnp.where(is_rare_V1, fresh, params['embedding']), 'head': head}
+
+
+def stitch_with_public(config: ModelConfig, params: dict, key: jax.Array) -> Network:
+  """Takes the last half of the layers from a public network that was trained on the same text."""
+  return surgery.stitch(config, params, trained(config, PUBLIC_SEED), 0.5)

@@ -1,0 +1,154 @@
+"""Seeds, probes and what is computed from them are the same under all settings of JAX."""
+
+import ast
+import functools
+import hashlib
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import analysis, configs, models
+from bornbiased_jax.analysis.probes import KINDS
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import keys
+from bornbiased_jax.models.initialization import stream_key
+from bornbiased_jax.training.step import Recipe, init_state, train_step
+
+ROOT = Path(__file__).parents[2]
+SHAPE = dict(num_layers=2, num_heads=2, width=16, mlp_width=32, vocab_size=50, length=16)
+CONFIG = configs.get('tiny_gpt2', **SHAPE, positions='learned', init_scheme='centred')
+PROBE = analysis.Probe('gaussian', num_sequences=6, length=4)
+OTHER_GENERATORS = [('JAX_DEFAULT_PRNG_IMPL', 'rbg'), ('JAX_DEFAULT_PRNG_IMPL', 'unsafe_rbg')]
+REFUSED = [('JAX_THREEFRY_PARTITIONABLE', '0'), ('JAX_ENABLE_X64', '1'),
+           ('JAX_RANDOM_SEED_OFFSET', '7'), ('FLAX_FIX_RNG_SEPARATOR', '1')]
+
+
+# A program that prints what it computes.
+
+
+def network():
+  return models.init_params(CONFIG, seed=42, embedding_seed=7)
+
+
+def probes():
+  index_N = np.arange(6)
+  return [analysis.Probe(kind, 6, 4, seed=3, of_each=of_each).inputs(CONFIG, index_N, 5)
+          for kind in KINDS for of_each in (False, True)]
+
+
+def sweep():
+  family, statistic = analysis.transformer(CONFIG), analysis.predictions(CONFIG.vocab_size)
+  return list(analysis.measure(family, statistic, PROBE, seeds=[0, 1]))
+
+
+def answers():
+  read = functools.partial(models.read, CONFIG, names=('hidden_last',))
+  return jax.jit(read)(network(), PROBE.inputs(CONFIG, jnp.arange(6)))
+
+
+def training():
+  recipe = Recipe(num_steps=20, batch_size=4, length=8, peak_lr=1e-2, warmup_steps=2)
+  state = jax.jit(functools.partial(init_state, CONFIG, recipe))(3)
+  step = jax.jit(functools.partial(train_step, CONFIG, recipe))
+  for tokens_BT in np.random.default_rng(0).integers(0, 50, (4, 4, 9), np.int32):
+    state, metrics = step(state, tokens_BT)
+  return state, metrics
+
+
+COMPUTED = network, probes, sweep, answers, training
+
+
+def digest(compute):
+  """A hash of all that is computed, bit for bit, or the line of the refusal."""
+  try:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(compute())]
+  except InputError as error:
+    return str(error)
+  parts = [part for leaf in leaves for part in (str((leaf.dtype, leaf.shape)), leaf.tobytes())]
+  encoded = [part if isinstance(part, bytes) else part.encode() for part in parts]
+  return hashlib.sha256(b''.join(encoded)).hexdigest()
+
+
+def main():
+  print(json.dumps({compute.__name__: digest(compute) for compute in COMPUTED}))
+
+
+@functools.cache
+def printed(settings=(), as_program=''):
+  """What a process with these environment variables prints."""
+  env = os.environ | {'PYTHONPATH': str(ROOT)} | dict(settings)
+  done = subprocess.run([sys.executable, __file__, as_program], env=env, capture_output=True,
+                        text=True)
+  assert not done.returncode, done.stderr
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('setting', OTHER_GENERATORS, ids=' '.join)
+def test_another_generator_changes_nothing(setting):
+  assert printed((setting,)) == printed()
+  assert all(len(value) == 64 for value in printed().values())
+
+
+@pytest.mark.parametrize('setting', REFUSED, ids=' '.join)
+def test_a_setting_that_would_change_a_seed_is_refused_in_one_line(setting):
+  variable, _ = setting
+  for line in printed((setting,)).values():
+    assert f'unset {variable},' in line and variable.lower() in line and '\n' not in line
+
+
+def test_a_program_computes_the_same_under_all_settings_at_once():
+  assert printed((OTHER_GENERATORS[0], *REFUSED), 'as a program') == printed()
+
+
+# In one process.
+
+
+@pytest.mark.parametrize('config, name, value', [
+    (jax.config, 'jax_enable_x64', True), (jax.config, 'jax_threefry_partitionable', False),
+    (jax.config, 'jax_random_seed_offset', 1), (flax.config, 'flax_fix_rng_separator', True),
+])
+def test_a_change_of_settings_is_noticed(config, name, value):
+  before = network()
+  default = getattr(config, name)
+  config.update(name, value)
+  try:
+    with pytest.raises(InputError, match=f'^{name}={value} .* must be {default},'):
+      stream_key('network', 0)
+    if config is jax.config:  # Of Flax's settings JAX knows nothing: the program is there already.
+      with pytest.raises(InputError, match=name):
+        network()
+  finally:
+    config.update(name, default)
+  jax.tree.map(np.testing.assert_array_equal, network(), before)
+
+
+def test_a_key_is_that_of_jax():
+  for seed in (0, 42, 2**32 - 1):
+    assert jax.random.key_data(keys.make_key(seed)).tolist() == [0, seed]
+  assert keys.make_key(3) == jax.random.key(3)
+
+
+def test_the_library_makes_keys_in_one_place():
+  calls = [f'{path.relative_to(ROOT)}:{node.lineno}'
+           for path in sorted((ROOT / 'bornbiased_jax').rglob('*.py'))
+           for node in ast.walk(ast.parse(path.read_text()))
+           if isinstance(node, ast.Attribute)
+           and ast.unparse(node) in ('jax.random.key', 'jax.random.PRNGKey')]
+  assert [call.partition(':')[0] for call in calls] == ['bornbiased_jax/models/keys.py'], calls
+
+
+if __name__ == '__main__':
+  if sys.argv[1]:
+    from experiments.shared import command_line
+    del sys.argv[1]
+    command_line.launch(main, __doc__, ())
+  else:
+    main()
