@@ -2,31 +2,33 @@
 
     python -m experiments.adversary
 
-Some pairs are innocent: independent networks that share a text, a public embedding, a teacher, an
-initialization scheme, or an order of their channels. Of these none may be called related. Others
-are descendants in disguise: sign flips, permutations, rotations, redrawn embeddings, pruning,
-averages. Of those whose function is what it was none may be called unrelated. Networks of one seed
-and different depth share their first random numbers without descent; 'related' is right for them,
-since it says so.
+Three things may be true of a pair. Unrelated networks share a text, a public embedding, a teacher,
+an initialization scheme, a sparsity mask, or an order in which a tool has sorted them; none of them
+may be called related. Networks that share an ingredient, such as a public adapter that both merged,
+have part of their weights in common, but no ancestor. Descendants were rotated, permuted, pruned,
+quantized, cut, stacked, averaged or trained on; none of them may be called unrelated. Where MLP
+units are in another order, 'inconclusive' is right, as networks with a common ingredient look the
+same. Networks of one seed and different depth share their first random numbers without descent;
+'related' is right for them, since it says so.
 
-The networks have width 16 or 32 and two or three layers, and are trained on Shakespeare in bytes
+The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
 modulo 128. experiments/shared/constructions.py says how each pair is made.
 
-Writes results.json (a row per construction: verdicts, z of every witness by pair) and figure.png.
-If a run was stopped, the same command continues it.
+Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
+figure.png (the z of every deciding test by construction). If a run was stopped, the same command
+continues it.
 """
 
 from collections import Counter
 
-import numpy as np
 import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.lineage import verdict
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
-from bornbiased_jax.lineage.witnesses import WITNESSES
 
 from .shared import command_line
 from .shared.command_line import Setting
@@ -57,95 +59,129 @@ def main(settings, output_dir):
   done = {row['construction'] for row in results.rows}
   for name in tqdm(settings.constructions, unit='construction'):
     if name not in done:
-      results.add({'construction': name, 'truth': CONSTRUCTIONS[name].truth}
-                  | measure(CONSTRUCTIONS[name].make(settings.networks), settings))
-  results.finish([summarize(row) for row in results.rows], display, draw(results.rows))
+      made = CONSTRUCTIONS[name]
+      results.add({'construction': name, 'truth': made.truth, 'by_principle': made.by_principle}
+                  | measure(made.make(settings.networks), settings))
+  summary = [summarize(row) for row in results.rows]
+  results.finish(summary, display, draw(results.rows))
+  for line in totals(summary):
+    print(line)
 
 
 def measure(pairs, settings) -> dict:
-  """Verdict, p-value and z of every witness, by pair."""
-  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
+  """Verdict, p-value and the result of every test, by pair."""
   subjects, reports = {}, []
   for pair in tqdm(pairs, unit='pair', leave=False):
-    base, suspect = (subjects.setdefault(id(params), lineage.Subject(config, params, probe))
-                     for config, params in pair)
+    # Both read ids that both have.
+    num_ids = min(config.vocab_size for config, _ in pair)
+    probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed, num_ids)
+    base, suspect = (
+        subjects.setdefault((id(params), num_ids), lineage.Subject(config, params, probe))
+        for config, params in pair)
     reports.append(lineage.judge(base, suspect))
-  z = {name: [next((row['z'] for row in report['witnesses'] if row['witness'] == name), None)
-              for report in reports] for name in WITNESSES}
+  rows_of = lambda name: [next(row for row in report['tests'] if row['test'] == name)
+                          for report in reports]
   return {'verdicts': [report['verdict'] for report in reports],
-          'p_values': [report['p_value'] for report in reports], 'z': z,
-          'reasons': reports[0]['reasons'], 'doubts': reports[0]['doubts']}
+          'p_values': [report['p_value'] for report in reports],
+          'tests': {name: {field: [row[field] for row in rows_of(name)]
+                           for field in ('z', 'statistic', 'p_value', 'applies', 'reason')}
+                    for name in TESTS},
+          'reasons': reports[0]['reasons'], 'caveats': reports[0]['caveats']}
 
 
 def summarize(row) -> dict:
-  """Counts of verdicts and of wrong ones, and the mean z of each witness."""
+  """Counts of verdicts and of wrong ones, and of each test the range of z."""
   counts = Counter(row['verdicts'])
-  known = lambda name: [z for z in row['z'][name] if z is not None]
-  return {'construction': row['construction'], 'truth': row['truth'], 'pairs': len(row['verdicts']),
+  return {'construction': row['construction'], 'truth': row['truth'],
+          'by_principle': row['by_principle'], 'pairs': len(row['verdicts']),
           **{name: counts[name] for name in VERDICTS},
-          'wrong': counts[WRONG.get(row['truth'])],
-          'mean_z': {name: float(np.mean(known(name))) if known(name) else None
-                     for name in WITNESSES}}
+          'wrong': counts[WRONG[row['truth']]] if row['truth'] in WRONG else 0,
+          'tests': {name: summarize_test(row['tests'][name]) for name in TESTS}}
+
+
+def summarize_test(results) -> dict:
+  """The range of z, or of the statistic of a test without z; in how many pairs it was excluded."""
+  values = [z if z is not None else statistic for z, statistic, reason in zip(
+      results['z'], results['statistic'], results['reason'], strict=True) if reason is None]
+  excluded = sum(applies and reason is not None for applies, reason in zip(
+      results['applies'], results['reason'], strict=True))
+  return {'least': min(values, default=None), 'most': max(values, default=None),
+          'excluded': excluded, 'does_not_apply': len(results['z']) - len(values) - excluded}
+
+
+def totals(summary) -> list[str]:
+  """The sentences that the whole list supports, with the 95 % bound of each share."""
+  said = []
+  for truth, wrong in WRONG.items():
+    rows = [row for row in summary if row['truth'] == truth]
+    if count := sum(row['pairs'] for row in rows):
+      found = sum(row['wrong'] for row in rows)
+      upper = scipy.stats.binomtest(found, count).proportion_ci(0.9).high
+      said.append(f'{truth}: {found} of {count} pairs are called {wrong} (95 % bound '
+                  f'{100 * upper:.1f} %, were all pairs independent)')
+  rows = [row for row in summary if row['truth'] == 'descendant' and not row['by_principle']]
+  if count := sum(row['pairs'] for row in rows):
+    said.append(f'descendants whose units keep their order: '
+                f'{sum(row["inconclusive"] for row in rows)} of {count} pairs are inconclusive')
+  return said
 
 
 def display(row):
   verdicts = ', '.join(f'{row[name]} {name}' for name in VERDICTS if row[name])
-  return {'construction': row['construction'], 'verdicts': verdicts, 'wrong': str(row['wrong']),
-          'mean z, can accuse': strongest(row, accuses=True),
-          'mean z, cannot': strongest(row, accuses=False)}
+  return {'construction': row['construction'], 'truth': row['truth'], 'verdicts': verdicts,
+          'wrong': str(row['wrong']), **{name: shown(row['tests'][name]) for name in DECIDING}}
 
 
-def strongest(row, accuses: bool) -> str:
-  """The largest mean z of the witnesses that can accuse, or cannot, and its witness."""
-  means = {name: z for name, z in row['mean_z'].items()
-           if z is not None and WITNESSES[name].accuses == accuses}
-  if not means:
-    return '–'
-  name = max(means, key=means.get)
-  return f'{means[name]:.1f} {name}'
+def shown(test) -> str:
+  """The range of z of a test over pairs."""
+  if test['least'] is None:
+    return 'excluded' if test['excluded'] else 'does not apply'
+  excluded = f', {test["excluded"]} excluded' if test['excluded'] else ''
+  return f'{test["least"]:.1f} … {test["most"]:.1f}{excluded}'
 
 
 def draw(rows):
-  """The strongest z of each pair, a row per construction, coloured by the verdict."""
-  rows = sorted(rows, key=lambda row: row['truth'] != 'unrelated')
+  """z of every pair by deciding test, a row per construction, coloured by the verdict."""
+  order = list(dict.fromkeys(made.truth for made in CONSTRUCTIONS.values()))
+  rows = sorted(rows, key=lambda row: order.index(row['truth']))
   with plotting.style():
-    figure = plotting.figure(9, 1.6 + 0.2 * len(rows))
-    panels = figure.subplots(1, 2, sharey=True)
-    for ax, accuses in zip(panels, (True, False), strict=True):
-      draw_strongest(ax, rows, accuses)
-    panels[0].axvline(scipy.stats.norm.isf(verdict.ALPHA / len(verdict.ACCUSERS)), color='black',
-                      linestyle='--', linewidth=0.8, label='related beyond')
-    panels[0].set(title='witnesses that can accuse', xlabel='largest z of a pair')
-    panels[1].set(title='witnesses that cannot', xlabel='largest z of a pair')
+    figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
+    panels = figure.subplots(1, len(DECIDING), sharey=True)
+    for ax, name in zip(panels, DECIDING, strict=True):
+      draw_test(ax, rows, name)
     panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    innocent = sum(row['truth'] == 'unrelated' for row in rows)
-    for ax in panels:
-      ax.axhline(innocent - 0.5, color='black', linewidth=0.8)
+    write_truths(panels, rows)
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
-                  title='A mark is a pair, coloured by its verdict. Above the line are innocent '
-                        'pairs, below it\nthose with a common origin. Where a mark is missing, '
-                        'no such witness was heard')
+                  title='A mark is a pair, coloured by its verdict. Lines part what is true. Where '
+                        'a mark is missing,\nthe test does not apply or is excluded')
   return figure
 
 
-def draw_strongest(ax, rows, accuses: bool):
-  """A tick per pair at the largest z of its witnesses of one kind, in the colour of its verdict."""
-  z = [strongest_z(row, accuses) for row in rows]
-  for name, color in zip(VERDICTS, plotting.COLORS[1::-1] + plotting.COLORS[2:], strict=False):
-    marks = [(z[i][pair], i) for i, row in enumerate(rows)
-             for pair, judged in enumerate(row['verdicts']) if judged == name]
-    if marks:
-      ax.plot(*zip(*marks, strict=True), '|', color=color, markersize=8, label=name)
+def draw_test(ax, rows, name):
+  """A tick per pair at the z of one test, in the colour of the pair's verdict."""
+  for verdict, color in zip(VERDICTS, plotting.COLORS[1::-1] + plotting.COLORS[2:], strict=False):
+    marks = [(z, i) for i, row in enumerate(rows)
+             for z, judged in zip(row['tests'][name]['z'], row['verdicts'], strict=True)
+             if judged == verdict and z is not None]
+    if marks or verdict in ('related', 'unrelated', 'inconclusive'):
+      ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
+              label=verdict)
+  ax.axvline(levels.level_z(levels.ALPHA / len(DECIDING)), color='black', linestyle='--',
+             linewidth=0.8, label='evidence beyond')
   plotting.z_axis(ax, (-5, 0, 5, 50))
-  ax.set_xlim(-5, 100)
+  ax.set(title=name, xlabel='z', xlim=(-12, 60))
 
 
-def strongest_z(row, accuses: bool) -> list[float]:
-  """By pair, the largest z of the witnesses that can accuse, or cannot; NaN if none was heard."""
-  z = [row['z'][name] for name in WITNESSES if WITNESSES[name].accuses == accuses]
-  return [max((each for each in pair if each is not None), default=np.nan)
-          for pair in zip(*z, strict=True)]
+def write_truths(panels, rows):
+  """Lines between groups of what is true, and their names at the right."""
+  truths = [row['truth'] for row in rows]
+  for truth in dict.fromkeys(truths):
+    last = len(truths) - truths[::-1].index(truth) - 0.5
+    for ax in panels:
+      ax.axhline(last, color='black', linewidth=0.8)
+    panels[-1].annotate(truth, (1.02, (truths.index(truth) - 0.5 + last) / 2),
+                        xycoords=('axes fraction', 'data'), rotation=90, va='center')
 
 
 if __name__ == '__main__':

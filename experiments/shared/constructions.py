@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from bornbiased_jax.lineage import alterations, damage
+from bornbiased_jax.lineage.transforms import lossy, preserving
 
 from . import ingredient_networks as ingredient
 from . import patterned_networks as patterned
@@ -28,8 +28,8 @@ class Construction(NamedTuple):
   Attributes:
     truth: 'unrelated', 'shared ingredient', 'same seed' or 'descendant'.
     make: from the number of networks to pairs, each network with a configuration and parameters.
-    by_principle: of this descendant no common index is left: units, value channels and residual
-      channels were all changed, or channels and units both cut. 'inconclusive' is right.
+    by_principle: of this descendant the MLP units, which networks that share an ingredient have
+      in another order, are in another order too. 'inconclusive' is right.
   """
 
   truth: str
@@ -91,56 +91,54 @@ _UNRELATED: dict[str, Make] = {
     'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
     'near it and its reverse in turn':
         _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
-    'near it, layers of their own':
-        _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
 }
 _SHARED_INGREDIENT: dict[str, Make] = {
     'public adapter merged': ingredient.adapter_merged,
     'task vector merged': ingredient.task_vector_merged,
     'values distilled channel by channel': ingredient.values_distilled,
+    'near a public matrix of each layer':
+        _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
 }
 
-_ALL_SEVEN = (alterations.permute_units, alterations.permute_heads, alterations.rotate_channels,
-              alterations.flip_channels, alterations.mix_values, alterations.turn_queries,
-              alterations.scale_channels)
-_ROTATED = alterations.rotate_channels
-_INT4 = _with(4, damage.quantize)
+_ALL_SEVEN = (preserving.permute_units, preserving.permute_heads, preserving.rotate_channels,
+              preserving.flip_channels, preserving.mix_values, preserving.turn_queries,
+              preserving.scale_channels)
+_ROTATED = preserving.rotate_channels
+_INT4 = _with(4, lossy.quantize)
 _CUT_CHANNELS = _with(0.25, surgery.cut_channels)
-_HALF_UNITS = _with(0.5, damage.remove_units)
+_HALF_UNITS = _with(0.5, lossy.remove_units)
 _DEEP = dict(configs=related.DEEP)
 # A base that was trained on as well, with batches that its descendant did not see.
 _DEEP_TUNED = _DEEP | dict(of_base=[_partial(fine_tune, data_seed=2)])
 _AT_A_HIGH_RATE = _partial(fine_tune, strength=1 / 3, peak_lr=3e-2)
 
 _DESCENDANTS: dict[str, Make] = {
-    'channels change sign': _by(alterations.flip_channels),
-    'channels permuted': _by(alterations.permute_channels),
-    'units permuted': _by(alterations.permute_units),
-    'heads permuted': _by(alterations.permute_heads),
-    'units and heads permuted': _by(alterations.permute_units, alterations.permute_heads),
-    'values mixed': _by(alterations.mix_values),
-    'units permuted and rotated': _by(alterations.permute_units, _ROTATED),
-    'values mixed and rotated': _by(alterations.mix_values, _ROTATED),
-    'rotated (QuaRot)': _by(_ROTATED, surgery.rotate_values, _with(8, damage.quantize)),
-    'rotated (average 0.5)': _by(_ROTATED, _with(0.5, damage.average)),
-    'rotated, vocabulary redrawn': _by(_ROTATED, _with(1.0, damage.redraw_tokens)),
+    'channels change sign': _by(preserving.flip_channels),
+    'channels permuted': _by(preserving.permute_channels),
+    'heads permuted': _by(preserving.permute_heads),
+    'values mixed': _by(preserving.mix_values),
+    'values mixed and rotated': _by(preserving.mix_values, _ROTATED),
+    'rotated (QuaRot)': _by(_ROTATED, surgery.rotate_values, _with(8, lossy.quantize)),
+    'rotated (average 0.5)': _by(_ROTATED, _with(0.5, lossy.average)),
+    'rotated, vocabulary redrawn': _by(_ROTATED, _with(1.0, lossy.redraw_tokens)),
     'rotated, vocabulary trimmed': _by(_ROTATED, _with(0.5, surgery.trim_vocabulary)),
     'embedding redrawn (trained on)': related.redrawn_tokens,
     'trained on at a high rate': _by(_AT_A_HIGH_RATE, _ROTATED),
-    'average (0.3 of the base)': _by(_with(0.7, damage.average)),
-    'low rank of the same size': _by(_with(1.0, damage.add_low_rank)),
-    'int4 on both sides': _by(_with(0.3, damage.add_noise), _INT4, of_base=[_INT4]),
+    'average (0.3 of the base)': _by(_with(0.7, lossy.average)),
+    'low rank of the same size': _by(_with(1.0, lossy.add_low_rank)),
+    'int4 on both sides': _by(_with(0.3, lossy.add_noise), _INT4, of_base=[_INT4]),
     'sparse (noise 0.5)': related.sparse,
     '2:4 sparsity on both sides': _by(fine_tune, surgery.prune_two_of_four,
                                       of_base=[surgery.prune_two_of_four]),
     'half of the units': _by(_HALF_UNITS),
-    'a quarter of 1,024 units cut': _by(_with(0.25, damage.remove_units), configs=[related.LARGE]),
+    'a quarter of 1,024 units cut': _by(_with(0.25, lossy.remove_units), configs=[related.LARGE]),
     'MatFormer half of its own': _by(_with(0.5, surgery.keep_first_units), fine_tune,
                                      loss=of_both_widths),
     'heads cut': _by(_with(0.25, surgery.cut_heads), fine_tune),
     'channels cut': _by(_CUT_CHANNELS, fine_tune),
-    'layers repeated': _by(_with(0.5, damage.repeat_layers)),
-    'SOLAR stack': _by(_with(0.5, damage.repeat_layers), fine_tune, **_DEEP_TUNED),
+    'channels and units cut': _by(_CUT_CHANNELS, _HALF_UNITS, fine_tune, surgery.sort_units),
+    'layers repeated': _by(_with(0.5, lossy.repeat_layers)),
+    'SOLAR stack': _by(_with(0.5, lossy.repeat_layers), fine_tune, **_DEEP_TUNED),
     'LLaMA-Pro stack': _by(_with(0.5, surgery.insert_zero_layers), fine_tune, **_DEEP_TUNED),
     'layers swapped': _by(surgery.swap_layers, fine_tune, **_DEEP),
     'layer moved': _by(surgery.move_layer, **_DEEP),
@@ -148,9 +146,11 @@ _DESCENDANTS: dict[str, Make] = {
     'stitched with another network': _by(related.stitch_with_public, **_DEEP),
 }
 _BY_PRINCIPLE: dict[str, Make] = {
-    'channels and units cut': _by(_CUT_CHANNELS, _HALF_UNITS, fine_tune, surgery.sort_units),
+    'units permuted': _by(preserving.permute_units),
+    'units and heads permuted': _by(preserving.permute_units, preserving.permute_heads),
+    'units permuted and rotated': _by(preserving.permute_units, _ROTATED),
     'all seven changes': _by(*_ALL_SEVEN),
-    'all seven changes (noise 0.5)': _by(*_ALL_SEVEN, _with(0.5, damage.add_noise)),
+    'all seven changes (noise 0.5)': _by(*_ALL_SEVEN, _with(0.5, lossy.add_noise)),
     'rare tokens spoiled (and all seven)': _by(related.spoil_rare_tokens, *_ALL_SEVEN),
 }
 

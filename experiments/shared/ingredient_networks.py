@@ -7,7 +7,7 @@ All are trained on one text.
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.lineage import damage
+from bornbiased_jax.lineage.transforms import lossy
 
 from .small_training import (
   LLAMA,
@@ -31,7 +31,7 @@ def adapter_merged(count: int) -> Pairs:
   def merge(params):
     # One key for all networks draws the same factors.
     key = jax.random.key(PUBLIC_SEED)
-    return params | {'blocks': damage.add_low_rank(LLAMA, params, key, MERGED, rank=4)[1]['blocks']}
+    return params | {'blocks': lossy.add_low_rank(LLAMA, params, key, MERGED, rank=4)[1]['blocks']}
 
   return all_pairs(LLAMA, [merge(trained(LLAMA, seed)) for seed in range(count)])
 

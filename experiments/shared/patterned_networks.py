@@ -10,7 +10,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.lineage import alterations
+from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
 from . import surgery
@@ -75,7 +75,7 @@ def turned_mask(count: int) -> Pairs:
   """One mask and one embedding, and the channels of every suspect rotated."""
   embedding = {'embedding': init_params(LLAMA, PUBLIC_SEED)['embedding']}
   return [((config, a | embedding),
-           alterations.rotate_channels(config, b | embedding, jax.random.key(i)))
+           preserving.rotate_channels(config, b | embedding, jax.random.key(i)))
           for i, ((config, a), (_, b)) in enumerate(structured(mask, count))]
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import damage
+from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models import init_params, next_token_loss
 
 from . import surgery
@@ -77,8 +77,8 @@ def descendants(changes: Sequence[Change], count: int, *, of_base: Sequence[Chan
 def sparse(count: int) -> Pairs:
   """Descendants, with noise of half their std, that keep the zeros of a pruned ancestor."""
   def pair(network, seed):
-    config, params = damage.prune(*network, jax.random.key(seed), 0.8)
-    noisy = damage.add_noise(config, params, jax.random.key(seed + 1), 0.5)[1]
+    config, params = lossy.prune(*network, jax.random.key(seed), 0.8)
+    noisy = lossy.add_noise(config, params, jax.random.key(seed + 1), 0.5)[1]
     kept = jax.tree.map(lambda x, y: jnp.where(x == 0, 0, y), params['blocks'], noisy['blocks'])
     return (config, params), (config, noisy | {'blocks': kept})
 

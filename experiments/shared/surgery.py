@@ -1,6 +1,6 @@
 """What is done to a network before it is published: cutting, moving, inserting, sorting, sparsing.
 
-As in lineage/damage.py, each function takes (config, params, key) and, where it has one, a
+As in lineage/lossy.py, each function takes (config, params, key) and, where it has one, a
 strength, and returns (config, params). Those that draw nothing ignore the key.
 """
 
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import alterations
-from bornbiased_jax.lineage.alterations import Altered
+from bornbiased_jax.lineage.transforms import preserving
+from bornbiased_jax.lineage.transforms.preserving import Altered
 from bornbiased_jax.models import init_params
 
 Key = jax.Array | None
@@ -26,7 +26,7 @@ def cut_channels(config: ModelConfig, params: dict, key: Key, strength: float) -
   """Removes a random share `strength` of the residual channels; heads keep their size."""
   count = config.width - round(strength * config.width)
   kept_C = jnp.sort(jax.random.permutation(key, config.width)[:count])
-  _, params = alterations.order_channels(config, params, kept_C)
+  _, params = preserving.order_channels(config, params, kept_C)
   return dataclasses.replace(config, width=count, head_size=config.head_size), params
 
 
@@ -67,7 +67,7 @@ def written_norms(config: ModelConfig, params: dict) -> jax.Array:
 def sort_units(config: ModelConfig, params: dict, key: Key = None) -> Altered:
   """Puts each MLP's units in the order of the norm of what they write, the largest first."""
   orders_LF = jnp.argsort(-written_norms(config, params), axis=-1)
-  return alterations.order_units(config, params, orders_LF)
+  return preserving.order_units(config, params, orders_LF)
 
 
 def trim_vocabulary(config: ModelConfig, params: dict, key: Key, strength: float) -> Altered:

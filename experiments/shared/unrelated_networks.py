@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import alterations, damage
+from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params, read
 
 from . import surgery
@@ -94,7 +94,7 @@ def sorted_channels(count: int) -> Pairs:
   """Channels sorted by their mean activation before release."""
   def sort(params):
     order_D = jnp.argsort(_answers(LLAMA, params)['hidden_last'].mean(axis=0))
-    return alterations.order_channels(LLAMA, params, order_D)[1]
+    return preserving.order_channels(LLAMA, params, order_D)[1]
 
   return all_pairs(LLAMA, [sort(trained(LLAMA, seed)) for seed in range(count)])
 
@@ -102,7 +102,7 @@ def sorted_channels(count: int) -> Pairs:
 def _sorted(config: ModelConfig, start: Start, size: Sizes, count: int) -> list[dict]:
   """Networks with the units of each layer sorted by a size of theirs, the largest first."""
   networks = [start(config, seed) for seed in range(count)]
-  return [alterations.order_units(config, params, jnp.argsort(-size(config, params), axis=-1))[1]
+  return [preserving.order_units(config, params, jnp.argsort(-size(config, params), axis=-1))[1]
           for params in networks]
 
 
@@ -160,5 +160,5 @@ def in_bfloat16(count: int) -> Pairs:
 
 def in_four_bits(count: int) -> Pairs:
   """Rounded to four bits, each network with scales of its own."""
-  return all_pairs(LLAMA, [damage.quantize(LLAMA, trained(LLAMA, seed), jax.random.key(0), 4)[1]
+  return all_pairs(LLAMA, [lossy.quantize(LLAMA, trained(LLAMA, seed), jax.random.key(0), 4)[1]
                            for seed in range(count)])

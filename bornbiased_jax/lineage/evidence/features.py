@@ -109,12 +109,12 @@ def _of_layer(config, block):
     for name in {'gate', 'up'} & block.keys():
       kernel_DU = block[name]['kernel'][:, :num_units]
       found[name] = (kernel_DU * gain('mlp_norm')[:, None]).T
-    found['down'] = block['down']['kernel'][:num_units] * gain('mlp_output_norm')
+    found['down'] = block['down']['kernel'][:num_units] * gain('mlp_output_norm')[None]
   if 'value' in block:
     G, K = config.num_kv_heads, config.head_size
     value_DF = block['value']['kernel'] * gain('attention_norm')[:, None]
     found['value'] = value_DF.T.reshape(G, K, -1)[:num_heads, :num_channels]
-    output_FD = block['output']['kernel'] * gain('attention_output_norm')
+    output_FD = block['output']['kernel'] * gain('attention_output_norm')[None]
     output_GNKD = output_FD.reshape(G, config.num_heads // G, K, config.width)
     found['output'] = jnp.swapaxes(output_GNKD, 1, 2)[:num_heads, :num_channels]
   if config.norm == 'layernorm':  # It takes the mean away, of what is read and what is written.

@@ -122,75 +122,70 @@ def _checked(name, x) -> jax.Array | np.ndarray:
   return x if isinstance(x, jax.Array) else host.narrow(x)
 
 
-# Column by column: how far one column is out of order when rows are sorted by the other.
-
-
 def _taus(a_ND, b_NE, of_a_K, of_b_K):
   """Tau-b [K] of the columns of_a_K of a with the columns of_b_K of b."""
   if host.on_host(a_ND, b_NE):
     return jnp.asarray(host.taus(host.keys(a_ND), host.keys(b_NE), of_a_K, of_b_K))
-  return _taus_by_xla(a_ND, b_NE, jnp.asarray(of_a_K), jnp.asarray(of_b_K))
+  return _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K)
 
 
 @jax.jit
 def _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K):
+  """The same, several pairs of columns at a time."""
   (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
-  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), (of_a_K, of_b_K),
+  pairs = jnp.asarray(of_a_K), jnp.asarray(of_b_K)
+  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), pairs,
                     batch_size=max(1, host.ROWS_AT_ONCE // len(a_ND)))
   return score_K / jnp.sqrt(untied_D[of_a_K] * untied_E[of_b_K])
 
 
 def _ranked(x_ND):
-  """Ranks [D, n] of columns, and their untied pairs [D], float32, or NaN if they contain a NaN."""
-  rank_DN = lax.map(lambda x_N: _ranks(host.keys(x_N)), x_ND.T,
-                    batch_size=max(1, host.ROWS_AT_ONCE // len(x_ND)))
+  """How many are lower than each number, [D, n], and untied pairs [D], NaN if a number is."""
+
+  def rank(x_N):
+    key_N = host.keys(x_N)
+    return jnp.searchsorted(jnp.sort(key_N), key_N).astype(jnp.int32)
+
+  rank_DN = lax.map(rank, x_ND.T, batch_size=max(1, host.ROWS_AT_ONCE // len(x_ND)))
   untied_D = jnp.sum(rank_DN, axis=1, dtype=jnp.int32).astype(jnp.float32)
   return rank_DN, jnp.where(jnp.any(x_ND != x_ND, axis=0), jnp.float32(jnp.nan), untied_D)
 
 
-def _ranks(x_N):
-  """For each number, how many are lower. The sum of these is the number of untied pairs."""
-  return jnp.searchsorted(jnp.sort(x_N), x_N).astype(jnp.int32)
-
-
 def _score(rank_a_N, rank_b_N):
+  """The pairs that neither column ties, less twice the discordant ones."""
+  place_N = jnp.arange(rank_a_N.size, dtype=jnp.uint32)
   # Sorted by a, and by b where a ties.
   word_N = jnp.sort(rank_a_N.astype(jnp.uint32) << 16 | rank_b_N.astype(jnp.uint32))
   is_new_N = jnp.concatenate([jnp.array([True]), word_N[1:] != word_N[:-1]])
-  start_N = lax.cummax(jnp.where(is_new_N, jnp.arange(word_N.size, dtype=jnp.int32), 0))
+  start_N = lax.cummax(jnp.where(is_new_N, place_N, 0))
   untied_a, untied_b, untied = (jnp.sum(rank_N, dtype=jnp.int32)
                                 for rank_N in (rank_a_N, rank_b_N, start_N))
-  return untied_a + untied_b - untied - 2 * _num_inversions((word_N & 0xFFFF).astype(jnp.int32))
+  # The inversions of these places in the order of b are the discordant pairs.
+  place_N = jnp.sort(word_N << 16 | place_N) & 0xFFFF
+  return untied_a + untied_b - untied - 2 * _num_inversions(place_N.astype(jnp.int32))
 
 
-def _num_inversions(rank_N):
-  """Number of pairs i < j with rank_i > rank_j, int32, by the highest bit in which they differ."""
-  n = rank_N.size
-  count_N = jnp.zeros(n, jnp.int32).at[rank_N].add(1)
-  lower_N = jnp.cumsum(count_N, dtype=jnp.int32) - count_N
+def _num_inversions(p_N):
+  """Number of pairs i < j with p_i > p_j in a permutation, by the highest bit that differs."""
+  place_N = jnp.arange(p_N.size, dtype=jnp.int32)
 
-  def sort_by(rank_N, bit):
-    # Ranks with the same higher bits stand together, in their old order. Zeros go before ones.
-    is_one_N = rank_N >> bit & 1
-    start_N = lower_N[rank_N >> bit + 1 << bit + 1]
+  def sort_by(p_N, bit):
+    # Numbers with the same higher bits stand together, in their old order. Zeros go before ones.
+    is_one_N = p_N >> bit & 1
+    start_N = place_N >> bit + 1 << bit + 1
     ones_N = jnp.cumsum(is_one_N, dtype=jnp.int32) - is_one_N
     ones_N -= ones_N[start_N]
-    first_one_N = lower_N[rank_N >> bit << bit]
-    zero_N = jnp.arange(n, dtype=jnp.int32) - ones_N
-    next_N = jnp.where(is_one_N == 1, first_one_N + ones_N, zero_N)
+    next_N = jnp.where(is_one_N == 1, start_N + (1 << bit) + ones_N, place_N - ones_N)
     inversions = jnp.sum((1 - is_one_N) * ones_N, dtype=jnp.int32)
-    return jnp.zeros_like(rank_N).at[next_N].set(rank_N, unique_indices=True), inversions
+    return jnp.zeros_like(p_N).at[next_N].set(p_N, unique_indices=True), inversions
 
-  bits = jnp.arange((n - 1).bit_length(), dtype=jnp.int32)
-  return jnp.sum(lax.scan(sort_by, rank_N, bits, reverse=True)[1], dtype=jnp.int32)
-
-
-# All columns with all: pairs of rows are counted one tile at a time.
+  bits = jnp.arange((p_N.size - 1).bit_length(), dtype=jnp.int32)
+  return jnp.sum(lax.scan(sort_by, p_N, bits, reverse=True)[1], dtype=jnp.int32)
 
 
 @jax.jit
 def _matrix(a_ND, b_NE):
-  """Tau-b [D, E]."""
+  """Tau-b [D, E], from tiles of pairs of rows."""
   (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
   score_DE = lax.platform_dependent(
       rank_DN.T, rank_EN.T, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
@@ -216,13 +211,9 @@ def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):
 
 def _score_by_products(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
   """Sums of products of signs. In float32 they are exact for fewer than 2^24 pairs."""
-
-  def signs(x_ID, x_JD):
-    sign_IJD = jnp.sign(x_JD[None] - x_ID[:, None]) * is_pair_IJ[..., None]
-    return sign_IJD.reshape(is_pair_IJ.size, -1).astype(jnp.bfloat16)
-
-  product_DE = jnp.einsum('pd,pe->de', signs(a_ID, a_JD), signs(b_IE, b_JE),
-                          preferred_element_type=jnp.float32)
+  signs = lambda x_ID, x_JD: jnp.sign(x_JD[None] - x_ID[:, None]) * is_pair_IJ[..., None]
+  sign_IJD, sign_IJE = (signs(*x).astype(jnp.bfloat16) for x in ((a_ID, a_JD), (b_IE, b_JE)))
+  product_DE = jnp.einsum('ijd,ije->de', sign_IJD, sign_IJE, preferred_element_type=jnp.float32)
   return product_DE.astype(jnp.int32)
 
 
@@ -244,8 +235,8 @@ def _score_of_words(words_a, words_b):
     less_SD, differs_SD, less_SE, differs_SE = words
     untied_SDE = differs_SD[:, :, None] & differs_SE[:, None]
     discordant_SDE = untied_SDE & (less_SD[:, :, None] ^ less_SE[:, None])
-    count = lambda words: lax.population_count(words).astype(jnp.int32)
-    return score_SDE + count(untied_SDE) - 2 * count(discordant_SDE), None
+    counts = lax.population_count(untied_SDE) - 2 * lax.population_count(discordant_SDE)
+    return score_SDE + counts, None
 
   steps = [words_JX.reshape(-1, step, words_JX.shape[1]) for words_JX in (*words_a, *words_b)]
   score_SDE, _ = lax.scan(add_words, jnp.zeros((step, D, E), jnp.int32), steps)
@@ -253,9 +244,8 @@ def _score_of_words(words_a, words_b):
 
 
 def _words(x_ID, x_JD, is_pair_IJ):
-  """Words [J, D] of WORD pairs i, j, uint32: bits for x_i < x_j, and for x_i != x_j in pairs."""
-  pack = lambda bits: sum(bit_JD.astype(jnp.uint32) << i for i, bit_JD in enumerate(bits))
-  less_JD = pack(x_D[None] < x_JD for x_D in x_ID)
-  differs_JD = pack((x_D[None] != x_JD) & is_pair_J[:, None]
-                    for x_D, is_pair_J in zip(x_ID, is_pair_IJ, strict=True))
-  return less_JD, differs_JD
+  """Words [J, D] of WORD pairs i, j, int32: bits for x_i < x_j, and for x_i != x_j in pairs."""
+  pack = lambda bits: sum(bit_JD.astype(jnp.int32) << i for i, bit_JD in enumerate(bits))
+  return (pack(x_D[None] < x_JD for x_D in x_ID),
+          pack((x_D[None] != x_JD) & is_pair_J[:, None]
+               for x_D, is_pair_J in zip(x_ID, is_pair_IJ, strict=True)))

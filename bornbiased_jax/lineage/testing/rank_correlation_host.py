@@ -8,6 +8,7 @@ rows are sorted by one column, the discordant pairs are the inversions of the ot
 """
 
 import math
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ import numpy as np
 
 # Rows of all pairs together that are counted at once: as many as stay in the cache.
 ROWS_AT_ONCE = 2**17
+
+Numbers = TypeVar('Numbers', jax.Array, np.ndarray)
 
 
 def on_host(*arrays: jax.Array | np.ndarray) -> bool:
@@ -30,22 +33,23 @@ def on_host(*arrays: jax.Array | np.ndarray) -> bool:
 def narrow(x: jax.Array | np.ndarray) -> np.ndarray:
   """Replaces 64-bit numbers, which JAX would round, by numbers of 32 bits in the same order."""
   x = np.asarray(x)
-  if x.dtype.itemsize == 8:
-    return np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.int32)
-  return x.astype(x.dtype.newbyteorder('='), copy=False)
+  if x.dtype.itemsize < 8:
+    return x.astype(x.dtype.newbyteorder('='), copy=False)
+  return np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.int32)
 
 
-def keys(x):
-  """Whole numbers in the order of x, equal where x is equal; of numpy if x is, else of JAX.
+def keys(x: Numbers) -> Numbers:
+  """Whole numbers in the order of x, equal where x is equal; -0 equals 0.
 
-  They have 32 bits, or 64 if x has. -0 equals 0.
+  They have 32 bits, or 64 if x has, and are numpy's if x is.
   """
   if x.dtype.itemsize < 4:
     x = x.astype(np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else np.int32)
   if jnp.issubdtype(x.dtype, jnp.integer):
     return x
-  bits = x.view(f'int{8 * x.dtype.itemsize}')
-  sign = bits >> (8 * x.dtype.itemsize - 1)
+  num_bits = 8 * x.dtype.itemsize
+  bits = x.view(f'int{num_bits}')
+  sign = bits >> (num_bits - 1)
   return ((bits & jnp.iinfo(bits.dtype).max) ^ sign) - sign
 
 
@@ -58,8 +62,8 @@ def mean_ranks(key_DN: np.ndarray) -> np.ndarray:
   rank_DN = np.empty(key_DN.shape, np.float32)
   place_N = np.arange(key_DN.shape[1], dtype=np.uint32)
   for key_N, rank_N in zip(key_DN, rank_DN, strict=True):
-    word_N = _sort(key_N, place_N)
-    rank_N[word_N.astype(np.uint32)] = _shared_ranks(_is_new(word_N >> 32))
+    is_new_N, sorted_place_N = _sort(key_N, place_N)
+    rank_N[sorted_place_N] = _shared_ranks(is_new_N)
   return rank_DN
 
 
@@ -94,33 +98,30 @@ def taus(key_a_ND: np.ndarray, key_b_NE: np.ndarray, of_a_K: np.ndarray,
 
 def _taus(key_a_KN, key_b_KN):
   """The same of each row of a with the same row of b."""
-  word_KN = _sort(key_b_KN, np.arange(key_b_KN.shape[1], dtype=np.uint16))
-  is_new_b_KN = _is_new(word_KN >> 32)
+  place_N = np.arange(key_b_KN.shape[1], dtype=np.uint16)
+  is_new_b_KN, place_KN = _sort(key_b_KN, place_N)
   rank_KN = np.cumsum(is_new_b_KN, axis=1, dtype=np.uint16) - np.uint16(1)
-  rank_KN = _low_half(_sort(_low_half(word_KN), rank_KN))
-  # Sorted by a, and by b where a ties.
-  word_KN = _sort(key_a_KN, rank_KN)
-  is_new_a_KN = _is_new(word_KN >> 32)
+  _, rank_KN = _sort(place_KN, rank_KN)  # In the order of rows.
+  is_new_a_KN, rank_KN = _sort(key_a_KN, rank_KN)
   untied_a_K, untied_b_K, untied_K = (
-      _num_untied(is_new_KN) for is_new_KN in (is_new_a_KN, is_new_b_KN, _is_new(word_KN)))
-  discordant_K = _num_discordant(is_new_a_KN, _low_half(word_KN))
-  score_K = untied_a_K + untied_b_K - untied_K - 2 * discordant_K
+      _num_untied(is_new_KN)
+      for is_new_KN in (is_new_a_KN, is_new_b_KN, is_new_a_KN | _is_new(rank_KN)))
+  score_K = untied_a_K + untied_b_K - untied_K - 2 * _num_discordant(is_new_a_KN, rank_KN)
   with np.errstate(invalid='ignore'):  # 0 / 0 if a column is constant.
     return score_K / np.sqrt(untied_a_K.astype(float) * untied_b_K)
 
 
 def _sort(high_KN, low_KN):
-  """Words of two numbers each, sorted. The low numbers are whole and fit into half a word."""
+  """Sorts rows of pairs of numbers, of which the low ones are whole and fit into half a word.
+
+  Returns whether each high number differs from the one before it, and the low numbers.
+  """
   dtype = high_KN.dtype
   word_KN = high_KN.astype(f'{dtype.kind}{2 * dtype.itemsize}', order='C')
   word_KN <<= 8 * dtype.itemsize
   word_KN |= low_KN
   word_KN.sort(axis=-1)
-  return word_KN
-
-
-def _low_half(word_KN):
-  return word_KN.astype(np.uint16)
+  return _is_new(word_KN >> 8 * dtype.itemsize), word_KN.astype(low_KN.dtype)
 
 
 def _is_new(sorted_KN):
@@ -157,7 +158,8 @@ def num_inversions(rank_KN: np.ndarray) -> np.ndarray:
   """
   place_N = np.arange(rank_KN.shape[1], dtype=np.uint16)
   size = 2 ** math.ceil(math.log2(len(place_N)) / 2)
-  block_KN = (_low_half(_sort(rank_KN, place_N)) // size).astype(np.uint8)
+  _, place_KN = _sort(rank_KN, place_N)
+  block_KN = (place_KN // size).astype(np.uint8)
   return (_num_in_blocks(rank_KN, size) + _num_in_blocks(block_KN, size)
           + _num_opposite(place_N[None] // size, block_KN))
 
