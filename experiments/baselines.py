@@ -30,9 +30,10 @@ import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
-from bornbiased_jax.lineage import damage, methods
-from bornbiased_jax.lineage.methods import METHODS, Subject
-from bornbiased_jax.lineage.names import load_config
+from bornbiased_jax.lineage import METHODS, Subject
+from bornbiased_jax.lineage.baselines import methods
+from bornbiased_jax.lineage.resolve import load_config
+from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
@@ -52,7 +53,7 @@ COMPARED = {('8', True): 'start, end', ('m', True): 'middle, end', ('5', True): 
             ('4d', False): 'two ends'}
 # What is done to a trained network for Table 6, and how strongly. Merged is an average with a
 # random network, so that nobody else among those compared is an ancestor.
-ALTERED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}
+CHANGED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}
 NUM_OTHERS = 5
 AND = ', then '
 
@@ -116,7 +117,7 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
   found += [('5', True, *pair) for pair in continued]
   found += [('6', True, *pair) for pair in continued]
   for base in dict.fromkeys(base for base, _ in continued):
-    found += [('6', True, base, f'{base}{AND}{change}') for change in ALTERED]
+    found += [('6', True, base, f'{base}{AND}{change}') for change in CHANGED]
     others = ([name for parent, name in continued if parent != base]
               + [name for name in last.values() if name != base])
     found += [('6', False, base, other) for other in others[:NUM_OTHERS]]
@@ -126,12 +127,12 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
 
 
 def load(name: str) -> tuple[configs.ModelConfig, dict]:
-  """A network by its name, to which `AND` and an alteration may be appended."""
+  """A network by its name, to which `AND` and a transform may be appended."""
   original, _, change = name.rpartition(AND)
-  if change not in ALTERED:
+  if change not in CHANGED:
     return lineage.load(name)
-  alter, _ = damage.DAMAGING[change]
-  return alter(*lineage.load(original), jax.random.key(0), ALTERED[change])
+  transform, _ = DAMAGING[change]
+  return transform(*lineage.load(original), jax.random.key(0), CHANGED[change])
 
 
 def halfway(steps: list[int]) -> int:

@@ -1,13 +1,13 @@
 """Does identity come from being born biased?
 
 init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
-anyway, so that MLPs do not contract. The program trains every seed twice on the
-same data, from GPT-2's initialization and from the centred one, whose weights are the same, and
-follows both: validation loss, similarity of the answers to random sequences, share of the preferred
-token, how much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's
-z with the own birth, also without what the embedding at birth explains, and, as a control, with
-that of the next seed. Neither tau nor z changes when a constant is added to a channel: they do not
-see the direction itself, but what its network makes of different sequences.
+anyway, so that MLPs do not contract. The program trains every seed twice on the same data, from
+GPT-2's initialization and from the centred one, whose weights are the same, and follows both:
+validation loss, similarity of hidden states for random sequences, share of the preferred token, how
+much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's z with the
+own birth, also without what the embedding at birth explains, and, as a control, with that of the
+next seed. Neither tau nor z changes when a constant is added to a channel: they do not see the
+direction itself, but what its network makes of different sequences.
 
     python -m experiments.born_unbiased                 # on tinyshakespeare
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
@@ -29,7 +29,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis import Probe, inter_sequence, similarity
 from bornbiased_jax.analysis import preference as preferences
 from bornbiased_jax.files import local
-from bornbiased_jax.lineage import Fingerprint, calibrated_test, kendall_tau
+from bornbiased_jax.lineage import HiddenStates, calibrated_test, kendall_tau
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
@@ -82,7 +82,7 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
       for step in (0, *settings.keep_steps, settings.num_steps):
         if (init, seed, step) not in done:
           results.add({'init': init, 'seed': seed, 'step': step,
-                       **measured(run, control, step, settings, output_dir / 'fingerprints')})
+                       **measured(run, control, step, settings, output_dir / 'hidden_states')})
   results.finish(summarize(results.rows), display, draw(results.rows))
 
 
@@ -115,14 +115,14 @@ def measured(run: Path, control: Path, step: int, settings: SimpleNamespace, cac
   }
 
 
-def contraction(answers: Fingerprint) -> dict:
+def contraction(states: HiddenStates) -> dict:
   statistic = inter_sequence('hidden')
-  return statistic.summarize(statistic.measure({'hidden': answers.hidden_ND}))
+  return statistic.summarize(statistic.measure({'hidden': states.hidden_ND}))
 
 
-def direction(answers: Fingerprint) -> np.ndarray:
-  """The unit vector [D] towards which the answers contract."""
-  return np.asarray(similarity.normalize(contraction(answers)['direction']))
+def direction(states: HiddenStates) -> np.ndarray:
+  """The unit vector [D] towards which hidden states contract."""
+  return np.asarray(similarity.normalize(contraction(states)['direction']))
 
 
 def summarize(rows: list[dict]) -> list[dict]:

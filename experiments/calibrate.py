@@ -1,8 +1,10 @@
 """How often does each test call unrelated networks related?
 
-A test at level alpha should accuse a fraction alpha of unrelated pairs.
+A test at level alpha may find something in a fraction alpha of unrelated pairs: false positives.
 
     python -m experiments.calibrate      # 100 seeds, 4,950 pairs per cell, an hour on two CPU cores
+    python -m experiments.calibrate --probes=verdict --seeds=0-11 --init_schemes=gpt2 \\
+        --config=tiny_gpt2,tiny_llama2,tiny_qwen2 --widths=96,128 --verdict_seeds=6      # 630 pairs
     python -m experiments.calibrate --runs=results/training_study_laptop/english --probes=verdict
 
 A cell is an architecture, an initialization and a probe: 'gaussian' vectors that all networks read,
@@ -10,21 +12,24 @@ A cell is an architecture, an initialization and a probe: 'gaussian' vectors tha
 --runs there are also cells of networks trained on the same data in the same order: the latest
 checkpoint of each folder seed_*.
 
-The tests of answers are
+The tests of hidden states are
   - the calibrated test,
   - the calibrated test without the projection of what the networks share,
   - the published t-test, U test and analytic z (k lowest dimensions, coset, softmax), which are
     slow, for the first --published_seeds networks.
-The cells of the probe 'verdict' have all witnesses of experiments.seedprint and their verdict, for
-the first --verdict_seeds networks. Intervals come from a bootstrap over seeds, because pairs share
-networks.
+The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
+the first --verdict_seeds networks: all pairs within each architecture and, in cells of their own,
+between two of them. So --widths gives pairs of unequal widths. Each architecture has seeds of its
+own, as networks of one seed begin with the same numbers; of two folders of --runs, networks of
+different seeds are compared. Intervals come from a bootstrap over networks, because pairs share
+them.
 
-Writes results.json (a row per cell) and figure.png (the share of pairs that is accused at each
+Writes results.json (a row per cell) and figure.png (the share of pairs with a p-value below each
 level). If a run was stopped, the same command continues it.
 """
 
-from collections import Counter
-import itertools
+from collections.abc import Callable
+import functools
 from pathlib import Path
 import textwrap
 
@@ -36,35 +41,39 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import reading
-from bornbiased_jax.lineage.verdict import ACCUSERS
-from bornbiased_jax.lineage.witnesses import input_is_shared
+from bornbiased_jax.lineage.evidence import hidden_states
+from bornbiased_jax.lineage.evidence import signature as signatures
+from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
 from .shared import command_line, networks
 from .shared.command_line import Setting
+from .shared.judged_pairs import Takers, pooled, verdict_cells, z_of
 from .shared.parsing import listed, optional, some_of, whole
 from .shared.results import Results
+from .shared.tables import table
 from .shared.unrelated_pairs import (
+  ALPHAS,
   LEVELS,
+  all_pairs,
+  moments,
   pairwise_z,
   project,
   published_p_values,
   rates,
 )
 
+KINDS = ('random', 'trained')
 PROBES = ('gaussian', 'tokens', 'shared_tokens', 'verdict')
-TESTS = {'calibrated': 'calibrated', 'unprojected': 'without projection',
-         'published_t': 'published t', 'published_u': 'published U', 'published_z': 'published z'}
+PUBLISHED = {'unprojected': 'without projection', 'published_t': 'published t',
+             'published_u': 'published U', 'published_z': 'published z'}
 # What is drawn: panels, their colours, and the tests that have each.
 GROUPS = {
     'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t'],
                   'published U test': ['published_u']},
-    'The verdict': {'verdict': ['verdict'], 'the witnesses that can accuse': ACCUSERS},
-    'Other witnesses': {
-        'tokens and vectors': ['tokens', 'tokens, any sign', 'vectors'],
-        'aligned answers': ['aligned answers']},
+    'The verdict': {'verdict': ['verdict'], 'tests that decide': DECIDING,
+                    'SeedPrint': ['SeedPrint']},
 }
 CAPTION = 'Each line is one test on one set of networks.'
 OWN_TOKENS = (' Where it is dotted, networks read the same inputs; elsewhere each reads its own '
@@ -74,6 +83,8 @@ SHARED_EMBEDDING_SEED = 2**32 - 1
 SETTINGS = command_line.SETTINGS | {
     'config': Setting(optional(command_line.SETTINGS['config'].parse),
                       command_line.SETTINGS['config'].help + ', or none, for --runs alone'),
+    'widths': Setting(optional(listed(whole)),
+                      'residual channels of each model, comma-separated; if not given, its own'),
     'probes': Setting(some_of(*PROBES),
                       'cells to measure (see above), comma-separated, of '
                       f'{", ".join(PROBES)}'),
@@ -85,15 +96,16 @@ SETTINGS = command_line.SETTINGS | {
                  'the k most extreme channels, which the published tests compare; if not given, '
                  'about half of them, and a tenth above width 768'),
     'runs': Setting(optional(listed(str)),
-                    'folders of training runs seed_*, comma-separated; those of one folder, which '
-                    'are to be unrelated to each other, are compared as well'),
+                    'folders of training runs seed_*, comma-separated; those of one folder, and '
+                    'for the verdict those of two folders and different seeds, are compared as '
+                    'well, and are to be unrelated'),
     'published_seeds': Setting(lambda text: whole(text, 3),
                                'networks of a cell that the published tests compare, at most'),
     'verdict_seeds': Setting(lambda text: whole(text, 3),
                              'networks of a cell that are judged, at most'),
 }
 _LAPTOP = dict(
-    runs=None, config=['tiny_llama2', 'tiny_gpt2'], seeds=list(range(100)),
+    runs=None, config=['tiny_llama2', 'tiny_gpt2'], widths=None, seeds=list(range(100)),
     init_schemes=['gpt2', 'plain'], probes=list(PROBES), num_sequences=2000, length=32,
     probe_seed=0, k=None, published_seeds=45, verdict_seeds=12)
 SCALES = {
@@ -115,47 +127,54 @@ def main(settings, output_dir):
   for name, make in todo.items():
     if name not in done:
       results.add({'cell': name} | make())
-  summary = [{name: value for name, value in row.items() if 'level' not in name}
-             for row in results.rows]
-  results.finish(summary, display, draw(results.rows))
+  results.finish(summarize(results.rows), display, draw(results.rows))
+  for kind in KINDS:
+    show_tests(kind, judged(results.rows, kind))
 
 
-def random_cells(settings) -> dict:
+def random_cells(settings) -> dict[str, Callable[[], dict]]:
   """The cells of random networks: by name, functions that measure a row."""
   found = {}
-  for name, scheme in itertools.product(settings.config or (), settings.init_schemes):
-    config = configs.get(name, init_scheme=scheme)
-    networks.check_sequences(settings, config)
-    seeds = settings.seeds[:settings.verdict_seeds]
-    makers = {kind: lambda config=config, kind=kind: measure(
-        random_networks(config, kind, settings), settings) for kind in settings.probes}
-    if 'verdict' in makers:
-      makers['verdict'] = lambda config=config, seeds=seeds: judge_all(
-          [(config, init_params(config, seed)) for seed in seeds], settings)
-    found |= {f'{name}, {scheme} init, {kind}': make for kind, make in makers.items()}
+  for scheme in settings.init_schemes:
+    models = {name: configs.get(preset, init_scheme=scheme, **own)
+              for preset in settings.config or ()
+              for name, own in named_widths(preset, settings.widths)}
+    for name, config in models.items():
+      networks.check_sequences(settings, config)
+      found |= {f'{name}, {scheme} init, {kind}': functools.partial(
+          lambda config, kind: measure(random_networks(config, kind, settings), settings),
+          config, kind) for kind in settings.probes if kind != 'verdict'}
+    if 'verdict' in settings.probes:
+      found |= verdict_cells(random_signatures(models, settings), f'{scheme} init, verdict')
   return found
 
 
-def trained_cells(settings) -> dict:
+def named_widths(preset: str, widths: list[int] | None) -> list[tuple[str, dict]]:
+  """The names of a preset's models, and in which width each differs from it."""
+  return [(f'{preset} ({width})', {'width': width}) for width in widths or ()] or [(preset, {})]
+
+
+def trained_cells(settings) -> dict[str, Callable[[], dict]]:
   """The cells of the networks of --runs, in the same form."""
-  found = {}
+  found, runs_by_name = {}, {}
   for folder in settings.runs or ():
     runs = runs_of(folder)
     config = load_config(runs[0])
     networks.check_sequences(settings, config)
-    makers = {kind: lambda kind=kind, runs=runs: measure(
-        trained_networks(runs, kind, settings), settings)
-              for kind in settings.probes if kind != 'shared_tokens'}
-    if 'verdict' in makers:
-      makers['verdict'] = lambda runs=runs: judge_all(
-          [lineage.load(run) for run in runs[:settings.verdict_seeds]], settings)
-    found |= {f'trained {label(config)}, {kind}': make for kind, make in makers.items()}
+    name = f'trained {label(config)}'
+    name += f' ({folder})' * (name in runs_by_name)
+    runs_by_name[name] = runs
+    found |= {f'{name}, {kind}': functools.partial(
+        lambda runs, kind: measure(trained_networks(runs, kind, settings), settings), runs, kind)
+              for kind in settings.probes if kind not in ('shared_tokens', 'verdict')}
+  if 'verdict' in settings.probes and runs_by_name:
+    found |= verdict_cells(trained_signatures(runs_by_name, settings), 'verdict')
   return found
 
 
 def label(config) -> str:
   """An architecture for readers."""
-  family = 'LLaMA' if config.gated_mlp else 'GPT-2'
+  family = 'Qwen' if config.qkv_bias else 'LLaMA' if config.gated_mlp else 'GPT-2'
   head = 'tied' if config.tied_head else 'own head'
   return f'{family} of width {config.width}, {head}'
 
@@ -169,15 +188,15 @@ def runs_of(folder: str) -> list[str]:
 
 def random_networks(config, kind, settings):
   seed = SHARED_EMBEDDING_SEED if kind == 'shared_tokens' else None
-  with tqdm(total=len(settings.seeds), desc=f'fingerprints, {kind}', unit='network',
+  with tqdm(total=len(settings.seeds), desc=f'hidden states, {kind}', unit='network',
             leave=False) as bar:
-    return reading.of_seeds(config, settings.seeds, probe_of(kind, settings),
-                                 on_network=bar.update, embedding_seed=seed)
+    return hidden_states.of_seeds(config, settings.seeds, probe_of(kind, settings),
+                                  on_network=bar.update, embedding_seed=seed)
 
 
 def trained_networks(runs, kind, settings):
-  bar = tqdm(runs, desc=f'fingerprints, {kind}', unit='network', leave=False)
-  return [lineage.fingerprint(run, probe_of(kind, settings)) for run in bar]
+  bar = tqdm(runs, desc=f'hidden states, {kind}', unit='network', leave=False)
+  return [lineage.states(run, probe_of(kind, settings)) for run in bar]
 
 
 def probe_of(kind, settings) -> Probe:
@@ -185,60 +204,101 @@ def probe_of(kind, settings) -> Probe:
                settings.length, settings.probe_seed)
 
 
-def measure(prints, settings) -> dict:
-  """Every test over all pairs i < j of fingerprints."""
-  hidden_SND = jnp.stack([each.hidden_ND for each in prints])
-  shared = all(input_is_shared(each, prints[0]) for each in prints)
+def measure(states, settings) -> dict:
+  """Every test of hidden states over all pairs i < j of networks."""
+  hidden_SND = jnp.stack([each.hidden_ND for each in states])
+  shared = all(hidden_states.input_is_shared(each, states[0]) for each in states)
   unprojected_P = pairwise_z(hidden_SND)
-  z_P = pairwise_z(*project(hidden_SND, prints[0].input_ND)) if shared else unprojected_P
-  p_values = {'calibrated': scipy.stats.norm.sf(z_P),
-              'unprojected': scipy.stats.norm.sf(unprojected_P)}
-  p_values |= published_p_values(hidden_SND[:settings.published_seeds], settings.k)
-  return {'input_shared': shared,
-          'published_networks': min(len(prints), settings.published_seeds),
-          **rates(z_P, p_values, len(prints))}
+  z_P = pairwise_z(*project(hidden_SND, states[0].input_ND)) if shared else unprojected_P
+  known = published_p_values(hidden_SND[:settings.published_seeds], settings.k)
+  published_networks = min(len(states), settings.published_seeds)
+  return {'input_shared': shared, 'published_networks': published_networks,
+          'networks': len(states), 'pairs': len(z_P),
+          **{f'{name}_z': value for name, value in moments(z_P).items()},
+          **rates({'calibrated': scipy.stats.norm.sf(z_P),
+                   'unprojected': scipy.stats.norm.sf(unprojected_P)}, all_pairs(len(states))),
+          **rates(known, all_pairs(published_networks))}
 
 
-def judge_all(loaded, settings) -> dict:
-  """Rates of every witness and of the verdict over all pairs i < j of networks."""
-  subjects = [networks.subject(*network, settings) for network in loaded]
-  bar = tqdm(list(itertools.combinations(subjects, 2)), desc='verdicts', unit='pair', leave=False)
-  reports = [lineage.judge(*pair) for pair in bar]
-  # Who is not heard accuses nobody.
-  known = lambda rows: [1.0 if each['p_value'] is None else each['p_value'] for each in rows]
-  p_values, z = {'verdict': known(reports)}, {}
-  for i, witness in enumerate(reports[0]['witnesses']):
-    heard = [each['witnesses'][i] for each in reports]
-    if any(each['obstacle'] is None for each in heard):
-      p_values[witness['witness']] = known(heard)
-      z[witness['witness']] = np.array([each['z'] for each in heard], float)
-  return {'verdicts': Counter(each['verdict'] for each in reports),
-          'z_of': {name: {'mean': np.nanmean(z_P), 'sd': np.nanstd(z_P, ddof=1),
-                          'max': np.nanmax(z_P)}
-                   for name, z_P in z.items()},
-          **rates(z['unit order'], p_values, len(subjects))}
+def random_signatures(models: dict[str, configs.ModelConfig], settings) -> dict[str, Takers]:
+  """By name of a model the signatures of its networks; no seed is that of two models."""
+  probe = networks.probe_of_all(probe_of('verdict', settings), models.values())
+  apart = 1 + max(settings.seeds)
+
+  @functools.cache
+  def take(config, seed):
+    return signatures.of_network(config, init_params(config, seed), probe)
+
+  return {name: {str(seed): functools.partial(take, config, seed)
+                 for seed in (i * apart + own for own in settings.seeds[:settings.verdict_seeds])}
+          for i, (name, config) in enumerate(models.items())}
+
+
+def trained_signatures(runs_by_name: dict[str, list[str]], settings) -> dict[str, Takers]:
+  """The same of runs."""
+  known = [load_config(runs[0]) for runs in runs_by_name.values()]
+  probe = networks.probe_of_all(probe_of('verdict', settings), known)
+  take = functools.cache(lambda run: lineage.signature(run, probe))
+  return {name: {Path(run).name: functools.partial(take, run)
+                 for run in runs[:settings.verdict_seeds]}
+          for name, runs in runs_by_name.items()}
+
+
+def summarize(rows) -> list[dict]:
+  """A row per cell, and one for all cells of verdicts on random, or on trained networks."""
+  summary = [{name: value for name, value in row.items()
+              if 'level' not in name and name not in ('z', 'p_values')}
+             | ({'z_of': z_of([row])} if 'verdicts' in row else {}) for row in rows]
+  for kind in KINDS:
+    cells = judged(rows, kind)
+    if len(cells) > 1:
+      summary.append({'cell': f'all {kind} networks, verdict'} | pooled(cells))
+  return summary
+
+
+def kind_of(row) -> str:
+  return 'trained' if row['cell'].startswith('trained') else 'random'
+
+
+def judged(rows, kind: str) -> list[dict]:
+  """The cells of verdicts on random, or on trained networks."""
+  return [row for row in rows if 'verdicts' in row and kind_of(row) == kind]
 
 
 def display(row):
   test = 'verdict' if 'verdicts' in row else 'calibrated'
   rate = lambda test, alpha: f'{row[name]:.1%}' if (name := f'{test}_{alpha}') in row else '–'
-  low, high = row[f'{test}_0.01_ci95']
+  ends = row.get(f'{test}_0.01_ci95')
   verdicts = ', '.join(f'{count} {name}' for name, count in row.get('verdicts', {}).items())
   return {'unrelated networks': row['cell'], 'pairs': str(row['pairs']),
-          'sd z': f'{row["sd_z"]:.2f}', 'accused at 0.05': rate(test, 0.05),
-          'at 0.01 (95 % interval)': f'{rate(test, 0.01)} ({low:.1%}–{high:.1%})',
-          **{f'{TESTS[test]} at 0.01': rate(test, 0.01) for test in list(TESTS)[1:]},
-          'verdicts': verdicts or '–'}
+          'verdicts': verdicts or '–',
+          'sd z': f'{row["sd_z"]:.2f}' if 'sd_z' in row else '–',
+          'false positives at 0.05': rate(test, 0.05),
+          'at 0.01 (95 % interval)': rate(test, 0.01)
+              + (f' ({ends[0]:.1%}–{ends[1]:.1%})' if ends else ''),
+          **{f'{words} at 0.01': rate(test, 0.01) for test, words in PUBLISHED.items()}}
+
+
+def show_tests(kind: str, cells: list[dict]) -> None:
+  """Prints what the tests of the verdict find on random, or on trained networks."""
+  if cells:
+    print(f'\nTests of the verdict, over all pairs of {kind} networks for which they have a result')
+    print(table([display_test(name, found) for name, found in z_of(cells).items()]))
+
+
+def display_test(name, found):
+  sd = '–' if found['sd'] is None else f'{found["sd"]:.2f}'
+  return {'test': name, 'pairs': str(found['pairs']), 'mean z': f'{found["mean"]:.2f}', 'sd z': sd,
+          'largest z': f'{found["max"]:.2f}',
+          **{f'p ≤ {alpha}': str(found[f'p_{alpha}']) for alpha in ALPHAS}}
 
 
 def draw(rows):
   """A panel per kind of networks and group of tests."""
-  is_trained = lambda row: row['cell'].startswith('trained')
-  kinds = {'random': [row for row in rows if not is_trained(row)],
-           'trained': [row for row in rows if is_trained(row)]}
+  kinds = {kind: [row for row in rows if kind_of(row) == kind] for kind in KINDS}
   shown = [(f'{title} on {kind} networks', curves) for kind, own in kinds.items()
            for title, tests in GROUPS.items() if (curves := curves_of(tests, own))]
-  columns = min(3, len(shown))
+  columns = min(2, len(shown))
   lines = -(-len(shown) // columns)
   with plotting.style():
     figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)

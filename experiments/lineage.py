@@ -5,43 +5,43 @@
         tiny_llama2:7
 
 Networks are given in the forms that experiments.seedprint takes. A run stands for each of its
-checkpoints; a folder stands for all networks in it, of its runs for their latest checkpoints.
+checkpoints; a folder stands for all networks in it, of its runs for their latest checkpoints, and
+for saved signatures. What a folder holds and cannot be read is named and left out.
 
-Each network is read once, and every pair is judged by the witnesses of experiments.seedprint, but
-for those that turn the suspect into the basis of the base: a descendant whose channels were
-permuted or rotated on purpose is found by that program alone. z is that of the strongest witness
-that can accuse: about 0 if two networks are unrelated, and above 4 if they are related. p-values
-are corrected for the number of pairs (Benjamini and Yekutieli, valid for dependent pairs). Networks
-of one width read token ids below the smallest of their vocabularies. What a folder holds and cannot
-be read is named and left out.
+Each network is read once, and every pair is judged as experiments.seedprint does. z is the largest
+one of the tests that decide: near or below 0 if two networks are unrelated, and above 5 if they are
+related. p-values are upper bounds, corrected for the number of pairs (Benjamini and Yekutieli,
+valid for dependent pairs). A pair that is called related alone, but not after this correction, is
+inconclusive. All networks read token ids below the smallest of their vocabularies or, if one is a
+saved signature, what it has read.
 
 Writes results.json (a row per pair), matrix.csv (z) and figure.png (a heat map in the order of a
-clustering). What was read of each network is kept in OUTPUT_DIR/dossiers: after a stop the same
-command reads no network again, but judges all pairs anew.
+clustering). What was read of each network, its signature, is kept in OUTPUT_DIR/signatures: after a
+stop the same command reads no network again, but judges all pairs anew.
 """
 
-import contextlib
+from collections.abc import Callable, Iterable
 import csv
-import dataclasses
 import io
 import itertools
 import math
 from pathlib import Path
 import sys
+from typing import Any
 
 import numpy as np
 import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
-from bornbiased_jax.analysis.statistics import p_value_text
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.analysis import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
-from bornbiased_jax.lineage import verdict
-from bornbiased_jax.lineage.dossiers import Dossier
-from bornbiased_jax.lineage.permutations import NUM_PERMUTATIONS
+from bornbiased_jax.lineage import Signature
+from bornbiased_jax.lineage.evidence.archive import SUFFIX
+from bornbiased_jax.lineage.sentences import p_text
+from bornbiased_jax.lineage.verdict import VERDICTS
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, figures, networks, provenance
@@ -54,29 +54,25 @@ MOST_SHOWN = 40
 MOST_WRITTEN = 20
 # Of the pairs that are called related, at most this share is expected to be independent.
 FALSE_DISCOVERY_RATE = 0.01
-_SATURATED_Z = 20
+_SATURATED_Z = 10
+# What programs write beside networks.
+_CACHES = ('signatures', 'hidden_states')
 _LAPTOP = dict(stream='auto') | networks.TOKENS
 SCALES = {
-    'smoke': _LAPTOP | dict(num_sequences=300, length=4),
+    'smoke': _LAPTOP | dict(num_sequences=1000, length=4),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(length=1024),
 }
 
 
 def main(settings, output_dir):
-  record, probe = provenance.begin(), networks.probe_of(settings)
-  models = find(settings.networks, output_dir, probe)
+  record = provenance.begin()
+  probe, names = find(settings.networks, output_dir, networks.probe_of(settings))
   make_directory(output_dir)
-  print(f'{len(models)} networks, {math.comb(len(models), 2)} pairs', file=sys.stderr)
-  sizes = smallest_vocabularies(models, probe)
-  taken = {}
-  for name in _bar(models, unit='network', desc='dossiers'):
-    with _leaving_out(name not in settings.networks):
-      taken[name] = take(name, dataclasses.replace(probe, num_ids=sizes[name]), output_dir,
-                         settings.stream)
-  check_enough(taken, settings.networks)
-  rows = compare_all(taken)
-  names = list(taken)
+  print(f'{len(names)} networks, {math.comb(len(names), 2)} pairs', file=sys.stderr)
+  taken = of_each(_bar(names, unit='network', desc='signatures'), settings.networks,
+                  lambda name: take(name, probe, output_dir, settings.stream))
+  rows, names = compare_all(taken), list(taken)
   write_json(output_dir / 'results.json', {
       'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
       'run': record(), 'networks': names, 'about': [each.about for each in taken.values()],
@@ -92,59 +88,49 @@ def _bar(*items, **about):
   return tqdm(*items, **about, delay=1, leave=False, disable=not hosts.is_first())
 
 
-def take(name, probe, output_dir, stream) -> Dossier:
+def take(name: str, probe: Probe, output_dir: Path, stream: str) -> Signature:
   networks.tell_streamed(name, stream)
   with _bar(total=probe.num_sequences, desc=name[-40:], unit='seq') as bar:
-    return lineage.dossier(name, probe, output_dir / 'dossiers', stream=stream,
-                           on_batch=bar.update)
+    return lineage.signature(name, probe, output_dir / 'signatures', stream=stream,
+                             on_batch=bar.update)
 
 
-def find(given: list[str], output_dir: Path, probe) -> dict[str, ModelConfig | None]:
-  """The model of each network that the command line names; None for a saved file.
+def find(given: list[str], output_dir: Path, probe: Probe) -> tuple[Probe, list[str]]:
+  """What all networks of the command line read, and their names.
 
   Raises:
     InputError: a network is not there, unless a folder holds it, or there are less
       than two.
   """
-  models = {}
-  for each in given:
-    inside = expand(each, output_dir)
-    for name in inside:
-      with _leaving_out(inside != [each]):
-        model = networks.look_up(name)
-        networks.check_readable(name, model, probe)
-        models[name] = model
-  check_enough(models, given)
-  return models
+  names = dict.fromkeys(name for each in given for name in expand(each, output_dir))
+  known = of_each(names, given, networks.look_up)
+  probe = networks.probe_of_all(probe, known.values())
+  readable = of_each(known, given,
+                     lambda name: networks.check_readable(name, known[name], probe))
+  return probe, list(readable)
 
 
-@contextlib.contextmanager
-def _leaving_out(is_inside: bool):
-  """A network that a folder holds and that cannot be read is named, and left out."""
-  try:
-    yield
-  except InputError as error:
-    if not is_inside:
-      raise
-    print(f'left out: {error}', file=sys.stderr)
+def of_each(names: Iterable[str], given: list[str], call: Callable[[str], Any]) -> dict[str, Any]:
+  """What a function makes of each network.
 
+  One that a folder holds and that cannot be read is named, and left out.
 
-def check_enough(found, given) -> None:
-  """Raises InputError unless there are two networks."""
+  Raises:
+    InputError: a network that was named itself cannot be read, or there are less than two.
+  """
+  found = {}
+  for name in names:
+    try:
+      found[name] = call(name)
+    except InputError as error:
+      if name in given:
+        raise
+      print(f'left out: {error}', file=sys.stderr)
   if len(found) < 2:
-    names = f'{", ".join(found)} alone was' if found else 'no network was'
-    raise InputError(f'{names} found in {", ".join(given)}; name at least two different networks, '
+    alone = f'{", ".join(found)} alone was' if found else 'no network was'
+    raise InputError(f'{alone} found in {", ".join(given)}; name at least two different networks, '
                      'or a folder of them; see --help')
-
-
-def smallest_vocabularies(models, probe) -> dict[str, int | None]:
-  """How many ids each network reads: those that all networks of its width have."""
-  known = {name: model for name, model in models.items() if model}
-  smallest = {model.width: min(each.vocab_size for each in known.values()
-                               if each.width == model.width) for model in known.values()}
-  if probe.num_ids:
-    smallest = dict.fromkeys(smallest, probe.num_ids)
-  return {name: smallest[model.width] if model else None for name, model in models.items()}
+  return found
 
 
 def expand(given: str, output_dir: Path) -> list[str]:
@@ -158,7 +144,7 @@ def expand(given: str, output_dir: Path) -> list[str]:
   if not path.is_dir() or (path / 'config.json').exists():
     return [given]
   inside = [child for child in sorted(path.iterdir())
-            if child.is_dir() and child.name not in ('fingerprints', 'dossiers')
+            if child.is_dir() and child.name not in _CACHES
             and child.resolve() != output_dir.resolve()
             # A link to a folder that holds this one would lead back here.
             and not path.resolve().is_relative_to(child.resolve())]
@@ -166,44 +152,23 @@ def expand(given: str, output_dir: Path) -> list[str]:
   for child in inside:
     names = expand(str(child), output_dir)
     found += names[-1:] if checkpoint.steps(child) else names
-  return found + [str(child) for child in sorted(path.glob('*.npz'))]
+  return found + [str(child) for child in sorted(path.glob(f'*{SUFFIX}'))]
 
 
-def compare_all(taken: dict[str, Dossier]) -> list[dict]:
-  """A row per pair, with p-values corrected over all pairs that can be compared."""
+def compare_all(taken: dict[str, Signature]) -> list[dict]:
+  """A row per pair, with p-values corrected over all pairs that can be tested."""
   rows, pairs = [], list(itertools.combinations(taken.items(), 2))
-  # A single related pair among all must be able to survive the correction; above some 30
-  # networks that would take too many permutations, and the reasons name the other program.
-  most = max(NUM_PERMUTATIONS, min(10**6, math.ceil(
-      1000 * len(pairs) * (1 + math.log(max(1, len(pairs)))))))
-  bar = _bar(pairs, unit='pair', desc='pairs')
-  for (a, of_a), (b, of_b) in bar:
-    report = judge(of_a, of_b, most)
-    rows.append({'base': a, 'suspect': b, 'verdict': report['verdict'],
-                 'identical': report.get('identical', False),
-                 'p_value': report.get('p_value'), 'z': strongest(report),
-                 'z_of': {row['witness']: row['z'] for row in report.get('witnesses', [])},
-                 'reasons': report['reasons']})
+  for (a, of_a), (b, of_b) in _bar(pairs, unit='pair', desc='pairs'):
+    report = lineage.compare(of_a, of_b)
+    z = [row['z'] for row in report['tests'] if row['decides'] and row['z'] is not None]
+    rows.append({'base': a, 'suspect': b, 'z': max(z, default=None),
+                 'z_of': {row['test']: row['z'] for row in report['tests']},
+                 **{name: report[name] for name in ('verdict', 'identical', 'p_value', 'reasons')}})
   correct(rows)
   return rows
 
 
-def judge(base, suspect, num_permutations) -> dict:
-  """The report on a pair; saved files that read another probe are not comparable."""
-  try:
-    return verdict.compare(base, suspect, num_permutations=num_permutations)
-  except InputError as error:
-    return {'verdict': 'not comparable', 'reasons': [str(error)]}
-
-
-def strongest(report) -> float | None:
-  """z of the witness with the largest one, of those that can accuse, or else of all."""
-  heard = [row for row in report.get('witnesses', []) if row['z'] is not None]
-  accusers = [row['z'] for row in heard if row['accuses']]
-  return max(accusers or [row['z'] for row in heard], default=None)
-
-
-def correct(rows) -> None:
+def correct(rows: list[dict]) -> None:
   """Adds p-values corrected for the number of pairs, and withdraws what does not survive that."""
   tested = [row for row in rows if row['p_value'] is not None]
   if not tested:
@@ -216,11 +181,11 @@ def correct(rows) -> None:
       row['verdict'] = 'inconclusive'
       row['reasons'] = [
           f'Alone, this pair would be called related. Among {len(tested)} pairs its corrected '
-          f'p-value is {p_value:.2g}. Compare it with experiments.seedprint.']
+          f'p-value is {p_value:.2g}.']
 
 
 def matrix(names, rows) -> np.ndarray:
-  """z of every pair, symmetric: infinite with itself, NaN if two networks are not comparable."""
+  """z of every pair, symmetric: infinite with itself, NaN if no test that decides applies."""
   index = {name: i for i, name in enumerate(names)}
   z_MM = np.full((len(names), len(names)), np.nan)
   np.fill_diagonal(z_MM, np.inf)
@@ -239,7 +204,7 @@ def write_matrix(path, names, z_MM) -> None:
 
 
 def show(rows) -> None:
-  counts = {name: sum(row['verdict'] == name for row in rows) for name in verdict.VERDICTS}
+  counts = {name: sum(row['verdict'] == name for row in rows) for name in VERDICTS}
   tested = [row for row in rows if row['z'] is not None]
   shown = sorted(tested, key=lambda row: -row['z'])[:MOST_SHOWN]
   if shown:
@@ -251,7 +216,7 @@ def show(rows) -> None:
 def display(row) -> dict[str, str]:
   p_value = row.get('corrected_p_value')
   return {'network': row['base'][-40:], 'and': row['suspect'][-40:], 'z': f'{row["z"]:.1f}',
-          'corrected p': '–' if p_value is None else p_value_text(math.log10(p_value)),
+          'corrected p': '–' if p_value is None else p_text(math.log10(p_value)),
           'verdict': row['verdict']}
 
 
@@ -270,9 +235,9 @@ def draw(names, z_MM):
     ax.set_xticks(ticks, rotation=90, **labels)
     ax.set_yticks(ticks, **labels)
     ax.set_aspect('equal')
-    ax.set_title('Related pairs are orange. Grey: not comparable; dark: itself')
+    ax.set_title('Related pairs are orange. Grey: no test that decides applies')
     figure.colorbar(cells, ax=ax, shrink=0.7, ticks=range(0, _SATURATED_Z + 1, 5), extend='max',
-                    label='z (unrelated: about 0; related: above 4)')
+                    label='largest z of a test that decides (unrelated: below 5)')
   return figure
 
 

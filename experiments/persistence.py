@@ -1,18 +1,19 @@
 """Does the bias survive training? Checkpoints beside initializations (Fig 10, 11).
 
 Over the dimensions to which a random network contracts most (the top k of its mean direction), the
-program measures Kendall's tau between the answers of a checkpoint and those of an initialization to
-the same random sequences, dimension by dimension. It reports the mean and std over dimensions, for
-the network's own initialization and, as a control, for that of the next seed. It also counts how
-often each token is predicted and each hidden dimension is the largest: the histograms of Fig 10.
+program measures Kendall's tau between the hidden states of a checkpoint and those of an
+initialization for the same random sequences, dimension by dimension. It reports the mean and std
+over dimensions, for the network's own initialization and, as a control, for that of the next seed.
+It also counts how often each token is predicted and each hidden dimension is the largest: the
+histograms of Fig 10.
 
     python -m experiments.persistence --study=results/training_study_laptop
 
 Reads the checkpoints of experiments.training_study. If the networks read the vectors of one
 Gaussian probe, which all of them carry along, these are projected out first.
 
-Writes results.json (a row per checkpoint) and figure.png. Fingerprints are kept in
-OUTPUT_DIR/fingerprints.
+Writes results.json (a row per checkpoint) and figure.png. Hidden states are kept in
+OUTPUT_DIR/hidden_states.
 """
 
 import jax
@@ -21,9 +22,10 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import similarity
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import kendall_tau, published
-from bornbiased_jax.lineage.seedprint import without_shared_input
-from bornbiased_jax.lineage.witnesses import input_is_shared
+from bornbiased_jax.lineage import kendall_tau
+from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
+from bornbiased_jax.lineage.testing.seedprint import without_shared_input
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 
@@ -55,7 +57,7 @@ def main(settings, output_dir):
   check(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
   results = Results(output_dir, 'persistence', settings)
   probe = networks.probe_of(settings)
-  take = lambda name: networks.take(name, probe, output_dir / 'fingerprints')
+  take = lambda name: networks.take(name, probe, output_dir / 'hidden_states')
   done = {(row['seed'], row['phase'], row['step']) for row in results.rows}
   for seed, control in pairs:
     own, other = (take(f'{runs[each]["english"]}@0') for each in (seed, control))
@@ -82,7 +84,7 @@ def check(settings, config) -> None:
 
 
 def predictions(run, step, hidden_ND) -> np.ndarray:
-  """The token that a checkpoint predicts after each sequence, from its answers."""
+  """The token that a checkpoint predicts after each sequence, from its hidden states."""
   head_VD = head_of(*checkpoint.load_params(run, step))
   with jax.default_matmul_precision('highest'):
     return np.asarray(jax.lax.map(lambda hidden_D: (head_VD @ hidden_D).argmax(), hidden_ND,
@@ -101,10 +103,10 @@ def agreement(name, initial, network, top_k) -> dict:
   """Mean and std over the initialization's top dimensions of tau between it and the checkpoint."""
   direction_D = np.asarray(similarity.normalize(initial.hidden_ND)).mean(axis=0)
   chosen_K = np.argsort(-direction_D)[:top_k or published.default_k(len(direction_D))]
-  answers = initial.hidden_ND, network.hidden_ND
+  both = initial.hidden_ND, network.hidden_ND
   if input_is_shared(initial, network):
-    answers = without_shared_input(*answers, initial.input_ND)
-  tau_K = np.asarray(kendall_tau(*(hidden_ND[:, chosen_K] for hidden_ND in answers)))
+    both = without_shared_input(*both, initial.input_ND)
+  tau_K = np.asarray(kendall_tau(*(hidden_ND[:, chosen_K] for hidden_ND in both)))
   return {f'{name}_tau': float(np.nanmean(tau_K)), f'{name}_tau_std': float(np.nanstd(tau_K))}
 
 

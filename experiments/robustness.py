@@ -1,22 +1,22 @@
-"""What fools a fingerprint, and whom does it accuse? All methods at one error rate.
+"""What fools a fingerprint, and when is it wrong? All methods at one error rate.
 
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
 
-Each network is altered in every way of bornbiased_jax.lineage.alterations and damage. Every method
-then compares the altered network with its original (related) and with that of the next seed
-(unrelated). The threshold of a method is the score that a share --false_positive_rate of all its
-unrelated pairs exceeds, whatever was done to the second network. So methods that have p-values can
-be compared with those that have none. The unrelated pairs of all alterations are of the same
-networks: a rate of 1 % is a rough one.
+Each network is changed in every way of bornbiased_jax.lineage.transforms. Every method then
+compares the changed network with its original (related) and with that of the next seed (unrelated).
+The threshold of a method is the score that a share --false_positive_rate of all its unrelated pairs
+exceeds, whatever was done to the second network. So methods that have p-values can be compared with
+those that have none. The unrelated pairs of all transforms are of the same networks: a rate of 1 %
+is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text. Alterations that the architecture does not allow are
-left out. experiments/README.md says what each method compares and what each alteration does.
+network with its continuation on other text. Transforms that the architecture does not allow are
+left out. experiments/README.md says what each method compares and what each transform does.
 
-Writes results.json (a row per alteration: all scores, the change of the logits) and figure.png (how
-many altered networks each method finds, and the share of unrelated pairs that it accuses at that
-threshold and by its own p-value). If a run was stopped, the same command continues it.
+Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
+many changed networks each method finds, and the share of unrelated pairs that it calls related at
+that threshold and by its own p-value). If a run was stopped, the same command continues it.
 """
 
 import jax
@@ -25,8 +25,9 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, alterations, damage
-from bornbiased_jax.lineage.methods import Subject
+from bornbiased_jax.lineage import METHODS, Subject
+from bornbiased_jax.lineage.transforms.lossy import DAMAGING
+from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
@@ -44,27 +45,27 @@ def rate(text: str) -> float:
   return value
 
 
-ALTERATIONS = (*alterations.PRESERVING, *damage.DAMAGING)
+TRANSFORMS = (*PRESERVING, *DAMAGING)
 SETTINGS = networks.SETTINGS | {
     'study': Setting(optional(str),
-                     'folder of experiments.training_study, whose trained networks are altered; if '
-                     'not given, random networks are altered'),
+                     'folder of experiments.training_study, whose trained networks are changed; if '
+                     'not given, random networks are'),
     'config': Setting(command_line.SETTINGS['config'].parse,
                       'model of the random networks; not read with --study'),
-    'alterations': Setting(some_of(*ALTERATIONS),
-                           'what is done to networks, comma-separated, of '
-                           f'{", ".join(ALTERATIONS)}'),
+    'transforms': Setting(some_of(*TRANSFORMS),
+                          'what is done to networks, comma-separated, of '
+                          f'{", ".join(TRANSFORMS)}'),
     'false_positive_rate': Setting(rate,
-                                   "share of unrelated pairs that a method's threshold accuses"),
+                                   "share of unrelated pairs that exceed a method's threshold"),
 }
 _LAPTOP = dict(
     study=None, config=['tiny_llama2'], seeds=list(range(42, 62)), methods=list(METHODS),
-    alterations=list(ALTERATIONS), false_positive_rate=0.01, num_sequences=1000, length=16,
+    transforms=list(TRANSFORMS), false_positive_rate=0.01, num_sequences=1000, length=16,
     probe_seed=0)
 SCALES = {
     'smoke': _LAPTOP | dict(
         seeds=[42, 43, 44], methods=['SeedPrint', 'MLP units', 'Intrinsic'],
-        alterations=['permute units', 'quantize'], num_sequences=300, length=4),
+        transforms=['permute units', 'quantize'], num_sequences=300, length=4),
     'laptop': _LAPTOP,
     'paper': _LAPTOP | dict(config=['nano_llama2'], num_sequences=4000, length=64),
 }
@@ -78,11 +79,11 @@ def main(settings, output_dir):
   originals = load(settings, '') if settings.study else random_networks(settings)
   networks.check_sequences(settings, originals[settings.seeds[0]].config)
   results = Results(output_dir, 'robustness', settings)
-  done = {(row['alteration'], row['strength']) for row in results.rows}
-  todo = [made for made in alterations_of(settings, originals) if made[:2] not in done]
-  for name, strength, make in tqdm(todo, desc='alterations', unit='alteration'):
+  done = {(row['transform'], row['strength']) for row in results.rows}
+  todo = [made for made in transforms_of(settings, originals) if made[:2] not in done]
+  for name, strength, make in tqdm(todo, desc='transforms', unit='transform'):
     row = measure(*make(), settings.methods)
-    results.add({'alteration': name, 'strength': strength} | row)
+    results.add({'transform': name, 'strength': strength} | row)
   summary = summarize(results.rows, settings)
   results.finish(summary, display, draw(results.rows, settings))
 
@@ -100,23 +101,23 @@ def load(settings, step, phase='english') -> dict[int, Subject]:
           for seed, run in runs.items() if checkpoint.steps(run)}
 
 
-def alterations_of(settings, originals):
+def transforms_of(settings, originals):
   """(name, strength, function that makes originals and suspects by seed) of each row."""
-  def altered(change, *strength):
-    def alter(seed, network):
-      made = change(*network.pair, jax.random.key(seed), *strength)
+  def changed(change, *strength):
+    def make(seed, network):
+      made = change(network.config, network.params, jax.random.key(seed), *strength)
       return networks.subject(*made, settings)
 
-    return lambda: (originals, {seed: alter(seed, network) for seed, network in originals.items()})
+    return lambda: (originals, {seed: make(seed, network) for seed, network in originals.items()})
 
   yield 'none', None, lambda: (originals, originals)
-  for name in settings.alterations:
-    if name in damage.DAMAGING:
-      change, strengths = damage.DAMAGING[name]
+  for name in settings.transforms:
+    if name in DAMAGING:
+      change, strengths = DAMAGING[name]
       for strength in strengths:
-        yield name, strength, altered(change, strength)
-    elif is_allowed(alterations.PRESERVING[name], next(iter(originals.values()))):
-      yield name, None, altered(alterations.PRESERVING[name])
+        yield name, strength, changed(change, strength)
+    elif is_allowed(PRESERVING[name], next(iter(originals.values()))):
+      yield name, None, changed(PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
     if python := load(settings, '', 'python'):
@@ -126,7 +127,7 @@ def alterations_of(settings, originals):
 def is_allowed(change, network: Subject) -> bool:
   """Whether the architecture has the symmetry that a change makes use of."""
   try:
-    jax.eval_shape(lambda key: change(*network.pair, key)[1], jax.random.key(0))
+    jax.eval_shape(lambda key: change(network.config, network.params, key)[1], jax.random.key(0))
     return True
   except InputError:
     return False
@@ -149,14 +150,14 @@ def measure(originals, suspects, methods) -> dict:
 
 def logit_change(base, suspect) -> float:
   """Largest change of a logit, over the largest logit."""
-  before, after = base.logits.hidden_ND, suspect.logits.hidden_ND
-  return float(np.abs(after - before).max() / np.abs(before).max())
+  change = np.abs(suspect.logits - base.logits)
+  return float(change.max() / np.abs(base.logits).max())
 
 
 def threshold(rows, method, false_positive_rate) -> float:
   """The score that a share of unrelated pairs exceeds; equal scores count once.
 
-  They come from alterations that leave what a method compares as it was.
+  They come from transforms that leave what a method compares as it was.
   """
   scores = {score for row in rows for score in row[f'{method}, unrelated'] if score is not None}
   if not scores:
@@ -170,19 +171,20 @@ def thresholds(rows, settings) -> dict[str, float]:
 
 
 def summarize(rows, settings) -> list[dict]:
-  """A row per alteration: the shares of pairs that each method finds and accuses."""
+  """A row per transform: the shares of related pairs that each method finds, and of others."""
   limits = thresholds(rows, settings)
-  return [{'alteration': row['alteration'], 'strength': row['strength'],
+  return [{'transform': row['transform'], 'strength': row['strength'],
            'logit_change': row['logit_change'], 'thresholds': limits,
-           'found': above([row], 'related', limits), 'accused': above([row], 'unrelated', limits),
-           'accused_at_p_01': below_level([row], settings.methods)} for row in rows]
+           'found': above([row], 'related', limits),
+           'false_positives': above([row], 'unrelated', limits),
+           'false_positives_at_p_01': below_level([row], settings.methods)} for row in rows]
 
 
 def above(rows, kind, limits) -> dict[str, float | None]:
   """By method, the share of pairs whose score exceeds the threshold; None if it can compare none.
 
-  A pair on which a method is silent does not exceed it. Alterations after which it can compare
-  nobody are left out.
+  A pair that a method cannot compare does not exceed it. Transforms after which it can compare
+  no pair are left out.
   """
   def scores(method):
     return [score for row in rows if compares(row, method) for score in row[f'{method}, {kind}']]
@@ -211,32 +213,32 @@ def share(values, test) -> float | None:
 
 
 def label(row) -> str:
-  return row['alteration'] + ('' if row['strength'] is None else f' {row["strength"]:g}')
+  return row['transform'] + ('' if row['strength'] is None else f' {row["strength"]:g}')
 
 
 def display(row):
   shown = lambda value: '–' if value is None else f'{value:.0%}'
   change = f'{row["logit_change"]:.1g}'
-  return {'alteration': label(row), 'largest change of a logit, of the largest': change,
+  return {'transform': label(row), 'largest change of a logit, of the largest': change,
           **{method: shown(found) for method, found in row['found'].items()}}
 
 
 def draw(rows, settings):
-  """Above: the unrelated pairs that each method accuses. Below: the altered networks it finds."""
+  """Above: the false positives of each method. Below: the changed networks that it finds."""
   limits = thresholds(rows, settings)
   height = 0.2 * len(rows)
   with plotting.style():
     figure = plotting.figure(8.5, height + 3.4)
-    accused, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
-    draw_accused(accused, rows, limits, settings.false_positive_rate)
+    false, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
+    draw_false(false, rows, limits, settings.false_positive_rate)
     draw_found(found, rows, limits)
-    accused.set_xticks(range(len(limits)), limits, rotation=90)
-    accused.tick_params(axis='x', length=0, labelbottom=True)
+    false.set_xticks(range(len(limits)), limits, rotation=90)
+    false.tick_params(axis='x', length=0, labelbottom=True)
   return figure
 
 
-def draw_accused(ax, rows, limits, allowed):
-  """Two bars per method: its share of all unrelated pairs, over all alterations."""
+def draw_false(ax, rows, limits, allowed):
+  """Two bars per method: its share of all unrelated pairs, over all transforms."""
   by_threshold, by_p_value = above(rows, 'unrelated', limits), below_level(rows, limits)
   for shift, shares, name in (
       (-0.2, by_threshold, f'above the threshold of the method, which aims at {percent(allowed)}'),
@@ -246,12 +248,13 @@ def draw_accused(ax, rows, limits, allowed):
   ax.axhline(allowed, color='black', linestyle='--', linewidth=1)
   ax.yaxis.set_major_formatter(lambda share, _: percent(share))
   ax.grid(visible=False, axis='x')
-  ax.set_title('Unrelated pairs that are accused')
+  ax.set_ylim(bottom=0)
+  ax.set_title('False positives: unrelated pairs that are called related')
   ax.legend(fontsize='small')
 
 
 def draw_found(ax, rows, limits):
-  """A cell per alteration and method, which says how many networks are found unless all are."""
+  """A cell per transform and method, which says how many networks are found unless all are."""
   found = [above([row], 'related', limits) for row in rows]
   shares = [list(each.values()) for each in found]
   texts = [[found_text(share, len(row[f'{method}, related'])) for method, share in each.items()]
@@ -259,7 +262,7 @@ def draw_found(ax, rows, limits):
   plotting.heat(ax, np.array(shares, float), plotting.COLORS[5], 1, texts)
   ax.set_yticks(range(len(rows)), [label(row) for row in rows])
   ax.tick_params(labelbottom=False)
-  ax.set_title('Altered networks that are found: all (blue), or as many as the cell says; '
+  ax.set_title('Changed networks that are found: all (blue), or as many as the cell says; '
                'grey: not comparable')
 
 

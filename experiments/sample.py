@@ -24,7 +24,7 @@ from bornbiased_jax import lineage, models
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, tokenizers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.names import load_config, locate
+from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import checkpoint, hub
 
 from .shared import command_line

@@ -5,42 +5,43 @@
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
 another one), a transformers directory (safetensors), ORG/MODEL or ORG/MODEL@REVISION of the Hugging
-Face Hub if no folder has this name, PRESET:SEED for a random network, or an .npz file that this
-program has saved.
+Face Hub if no folder has this name, PRESET:SEED for a random network, or a signature that this
+program has saved (.safetensors).
 
-The first network is the base, the second the suspect. Several tests are made, which are called
-witnesses. Those that can accuse compare the order of MLP units and of the value channels of a head.
-In independent networks these orders are random, whatever data or teacher they were trained with.
-The others compare the outputs of both networks on the same random inputs (SeedPrint, Algorithm 1 of
-the paper, with a permutation test in place of its t-test). Three of them are repeated after undoing
-a rotation, a permutation or changed signs of the suspect's residual channels, which are estimated
-from both embeddings: these hide a descendant only if its embeddings were replaced as well. Each
-p-value is the larger one of a permutation test and of the normal approximation.
+The first network is the base, the second the suspect. Four tests decide. They compare the order of
+MLP units and of the value channels of attention heads: chance alone decides which of two neighbours
+comes first when a network is drawn, whatever it is trained with, and a descendant keeps it. Two of
+them compare features as they are, and two in a basis that is fitted to one half of the layers and
+tested on the other, so that channels may be permuted, rotated or cut. Three tests explain: they
+compare hidden states for the same random inputs (SeedPrint, Algorithm 1 of the paper, with a
+permutation test in place of its t-test), hidden states in any basis, and units in any order. Alone
+they never show descent, but a pair that is alike in one of them is not called unrelated. p-values
+of tests that decide are upper bounds. For a test that has no result the report gives the reason.
 
 Writes a folder for the pair into OUTPUT_DIR (results/seedprint_SCALE): results.json, figure.png and
-report.html, one self-contained page. What was read of each network, its dossier, is kept in
-OUTPUT_DIR/dossiers. Such a file can be compared later without the network, but then the tests that
-undo a change of basis are left out, as they are for networks that are read layer by layer because
-they do not fit into memory (--stream).
+report.html, one self-contained page. What was read of each network, its signature, is kept in
+OUTPUT_DIR/signatures, and can be compared later without the network.
 
-Exit codes: 0 related, 5 unrelated, 3 inconclusive, 4 not comparable, 2 wrong input, 1 a crash.
+Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 """
 
 import hashlib
 import itertools
 import json
+import math
 from pathlib import Path
 import re
 import sys
+import textwrap
 
-import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage.names import FORMS
+from bornbiased_jax.lineage.resolve import FORMS, is_signature
+from bornbiased_jax.lineage.sentences import p_text
 
 from .shared import command_line, figures, networks, provenance, verdict_page
 from .shared.command_line import Setting, flagged
@@ -48,7 +49,7 @@ from .shared.parsing import optional
 from .shared.results import make_directory, write_json
 from .shared.tables import table
 
-EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3, 'not comparable': 4}
+EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3}
 SETTINGS = networks.SETTINGS | {
     'base': Setting(optional(str), f'a network, instead of the first word: {FORMS}'),
     'suspect': Setting(optional(str), 'the other network, instead of the second word'),
@@ -68,11 +69,11 @@ def main(settings, output_dir):
   check(settings, probe)
   make_directory(output_dir)
   for name in (settings.base, settings.suspect):
-    networks.tell_streamed(name, settings.stream, beside=1)
+    networks.tell_streamed(name, settings.stream)
   with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False,
             disable=not hosts.is_first()) as bar:
     report = lineage.compare_networks(settings.base, settings.suspect, probe,
-                                      output_dir / 'dossiers', stream=settings.stream,
+                                      output_dir / 'signatures', stream=settings.stream,
                                       on_batch=bar.update)
   report = {'experiment': 'seedprint', 'settings': vars(settings),
             'environment': environment(), 'run': record()} | report
@@ -107,9 +108,11 @@ def name_pair(settings) -> None:
 
 def check(settings, probe) -> None:
   """Raises InputError for networks that are not there, and probes that they cannot read."""
-  for flag in ('base', 'suspect'):
-    name = getattr(settings, flag)
-    networks.check_readable(name, flagged(flag, networks.look_up, name), probe)
+  names = {flag: getattr(settings, flag) for flag in ('base', 'suspect')}
+  known = {flag: flagged(flag, networks.look_up, name) for flag, name in names.items()}
+  probe = networks.probe_of_all(probe, known.values())
+  for flag, name in names.items():
+    networks.check_readable(name, known[flag], probe)
 
 
 def folder_name(report) -> str:
@@ -122,71 +125,86 @@ def folder_name(report) -> str:
 
 
 def show(report) -> None:
+  rows = report['tests']
   print(f'{report["verdict"].upper()}: {report["settings"]["base"]} and '
         f'{report["settings"]["suspect"]}', *revisions(report), *report['reasons'],
-        *report.get('doubts', []), sep='\n  ')
-  if rows := report.get('witnesses'):
-    print(table([display(row) for row in rows]))
+        *report['caveats'], sep='\n  ')
+  if counting := [row for row in rows if row['reason'] is None]:
+    print(table([display(row) for row in counting]))
+  for row in rows:
+    if row['reason']:
+      print(textwrap.fill(f'{row["test"]}: no result, as {row["reason"]}', 100,
+                          subsequent_indent='  '))
 
 
 def revisions(report) -> list[str]:
-  """What was read of the Hugging Face Hub; a stranger's file may claim any revision."""
+  """What was read of the Hugging Face Hub; a file may claim any revision."""
   read = {side: str(report[side].get('revision')) for side in ('base', 'suspect')
-          if not report['settings'][side].endswith('.npz')}
+          if not is_signature(report['settings'][side])}
   return [f'The {side} was read at commit {commit}.' for side, commit in read.items()
           if re.fullmatch('[0-9a-f]{40}', commit)]
 
 
 def display(row) -> dict[str, str]:
-  if row['obstacle']:
-    return {'witness': row['witness'], 'can accuse': yes(row), 'z': '–', 'p-value': '–'}
-  return {'witness': row['witness'], 'can accuse': yes(row), 'z': f'{row["z"]:.1f}',
-          'p-value': f'{row["p_value"]:.2g}'}
-
-
-def yes(row) -> str:
-  return 'yes' if row['accuses'] else 'no'
+  """A line of the table, of a test that has a result."""
+  if row['level'] is not None:
+    found = dict.fromkeys(('z', 'p-value'), '') | {'alike above': f'{row["level"]:g}'}
+  else:
+    found = {'z': f'{row["z"]:z.1f}', 'p-value': p_text(math.log10(row['p_value'])),
+             'alike above': ''}
+  return {'test': row['test'], 'decides': 'yes' if row['decides'] else 'no',
+          'likeness': f'{row["statistic"]:z.3f}', **found}
 
 
 def draw(report):
-  """z of each witness that was heard, beside what chance gives; or that there is none."""
-  rows = [row for row in report.get('witnesses', []) if row['obstacle'] is None]
+  """z of each test, beside what chance gives; of the others their likeness, or why there is none.
+
+  At the right z and the likeness.
+  """
+  rows = report['tests']
+  z = [row['z'] for row in rows if row['z'] is not None]
+  deciding = sum(row['decides'] and row['z'] is not None for row in rows)
   with plotting.style():
-    figure = plotting.figure(8, 1.8 + 0.3 * max(1, len(rows)))
+    figure = plotting.figure(9, 1.8 + 0.32 * len(rows))
     ax = figure.subplots()
     ax.set_title(title(report), parse_math=False)
-    if rows:
-      draw_witnesses(ax, rows, report['alpha'])
-      figure.legend(loc='outside lower center', ncols=4, fontsize='small')
-    else:
-      ax.set_axis_off()
-      ax.text(0, 0.5, 'no witness was heard', fontsize='large')
+    ax.axvspan(-2, 2, color='#cccccc', linewidth=0, label='chance: 95 % of unrelated pairs')
+    plotting.z_axis(ax, (-5, 0, 5, 50, 500))
+    for i, row in enumerate(rows):
+      draw_test(ax, i, row)
+    for color, name in ((1, 'decides'), (0, 'explains')):
+      ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
+    if deciding:
+      # Where Chernoff's bound reaches the level.
+      ax.axvline(math.sqrt(2 * math.log(deciding / report['alpha'])), color='black',
+                 linestyle='--', linewidth=1, label='related beyond, about')
+    write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
+    ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
+    ax.set(xlim=(min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])),
+           ylim=(len(rows) - 0.5, -0.5), xlabel='z')
+    figure.legend(loc='outside lower center', ncols=4, fontsize='small')
   return figure
 
 
 def title(report) -> str:
   """Verdict, probe and names, each on a line of its own."""
   base, suspect = (str(report[side].get('name'))[-90:] for side in ('base', 'suspect'))
-  read = (f' (n = {report["sequences"]:,}, T = {report["probe"]["length"]})'
-          if report.get('probe') else '')
-  return f'{report["verdict"].capitalize()}{read}\nbase: {base}\nsuspect: {suspect}'
+  return (f'{report["verdict"].capitalize()} (n = {report["sequences"]:,}, T = '
+          f'{report["probe"]["length"]})\nbase: {base}\nsuspect: {suspect}')
 
 
-def draw_witnesses(ax, rows, alpha):
-  """A dot at the z of each witness; at the right z and the statistic, the mean likeness."""
-  ax.axvspan(-2, 2, color='#cccccc', linewidth=0, label='chance: 95 % of unrelated pairs')
-  for i, row in enumerate(rows):
-    ax.plot(row['z'], i, 'o', color=plotting.COLORS[1 if row['accuses'] else 0])
-    write_right(ax, i, f'{row["z"]:z.1f}', f'{row["statistic"]:z.3f}')
-  write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
-  for color, name in ((1, 'can accuse'), (0, 'cannot accuse')):
-    ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
-  if accusers := sum(row['accuses'] for row in rows):
-    ax.axvline(scipy.stats.norm.isf(alpha / accusers), color='black', linestyle='--', linewidth=1,
-               label='accuses beyond')
-  plotting.z_axis(ax, (-5, 0, 5, 50, 500))
-  ax.set_yticks(range(len(rows)), [row['witness'] for row in rows])
-  ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel='z')
+def draw_test(ax, i, row):
+  """A dot at z, or a line of text."""
+  text, z = row['reason'], ''
+  if text is None and row['level'] is not None:
+    text = f'no z: alike above {row["level"]:g}'
+  elif text is None:
+    z = f'{row["z"]:z.1f}'
+    ax.plot(row['z'], i, 'o', color=plotting.COLORS[1 if row['decides'] else 0])
+  if text:
+    ax.text(0.51, i, textwrap.fill(text, 64), transform=ax.get_yaxis_transform(), va='center',
+            fontsize='x-small', bbox=dict(facecolor='white', edgecolor='none', pad=1))
+  write_right(ax, i, z, '' if row['statistic'] is None else f'{row["statistic"]:z.3f}')
 
 
 def write_right(ax, y, z, likeness):

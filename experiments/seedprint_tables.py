@@ -19,8 +19,7 @@ A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or
 has p <= 1e-4. For the published test the level is 0.01.
 
 Writes results.json (a row per pair) and figure.png: z and p by table, and how Kendall's tau is
-distributed over dimensions (Fig 13). Fingerprints are kept in
-OUTPUT_DIR/fingerprints.
+distributed over dimensions (Fig 13). Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
 import functools
@@ -34,9 +33,12 @@ from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.statistics import p_value_text
-from bornbiased_jax.lineage import fingerprints, published, seedprint, verdict, witnesses
-from bornbiased_jax.lineage.names import load_config
-from bornbiased_jax.lineage.permutations import permutation_test
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
+from bornbiased_jax.lineage.resolve import load_config
+from bornbiased_jax.lineage.testing import seedprint
+from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
@@ -77,13 +79,13 @@ def main(settings, output_dir):
   networks.check_sequences(settings, config)
   results = Results(output_dir, 'seedprint_tables', settings)
   done = {(row['base'], row['suspect']) for row in results.rows}
-  probe, cache = networks.probe_of(settings), output_dir / 'fingerprints'
+  probe, cache = networks.probe_of(settings), output_dir / 'hidden_states'
   take = functools.cache(lambda name: networks.take(name, probe, cache))
   null = published.null_taus(settings.num_sequences, config.width)
   for group, related, base, suspect in tqdm(todo, unit='pair', desc='pairs'):
     if (base, suspect) not in done:
       results.add({'group': group, 'related': related, 'base': base, 'suspect': suspect,
-                   'qkv_bias': fingerprints.config_of(take(base)).qkv_bias,
+                   'qkv_bias': take(base).config.qkv_bias,
                    **compare(take(base), take(suspect), null)})
   summary = [summarize(fields, rows)
              for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
@@ -112,30 +114,30 @@ def pairs(settings) -> list[tuple[str, bool, str, str]]:
 
 
 def compare(base, suspect, null) -> dict:
-  matrix_DD, leak = witnesses.correlated(base, suspect)
-  result = permutation_test(matrix_DD, leak=leak)
-  known = published.published_test(base.hidden_ND, suspect.hidden_ND, null=null)
+  hidden = base.hidden_ND, suspect.hidden_ND
+  shared = base.input_ND if input_is_shared(base, suspect) else None
+  result = seedprint.calibrated_test(*hidden, shared)
+  known = published.published_test(*hidden, null=null)
   return {'statistic': result.statistic, 'z': result.z, 'log10_p': result.log10_p,
           'published_t': known.p_value, 'published_u': known.p_value_u,
-          'published_tau': np.round(known.tau_S, 4), **subsets(base, suspect)}
+          'published_tau': np.round(known.tau_S, 4), **subsets(*hidden, shared)}
 
 
-def subsets(base, suspect) -> dict[str, float]:
+def subsets(hidden_a, hidden_b, shared_input) -> dict[str, float]:
   """The ablation: z of the calibrated test on k of the base's dimensions, chosen in three ways."""
-  answers = base.hidden_ND, suspect.hidden_ND
-  if witnesses.input_is_shared(base, suspect):
-    answers = seedprint.without_shared_input(*answers, base.input_ND)
-  matrix_DD = np.asarray(seedprint.correlations(*answers))
-  order_D, k = np.argsort(base.hidden_ND.mean(axis=0)), published.default_k(len(matrix_DD))
+  matrix_DD, _ = seedprint.channel_correlations(hidden_a, hidden_b, shared_input)
+  order_D, k = np.argsort(hidden_a.mean(axis=0)), published.default_k(len(matrix_DD))
   chosen = {'lowest': order_D[:k], 'highest': order_D[-k:],
             'random': np.random.default_rng(0).permutation(order_D)[:k]}
-  return {f'z_{name}': permutation_test(matrix_DD[np.ix_(index_K, index_K)], 0).z
-          for name, index_K in chosen.items()}
+  moments = {name: diagonal_moments(np.nan_to_num(matrix_DD[np.ix_(index_K, index_K)]))
+             for name, index_K in chosen.items()}
+  return {f'z_{name}': float((statistic - mean) / std)
+          for name, (statistic, mean, std) in moments.items()}
 
 
 def summarize(fields, rows) -> dict:
   z = np.array([row['z'] for row in rows])
-  found = np.array([row['log10_p'] for row in rows]) <= np.log10(verdict.ALPHA)
+  found = np.array([row['log10_p'] for row in rows]) <= np.log10(levels.ALPHA)
   return {**fields, 'pairs': len(rows),
           'z_lowest': float(z.min()), 'z_mean': float(z.mean()), 'z_highest': float(z.max()),
           'misjudged': int(np.sum(found != fields['related'])),
@@ -191,9 +193,9 @@ def draw(rows, num_sequences):
         right.plot(i + shift + (x - i) / 2, p_value, marker, **look)
     for label, marker, _ in TESTS.values():
       right.plot([], [], f'k{marker}', markersize=4, label=label)
-    left.axhline(scipy.stats.norm.isf(verdict.ALPHA), color='black', linestyle='--', linewidth=1)
+    left.axhline(scipy.stats.norm.isf(levels.ALPHA), color='black', linestyle='--', linewidth=1)
     left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
-             title=f'calibrated test (dashed: p = {verdict.ALPHA:g})')
+             title=f'calibrated test (dashed: p = {levels.ALPHA:g})')
     right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
     right.set(yscale='log', ylabel='p-value, at least 1e-12',
               title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')
@@ -218,7 +220,7 @@ def draw_tau(ax, rows, num_sequences):
   for color, (label, tau) in zip(plotting.COLORS[1::-1], taus.items(), strict=True):
     ax.hist(tau, edges, density=True, color=color, alpha=0.6, label=label)
   density = scipy.stats.norm(scale=published.tau_std(num_sequences)).pdf(edges)
-  plotting.theory(ax, edges, density, 'independent answers')
+  plotting.theory(ax, edges, density, 'independent networks')
   ax.set(xlabel="Kendall's tau of a dimension", ylabel='density',
          title='an initialization and a last checkpoint')
   ax.margins(y=0.3)

@@ -43,7 +43,7 @@ from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, hold_out, tokenizers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
-from bornbiased_jax.lineage.names import load_config
+from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, provenance, runs, sink_report, training_settings

@@ -19,9 +19,9 @@ OLMO3 = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2, norm_pla
 GEMMA2 = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2, norm_place='both',
                      tied_head=True, scaled_embedding=True, windows=(9, None, 9), score_divisor=5.0,
                      score_cap=0.5, logit_cap=0.3)
-# These have enough tokens per channel for a change of basis to be found from the embeddings.
-ALIGNED = configs.get('tiny_llama2', **SMALL | dict(num_layers=2, vocab_size=300))
-ALIGNED_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=2, vocab_size=300))
+# These have enough layers and units for tests of their order.
+DEEP = configs.get('tiny_llama2', **SMALL | dict(num_layers=4, mlp_width=64))
+DEEP_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=4, mlp_width=64))
 
 
 def tokens(n=6, length=150, seed=0):

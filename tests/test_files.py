@@ -15,6 +15,7 @@ from bornbiased_jax import files, lineage, plotting
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage.evidence import hidden_states
 from experiments import born_unbiased, pretrain, text_sinks, training_study
 from experiments.shared import command_line, results
 
@@ -157,13 +158,13 @@ def test_results_in_a_bucket(bucket):
 
 def test_a_cache_in_a_bucket(bucket):
   probe = Probe('tokens', 40, 4)
-  made = lineage.fingerprint('tiny_gpt2:1', probe, 'gs://bucket/run/cache')
+  made = lineage.states('tiny_gpt2:1', probe, 'gs://bucket/run/cache')
   kept, = (bucket / 'cache').iterdir()
-  assert kept.suffix == '.npz', 'parts are left'
+  assert kept.suffix == '.safetensors', 'parts are left'
   count = len(Bucket.writes)
-  again = lineage.fingerprint('tiny_gpt2:1', probe, bucket / 'cache')
+  again = lineage.states('tiny_gpt2:1', probe, bucket / 'cache')
   np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
-  np.testing.assert_array_equal(lineage.fingerprint(str(kept), probe).hidden_ND, made.hidden_ND)
+  np.testing.assert_array_equal(hidden_states.load(kept).hidden_ND, made.hidden_ND)
   assert len(Bucket.writes) == count
 
 

@@ -1,7 +1,6 @@
 """Two processes give what one gives. The first alone writes and prints, and both see mistakes."""
 
 import json
-from pathlib import Path
 
 import jax
 from jax.sharding import NamedSharding
@@ -95,27 +94,30 @@ def test_a_comparison_of_two_networks(tmp_path, folders):
   pair, one = results_in(tmp_path / 'pair'), results_in(tmp_path / 'one')
   assert pair['base']['digest'] == one['base']['digest']
   assert pair['verdict'] == one['verdict']
-  for row, other in zip(pair['witnesses'], one['witnesses'], strict=True):
-    assert row['witness'] == other['witness']
-    np.testing.assert_allclose(row['z'], other['z'], atol=0.02)
+  for row, other in zip(pair['tests'], one['tests'], strict=True):
+    assert (row['test'], row['reason']) == (other['test'], other['reason'])
+    for field in ('z', 'statistic'):
+      assert (row[field] is None) == (other[field] is None)
+      if row[field] is not None:
+        np.testing.assert_allclose(row[field], other[field], atol=0.02)
   # Both wrote the same files, and nothing is left of their making.
-  names = [sorted(path.name for path in (tmp_path / run / 'dossiers').iterdir())
+  names = [sorted(path.name for path in (tmp_path / run / 'signatures').iterdir())
            for run in ('pair', 'one')]
   assert names[0] == names[1] and len(names[0]) == 2
 
 
-def test_a_zoo_whose_dossiers_are_there(tmp_path, folders):
+def test_a_zoo_whose_signatures_are_there(tmp_path, folders):
   settings = command_line.resolve(lineage.SCALES, kinds=lineage.SETTINGS, **READ)
   settings.networks = folders
   lineage.main(settings, tmp_path)
   one = results_in(tmp_path)
-  times = {path: path.stat().st_mtime_ns for path in Path(tmp_path / 'dossiers').iterdir()}
+  times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'signatures').iterdir()}
   done = two_hosts.run('lineage', *folders, *FLAGS, f'--output_dir={tmp_path}')
   assert_first_alone_speaks(done)
   pair = results_in(tmp_path)
   assert pair['environment']['num_processes'] == 2
   assert_alike(pair['rows'], one['rows'])
-  assert times == {path: path.stat().st_mtime_ns for path in Path(tmp_path / 'dossiers').iterdir()}
+  assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / 'signatures').iterdir()}
 
 
 @pytest.mark.parametrize('given, message', [

@@ -1,4 +1,4 @@
-"""A whole SeedPrint comparison of two networks beside their bare forward passes."""
+"""A whole comparison of two networks beside their bare forward passes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.sizes import default_batch_size
-from bornbiased_jax.lineage import dossiers, verdict
+from bornbiased_jax.lineage import verdict
+from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
@@ -20,12 +21,12 @@ def run() -> list[dict]:
 def row(name, n, length, rounds) -> dict:
   config, probe, size = configs.get(name), Probe('tokens', n, length), default_batch_size(n, length)
   networks = [init_params(config, seed) for seed in (1, 2)]
-  # As in a fingerprint, the last batch wraps around, so that one program fits all batches.
+  # As in a signature, the last batch wraps around, so that one program fits all batches.
   inputs = [probe.inputs(config, jnp.arange(first, first + size) % n)
             for first in range(0, n, size)]
 
   def compare():
-    verdict.compare(*(dossiers.take(config, params, probe) for params in networks))
+    verdict.compare(*(signature.of_network(config, params, probe) for params in networks))
     return 0
 
   forward = _forward(config)

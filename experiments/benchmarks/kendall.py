@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax.lineage import kendall
+from bornbiased_jax.lineage.testing import rank_correlation
 
 from . import timing
 
@@ -28,7 +28,7 @@ def tau(n, num_columns=8, ties=False, rounds=15):
   on_device = jnp.asarray(a), jnp.asarray(b)
   seconds = timing.in_turn({
       'scipy': lambda: [scipy.stats.kendalltau(*pair) for pair in zip(a.T, b.T, strict=True)],
-      'jax': lambda: kendall.kendall_tau(*on_device)}, rounds)
+      'jax': lambda: rank_correlation.kendall_tau(*on_device)}, rounds)
   return {
       'benchmark': "Kendall's tau", 'n': n, 'columns': num_columns, 'ties': ties, 'rounds': rounds,
       'seconds_a_column': timing.spread(seconds['jax'] / num_columns),
@@ -45,9 +45,9 @@ def matrix(n, num_columns, ties=False, rounds=5, sample=500):
   on_device = jnp.asarray(a), jnp.asarray(b)
   seconds = timing.in_turn({
       'scipy': lambda: [scipy.stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
-      'jax': lambda: kendall.kendall_matrix(*on_device)}, rounds)
+      'jax': lambda: rank_correlation.kendall_matrix(*on_device)}, rounds)
   scipy_seconds = seconds['scipy'] / sample * num_columns**2
-  memory = kendall._matrix.lower(*on_device).compile().memory_analysis()
+  memory = rank_correlation._matrix.lower(*on_device).compile().memory_analysis()
   return {
       'benchmark': "Kendall's tau, every pair", 'n': n, 'columns': num_columns, 'ties': ties,
       'rounds': rounds,

@@ -1,10 +1,11 @@
-"""The tests on two fingerprints beside a straightforward transcription with scipy and numpy."""
+"""The tests of hidden states beside a straightforward transcription with scipy and numpy."""
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax.lineage import published, seedprint
+from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.testing import seedprint
 
 from . import timing
 from .kendall import columns
@@ -17,8 +18,8 @@ def run() -> list[dict]:
 def calibrated(n, width, rounds=5) -> dict:
   """The calibrated test.
 
-  It computes Spearman's rho of every dimension with every other, and the mean of
-  the diagonal under 10,000 permutations. Ours has twenty times as many.
+  The peer computes Spearman's rho of every dimension with every other, and the mean of
+  the diagonal under 10,000 permutations. Ours has its mean and std over all of them.
   """
   a, b = columns(n, width, ties=False)
   on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)

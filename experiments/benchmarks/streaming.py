@@ -1,4 +1,4 @@
-"""A fingerprint of a model that is read layer by layer: time, memory, and going on after a kill.
+"""Hidden states of a model that is read layer by layer: time, memory, and going on after a kill.
 
 The model is a random one in the shape of Llama 3.2 3B, in bfloat16. It takes 6.4 GB on disk, and
 is removed afterwards.
@@ -30,7 +30,7 @@ SHAPE = dict(model_type='llama', vocab_size=128256, hidden_size=3072, intermedia
 PROBE = dict(num_sequences=1000, length=16)
 _LAYERS_PER_FILE = 4
 
-# Fingerprints a model. As often as an environment variable says, it kills itself half way.
+# Reads a model. As often as an environment variable says, it kills itself half way.
 _PROGRAM = '''
 import json, os, signal, sys, time
 from bornbiased_jax import lineage
@@ -47,7 +47,7 @@ def watch(sequences):
   if kills and read[-1] >= probe['num_sequences'] / 2:
     os.kill(os.getpid(), signal.SIGKILL)
 
-lineage.fingerprint(model, Probe('tokens', **probe), cache, stream='always', on_batch=watch)
+lineage.states(model, Probe('tokens', **probe), cache, stream='always', on_batch=watch)
 seconds = time.monotonic() - start
 peak, = (1024 * int(line.split()[1]) for line in open('/proc/self/status') if 'VmHWM' in line)
 print(json.dumps({'seconds_reading_all_once': times[0], 'seconds_of_layers': times[-1] - times[0],
@@ -62,7 +62,7 @@ def run() -> list[dict]:
 
 
 def row(folder: Path, shape: dict, probe: dict) -> dict:
-  """Makes a model in a folder, and fingerprints it in two processes, the first of which is killed.
+  """Makes a model in a folder, and reads it in two processes, the first of which is killed.
 
   Memory, seconds and the share of the rate of a large matrix product are those of the second.
   """
@@ -79,7 +79,7 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
   # positions, does not count.
   share = found['share_of_layers'] - 1 / config.num_layers
   rate = num_flops * share / found['seconds_of_layers']
-  return {'benchmark': 'fingerprint layer by layer', 'parameters': num_parameters(config),
+  return {'benchmark': 'layer by layer', 'parameters': num_parameters(config),
           'bytes_on_disk': sum(file.stat().st_size for file in (folder / 'model').iterdir()),
           'num_layers': config.num_layers, 'cores': len(os.sched_getaffinity(0)),
           **probe, 'flops': num_flops, **found, 'flops_per_second': rate,

@@ -143,8 +143,8 @@ ITEMS = (
          'nano LLaMA on OpenWebText, 200,000 steps of 128 × 2,048 tokens.',
          (STUDY, _STORIES, _INSTRUCTIONS)),
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
-         "A checkpoint's answers correlate with those of its own initialization, and not with "
-         'those of a control.', 'Curves.',
+         "A checkpoint's hidden states correlate with those of its own initialization, and not "
+         'with those of a control.', 'Curves.',
          (Run('persistence', dict(smoke=0.2, laptop=2, overnight=3, paper=10), reads=_OF_STUDY,
               after=_AFTER),)),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
@@ -177,13 +177,13 @@ ITEMS = (
          (Run('baselines', dict(smoke=0.4, laptop=1, overnight=2, paper=30), reads=_OF_STUDY,
               after=_AFTER, at={'laptop': _FOUR}),)),
     Item(('robustness',), 'Which fingerprint to trust when',
-         'Not in the paper: networks are altered and compared with their originals.', '–',
+         'Not in the paper: networks are changed and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.2, laptop=7, overnight=17, paper=90),
               name='robustness_trained', reads=_OF_STUDY, after=_AFTER, at={
                   'laptop': _FOUR | {
                       'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                                  'Intrinsic,REEF,PCS,ICS',
-                      'alterations': 'permute units,flip channels,noise,prune,quantize,average'},
+                      'transforms': 'permute units,flip channels,noise,prune,quantize,average'},
                   'paper': _OF_PAPER}),)),
     Item(('table12', 'families'), 'The same in other families',
          'GPT-2, the family that contracts, keeps a trace of its initialization, too. Descendants '
@@ -197,7 +197,7 @@ ITEMS = (
               **_OF_QWEN2),
           Run('baselines', dict(overnight=2, paper=30), _FOUR, 'baselines_qwen2', **_OF_QWEN2))),
     Item(('adversary',), 'What an adversary can do',
-         'Not in the paper: innocent networks that look related, and disguised descendants.', '–',
+         'Not in the paper: unrelated networks that look related, and disguised descendants.', '–',
          (Run('adversary', dict(smoke=0.4, laptop=5, overnight=12, paper=60),
               at={'laptop': {'networks': '2'}}),)),
     Item(('born_unbiased',), 'Does identity come from the bias?',

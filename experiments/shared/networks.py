@@ -1,5 +1,6 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 import sys
 from types import SimpleNamespace
@@ -12,10 +13,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, Fingerprint, dossiers, fingerprint, seedprint
-from bornbiased_jax.lineage.methods import NUM_STATEMENTS, Score, Subject
-from bornbiased_jax.lineage.names import load_config
-from bornbiased_jax.lineage.networks import STREAM, streamed
+from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
+from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
+from bornbiased_jax.lineage.compare import STREAM, common_probe, streamed
+from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 
@@ -26,8 +28,8 @@ from .parsing import choice, optional, some_of, whole
 SETTINGS = command_line.SETTINGS | {
     'num_ids': Setting(optional(whole),
                        'random token ids are drawn below this number, so that networks of '
-                       'different vocabularies read the same; if not given, from the whole '
-                       'vocabulary'),
+                       'different vocabularies read the same; if not given, below the smallest '
+                       'of their vocabularies'),
     'stream': Setting(choice(*STREAM),
                       'read directories of transformers layer by layer, with one layer in memory: '
                       'auto, if they do not fit, always or never'),
@@ -46,37 +48,40 @@ def probe_of(settings: SimpleNamespace) -> Probe:
                settings.probe_seed, settings.num_ids)
 
 
-def take(name: str, probe: Probe, cache: Path) -> Fingerprint:
-  """The fingerprint of the network `name`, from the folder `cache` if it is there."""
+def take(name: str, probe: Probe, cache: Path) -> HiddenStates:
+  """The hidden states of the network `name`, from the folder `cache` if they are there."""
   with tqdm(total=probe.num_sequences, desc=name[-40:], unit='seq', delay=1, leave=False) as bar:
-    return fingerprint(name, probe, cache, on_batch=bar.update)
+    return states(name, probe, cache, on_batch=bar.update)
 
 
-def look_up(name: str) -> ModelConfig | None:
-  """The model of a network, None for a saved file; raises InputError if there is none."""
-  if not name.endswith('.npz'):
-    return load_config(name)
-  dossiers.load(name)
-  return None
+def look_up(name: str) -> ModelConfig | Signature:
+  """The model of a network, or a saved signature; raises InputError if there is none."""
+  return signature.load(name) if resolve.is_signature(name) else resolve.load_config(name)
 
 
-def tell_streamed(name: str, stream: str, beside: int = 0) -> None:
-  """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
-  if not name.endswith('.npz') and (layers := streamed(name, stream, beside)):
+def tell_streamed(name: str, stream: str) -> None:
+  """Says that a network will be read layer by layer, if it will (`compare.streamed`)."""
+  if not resolve.is_signature(name) and (layers := streamed(resolve.resolve(name), stream)):
     size, free = 4e-9 * num_parameters(layers.config), free_memory() / 1e9
     why = ('as --stream=always asks' if stream == 'always' else
            f'{size:,.1f} GB in float32 are too much for the {free:,.1f} GB that are free')
-    print(f'{name} is read layer by layer ({why}). No test undoes a change of its basis.',
-          file=sys.stderr)
+    print(f'{name} is read layer by layer ({why})', file=sys.stderr)
 
 
-def check_readable(name: str, model: ModelConfig | None, probe: Probe) -> None:
-  """Raises InputError if the network `name` cannot read a probe; a saved file (None) has read."""
-  if model:
-    check_length(probe.length, model, name)
-    if (probe.num_ids or 0) > model.vocab_size:
-      raise InputError(f'--num_ids: {probe.num_ids} exceeds the {model.vocab_size} token ids of '
-                       f'{name}')
+def probe_of_all(probe: Probe, known: Iterable[ModelConfig | Signature]) -> Probe:
+  """The probe that networks read which are compared with each other (`compare.common_probe`)."""
+  saved = [each for each in known if isinstance(each, Signature)]
+  return common_probe(probe, saved, [each for each in known if not isinstance(each, Signature)])
+
+
+def check_readable(name: str, known: ModelConfig | Signature, probe: Probe) -> None:
+  """Raises InputError if the network `name` cannot read a probe; a saved signature has read."""
+  if isinstance(known, Signature):
+    return
+  check_length(probe.length, known, name)
+  if (probe.num_ids or 0) > known.vocab_size:
+    raise InputError(f'--num_ids: {probe.num_ids} exceeds the {known.vocab_size} token ids of '
+                     f'{name}')
 
 
 def check_length(length: int, config: ModelConfig, name: str, flag: str = 'length') -> None:

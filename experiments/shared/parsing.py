@@ -40,11 +40,15 @@ def listed(parse: Callable[[str], list | str | int]):
     for part in text.split(','):
       value = parse(part.strip())
       values.extend(value if isinstance(value, list) else [value])
-    if len(set(values)) < len(values):
-      raise InputError(f'{text!r} names one twice')
-    return values
+    return _distinct(values, text)
 
   return parse_list
+
+
+def _distinct(values, text):
+  if len(set(values)) < len(values):
+    raise InputError(f'{text!r} names one twice')
+  return values
 
 
 def seed_range(text: str) -> list[int]:
@@ -75,9 +79,23 @@ def choice(*choices: str):
 
 
 def some_of(*choices: str):
-  """The parser of comma-separated words, each of a few and given once, or of 'all', all of them."""
-  one = choice(*choices, 'all')
-  return listed(lambda text: list(choices) if one(text) == 'all' else text)
+  """The parser of comma-separated words, each of a few and given once, or of 'all', all of them.
+
+  A word may have commas in it, as 'unit order, fitted basis'. The longest one counts.
+  """
+  in_parts = lambda text: tuple(part.strip() for part in text.split(','))
+  one, known = choice(*choices, 'all'), {in_parts(word): word for word in choices}
+
+  def parse_words(text):
+    parts, values = in_parts(text), []
+    while parts:
+      count = next((count for count in range(len(parts), 0, -1) if parts[:count] in known), 1)
+      word = one(known.get(parts[:count], parts[0]))
+      values += choices if word == 'all' else [word]
+      parts = parts[count:]
+    return _distinct(values, text)
+
+  return parse_words
 
 
 def optional(parse):

@@ -14,7 +14,7 @@ from bornbiased_jax import configs, files, hosts, plotting
 from bornbiased_jax.data import corpus, tokenizers
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.names import load_config
+from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start

@@ -20,7 +20,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import reading
+from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.models import attention_kernels, flops, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
@@ -110,13 +110,13 @@ def sweep(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
 
 
 def fingerprint(settings: SimpleNamespace, chip: Chip, devices: list) -> Program:
-  """A batch of `reading.fingerprint` in float32, whose parameters and batch are spread."""
-  config = reading.exact(configs.get(settings.config))
+  """A batch of `hidden_states.of_network` in float32, whose parameters and batch are spread."""
+  config = hidden_states.exact(configs.get(settings.config))
   settings = _with_length(settings, config)
   probe = Probe('tokens', settings.num_sequences, settings.length)
   mesh = _mesh(devices, mesh_shape(len(devices), math.inf, chip.hbm, settings.data, settings.fsdp,
                                    settings.tensor))
-  settings.batch_size = settings.batch_size or reading.spread_batch_size(
+  settings.batch_size = settings.batch_size or hidden_states.spread_batch_size(
       config, probe, mesh, backend='tpu')
   _check_batch(settings, mesh)
 
@@ -124,8 +124,8 @@ def fingerprint(settings: SimpleNamespace, chip: Chip, devices: list) -> Program
     params = jax.eval_shape(functools.partial(initialization.draw_params, config), 0)
     index_B = jax.ShapeDtypeStruct((settings.batch_size,), 'int32',
                                    sharding=NamedSharding(mesh, sharding.BATCH))
-    answer = reading.program(config, probe, mesh=mesh)
-    return answer.lower(sharding.abstract(mesh, params), index_B)
+    states = hidden_states.program(config, probe, mesh=mesh)
+    return states.lower(sharding.abstract(mesh, params), index_B)
 
   total_flops = settings.batch_size * last_position_flops(config, probe.length, 0)
   return Program(vars(settings), mesh, total_flops / len(devices), HIGHEST_PASSES, lower)

@@ -37,16 +37,17 @@ def all_pairs(config: ModelConfig, networks: Iterable[dict]) -> Pairs:
   return [((config, a), (config, b)) for a, b in itertools.combinations(networks, 2)]
 
 
-def text(vocab_size: int, num_steps: int, data_seed: int = 0) -> np.ndarray:
-  """Batches [steps, BATCH_SIZE, LENGTH + 1] of Shakespeare in bytes, modulo the vocabulary."""
-  tokens = corpus.load('tinyshakespeare').tokens
+def text(vocab_size: int, num_steps: int, data_seed: int = 0,
+         source: str = 'tinyshakespeare') -> np.ndarray:
+  """Batches [steps, BATCH_SIZE, LENGTH + 1] of a text in bytes, modulo the vocabulary."""
+  tokens = corpus.load(source).tokens
   return np.stack([corpus.batch(tokens, data_seed, step, BATCH_SIZE, LENGTH)
                    for step in range(num_steps)]) % vocab_size
 
 
 def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
           frozen: tuple[str, ...] = (), loss: Loss = next_token_loss, data_seed: int = 0,
-          peak_lr: float = PEAK_LR) -> list[dict]:
+          peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare') -> list[dict]:
   """Trains networks on the same text in the same order, with AdamW.
 
   Args:
@@ -57,8 +58,9 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
     loss: (config, params, ids [B, T + 1]) → what is minimized.
     data_seed: which batches of the text.
     peak_lr: the learning rate at the beginning, from which it falls along a cosine.
+    source: the text, as `corpus.load` takes it.
   """
-  batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed), jnp.int32)
+  batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
   trained = _train(config, loss, tuple(frozen), peak_lr, stacked, batches_MBT)
   return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)

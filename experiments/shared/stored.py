@@ -14,7 +14,7 @@ import statistics
 
 import scipy
 
-from bornbiased_jax.lineage.witnesses import WITNESSES
+from bornbiased_jax.lineage.testing.every_test import TESTS
 
 from . import catalogue, pages
 from .tables import ci95
@@ -202,5 +202,5 @@ def render(template: Path, measured: Path) -> str:
       template, number=number, bound=bound, plus_minus=plus_minus, interval=interval,
       between=between, each=each, cells=cells, gather=gather, minus=minus, summarize=summarize,
       share=share, largest=largest).render(
-          measured=stored, hours=catalogue.hours, witnesses=WITNESSES, log10=math.log10,
+          measured=stored, hours=catalogue.hours, tests=TESTS, log10=math.log10,
           exp=math.exp)

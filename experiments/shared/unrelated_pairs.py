@@ -1,6 +1,6 @@
-"""Tests of all pairs of unrelated networks at once, and how often they accuse."""
+"""Tests of all pairs of unrelated networks at once, and how often they find something."""
 
-import math
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,9 @@ import numpy as np
 import scipy
 from tqdm import tqdm
 
-from bornbiased_jax.lineage import published, seedprint
-from bornbiased_jax.lineage.permutations import diagonal_moments
+from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.testing import seedprint
+from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 
 ALPHAS = (0.05, 0.01, 0.001)
 LEVELS = np.logspace(-4, 0, 81)
@@ -21,6 +22,11 @@ def project(hidden_SND, input_ND):
   left_SND = jax.lax.map(lambda hidden_ND: seedprint.residuals(hidden_ND, input_ND), hidden_SND)
   trace_S = jax.lax.map(lambda both: seedprint.norm_trace(*both, input_ND), (hidden_SND, left_SND))
   return left_SND, trace_S
+
+
+def all_pairs(count: int) -> np.ndarray:
+  """The numbers i < j of all pairs of networks, [P, 2]."""
+  return np.stack(np.triu_indices(count, 1), axis=1)
 
 
 def pairwise_z(hidden_SND, trace_S=None) -> np.ndarray:
@@ -54,33 +60,47 @@ def published_p_values(hidden_SND, k: int | None) -> dict[str, list[float]]:
           'published_z': [pair.p_value_z for pair in pairs]}
 
 
-def rates(z_P, p_values: dict[str, np.ndarray], num_networks: int) -> dict:
-  """Moments of z over pairs, and for each test how many pairs it accuses at each level."""
-  row = {'networks': num_networks, 'pairs': len(z_P), 'mean_z': float(np.nanmean(z_P)),
-         'sd_z': float(np.nanstd(z_P, ddof=1)), 'max_z': float(np.nanmax(z_P))}
+def moments(z: Iterable[float]) -> dict:
+  """Mean, sd and largest of z over pairs; NaN is no z."""
+  z_P = np.array([each for each in z if not np.isnan(each)])
+  return {'mean': float(z_P.mean()), 'sd': float(z_P.std(ddof=1)) if len(z_P) > 1 else None,
+          'max': float(z_P.max())}
+
+
+def rates(p_values: dict[str, Iterable[float]], pairs: np.ndarray) -> dict:
+  """For each test how many pairs have a p-value of at most each level: false positives.
+
+  Args:
+    p_values: by test, a p-value for each pair; NaN, where a test has no result, is above all.
+    pairs: the numbers of both networks of each pair, [P, 2].
+  """
+  row = {}
   for test, p_P in p_values.items():
+    p_P = np.asarray(p_P, float)
     for alpha in ALPHAS:
-      accused_P = np.asarray(p_P) <= alpha  # NaN, where a test has no answer, accuses nobody.
-      row[f'{test}_{alpha}'] = float(accused_P.mean())
-      row[f'{test}_{alpha}_ci95'] = bootstrap(accused_P)
-    share_of_levels = np.mean(np.asarray(p_P)[:, None] <= LEVELS, axis=0)
-    row[f'{test}_share_below_level'] = share_of_levels.round(5)
+      row[f'{test}_{alpha}'] = float(np.mean(p_P <= alpha))
+      row[f'{test}_{alpha}_ci95'] = bootstrap(p_P <= alpha, pairs)
+    row[f'{test}_share_below_level'] = np.mean(p_P[:, None] <= LEVELS, axis=0).round(5)
   return row
 
 
-def bootstrap(accused_P: np.ndarray) -> list[float]:
+def bootstrap(found_P: np.ndarray, pairs: np.ndarray) -> list[float]:
   """95 % interval of a rate over pairs, by drawing networks with replacement.
 
   If all pairs agree there is nothing to draw. The interval is then Clopper and
   Pearson's, for as many pairs as share no network.
+
+  Args:
+    found_P: of each pair, whether it counts.
+    pairs: the numbers of both networks of each pair, [P, 2]: all pairs of some networks, or all
+      of some networks with some others.
   """
-  num_networks = round((1 + math.sqrt(1 + 8 * len(accused_P))) / 2)
-  if accused_P.all() or not accused_P.any():
-    disjoint = num_networks // 2
-    return list(scipy.stats.binomtest(disjoint * int(accused_P.all()), disjoint).proportion_ci())
+  num_networks = int(pairs.max()) + 1
+  if found_P.all() or not found_P.any():
+    disjoint = min(num_networks // 2, *(len(np.unique(side)) for side in pairs.T))
+    return list(scipy.stats.binomtest(disjoint * int(found_P.all()), disjoint).proportion_ci())
   share_S = np.full(num_networks, 1 / num_networks)
   draws_BS = np.random.default_rng(0).multinomial(num_networks, share_S, NUM_BOOTSTRAPS)
-  i, j = np.triu_indices(num_networks, 1)
-  weight_BP = draws_BS[:, i] * draws_BS[:, j]
-  rate_B = weight_BP @ accused_P / np.maximum(1, weight_BP.sum(axis=1))
+  weight_BP = draws_BS[:, pairs[:, 0]] * draws_BS[:, pairs[:, 1]]
+  rate_B = weight_BP @ found_P / np.maximum(1, weight_BP.sum(axis=1))
   return np.percentile(rate_B, (2.5, 97.5)).tolist()

@@ -4,13 +4,12 @@ import base64
 import math
 from pathlib import Path
 
-from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.lineage.sentences import p_text
 
 from . import pages
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
-COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666',
-          'not comparable': '#666666'}
+COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
 
 
 def render(report: dict, png: bytes) -> str:
@@ -22,9 +21,4 @@ def render(report: dict, png: bytes) -> str:
   """
   return pages.template(TEMPLATE).render(
       report=report, png=base64.b64encode(png).decode(), color=COLORS[report['verdict']],
-      p_text=p_text)
-
-
-def p_text(p_value: float) -> str:
-  """A p-value for readers."""
-  return p_value_text(math.log10(p_value))
+      p_text=lambda p_value: p_text(math.log10(p_value)))

@@ -94,7 +94,7 @@ def test_parts_of_a_step():
   assert found['optimizer_floor']['median'] > 0
 
 
-def test_a_killed_fingerprint_goes_on_from_the_layer_it_was_at(tmp_path):
+def test_a_killed_process_goes_on_from_the_layer_it_was_at(tmp_path):
   shape = streaming.SHAPE | dict(vocab_size=40, hidden_size=32, intermediate_size=48, head_dim=8,
                                  num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2)
   row = streaming.row(tmp_path, shape, dict(num_sequences=24, length=3))

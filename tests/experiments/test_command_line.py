@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from experiments import seed_sweep
-from experiments.shared import command_line
+from experiments.shared import command_line, parsing
 
 EXPERIMENTS = sorted(path.stem for path in Path(seed_sweep.__file__).parent.glob('*.py')
                      if 'command_line.run(' in path.read_text())
@@ -50,6 +50,18 @@ def test_flags_can_say_what_scales_say(name):
       if command_line.default_text({'laptop': values}, setting, settings[setting].help).endswith(
           ': all)'):
         assert parse('all') == value, setting
+
+
+def test_a_word_of_a_list_may_have_commas():
+  parse = parsing.some_of('unit order', 'value order', 'unit order, fitted basis')
+  assert parse('unit order,fitted basis, value order,unit order') == [
+      'unit order, fitted basis', 'value order', 'unit order']
+  assert parse('all') == ['unit order', 'value order', 'unit order, fitted basis']
+  for text, message in (('fitted basis', "'fitted basis' is not one of unit order, value order"),
+                        ('unit order,', "'' is not one of"), ('all,unit order', 'names one twice'),
+                        ('unit order,unit order', 'names one twice')):
+    with pytest.raises(InputError, match=message):
+      parse(text)
 
 
 def test_a_scale_lends_its_lists():

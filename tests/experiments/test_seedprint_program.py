@@ -29,27 +29,44 @@ def run(output_dir, *words, **given):
 
 def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
-  assert (code, report['verdict'], report['schema']) == (0, 'related', 2)
+  assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
   assert report['run'].keys() == {'command', 'commit', 'started', 'seconds'}
   assert capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
   assert 'copy of the other' in ' '.join(report['reasons'])
   assert (folder / 'figure.png').stat().st_size > 10_000
   page = (folder / 'report.html').read_text()
-  for row in report['witnesses']:
-    assert f'<td>{row["witness"]}</td>' in page
+  for row in report['tests']:
+    assert f'<td>{row["test"]}</td>' in page
   assert report['base']['digest'] in page and 'data:image/png;base64,' in page
   assert not re.search(r'(src|href)="(?!data:)', page)
   # Another pair does not overwrite it, nor does a saved file instead of a network.
   code, report, other = run(tmp_path, base='tiny_gpt2:1', suspect='tiny_gpt2:2')
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
-  saved = [str(path) for path in sorted((tmp_path / 'dossiers').glob('*.npz'))]
-  for pair in (saved, saved[::-1]):
-    code, report, _ = run(tmp_path, *pair)
-    assert code == 5 and len(report['witnesses']) == 5
-  code, report, _ = run(tmp_path, 'tiny_gpt2:1', 'nano_gpt2:1')
-  assert (code, report['verdict']) == (4, 'not comparable')
-  assert '128 and 768 residual channels' in report['reasons'][0]
-  assert len(saved) == len(list((tmp_path / 'dossiers').glob('*.npz')))
+  saved = [str(path) for path in sorted((tmp_path / 'signatures').glob('*.safetensors'))]
+  assert len(saved) == 2
+  for pair in (saved, saved[::-1], (saved[0], 'tiny_gpt2:3')):
+    code, again, _ = run(tmp_path, *pair)
+    assert (code, again['verdict']) == (5, 'unrelated')
+    assert [row['reason'] for row in again['tests']] == [None] * len(report['tests'])
+
+
+def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
+  code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_llama2:2')
+  assert (code, report['verdict']) == (3, 'inconclusive')
+  printed, page = capsys.readouterr().out, (folder / 'report.html').read_text()
+  missing = [row for row in report['tests'] if row['reason']]
+  assert {row['test'] for row in missing} >= {'unit order', 'unit order, fitted basis'}
+  for row in missing:
+    assert f'{row["test"]}: no result, as {row["reason"]}' in ' '.join(printed.split())
+    assert f'no result, as {row["reason"]}' in page
+  assert page.count('≤') == sum(row['p_value'] is not None for row in report['tests']) + 1
+
+
+def test_a_saved_signature_keeps_its_probe(tmp_path):
+  run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:2')
+  saved = next((tmp_path / 'signatures').glob('*.safetensors'))
+  code, report, _ = run(tmp_path, str(saved), 'tiny_gpt2:3', num_sequences='300')
+  assert (code, report['sequences']) == (5, 1000)
 
 
 def test_words_take_the_place_of_the_scales_networks():
@@ -78,8 +95,9 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, words, given, m
   assert not (tmp_path / 'out').exists()
 
 
-def test_names_from_strangers_stay_text():
-  report = {'verdict': 'not comparable', 'reasons': ['<b>'], 'settings': {}, 'environment': {},
+def test_names_from_elsewhere_stay_text():
+  report = {'verdict': 'inconclusive', 'reasons': ['<b>'], 'settings': {}, 'environment': {},
+            'tests': [], 'caveats': [], 'shared_tensors': [], 'p_value': None, 'alpha': 1e-4,
             'base': {'name': '<script>alert(1)</script>'}, 'suspect': {'name': 'b'}}
   page = verdict_page.render(report, b'')
   assert '<script>' not in page and '&lt;b&gt;' in page

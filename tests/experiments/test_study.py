@@ -1,5 +1,6 @@
 """The training study and the experiments that read its checkpoints, at smoke scale."""
 
+import itertools
 import json
 import shutil
 from types import SimpleNamespace
@@ -11,10 +12,9 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import seedprint
-from bornbiased_jax.lineage.methods import METHODS
-from bornbiased_jax.lineage.reading import of_seeds
-from bornbiased_jax.lineage.witnesses import WITNESSES
+from bornbiased_jax.lineage import METHODS
+from bornbiased_jax.lineage.evidence.hidden_states import of_seeds
+from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
@@ -27,7 +27,7 @@ from experiments import (
   seedprint_tables,
   training_study,
 )
-from experiments.shared import networks, runs, unrelated_pairs
+from experiments.shared import judged_pairs, networks, runs, unrelated_pairs
 from experiments.shared.command_line import resolve
 import tiny_runs
 
@@ -235,15 +235,16 @@ def test_networks_that_went_on_with_several_texts_are_paired(tmp_path):
 
 def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   results = read_study(baselines, study, tmp_path)
-  # 2 seeds: from init, from the middle, one continued; one pair of either kind of stranger. The
-  # continued one also has three altered descendants and one stranger. Logits alone have no null.
+  # 2 seeds: from init, from the middle, one continued; one pair of either kind of unrelated ones.
+  # The continued one also has three changed descendants and one unrelated network. Logits alone
+  # have no null.
   assert len(results['rows']) == (len(METHODS) - 1) * (2 + 1 + 2 + 1 + 1 + (1 + 3 + 1))
   same = {(row['table'], row['related'], row['method']): row['same'] for row in results['summary']}
   assert same['m', True, 'SeedPrint'] == same['m', True, 'MLP units'] == 1
   assert same['6', True, 'Verdict'] == 1
   assert same['6', False, 'Verdict'] == same['4a', False, 'SeedPrint'] == 0
-  altered = {row['suspect'].partition(baselines.AND)[2] for row in results['rows']} - {''}
-  assert altered == set(baselines.ALTERED)
+  changed = {row['suspect'].partition(baselines.AND)[2] for row in results['rows']} - {''}
+  assert changed == set(baselines.CHANGED)
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
 
 
@@ -265,7 +266,7 @@ def test_what_a_study_lacks_is_named_and_nothing_written(study, tmp_path, experi
 
 
 @pytest.mark.parametrize('experiment', READERS[:2])
-def test_a_network_is_no_stranger_to_itself(study, tmp_path, experiment):
+def test_a_network_is_not_compared_with_itself(study, tmp_path, experiment):
   with pytest.raises(InputError, match='--seeds: at least two'):
     experiment.main(smoke(experiment, study=str(study), seeds='42'), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
@@ -275,7 +276,7 @@ def test_robustness_of_random_networks(tmp_path):
   settings = smoke(robustness)
   robustness.main(settings, tmp_path)
   summary = results_of(tmp_path)['summary']
-  found = {(row['alteration'], row['strength']): row['found'] for row in summary}
+  found = {(row['transform'], row['strength']): row['found'] for row in summary}
   assert list(found) == [('none', None), ('permute units', None), ('quantize', 8), ('quantize', 4)]
   assert found['permute units', None] == {'SeedPrint': 1, 'MLP units': 0, 'Intrinsic': 1}
   assert found['none', None]['MLP units'] == 1
@@ -286,10 +287,10 @@ def test_robustness_of_random_networks(tmp_path):
 
 def test_robustness_of_trained_networks(study):
   """What only a study has: initializations and continuations as bases and suspects."""
-  settings = smoke(robustness, study=str(study), alterations='prune')
+  settings = smoke(robustness, study=str(study), transforms='prune')
   settings.seeds = [42, 43]
   originals = robustness.load(settings, '')
-  made = {name: make() for name, _, make in robustness.alterations_of(settings, originals)
+  made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)
           if name.startswith('train')}
   assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42]]
   row = robustness.measure(*made['train from init'], ['PCS'])
@@ -302,9 +303,15 @@ def test_unrelated_networks_are_calibrated(tmp_path, study):
   row, judged = results_of(tmp_path)['rows']
   assert row['pairs'] == judged['pairs'] == 10 and row['input_shared']
   assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
-  assert judged['z_of'].keys() == WITNESSES.keys() and 'published_t_0.01' not in judged
-  assert all(abs(each['mean']) < 1.5 for each in judged['z_of'].values())
+  assert 'published_t_0.01' not in judged
   assert judged['verdict_0.001'] == 0 and 'related' not in judged['verdicts']
+  found = results_of(tmp_path)['summary'][1]['z_of']
+  assert found.keys() == set(judged_pairs.WITH_P_VALUE)
+  for name, test in found.items():
+    z, p_values = (np.array(judged[field][name]) for field in ('z', 'p_values'))
+    assert test['pairs'] == len(z) == 10 and test['max'] == z.max() < 4
+    assert test['mean'] == pytest.approx(z.mean()) and test['mean'] < 1.5
+    assert [test['p_0.05'], test['p_0.01']] == [sum(p_values <= 0.05), sum(p_values <= 0.01)]
   two_runs = smoke(calibrate, probes='gaussian', runs=str(study / 'english'))
   with pytest.raises(InputError, match='has 2 folders seed_'):
     calibrate.main(two_runs, tmp_path / 'trained')
@@ -313,13 +320,58 @@ def test_unrelated_networks_are_calibrated(tmp_path, study):
   assert not (tmp_path / 'trained').exists()
 
 
+def test_networks_of_several_architectures_are_judged_with_each_other(tmp_path):
+  settings = smoke(calibrate, probes='verdict', config='tiny_gpt2,tiny_llama2', widths='64,128',
+                   seeds='0-2')
+  calibrate.main(settings, tmp_path)
+  content = results_of(tmp_path)
+  pairs = {row['cell'].removesuffix(', gpt2 init, verdict'): row['pairs']
+           for row in content['rows']}
+  names = [f'{name} ({width})' for name in ('tiny_gpt2', 'tiny_llama2') for width in (64, 128)]
+  assert pairs == dict.fromkeys(names, 3) | {
+      f'{a} and {b}': 9 for a, b in itertools.combinations(names, 2)}
+  whole = content['summary'][-1]
+  assert whole['cell'] == 'all random networks, verdict'
+  assert whole['pairs'] == sum(whole['verdicts'].values()) == 4 * 3 + 6 * 9
+  assert whole['verdict_0.001'] == 0 and 'related' not in whole['verdicts']
+  # Only networks of one width, and of one family.
+  assert whole['z_of']['SeedPrint']['pairs'] == 4 * 3 + 2 * 9
+  assert whole['z_of']['unit order']['pairs'] == 4 * 3
+  assert whole['z_of']['unit order, fitted basis']['pairs'] == 4 * 3 + 2 * 9
+
+
+def test_no_two_networks_that_are_judged_have_one_seed():
+  settings = smoke(calibrate, seeds='0-4')
+  models = {name: configs.get(name) for name in ('tiny_llama2', 'tiny_qwen2')}
+  groups = calibrate.random_signatures(models, settings)
+  assert [list(own) for own in groups.values()] == [list('01234'), list('56789')]
+  # Of runs, those that began from one seed in two folders.
+  cells = judged_pairs.verdict_cells(
+      {name: dict.fromkeys(('seed_1', 'seed_2', 'seed_3')) for name in 'ab'}, 'verdict')
+  assert {name: make.args[1].tolist() for name, make in cells.items()} == {
+      'a, verdict': [[0, 1], [0, 2], [1, 2]], 'b, verdict': [[0, 1], [0, 2], [1, 2]],
+      'a and b, verdict': [[0, 4], [0, 5], [1, 3], [1, 5], [2, 3], [2, 4]]}
+
+
+def test_intervals_of_pairs_that_share_networks():
+  within, between = unrelated_pairs.all_pairs(6), np.array([(i, 4 + j) for i in range(4)
+                                                            for j in range(3)])
+  # Where no pair counts: Clopper and Pearson's interval of as many pairs as share no network.
+  for pairs in (within, between):
+    low, high = unrelated_pairs.bootstrap(np.zeros(len(pairs), bool), pairs)
+    assert (low, high) == (0, pytest.approx(1 - 0.025 ** (1 / 3)))
+  # Two networks that agree with all others: a rate of 9 in 15, which two networks decide.
+  low, high = unrelated_pairs.bootstrap((within < 2).any(axis=1), within)
+  assert low < 0.4 and 0.8 < high <= 1
+
+
 def test_calibrate_and_the_test_agree(tmp_path):
   """The z of many pairs at once is that of one pair."""
   networks = of_seeds(configs.get('tiny_llama2'), range(3), Probe('gaussian', 300, 4))
   hidden_SND, input_ND = np.stack([each.hidden_ND for each in networks]), networks[0].input_ND
   z_P = unrelated_pairs.pairwise_z(*unrelated_pairs.project(hidden_SND, input_ND))
   for z, (i, j) in zip(z_P, ((0, 1), (0, 2), (1, 2)), strict=True):
-    alone = seedprint.calibrated_test(hidden_SND[i], hidden_SND[j], input_ND, num_permutations=9)
+    alone = seedprint.calibrated_test(hidden_SND[i], hidden_SND[j], input_ND)
     assert z == pytest.approx(alone.z, abs=1e-3)
 
 

@@ -1,8 +1,9 @@
 """Files of arrays and JSON (safetensors), maybe from a stranger. Nothing in them is executed."""
 
+from collections.abc import Callable
 import json
 import os
-from typing import NoReturn
+from typing import TypeVar
 
 import numpy as np
 import safetensors
@@ -13,6 +14,7 @@ from bornbiased_jax.files import path_of, write_atomically
 
 SCHEMA = 3
 SUFFIX = '.safetensors'
+T = TypeVar('T')
 
 
 def write(path: str | os.PathLike, kind: str, arrays: dict[str, np.ndarray],
@@ -23,11 +25,19 @@ def write(path: str | os.PathLike, kind: str, arrays: dict[str, np.ndarray],
   write_atomically(path, safetensors.numpy.save(arrays, header))
 
 
-def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict]:
-  """The arrays and the metadata of a file.
+def read(path: str | os.PathLike, kind: str,
+         make: Callable[[dict[str, np.ndarray], dict], T]) -> T:
+  """What `make` gives for the arrays and the metadata of a file.
+
+  Args:
+    path: the file.
+    kind: what it should hold.
+    make: function of arrays and metadata. It may trust neither, and raises ValueError, LookupError
+      or the like if they do not fit each other.
 
   Raises:
-    InputError: it cannot be read, is of another kind or schema, or has numbers that are not finite.
+    InputError: it cannot be read, is of another kind or schema, has numbers that are not finite, or
+      its parts do not fit each other.
   """
   path = path_of(path)
   if path.suffix == '.npz':
@@ -38,23 +48,18 @@ def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dic
       content = file.read()
     arrays, metadata = safetensors.numpy.load(content), _metadata(content)
     check(metadata['schema'] == SCHEMA and metadata['kind'] == kind)
+    for name, x in arrays.items():
+      if not np.isfinite(x).all():
+        raise InputError(f'{name} has numbers that are not finite')
+    return make(arrays, metadata)
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
   except InputError as error:
     raise InputError(f'{path}: {error}') from None
   except (safetensors.SafetensorError, LookupError, TypeError, ValueError, AttributeError,
-          RecursionError) as error:
-    refuse(path, kind, error)
-  for name, x in arrays.items():
-    if not np.isfinite(x).all():
-      raise InputError(f'{path}: {name} has numbers that are not finite')
-  return arrays, metadata
-
-
-def refuse(path: str | os.PathLike, kind: str, error: Exception) -> NoReturn:
-  """Raises InputError for a file that is not of a kind."""
-  raise InputError(f'{path} holds no {kind} of this version (schema {SCHEMA}), or is damaged: '
-                   f'{error}') from None
+          ArithmeticError, RecursionError) as error:
+    raise InputError(f'{path} holds no {kind} of this version (schema {SCHEMA}), or is damaged: '
+                     f'{error}') from None
 
 
 def _metadata(content):

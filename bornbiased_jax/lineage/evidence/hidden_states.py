@@ -73,18 +73,18 @@ class HiddenStates:
 
 def load(path: str | os.PathLike) -> HiddenStates:
   """Loads saved hidden states; raises InputError if the file has none, or others."""
-  return from_archive(*archive.read(path, 'hidden states'))
+  return archive.read(path, 'hidden states', from_archive)
 
 
 def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
-  """The hidden states in a file; raises ValueError or KeyError if they do not fit together."""
+  """The hidden states in a file; raises ValueError or the like if its parts do not fit."""
   hidden_ND, input_ND = (arrays[name] for name in ARRAYS)
   config = configs.from_dict(metadata['config'], 'a file of hidden states')
   probe = metadata['probe']
+  read = Probe(**{field.name: probe[field.name] for field in dataclasses.fields(Probe)})
   archive.check(hidden_ND.dtype == input_ND.dtype == np.float32
-                and hidden_ND.shape == input_ND.shape and hidden_ND.ndim == 2
-                and hidden_ND.shape[1] == config.width and isinstance(probe['hash'], str)
-                and isinstance(metadata['about'], dict))
+                and hidden_ND.shape == input_ND.shape == (read.num_sequences, config.width)
+                and probe == probe_settings(read, config) and isinstance(metadata['about'], dict))
   return HiddenStates(hidden_ND, input_ND, probe, config, metadata['about'])
 
 

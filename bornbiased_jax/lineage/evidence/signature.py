@@ -85,20 +85,18 @@ def load(path: str | os.PathLike) -> Signature:
     InputError: the file holds no signature of this version, is damaged, or has numbers that are
       not finite.
   """
-  arrays, metadata = archive.read(path, KIND)
-  try:
-    states = hidden_states.from_archive(arrays, metadata)
-    found = {name.removeprefix(_PREFIX): x for name, x in arrays.items()
-             if name.startswith(_PREFIX)}
-    archive.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
-                  and all(x.dtype == np.float16 for x in found.values())
-                  and arrays['gain_D'].shape == (states.config.width,))
-    return Signature(states, Features(states.config, found), arrays['gain_D'],
-                     _tensors(arrays['samples'], metadata['tensors']))
-  except InputError as error:
-    raise InputError(f'{path}: {error}') from None
-  except (LookupError, TypeError, ValueError, AttributeError) as error:
-    archive.refuse(path, KIND, error)
+  return archive.read(path, KIND, _from_archive)
+
+
+def _from_archive(arrays, metadata):
+  states = hidden_states.from_archive(arrays, metadata)
+  found = {name.removeprefix(_PREFIX): x for name, x in arrays.items() if name.startswith(_PREFIX)}
+  archive.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
+                and all(x.dtype == np.float16 for x in found.values())
+                and arrays['gain_D'].shape == (states.config.width,)
+                and states.probe['kind'] == 'pairs')
+  return Signature(states, Features(states.config, found), arrays['gain_D'],
+                   _tensors(arrays['samples'], metadata['tensors']))
 
 
 def _tensors(sample_MS, described) -> dict[str, Tensor]:

@@ -133,8 +133,7 @@ def _taus(a_ND, b_NE, of_a_K, of_b_K):
 def _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K):
   """The same, several pairs of columns at a time."""
   (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
-  pairs = jnp.asarray(of_a_K), jnp.asarray(of_b_K)
-  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), pairs,
+  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), (of_a_K, of_b_K),
                     batch_size=max(1, host.ROWS_AT_ONCE // len(a_ND)))
   return score_K / jnp.sqrt(untied_D[of_a_K] * untied_E[of_b_K])
 

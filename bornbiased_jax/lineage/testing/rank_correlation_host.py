@@ -61,7 +61,7 @@ def mean_ranks(key_DN: np.ndarray) -> np.ndarray:
   """
   rank_DN = np.empty(key_DN.shape, np.float32)
   place_N = np.arange(key_DN.shape[1], dtype=np.uint32)
-  for key_N, rank_N in zip(key_DN, rank_DN, strict=True):
+  for key_N, rank_N in zip(np.ascontiguousarray(key_DN), rank_DN, strict=True):
     is_new_N, sorted_place_N = _sort(key_N, place_N)
     rank_N[sorted_place_N] = _shared_ranks(is_new_N)
   return rank_DN

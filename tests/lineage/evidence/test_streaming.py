@@ -1,0 +1,73 @@
+"""A network that is read layer by layer gives what the whole one does, up to rounding."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage.evidence import features, hidden_states, streaming, tensors
+from bornbiased_jax.storage import digests, huggingface
+from make_goldens import GOLDENS, MODELS
+
+TOKENS, VECTORS = Probe('pairs', 23, 5), Probe('sphere', 23, 1)
+
+
+def both(name):
+  return huggingface.load(GOLDENS / name), huggingface.open_layers(GOLDENS / name)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_a_survey_is_what_the_whole_network_gives(name):
+  (config, params), layers = both(name)
+  surveyed, expected = streaming.survey(layers), tensors.take(params)
+  assert surveyed.digest == digests.digest(params)
+  assert surveyed.tensors.keys() == expected.keys()
+  for key, tensor in surveyed.tensors.items():
+    assert (tensor.digest, tensor.shape) == (expected[key].digest, expected[key].shape)
+    np.testing.assert_array_equal(tensor.sample, expected[key].sample)
+  jax.tree.map(np.testing.assert_array_equal, surveyed.features.arrays,
+               features.of_network(config, params).arrays)
+  assert surveyed.features.config == config
+  np.testing.assert_array_equal(surveyed.gain_D, params['final_norm']['scale'])
+
+
+@pytest.mark.parametrize('name, probe', [
+    ('gpt2', TOKENS), ('gpt2', VECTORS), ('pythia', TOKENS), ('llama_tied_sharded', TOKENS),
+    ('olmo3', TOKENS), ('gemma2', TOKENS), ('gemma3_bf16', TOKENS)],
+    ids=lambda value: getattr(value, 'kind', value))
+def test_hidden_states_are_the_same_up_to_rounding(name, probe):
+  """Of networks whose layers differ: in windows, in what positions turn, in what they add."""
+  (config, params), layers = both(name)
+  whole = hidden_states.of_network(config, params, probe, batch_size=8)
+  streamed = streaming.of_layers(layers, probe, batch_size=8)
+  np.testing.assert_allclose(streamed.hidden_ND, whole.hidden_ND,
+                             atol=1e-5 * np.abs(whole.hidden_ND).max())
+  np.testing.assert_allclose(streamed.input_ND, whole.input_ND, rtol=1e-6)
+  assert streamed.metadata() == whole.metadata()
+
+
+@pytest.mark.parametrize('damaged', [False, True])
+def test_stopped_at_any_layer_it_goes_on_from_there(damaged, tmp_path):
+  _, layers = both('qwen3_tied')
+  expected, last = streaming.of_layers(layers, TOKENS), layers.config.num_layers - 1
+
+  def stopping(i):
+    if i == last:
+      raise KeyboardInterrupt
+    return layers.read_block(i)
+
+  with pytest.raises(KeyboardInterrupt):
+    streaming.of_layers(dataclasses.replace(layers, read_block=stopping), TOKENS, parts=tmp_path)
+  kept, = tmp_path.iterdir()
+  assert kept.name == f'layer_{last:04d}.npz'
+  if damaged:
+    kept.write_bytes(kept.read_bytes()[:-200])
+  read, counted = [], []
+  watched = dataclasses.replace(layers, read_block=lambda i: read.append(i) or layers.read_block(i))
+  found = streaming.of_layers(watched, TOKENS, parts=tmp_path, on_batch=counted.append)
+  np.testing.assert_array_equal(found.hidden_ND, expected.hidden_ND)
+  np.testing.assert_array_equal(found.input_ND, expected.input_ND)
+  assert read == (list(range(last + 1)) if damaged else [last])
+  assert sum(counted) == TOKENS.num_sequences

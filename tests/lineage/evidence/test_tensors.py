@@ -1,0 +1,44 @@
+"""The tensors that two networks share are named, and no others."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.lineage.evidence import tensors
+from bornbiased_jax.storage import digests
+from small_signatures import noise
+
+EMBEDDING, OTHER = noise(0, 2, 40, 8)
+TREE = {'embedding': EMBEDDING, 'blocks': {'up': {'kernel': noise(1, 2, 8, 16)}},
+        'final_norm': {'scale': np.ones(8, np.float32)}}
+
+
+@pytest.mark.parametrize('embedding, how', [
+    (EMBEDDING, 'equal'), (EMBEDDING + 1e-3 * OTHER, 'nearly equal'),
+    (3 * EMBEDDING, 'equal up to scale'), (-EMBEDDING, 'equal up to scale'),
+    (np.concatenate((EMBEDDING[:20], OTHER[20:])), 'partly equal'), (OTHER, None),
+    (EMBEDDING[:30], 'partly equal'),
+])
+def test_how_two_embeddings_are_alike(embedding, how):
+  found = {each['tensor']: each['how'] for each in tensors.shared(
+      tensors.take(TREE), tensors.take(TREE | {'embedding': embedding}))}
+  # The gains are constant in both, which says nothing.
+  assert found == {'blocks/up/kernel': 'equal'} | ({'embedding': how} if how else {})
+
+
+def test_tensors_of_other_shapes_are_not_compared():
+  a, b = ({'x': tensors.Tensor(str(size), (size,), np.arange(1024.0))} for size in (4, 5))
+  assert tensors.shared(a, b) == []
+
+
+@pytest.mark.parametrize('name', ['x', 'embedding'])
+def test_a_tensor_in_pieces_is_the_whole_one(name):
+  """Its digest is that of checkpoints, and of a table only the first rows are sampled."""
+  whole = noise(2, 3000, 4)
+  taken = tensors.take({name: whole})[name]
+  assert taken.digest == digests.leaf_digests({name: whole})[name]
+  taker = tensors.Taker(name, whole.shape)
+  for piece in np.split(whole, [5, 1100, 2999]):
+    taker.see(piece)
+  np.testing.assert_array_equal(taker.tensor().sample, taken.sample)
+  assert taker.tensor().digest == taken.digest
+  assert np.isin(taken.sample, whole[:1024]).all() == (name == 'embedding')
