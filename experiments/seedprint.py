@@ -168,7 +168,9 @@ def draw(report):
     figure = plotting.figure(9, 1.8 + 0.32 * len(rows))
     ax = figure.subplots()
     ax.set_title(title(report), parse_math=False)
-    ax.axvspan(-2, 2, color='#cccccc', linewidth=0, label='chance: 95 % of unrelated pairs')
+    lowest, highest = min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])
+    ax.axvspan(lowest, 2, color='#cccccc', linewidth=0,
+               label='chance: 97 % of unrelated pairs at least')
     plotting.z_axis(ax, (-5, 0, 5, 50, 500))
     for i, row in enumerate(rows):
       draw_test(ax, i, row)
@@ -180,8 +182,7 @@ def draw(report):
                  linestyle='--', linewidth=1, label='related beyond, about')
     write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
     ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
-    ax.set(xlim=(min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])),
-           ylim=(len(rows) - 0.5, -0.5), xlabel='z')
+    ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5), xlabel='z')
     figure.legend(loc='outside lower center', ncols=4, fontsize='small')
   return figure
 

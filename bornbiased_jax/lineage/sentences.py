@@ -7,7 +7,7 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.evidence import tensors
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing.every_test import Results
+from bornbiased_jax.lineage.testing.every_test import TESTS, Results
 from bornbiased_jax.lineage.testing.result import TestResult
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: one is a copy of the other.'
@@ -34,7 +34,8 @@ def found(results: Results, names: list[str]) -> str:
 def _shown(name, result):
   if result.level is not None:
     return f'{name} ({result.statistic:.2f}, and networks of one text up to {result.level:g})'
-  return f'{name} (z = {result.z:.1f}, p-value {p_text(result.log10_p)})'
+  p_value = p_text(result.log10_p) if TESTS[name].decides else p_value_text(result.log10_p)
+  return f'{name} (z = {result.z:.1f}, p-value {p_value})'
 
 
 def p_text(log10_p: float) -> str:
@@ -109,8 +110,8 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
               for pair in (('unit order', 'unit order, fitted basis'),
                            ('value order', 'value order, fitted basis')))
   yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '
-         f'with a probability of {levels.POWER * 100:.0f} % at least, where a copy has 1. A smaller '
-         'one may have been missed.')
+         f'with a probability of {levels.POWER * 100:.0f} % at least, where a copy has 1. A '
+         'smaller one may have been missed.')
   if base.config.mlp_width != suspect.config.mlp_width:
     yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '
            'channels were changed as well, would have been missed.')

@@ -18,7 +18,7 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results, 
 from bornbiased_jax.lineage.testing.result import TestResult
 
 SCHEMA = 3
-VERDICTS = ('related', 'unrelated', 'inconclusive', 'not comparable')
+VERDICTS = ('related', 'unrelated', 'inconclusive')
 
 
 def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA) -> dict:

@@ -238,7 +238,7 @@ def published_verdict(method: str, score: Score) -> bool:
   A similarity must be above 0.8; a z or p-value must have p < 0.01.
 
   Example:
-    >>> from bornbiased_jax.lineage import methods
+    >>> from bornbiased_jax.lineage.baselines import methods
     >>> methods.published_verdict('PCS', methods.Score(0.9))
     True
   """

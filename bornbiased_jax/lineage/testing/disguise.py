@@ -64,7 +64,9 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
     embedding_a: vectors [n, D] that enter one network.
     embedding_b: those of the same ids that enter the other, [n, E].
   """
-  if len(a) != len(b) or not a or len(a) < 2 or a[0].keys() != b[0].keys():
+  if not a or not b or a[0].keys() != b[0].keys():
+    return does_not_apply('only one of the networks has MLP units, or gates in them')
+  if len(a) != len(b) or len(a) < 2:
     return does_not_apply('they have other layers, of which it is not known which correspond')
   change_DE = embedding_change(embedding_a, embedding_b)
   turned = [{name: x @ change_DE for name, x in layer.items()} for layer in a]

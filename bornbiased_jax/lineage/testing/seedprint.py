@@ -164,7 +164,7 @@ def norm_trace(hidden_ND: jax.Array, left_ND: jax.Array, input_ND: jax.Array) ->
     input_ND: the input x.
 
   Example:
-    >>> from bornbiased_jax.lineage import seedprint
+    >>> from bornbiased_jax.lineage.testing import seedprint
     >>> hidden, x = np.random.default_rng(0).standard_normal((2, 500, 8))
     >>> bool(seedprint.norm_trace(hidden, seedprint.residuals(hidden, x), x) < 0.01)
     True

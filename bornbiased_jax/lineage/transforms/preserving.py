@@ -3,7 +3,7 @@
 Each alteration is a pure function (config, params, key) → (config, params). Those in
 PRESERVING leave the logits as they are, so that nobody who only uses the network can
 tell. They raise InputError if the architecture lacks the symmetry that they use.
-`damage` has those that change the function.
+`lossy` has those that change the function.
 """
 
 from collections.abc import Callable

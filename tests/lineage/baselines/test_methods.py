@@ -8,10 +8,10 @@ from scipy import stats
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import methods
+from bornbiased_jax.lineage.baselines import methods
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params
-from small_networks import ALIGNED, LLAMA
+from small_networks import DEEP, LLAMA
 
 
 @pytest.mark.parametrize('method', [
@@ -29,7 +29,7 @@ def test_methods_refuse_networks_that_read_different_tokens(method):
 @pytest.fixture(scope='module')
 def subjects():
   """Two unrelated networks."""
-  return [methods.Subject(ALIGNED, init_params(ALIGNED, seed), Probe('tokens', 200, 4))
+  return [methods.Subject(DEEP, init_params(DEEP, seed), Probe('tokens', 200, 4))
           for seed in (1, 2)]
 
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from random_answers import noise
 from scipy import special, stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import published
-from random_answers import noise
+from bornbiased_jax.lineage.baselines import published
 
 
 def transcribed(a, b, k, side, subset, softmax, null):

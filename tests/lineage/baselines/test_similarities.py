@@ -10,7 +10,9 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations, baselines, damage
+from bornbiased_jax.lineage.baselines import similarities as baselines
+from bornbiased_jax.lineage.transforms import lossy as damage
+from bornbiased_jax.lineage.transforms import preserving as alterations
 from bornbiased_jax.models.initialization import init_params
 from small_networks import GPT2, GROUPED, LLAMA
 

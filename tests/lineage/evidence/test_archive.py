@@ -1,4 +1,4 @@
-"""Files come back as they were. What somebody made up is refused in one line, and nothing in it runs."""
+"""Files come back as they were. What was made up is refused in a line, and nothing in it runs."""
 
 import json
 import pickle

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage import damage
+from bornbiased_jax.lineage.transforms import lossy as damage
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer
 from small_networks import LLAMA

@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import alterations
+from bornbiased_jax.lineage.transforms import preserving as alterations
 from bornbiased_jax.models.transformer import Transformer
 from small_networks import GEMMA2, OLMO3, SMALL, trained
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import kendall
+from bornbiased_jax.lineage.testing import rank_correlation as kendall
 from random_columns import random_pair
 
 
