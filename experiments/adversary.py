@@ -180,8 +180,8 @@ def write_truths(panels, rows):
     last = len(truths) - truths[::-1].index(truth) - 0.5
     for ax in panels:
       ax.axhline(last, color='black', linewidth=0.8)
-    panels[-1].annotate(truth, (1.02, (truths.index(truth) - 0.5 + last) / 2),
-                        xycoords=('axes fraction', 'data'), rotation=90, va='center')
+    panels[-1].annotate(truth.replace(' ', '\n'), (1.02, (truths.index(truth) - 0.5 + last) / 2),
+                        xycoords=('axes fraction', 'data'), fontsize='small', va='center')
 
 
 if __name__ == '__main__':

@@ -57,6 +57,7 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 ELSEWHERE = {
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'calibrate_verdict': 'reads four folders of training runs, with a tied head and without',
+    'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
     'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
     'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
 }

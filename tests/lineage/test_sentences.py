@@ -1,13 +1,13 @@
 """Sentences say what was found, and no more."""
 
 from bornbiased_jax.lineage import sentences
-from bornbiased_jax.lineage.testing.result import TestResult
+from bornbiased_jax.lineage.testing import result
 
 NAMES = ['unit order']
 
 
 def related(likeness):
-  results = {'unit order': TestResult(likeness, 0.0, 0.01, likeness / 0.01, -20.0)}
+  results = {'unit order': result.TestResult(likeness, 0.0, 0.01, likeness / 0.01, -20.0)}
   return ' '.join(sentences.related(results, NAMES, 1e-4))
 
 

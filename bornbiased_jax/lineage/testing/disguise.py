@@ -89,7 +89,7 @@ def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.nda
   Rows count by their direction alone, and in each of four rounds by how well they fitted in the
   one before: ids that never occur have nothing in common.
   """
-  a, b = (unit_rows(x - x.mean(axis=0, keepdims=True)) for x in (embedding_a, embedding_b))
+  a, b = (unit_rows(x - np.median(x, axis=0, keepdims=True)) for x in (embedding_a, embedding_b))
   weight_N1 = np.ones((len(a), 1), np.float32)
   for _ in range(4):
     change_DE = orthonormal(a.T @ (weight_N1 * b))

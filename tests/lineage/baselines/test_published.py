@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from random_answers import noise
+from random_states import noise
 from scipy import special, stats
 
 from bornbiased_jax.errors import InputError

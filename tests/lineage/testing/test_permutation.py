@@ -32,7 +32,7 @@ def test_the_p_value_is_at_least_the_share_of_permutations(seed):
   result = permutation.block_test(matrix)
   every = all_statistics(matrix)
   share = np.mean(every >= result.statistic - 1e-9)
-  assert 10**permutation.chernoff_log10_p(matrix, result.statistic) >= share
+  assert 10**permutation.chernoff_log10_p(matrix, result.statistic) >= share * (1 - 1e-9)
   assert result.std >= every.std() - 1e-9
 
 

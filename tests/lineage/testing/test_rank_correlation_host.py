@@ -8,7 +8,7 @@ from random_columns import random_pair
 
 
 def test_inversions_are_those_of_all_pairs():
-  rank_KN = np.array([np.random.default_rng(i).permutation(50) for i in range(3)], np.uint64)
+  rank_KN = np.array([np.random.default_rng(i).permutation(50) for i in range(3)], np.uint16)
   expected = [sum(row[i] > row[j] for i in range(50) for j in range(i + 1, 50)) for row in rank_KN]
   np.testing.assert_array_equal(host.num_inversions(rank_KN), expected)
 

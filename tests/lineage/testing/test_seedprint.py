@@ -1,11 +1,11 @@
-"""The calibrated test agrees with brute force and scipy, and finds nothing in unrelated networks."""
+"""The calibrated test agrees with brute force and scipy, and finds nothing in unrelated pairs."""
 
 import itertools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_answers import noise
+from random_states import noise
 from scipy import stats
 
 from bornbiased_jax import configs
