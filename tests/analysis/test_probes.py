@@ -89,7 +89,7 @@ def test_gaussian():
 
 
 @pytest.mark.parametrize('arguments, named', [
-    (('token', 2, 3), "'token'.*tokens, gaussian"),
+    (('token', 2, 3), "'token'.*tokens, pairs, gaussian"),
     (('tokens', 0, 3), 'num_sequences=0'),
     (('gaussian', -1, 3), 'num_sequences=-1'),
     (('tokens', 2, 0), 'length=0'),

@@ -90,7 +90,7 @@ def stored_sizes(config: ModelConfig) -> tuple[int, int, int]:
   Example:
     >>> from bornbiased_jax import configs
     >>> stored_sizes(configs.get('tiny_llama2')), stored_sizes(configs.get('llama2_7b'))
-    ((344, 4, 32), (20, 8, 4))
+    ((344, 4, 32), (40, 16, 4))
   """
   most = MOST_NUMBERS // (config.num_layers * config.width)
   units = max(LEAST_STORED, most // (3 if config.gated_mlp else 2))

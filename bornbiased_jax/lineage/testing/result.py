@@ -22,6 +22,8 @@ class TestResult:
     caveats: sentences about a result that counts.
   """
 
+  __test__ = False  # Pytest takes it for a test otherwise.
+
   statistic: float | None = None
   bound: float = 0.0
   std: float | None = None
