@@ -13,6 +13,7 @@ from bornbiased_jax.lineage.evidence.tensors import Tensor
 from small_networks import trained
 
 PROBE = Probe('pairs', 1000, 4)
+shapes = functools.cache(features.shapes)
 
 
 def noise(seed, *shape):
@@ -32,7 +33,7 @@ def of_seed(config, seed, probe=PROBE):
 def random_features(config, seed):
   """Features that have nothing in common with those of another seed."""
   made = {name: noise([seed, i], *shape)
-          for i, (name, shape) in enumerate(features.shapes(config).items())}
+          for i, (name, shape) in enumerate(shapes(config).items())}
   return Features(config, {name: unit(x, (-2, -1) if name == 'output' else -1)
                            for name, x in made.items()})
 

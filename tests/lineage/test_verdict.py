@@ -5,80 +5,143 @@ import functools
 import json
 
 import jax
+import numpy as np
 import pytest
 
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import levels, verdict
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
 from bornbiased_jax.lineage.transforms import lossy, preserving
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP
+from small_networks import DEEP, DEEP_GPT2, trained
+from small_signatures import PROBE, of_seed, random_signature, unit
 
-PROBE = Probe('tokens', 1000, 4)
-
-
-@functools.cache
-def taken(seed, count=1000):
-  return signature.of_network(DEEP, init_params(DEEP, seed), dataclasses.replace(
-      PROBE, num_sequences=count))
+random = functools.cache(functools.partial(random_signature, DEEP))
 
 
-def changed(*changes):
-  network = DEEP, init_params(DEEP, 1)
-  for change in changes:
-    network = change(*network, jax.random.key(7))
-  return signature.of_network(*network, PROBE)
+def with_features(suspect, **arrays):
+  return dataclasses.replace(suspect, features=Features(
+      suspect.config, suspect.features.arrays | arrays))
 
 
-def test_unrelated_networks():
-  report = verdict.compare(taken(1), taken(2))
-  assert report['verdict'] == 'unrelated' and report['schema'] == 3
-  assert json.loads(json.dumps(report)) == report
-  assert all(row['detectable'] <= levels.DETECTABLE for row in report['tests'] if row['decides'])
+def of_base(names, share=1.0):
+  """Features of the base with the same names, or a share of them mixed into those of another."""
+  mix = lambda own, base: unit(own + share / (1 - share) * base) if share < 1 else base
+  return {name: mix(random(3).features.arrays[name], random(1).features.arrays[name])
+          for name in names}
+
+
+def with_states(hidden_ND):
+  return dataclasses.replace(random(3), states=dataclasses.replace(
+      random(3).states, hidden_ND=hidden_ND))
+
+
+def near_identity(seed):
+  """With a pattern in all units, which unrelated networks may have."""
+  pattern = 0.6 * np.tile(np.eye(32, dtype=np.float32), (2, 1))
+  return with_features(random(seed), **{name: unit(random(seed).features.arrays[name] + pattern)
+                                        for name in UNITS})
+
+
+def cut(seed, units):
+  """A network of fewer units."""
+  config = dataclasses.replace(DEEP, mlp_width=units)
+  own = random(seed).features.arrays
+  found = Features(config, {name: x[:, :units] if name in UNITS else x for name, x in own.items()})
+  states = dataclasses.replace(random(seed).states, config=config)
+  return dataclasses.replace(random(seed), states=states, features=found)
+
+
+def narrow(seed):
+  return random_signature(dataclasses.replace(DEEP, width=24, head_size=8), seed)
+
+
+PATHS = {
+    'nothing in common': (random(3), 'unrelated', 'looks unrelated too'),
+    'units and values': (with_features(random(3), **of_base(UNITS + VALUES)), 'related',
+                         'one seed by the same code'),
+    'units alone': (with_features(random(3), **of_base(UNITS)), 'related', 'share an ancestor'),
+    'a small part of units': (with_features(random(3), **of_base(UNITS, 0.2)), 'related',
+                              'such as a public adapter'),
+    'values alone': (with_features(random(3), **of_base(VALUES)), 'inconclusive',
+                     'channel by channel. Descent is not shown'),
+    'values alone, and units could not be': (
+        with_features(cut(3, 48), **of_base(VALUES)), 'related', 'value order'),
+    'weakly': (with_features(random(3), **of_base(UNITS, 0.11)), 'inconclusive',
+               'needs a p-value of 0.0001'),
+    'hidden states channel by channel': (
+        with_states(random(3).states.hidden_ND + random(1).states.hidden_ND / 3), 'inconclusive',
+        'share an embedding or a teacher'),
+    'hidden states of other signs': (with_states(-random(1).states.hidden_ND), 'inconclusive',
+                                     'copies in disguise'),
+    'an excluded test': (near_identity(3), 'inconclusive', 'is no evidence here'),
+    'other MLP widths': (cut(3, 48), 'unrelated', 'Their MLPs have other widths'),
+    'too few units': (cut(3, 4), 'inconclusive', 'may have been missed, where a copy has 1'),
+    'other widths': (narrow(3), 'unrelated', 'would have been found'),
+}
+
+
+@pytest.mark.parametrize('path', PATHS)
+def test_every_path_to_a_verdict(path):
+  suspect, expected, reason = PATHS[path]
+  base = near_identity(1) if path == 'an excluded test' else random(1)
+  report = verdict.compare(base, suspect)
+  assert report['verdict'] == expected, report
+  assert reason in ' '.join(report['reasons'])
+  assert json.loads(json.dumps(report, allow_nan=False)) == report
+  assert 1e-12 <= report['p_value'] <= 1
+  assert (report['p_value'] <= levels.ALPHA) == (expected == 'related' or path == 'values alone')
+  for row in report['tests']:
+    assert (row['reason'] is None) == (row['p_value'] is not None or row['level'] is not None)
+    assert row['std'] is None or row['detectable'] > row['bound']
+
+
+def test_the_p_value_is_that_of_all_deciding_tests():
+  report = verdict.compare(random(1), with_features(random(3), **of_base(UNITS, 0.12)))
+  p_values = [row['p_value'] for row in report['tests'] if row['decides'] and row['p_value']]
+  assert len(p_values) == 4 and report['p_value'] == pytest.approx(4 * min(p_values))
 
 
 @pytest.mark.parametrize('change', [
     preserving.rotate_channels, preserving.permute_channels, preserving.mix_values,
-    preserving.permute_heads, functools.partial(lossy.add_noise, strength=0.5),
+    preserving.flip_channels, preserving.permute_heads,
     functools.partial(lossy.quantize, strength=4),
     functools.partial(lossy.remove_units, strength=0.25)])
-def test_descendants(change):
-  report = verdict.compare(taken(1), changed(change))
-  assert report['verdict'] == 'related' and 1e-12 <= report['p_value'] <= levels.ALPHA
-
-
-def test_value_order_alone_is_inconclusive():
-  report = verdict.compare(taken(1), changed(preserving.permute_units))
-  assert report['verdict'] == 'inconclusive' and 'channel by channel' in ' '.join(report['reasons'])
+@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
+def test_descendants_are_related(config, change):
+  noisy = lossy.add_noise(config, trained(config, 1), jax.random.key(2), 0.3)
+  suspect = signature.of_network(*change(*noisy, jax.random.key(7)), PROBE)
+  assert verdict.compare(of_seed(config, 1), suspect)['verdict'] == 'related'
 
 
 def test_a_copy_of_which_every_order_was_changed_is_inconclusive():
-  report = verdict.compare(taken(1), changed(
-      preserving.permute_units, preserving.mix_values, preserving.rotate_channels))
-  assert report['verdict'] == 'inconclusive'
-  assert 'disguise' in ' '.join(report['reasons'])
+  network = DEEP, trained(DEEP, 1)
+  for change in (preserving.permute_units, preserving.mix_values, preserving.rotate_channels):
+    network = change(*network, jax.random.key(4))
+  report = verdict.compare(of_seed(DEEP, 1), signature.of_network(*network, PROBE))
+  assert report['verdict'] == 'inconclusive' and 'disguise' in ' '.join(report['reasons'])
 
 
-def test_too_few_sequences_are_inconclusive():
-  report = verdict.compare(taken(1, 200), taken(2, 200))
+def test_what_is_missing_is_said():
+  few = dataclasses.replace(PROBE, num_sequences=200)
+  report = verdict.compare(*(random_signature(DEEP, seed, few) for seed in (1, 2)))
   assert report['verdict'] == 'inconclusive' and '200 sequences' in ' '.join(report['reasons'])
-
-
-def test_other_probes_leave_hidden_states_out():
-  report = verdict.compare(taken(1), taken(2, 1200))
-  assert report['verdict'] == 'inconclusive' and 'hidden states' in ' '.join(report['reasons'])
+  report = verdict.compare(random(1), random_signature(DEEP, 2, few))
+  assert report['verdict'] == 'inconclusive'
+  assert 'No test of hidden states applies: they read other' in ' '.join(report['reasons'])
+  one = dataclasses.replace(DEEP, num_layers=1)
+  report = verdict.compare(*(random_signature(one, seed) for seed in (1, 2)))
+  assert report['verdict'] == 'inconclusive' and report['p_value'] is None
+  for part in ('MLP units', 'value channels'):
+    assert f'No test of {part} applies: a network has one layer' in ' '.join(report['reasons'])
+  with pytest.raises(InputError, match='alpha=0.001 is not between 0 and 0.0001'):
+    verdict.compare(random(1), random(3), alpha=0.001)
 
 
 def test_one_digest_is_one_network_unless_it_is_claimed():
-  assert verdict.compare(taken(1), taken(1))['identical']
-  forged = dataclasses.replace(taken(2), tensors={
-      name: dataclasses.replace(each, digest=taken(1).tensors[name].digest)
-      for name, each in taken(2).tensors.items()})
-  report = verdict.compare(taken(1), forged)
+  report = verdict.compare(random(1), random(1))
+  assert report['identical'] and 'one is a copy of the other' in report['reasons'][0]
+  claimed = {name: dataclasses.replace(each, digest=random(1).tensors[name].digest)
+             for name, each in random(3).tensors.items()}
+  report = verdict.compare(random(1), dataclasses.replace(random(3), tensors=claimed))
   assert not report['identical'] and report['verdict'] == 'unrelated'
-
-
-def test_alpha_may_not_be_larger():
-  with pytest.raises(InputError, match='alpha'):
-    verdict.compare(taken(1), taken(2), alpha=0.01)

@@ -18,6 +18,7 @@ import pytest
 from bornbiased_jax import analysis, configs, models
 from bornbiased_jax.analysis.probes import KINDS
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.evidence import signature as evidence_signature
 from bornbiased_jax.models import keys
 from bornbiased_jax.models.initialization import stream_key
 from bornbiased_jax.training.step import Recipe, init_state, train_step
@@ -63,7 +64,12 @@ def training():
   return state, metrics
 
 
-COMPUTED = network, probes, sweep, answers, training
+def signature():
+  made = evidence_signature.of_network(CONFIG, network(), analysis.Probe('tokens', 6, 4))
+  return made.states.hidden_ND, made.features.arrays
+
+
+COMPUTED = network, probes, sweep, answers, training, signature
 
 
 def digest(compute):

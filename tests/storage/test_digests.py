@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from test_checkpoint import state_of
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, lineage
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage import networks
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import digests, huggingface
@@ -104,7 +103,7 @@ def flipped(params, sign_D):
 
 
 @pytest.mark.parametrize('cached', [False, True])
-def test_a_network_with_flipped_signs_is_not_answered_from_the_cache_of_another(tmp_path, cached):
+def test_a_network_with_flipped_signs_is_not_taken_from_the_cache_of_another(tmp_path, cached):
   """Logits are equal, every matrix differs, and the old checksum was blind to it."""
   sign_D = np.float32(np.where(np.arange(64) < 53, -1, 1))
   params = init_params(LLAMA, 1)
@@ -117,13 +116,12 @@ def test_a_network_with_flipped_signs_is_not_answered_from_the_cache_of_another(
     huggingface.save(tmp_path / name, LLAMA, network)
   probe, cache = Probe('tokens', 200, 8), tmp_path / 'cache'
   if cached:
-    networks.dossier(str(tmp_path / 'base'), probe, cache)
-  base, suspect = (networks.dossier(str(tmp_path / name), probe, cache)
+    lineage.signature(str(tmp_path / 'base'), probe, cache)
+  base, suspect = (lineage.signature(str(tmp_path / name), probe, cache)
                    for name in ('base', 'suspect'))
-  np.testing.assert_array_equal(base.tokens.hidden_ND * sign_D[None], suspect.tokens.hidden_ND)
-  report = networks.compare_networks(*(str(tmp_path / name) for name in ('base', 'suspect')),
-                                     probe, cache)
-  assert report['verdict'] != 'unrelated' and 'copy of the other' not in ' '.join(report['reasons'])
+  np.testing.assert_array_equal(base.states.hidden_ND * sign_D[None], suspect.states.hidden_ND)
+  report = lineage.compare(base, suspect)
+  assert report['verdict'] == 'related' and not report['identical']
 
 
 def test_a_checksum_needs_no_copy_of_the_tree():

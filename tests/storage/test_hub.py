@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from bornbiased_jax import lineage
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import names, networks
+from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage import hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from directories import GOLDENS
@@ -28,7 +30,7 @@ REST = {name: b'0' * 99 for name in (
 ASK = """
 import json, sys, time
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import names
+from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage.digests import digest
 time.sleep = lambda seconds: None
 for name in sys.argv[2:]:
@@ -37,7 +39,7 @@ for name in sys.argv[2:]:
   except InputError as error:
     print(json.dumps(str(error)))
 """
-LOAD, CONFIG = 'digest(names.load(name)[1])', 'names.load_config(name).width'
+LOAD, CONFIG = 'digest(resolve.load(name)[1])', 'resolve.load_config(name).width'
 
 
 def content(golden, **changes):
@@ -108,19 +110,19 @@ def test_names(name, expected):
 
 def test_a_folder_comes_first(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert names.locate('org/model') == ('hub', 'org/model', None)
+  assert resolve.locate('org/model') == ('hub', 'org/model', None)
   (tmp_path / 'org').mkdir()
   (tmp_path / 'org' / 'model').symlink_to(GOLDENS / 'pythia')
-  assert names.locate('org/model') == ('transformers', 'org/model', None)
-  assert names.locate('org/model@7') == ('run', 'org/model', 7)
+  assert resolve.locate('org/model') == ('transformers', 'org/model', None)
+  assert resolve.locate('org/model@7') == ('run', 'org/model', 7)
   with pytest.raises(InputError, match="org/model is a folder here, and 'v1' no step of it"):
-    names.locate('org/model@v1')
+    resolve.locate('org/model@v1')
 
 
 def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(InputError) as error:
-    names.load('results/typo')
+    resolve.load('results/typo')
   assert str(error.value) == (
       'results/typo: there is no such folder here, and models of the Hugging Face Hub need '
       "huggingface_hub: pip install 'bornbiased_jax[hub]'")
@@ -154,16 +156,13 @@ def test_a_commit_at_hand_needs_no_network(tmp_path, monkeypatch):
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
   small_hub.lay(tmp_path, 'org/whole', GOLDENS / 'pythia')
   small_hub.lay(tmp_path, 'org/sharded', GOLDENS / 'llama_tied_sharded')
-  loaded = names.load(f'org/sharded@{COMMIT}')[1]
+  loaded = resolve.load(f'org/sharded@{COMMIT}')[1]
   assert digest(loaded) == golden_digest('llama_tied_sharded')
   name = f'org/whole@{COMMIT}'
   assert hub.pinned(name) == name
-  probe = networks.Probe('tokens', 20, 4)
-  assert networks.fingerprint(name, probe).metadata['about'] == {
-      'name': name, 'revision': COMMIT, 'digest': golden_digest('pythia')}
-  report = networks.compare_networks(name, 'tiny_gpt2:1', probe)
-  assert report['base'] == {'name': name, 'revision': COMMIT}
-  assert report['suspect'] == {'name': 'tiny_gpt2:1'}
+  report = lineage.compare_networks(name, 'tiny_gpt2:1', Probe('tokens', 20, 4))
+  assert report['base'] == {'name': name, 'revision': COMMIT, 'digest': golden_digest('pythia')}
+  assert report['suspect']['name'] == 'tiny_gpt2:1'
 
 
 # From a server
@@ -246,11 +245,12 @@ def test_programs_take_names_of_the_hub(server, tmp_path):
        '--length=4', f'--output_dir={tmp_path}/out', *more],
       env=settings(tmp_path / 'cache', server.url), capture_output=True, text=True)
   done = run('tiny_gpt2:1', 'org/whole@v1')
-  assert done.returncode == seedprint.EXIT_CODES['not comparable'], done.stderr
+  assert done.returncode == seedprint.EXIT_CODES['inconclusive'], done.stderr
   assert f'The suspect was read at commit {COMMIT}.' in done.stdout
   path, = (tmp_path / 'out').glob('*/results.json')
   report = json.loads(path.read_text())
-  assert report['suspect'] == {'name': 'org/whole@v1', 'revision': COMMIT}
+  assert report['suspect'] == {'name': 'org/whole@v1', 'revision': COMMIT,
+                               'digest': golden_digest('pythia')}
   assert f'commit {COMMIT}' in path.with_name('report.html').read_text()
   done = run('org/whole', 'org/absent')
   assert (done.returncode, done.stderr) == (2, f'error: --suspect: {SAID["org/absent"]}\n')

@@ -82,7 +82,7 @@ def contributions(matrix_NBB: np.ndarray) -> np.ndarray:
   B = matrix_NBB.shape[-1]
   diagonal_NB = np.einsum('nbb->nb', matrix_NBB)
   cross_NB = matrix_NBB.sum(axis=1) + matrix_NBB.sum(axis=2) - 2 * diagonal_NB
-  return diagonal_NB - cross_NB / (2 * (B - 1))
+  return diagonal_NB - cross_NB / max(1, 2 * (B - 1))
 
 
 def chernoff_log10_p(matrix_NBB: np.ndarray, statistic: float) -> float:

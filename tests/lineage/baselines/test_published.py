@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from random_states import noise
 from scipy import special, stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import published
+from small_signatures import noise
 
 
 def transcribed(a, b, k, side, subset, softmax, null):

@@ -1,48 +1,90 @@
 """What no change of parts can hide is alike in a copy, and not in unrelated networks."""
 
-import functools
+import dataclasses
 
 import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.testing import disguise, every_test
+from bornbiased_jax.lineage.testing.likeness import layers_of
 from bornbiased_jax.lineage.transforms import preserving
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP
+from small_networks import DEEP, DEEP_GPT2, trained
+from small_signatures import PROBE, noise, of_seed, random_features
 
-PROBE = Probe('tokens', 400, 8)
 NAMES = 'hidden states, any basis', 'units, any order'
 
 
-@functools.cache
-def base(seed=1):
-  return signature.of_network(DEEP, init_params(DEEP, seed), PROBE)
-
-
-def test_a_copy_in_disguise_is_alike():
-  network = DEEP, init_params(DEEP, 1)
+@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
+def test_a_copy_of_which_all_was_changed_is_alike_and_unrelated_networks_are_not(config):
+  network = config, trained(config, 1)
   for change in (preserving.permute_units, preserving.mix_values, preserving.permute_heads,
                  preserving.rotate_channels):
     network = change(*network, jax.random.key(3))
-  results = every_test.run_tests(base(), signature.of_network(*network, PROBE))
+  base = of_seed(config, 1)
+  results = every_test.run_tests(base, signature.of_network(*network, PROBE))
   assert results[NAMES[0]].statistic == pytest.approx(1, abs=1e-3)
   assert results[NAMES[1]].statistic > 2 * levels.ALIKE_IN_ANY_ORDER
   assert all(results[name].log10_p > -3 for name in every_test.DECIDING)
-
-
-def test_unrelated_networks_are_not():
-  results = every_test.run_tests(base(), base(2))
+  results = every_test.run_tests(base, of_seed(config, 2))
   assert not any(results[name].is_alike(7) for name in NAMES)
+  assert results[NAMES[0]].statistic < 0.2 and abs(results[NAMES[1]].statistic) < 0.05
 
 
-def test_the_basis_of_embeddings_is_found_though_some_do_not_fit():
-  random = np.random.default_rng(0)
-  a = random.standard_normal((200, 12))
-  turn = np.linalg.qr(random.standard_normal((12, 12)))[0]
-  b = a @ turn
-  b[::4] = 30 * random.standard_normal((50, 12))
-  assert np.abs(disguise.embedding_change(a, b) - turn).max() < 0.2
+def transcribed_cka(a, b):
+  """Linear CKA of differences of pairs, from Gram matrices, as Song et al. (2012) estimate HSIC."""
+  k, m = (x @ x.T for x in (a[::2] - a[1::2], b[::2] - b[1::2]))
+  n = len(k)
+  k, m, one = k - np.diag(np.diag(k)), m - np.diag(np.diag(m)), np.ones(n)
+  hsic = lambda k, m: (np.trace(k @ m) + one @ k @ one * (one @ m @ one) / ((n - 1) * (n - 2))
+                       - 2 / (n - 2) * one @ k @ m @ one)
+  return hsic(k, m) / np.sqrt(hsic(k, k) * hsic(m, m))
+
+
+def test_hidden_states_are_compared_by_an_unbiased_cka():
+  a = noise(0, 100, 20) * np.arange(1, 21)
+  b = a[:, :12]**2 + 50 * noise(1, 100, 12) + 3
+  statistic = lambda a, b: disguise.states_test(a, b).statistic
+  assert statistic(a, b) == pytest.approx(transcribed_cka(a, b), abs=1e-5)
+  turn = np.linalg.qr(noise(2, 20, 20))[0]
+  # What all contexts of a token have in common does not count.
+  assert statistic(a, 7 * a @ turn + np.repeat(noise(3, 50, 20), 2, axis=0) * 100) == pytest.approx(
+      1, abs=1e-3)
+  independent = [statistic(*noise(seed, 2, 200, 40)) for seed in range(20)]
+  assert abs(np.mean(independent)) < 0.03
+  assert not disguise.states_test(a[:6], b[:6]).applies
+  assert statistic(0 * a, b) == 0
+
+
+def test_units_that_cannot_be_compared_say_why():
+  a, plain = (layers_of(random_features(config, 1), UNITS) for config in (DEEP, DEEP_GPT2))
+  x = noise(0, 50, 32)
+  for b, reason in ((plain, 'gates'), ([], 'only one'), (a[:3], 'other layers')):
+    result = disguise.units_test(a, b, x, x)
+    assert not result.applies and reason in result.reason
+
+
+@pytest.mark.parametrize('widths', [(12, 12), (12, 16), (16, 12)])
+def test_the_basis_of_embeddings_is_found_though_some_do_not_fit(widths):
+  """A quarter of the ids never occurred in one network: their vectors are large and unrelated."""
+  a = noise(0, 300, widths[0])
+  left, _, right = np.linalg.svd(noise(1, *widths), full_matrices=False)
+  b = a @ left @ right
+  b[::4] = 30 * noise(2, *b[::4].shape)
+  change = disguise.embedding_change(a + 5, b - 3)
+  assert np.linalg.norm(change - left @ right) < 0.2 * np.linalg.norm(change)
+  small = change @ change.T if widths[0] <= widths[1] else change.T @ change
+  np.testing.assert_allclose(small, np.eye(min(widths)), atol=1e-5)
+
+
+def test_sequences_must_be_pairs():
+  """Of others the differences also have what another last token makes."""
+  base = of_seed(DEEP, 1)
+  assert base.states.probe['kind'] == 'pairs'
+  other = dataclasses.replace(base, states=dataclasses.replace(
+      base.states, probe=base.states.probe | {'hash': 'x', 'kind': 'tokens'}))
+  results = every_test.run_tests(base, other)
+  assert all('other sequences' in results[name].reason for name in NAMES)

@@ -1,34 +1,55 @@
 """Every test says what it is, and has a result or a reason."""
 
-import functools
+import dataclasses
+
+import numpy as np
+import pytest
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, run_tests
+from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, run_tests, seedprint_test
 from bornbiased_jax.models.initialization import init_params
 from small_networks import DEEP, DEEP_GPT2
+from small_signatures import PROBE, noise, of_seed, random_states
 
 
-@functools.cache
-def taken(config, seed, embedding_seed=None, count=300):
-  return signature.of_network(config, init_params(config, seed, embedding_seed),
-                              Probe('tokens', count, 4))
-
-
-def test_all_tests_have_results():
-  results = run_tests(taken(DEEP, 1), taken(DEEP, 2))
-  assert results.keys() == TESTS.keys() and all(each.counts for each in results.values())
-  assert not any(each.is_alike(len(TESTS)) for each in results.values())
+@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
+def test_every_test_finds_a_copy_and_no_unrelated_network(config):
+  for seed, related in ((1, True), (2, False)):
+    results = run_tests(of_seed(config, 1), of_seed(config, seed))
+    assert results.keys() == TESTS.keys() and all(each.counts for each in results.values())
+    alike = [each.is_alike(len(TESTS)) for each in results.values()]
+    assert alike == [related] * len(TESTS), results
 
 
 def test_what_does_not_apply_says_why():
-  results = run_tests(taken(DEEP, 1), taken(DEEP_GPT2, 2))
-  assert 'gated' in results['unit order'].reason
-  results = run_tests(taken(DEEP, 1), taken(DEEP, 2, count=200))
-  assert 'other sequences' in results['SeedPrint'].reason and results['unit order'].counts
+  results = run_tests(of_seed(DEEP, 1), of_seed(DEEP_GPT2, 2))
+  assert 'gated' in results['unit order'].reason and results['value order'].counts
+  results = run_tests(of_seed(DEEP, 1), of_seed(DEEP, 2, dataclasses.replace(PROBE, seed=3)))
+  assert {name for name, each in results.items() if each.counts} == set(DECIDING)
+  reason = results['SeedPrint'].reason
+  assert 'other sequences' in reason and 'seed 0' in reason and 'seed 3' in reason
 
 
 def test_a_shared_embedding_is_projected_out():
-  results = run_tests(taken(DEEP, 1, 9), taken(DEEP, 2, 9))
-  assert abs(results['SeedPrint'].z) < 4
-  assert all(not results[name].is_alike(len(TESTS)) for name in DECIDING)
+  def taken(seed, embedding_seed, count=300):
+    probe = Probe('tokens', count, 4)
+    return signature.of_network(DEEP, init_params(DEEP, seed, embedding_seed), probe)
+
+  both = taken(1, 9), taken(2, 9)
+  results = run_tests(*both)
+  assert abs(results['SeedPrint'].z) < 4 and results['SeedPrint'].bound > 0
+  assert not any(results[name].is_alike(len(TESTS)) for name in DECIDING)
+  results = run_tests(taken(1, 9, 60), taken(2, 9, 60))
+  assert 'too few to project out' in results['SeedPrint'].reason
+
+
+def test_hidden_states_that_cannot_be_compared():
+  a, wider = random_states(DEEP, 1), random_states(dataclasses.replace(DEEP, width=40), 2)
+  assert seedprint_test(a, wider).reason == 'they have 32 and 40 residual channels'
+  for count, counts in ((3, True), (4, False)):
+    hidden_ND = noise(3, *a.hidden_ND.shape)
+    hidden_ND[:, :count] = 1
+    result = seedprint_test(a, dataclasses.replace(a, hidden_ND=hidden_ND, input_ND=-hidden_ND))
+    assert result.counts == counts and result.applies and np.isfinite(result.z)
+  assert '4 of 32 channels are constant' in result.reason

@@ -1,38 +1,89 @@
-"""Likeness in blocks is the cosine of vectors."""
+"""Likenesses of features are those of their definition, pair by pair."""
+
+import itertools
 
 import numpy as np
+import pytest
 
-from bornbiased_jax.lineage.evidence import features
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES
-from bornbiased_jax.lineage.testing.likeness import common_part, layers_of, likeness
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.testing.likeness import (
+  combine,
+  common_part,
+  layers_of,
+  likeness,
+  mean_of,
+)
+from small_networks import DEEP, DEEP_GPT2, GROUPED
+from small_signatures import noise, random_features
 
 
-def taken(seed):
-  return features.of_network(DEEP, init_params(DEEP, seed))
+def of_unit(a, b, i, j, layer=0):
+  cosine = {name: a.arrays[name][layer, i] @ b.arrays[name][layer, j]
+            for name in UNITS if name in a.arrays}
+  if 'gate' in cosine:
+    return (cosine['gate'] + cosine['up'] * cosine['down']) / 2
+  return (cosine['up'] + cosine['down']) / 2
 
 
-def test_units_are_compared_by_their_cosines():
-  a, b = taken(1), taken(2)
+@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['gated', 'plain'])
+def test_units(config):
+  a, b = random_features(config, 1), random_features(config, 2)
   found = likeness(layers_of(a, UNITS)[0], layers_of(b, UNITS)[0])
-  cosine = {name: a.arrays[name][0].astype(float) @ b.arrays[name][0].astype(float).T
-            for name in a.arrays if name in UNITS}
-  expected = (cosine['gate'] + cosine['up'] * cosine['down']) / 2
-  np.testing.assert_allclose(found[1], expected[4:8, 4:8], atol=1e-3)
+  expected = [[of_unit(a, b, 8 + i, 8 + j) for j in range(4)] for i in range(4)]
+  np.testing.assert_allclose(found[2], expected, atol=1e-6)
+  own = likeness(layers_of(a, UNITS)[0], layers_of(a, UNITS)[0])
+  np.testing.assert_allclose(np.einsum('nbb->nb', own), 1, atol=1e-6)
+  # Both vectors of a product can change their sign together, and those of a sum count with theirs.
+  turned = Features(config, {name: x * (-1 if name in ('up', 'down') else 1)
+                             for name, x in a.arrays.items()})
+  found = likeness(layers_of(a, UNITS)[0], layers_of(turned, UNITS)[0])
+  np.testing.assert_allclose(found, own if config.gated_mlp else -own, atol=1e-6)
 
 
-def test_copies_have_likeness_one_and_pooled_heads_too():
-  a = taken(1)
-  for pooled in (False, True):
-    layer = layers_of(a, VALUES, pooled)[0]
-    diagonal = np.einsum('nbb->nb', likeness(layer, layer))
-    heads = DEEP.num_kv_heads if pooled else 1
-    assert abs(diagonal.mean() * heads - 1) < 0.3
+def of_heads(a, b, head_a, head_b, i, j, summed):
+  value = a.arrays['value'][0, head_a, i] @ b.arrays['value'][0, head_b, j]
+  outputs = [x.arrays['output'][0, head, place]  # [query heads, D]
+             for x, head, place in ((a, head_a, i), (b, head_b, j))]
+  if summed:
+    outputs = [x.sum(axis=0) / len(x)**0.5 for x in outputs]
+  return value * np.sum(outputs[0] * outputs[1])
 
 
-def test_common_part_cuts_what_one_lacks():
-  layers = layers_of(taken(1), UNITS)
+@pytest.mark.parametrize('config', [DEEP, GROUPED], ids=['plain', 'grouped'])
+def test_value_channels_are_compared_within_heads_or_in_all_of_them(config):
+  a, b = random_features(config, 1), random_features(config, 2)
+  found = likeness(layers_of(a, VALUES)[0], layers_of(b, VALUES)[0])
+  # Two blocks of 4 channels in each head: block 3 is the second one of the second head.
+  expected = [[of_heads(a, b, 1, 1, 4 + i, 4 + j, False) for j in range(4)] for i in range(4)]
+  np.testing.assert_allclose(found[3], expected, atol=1e-6)
+  other = random_features(DEEP, 3)
+  pooled = likeness(layers_of(a, VALUES, True)[0], layers_of(other, VALUES, True)[0])
+  heads = list(itertools.product(range(config.num_kv_heads), range(4)))
+  expected = [[np.mean([of_heads(a, other, *pair, 4 + i, 4 + j, True) for pair in heads])
+               for j in range(4)] for i in range(4)]
+  np.testing.assert_allclose(pooled[1], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('names', [UNITS, ('up', 'down'), VALUES])
+def test_a_likeness_is_an_inner_product(names):
+  """So that what two networks have in common is bounded by what each has with itself."""
+  vectors = {name: noise([0, i], 20, 6) for i, name in enumerate(names)}
+  gram = combine({name: x @ x.T for name, x in vectors.items()})
+  assert np.linalg.eigvalsh(gram).min() > -1e-4
+
+
+def test_what_only_one_has_is_cut():
+  layers = layers_of(random_features(DEEP, 1), UNITS)
   shorter = [{name: x[:3] for name, x in layer.items()} for layer in layers]
   a, b = common_part(layers, shorter)
-  assert a[0]['up'].shape == b[0]['up'].shape and len(b[0]['up']) == 3
+  assert len(a) == len(b) == 4 and a[0]['up'].shape == b[0]['up'].shape == (3, 4, 32)
+  deep, grouped = (layers_of(random_features(config, 1), VALUES) for config in (DEEP, GROUPED))
+  a, b = common_part(deep, grouped)
+  assert a[0]['value'].shape == b[0]['value'].shape == (2, 2, 4, 32)
+  no_units = Features(DEEP, {name: random_features(DEEP, 1).arrays[name] for name in VALUES})
+  assert layers_of(no_units, UNITS) == []
+
+
+def test_the_mean_of_matrices():
+  matrices = noise(4, 5, 3, 3)
+  np.testing.assert_allclose(mean_of(iter(matrices)), matrices.mean(axis=0), rtol=1e-5, atol=1e-6)

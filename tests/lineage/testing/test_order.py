@@ -1,99 +1,183 @@
 """Order tests find descendants in any basis, width and depth, and nothing in unrelated networks."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import configs
 from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.levels import ALPHA
 from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.lineage.transforms import lossy, preserving
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP, DEEP_GPT2
+from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, trained
+from small_signatures import random_features
 
-UNITS, VALUES = 'unit order', 'value order'
-FITTED = ', fitted basis'
-
-
-def taken(config, params):
-  return features.of_network(config, params)
+UNITS, VALUES, FITTED = 'unit order', 'value order', ', fitted basis'
+RELATED = np.log10(ALPHA / 4)
+WIDE = {name: configs.get(name, num_layers=4, width=64, mlp_width=128, num_heads=4, vocab_size=70)
+        for name in ('tiny_llama2', 'tiny_gpt2')}
 
 
-def judged(first, second):
-  return order_tests(taken(*first), taken(*second))
+@functools.cache
+def base(config):
+  return config, trained(config, 1)
 
 
-def moved(config, params, order):
-  index = np.array(order)
-  blocks = jax.tree.map(lambda x: x[index], params['blocks'])
-  return dataclasses.replace(config, num_layers=len(order)), params | {'blocks': blocks}
+def judged(first, *changes):
+  """Results of a network and what changes make of it."""
+  second = first
+  for change in changes:
+    second = change(*second)
+  return order_tests(features.of_network(*first), features.of_network(*second))
 
 
-@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
+def noisy(config, params):
+  return lossy.add_noise(config, params, jax.random.key(1), 0.5)
+
+
+def found(results):
+  return {name for name, each in results.items() if each.counts and each.log10_p <= RELATED}
+
+
+@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2, GROUPED], ids=['llama', 'gpt2', 'grouped'])
 def test_unrelated_networks_have_nothing_in_common(config):
-  networks = [taken(config, init_params(config, seed)) for seed in range(8)]
-  results = [order_tests(a, b) for i, a in enumerate(networks) for b in networks[:i]]
-  assert all(result.log10_p > -2.5 for each in results for result in each.values())
+  networks = [random_features(config, seed) for seed in range(10)]
+  results = [order_tests(*pair) for pair in itertools.combinations(networks, 2)]
+  for name in results[0]:
+    log10_p = np.array([each[name].log10_p for each in results])
+    assert np.mean(log10_p <= -1) < 0.15 and log10_p.min() > -3
 
 
-@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
-def test_a_rotated_descendant_is_found_in_the_fitted_basis_alone(config):
-  base = config, init_params(config, 1)
-  turned = preserving.rotate_channels(*base, jax.random.key(0))
-  noisy = lossy.add_noise(*turned, jax.random.key(1), 0.5)
-  results = judged(base, noisy)
-  assert results[UNITS + FITTED].log10_p < -6 and results[VALUES + FITTED].log10_p < -6
-  assert results[UNITS].log10_p > -3 and results[VALUES].log10_p > -3
+@pytest.mark.parametrize('config', [GROUPED, DEEP_GPT2, OLMO3, GEMMA2],
+                         ids=['grouped', 'gpt2', 'olmo3', 'gemma2'])
+def test_descendants_keep_the_order_of_all_that_was_not_permuted(config):
+  assert {UNITS, VALUES} <= found(judged(base(config), noisy))
+  permuted = judged(base(config), noisy, lambda *x: preserving.permute_units(
+      *x, jax.random.key(2)))
+  assert VALUES in found(permuted) and not {UNITS, UNITS + FITTED} & found(permuted)
 
 
-def test_a_narrower_descendant_is_found():
-  config, params = DEEP, init_params(DEEP, 1)
-  kept = jnp.sort(jax.random.permutation(jax.random.key(0), config.width)[:24])
-  narrow = preserving.order_channels(config, params, kept)[1]
-  small = dataclasses.replace(config, width=24, head_size=config.head_size)
-  results = judged((config, params), (small, narrow))
-  assert not results[UNITS].applies and results[UNITS + FITTED].log10_p < -6
+@pytest.mark.parametrize('config', WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize('change', [
+    preserving.rotate_channels, preserving.permute_channels, preserving.flip_channels])
+def test_a_descendant_in_another_basis_is_found_in_the_fitted_one(config, change):
+  results = judged(base(config), lambda *x: change(*x, jax.random.key(0)), noisy)
+  assert {UNITS + FITTED, VALUES + FITTED} <= found(results)
+  # LayerNorm leaves no choice but to change all signs, and signs of products do not count.
+  assert not {UNITS, VALUES} & found(results) or change is preserving.flip_channels
 
 
-@pytest.mark.parametrize('order', [(0, 2, 1, 3), (1, 2, 3, 0), (0, 1, 1, 2, 3), (0, 1, 2)])
-def test_layers_that_were_moved_repeated_or_dropped(order):
-  base = DEEP, init_params(DEEP, 1)
-  results = judged(base, moved(*base, order))
-  assert results[UNITS].log10_p < -6 and results[VALUES].log10_p < -6
-  assert results[UNITS].statistic > 0.4
+@pytest.mark.parametrize('width', [40, 48, 96])
+def test_a_narrower_or_wider_descendant_is_found(width):
+  """Its residual channels are mixtures of those of its ancestor."""
+  config = WIDE['tiny_llama2']
+  own = features.of_network(*base(config))
+  left, _, right = np.linalg.svd(np.random.default_rng(0).standard_normal((64, width)),
+                                 full_matrices=False)
+  other = Features(dataclasses.replace(config, width=width, head_size=16),
+                   {name: x @ (left @ right) for name, x in own.arrays.items()})
+  results = order_tests(own, other)
+  assert '64 and' in results[UNITS].reason and not results[UNITS].applies
+  assert found(results) == {UNITS + FITTED, VALUES + FITTED}
+  unrelated = order_tests(random_features(config, 2), other)
+  assert not found(unrelated) and unrelated[UNITS + FITTED].counts
 
 
-def test_sorted_units_are_no_evidence():
-  """Both networks sort their units by one key, in one basis; the key tells neighbours not apart."""
-  def sorted_by_first_channel(seed):
-    params = init_params(DEEP, seed)
-    key_LF = params['blocks']['up']['kernel'][:, 0]
-    return preserving.order_units(DEEP, params, jnp.argsort(key_LF, axis=-1))
+def of_layers(order):
+  """Takes layers in an order; of an unrelated network, counted from 10."""
+  def change(config, params):
+    both = jax.tree.map(lambda x, y: np.concatenate((x, y)), params['blocks'],
+                        trained(config, 2)['blocks'])
+    index = np.array([i if i < 10 else i - 10 + config.num_layers for i in order])
+    return (dataclasses.replace(config, num_layers=len(order)),
+            params | {'blocks': jax.tree.map(lambda x: x[index], both)})
 
-  networks = [taken(*sorted_by_first_channel(seed)) for seed in range(8)]
-  z = [order_tests(a, b)[UNITS].z for i, a in enumerate(networks) for b in networks[:i]]
-  assert max(z) < 3
+  return change
+
+
+@pytest.mark.parametrize('order', [
+    (1, 2, 3, 0), (0, 2, 1, 3), (0, 1, 1, 2, 3), (0, 1, 2), (0, 1, 10, 2, 3), (10, 0, 1, 2)])
+def test_layers_that_were_moved_repeated_dropped_or_inserted(order):
+  results = judged(base(DEEP), of_layers(order), noisy)
+  assert {UNITS, VALUES} <= found(results) and results[UNITS].statistic > 0.3
 
 
 def test_one_distinct_layer_does_not_apply():
-  base = DEEP, init_params(DEEP, 1)
-  results = judged(moved(*base, (1, 1, 1, 1)), moved(*base, (1, 1)))
-  assert not any(result.applies for result in results.values())
+  results = order_tests(*(features.of_network(*of_layers(order)(*base(DEEP)))
+                          for order in ((1, 1, 1, 1), (1, 1))))
+  assert all('one layer' in each.reason and not each.applies for each in results.values())
 
 
-def test_heads_that_were_cut_are_compared_all_with_all():
-  config, params = DEEP, init_params(DEEP, 1)
-  fewer = dataclasses.replace(config, num_heads=3, num_kv_heads=3, head_size=config.head_size)
-  size = 3 * config.head_size
-  cut = {name: {'kernel': params['blocks'][name]['kernel'][..., :size]}
-         for name in ('query', 'key', 'value')}
-  cut['output'] = {'kernel': params['blocks']['output']['kernel'][:, :size]}
-  results = judged((config, params), (fewer, params | {'blocks': params['blocks'] | cut}))
-  assert results[VALUES].z > 3 and not results[VALUES + FITTED].applies
+def test_heads_that_differ_in_number_are_compared_all_with_all():
+  """Here heads are cut, and grouped ones repeated for each of their query heads."""
+  def cut(config, params):
+    size, blocks = 3 * config.head_size, params['blocks']
+    kept = {name: {'kernel': blocks[name]['kernel'][..., :size]}
+            for name in ('query', 'key', 'value')}
+    kept['output'] = {'kernel': blocks['output']['kernel'][:, :size]}
+    return (dataclasses.replace(config, num_heads=3, num_kv_heads=3, head_size=config.head_size),
+            params | {'blocks': blocks | kept})
+
+  def repeated(config, params):
+    def each(x):
+      x = x.reshape(*x.shape[:2], config.num_kv_heads, config.head_size)
+      return jnp.repeat(x, 2, axis=2).reshape(*x.shape[:2], -1)
+
+    blocks = params['blocks'] | {
+        name: {'kernel': each(params['blocks'][name]['kernel'])} for name in ('key', 'value')}
+    return dataclasses.replace(config, num_kv_heads=4), params | {'blocks': blocks}
+
+  for config, change in ((WIDE['tiny_llama2'], cut), (dataclasses.replace(
+      WIDE['tiny_llama2'], num_kv_heads=2), repeated)):
+    results = judged(base(config), change)
+    assert {UNITS, VALUES} <= found(results)
+    assert 'other heads' in results[VALUES + FITTED].reason
 
 
-def test_gated_and_plain_units_are_not_compared():
-  results = judged((DEEP, init_params(DEEP, 1)), (DEEP_GPT2, init_params(DEEP_GPT2, 2)))
-  assert 'gated' in results[UNITS].reason and results[VALUES].applies
+@pytest.mark.parametrize('change', ['sorted', 'cut'])
+def test_sorted_and_cut_units_are_no_evidence(change):
+  """Both networks sort their units by one key, or cut those with the most of it."""
+  def changed(seed):
+    network = DEEP, trained(DEEP, seed)
+    blocks = network[1]['blocks']
+    key_LF = blocks['up']['kernel'][:, 0] + 3 * blocks['gate']['kernel'][:, 5]
+    order_LF = jnp.argsort(key_LF, axis=-1)
+    if change == 'cut':
+      order_LF = jnp.sort(order_LF[:, :32], axis=-1)
+    return features.of_network(*preserving.order_units(*network, order_LF))
+
+  networks = [changed(seed) for seed in range(7)]
+  results = [order_tests(*pair) for pair in itertools.combinations(networks, 2)]
+  assert not any(map(found, results)) and max(each[UNITS].z for each in results) < 3
+  own = order_tests(networks[0], features.of_network(*base(DEEP)))
+  assert not {UNITS, UNITS + FITTED} & found(own)
+
+
+def test_the_places_of_dead_units_are_no_evidence():
+  def dead(seed):
+    own = random_features(DEEP, seed)
+    return Features(DEEP, {name: x * (np.arange(64) % 2)[:, None] if name in features.UNITS else x
+                           for name, x in own.arrays.items()})
+
+  results = [order_tests(dead(seed), dead(100 + seed)) for seed in range(12)]
+  assert max(each[UNITS].z for each in results) < 3
+  nothing = Features(DEEP, {name: 0 * x for name, x in random_features(DEEP, 1).arrays.items()})
+  assert not found(order_tests(nothing, nothing))
+
+
+def test_what_cannot_be_compared_says_why():
+  results = order_tests(random_features(DEEP, 1), random_features(DEEP_GPT2, 1))
+  assert 'gated' in results[UNITS].reason and results[VALUES].counts
+  no_units = dataclasses.replace(DEEP, sublayers='attention_only')
+  results = order_tests(random_features(DEEP, 1), random_features(no_units, 1))
+  assert 'no such features' in results[UNITS].reason
+  single = dataclasses.replace(DEEP, num_heads=16, num_kv_heads=16, head_size=1,
+                               positions='learned')
+  results = order_tests(random_features(single, 1), random_features(single, 2))
+  assert 'too few' in results[VALUES].reason and results[UNITS].counts

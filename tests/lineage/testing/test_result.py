@@ -1,22 +1,28 @@
 """A result counts unless it has a reason not to."""
 
+import math
+
 import pytest
 
 from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing import result
-from bornbiased_jax.lineage.testing.result import does_not_apply
+from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
+
+FOUND = TestResult(0.5, 0.1, 0.1, 4.0, -6.0)
 
 
 def test_what_counts_and_what_is_alike():
-  found = result.TestResult(0.5, 0.0, 0.1, 5.0, -6.0)
-  assert found.counts and found.is_alike(7)
-  assert not result.TestResult(0.5, 0.0, 0.1, 5.0, -6.0, reason='a pattern').is_alike(7)
-  assert not does_not_apply('other widths').counts and not does_not_apply('other widths').applies
-  alike = [result.TestResult(value, level=0.5).is_alike(7) for value in (0.4, 0.6)]
-  assert alike == [False, True]
+  assert FOUND.counts and FOUND.is_alike(7)
+  limit = math.log10(levels.UNRELATED_ABOVE / 7)
+  alike = [TestResult(0.5, 0.1, 0.1, 4.0, limit + change).is_alike(7) for change in (-0.01, 0.01)]
+  assert alike == [True, False]
+  assert not TestResult(0.5, 0.1, 0.1, 4.0, -6.0, reason='a pattern').is_alike(7)
+  nothing = does_not_apply('other widths')
+  assert not (nothing.counts or nothing.applies or nothing.is_alike(7))
+  assert [TestResult(x, level=0.5).is_alike(7) for x in (0.4, 0.6)] == [False, True]
 
 
-def test_scaling_keeps_z():
-  found = result.TestResult(0.1, 0.02, 0.01, 8.0, -10.0).scaled(3)
+def test_other_units_keep_z():
+  found = FOUND.scaled(3)
   assert (found.statistic - found.bound) / found.std == pytest.approx(found.z)
-  assert found.detectable(4) == pytest.approx(levels.detectable(0.06, 0.03, 4))
+  assert found.detectable(4) == pytest.approx(levels.detectable(0.3, 0.3, 4))
+  assert does_not_apply('other widths').scaled(3) == does_not_apply('other widths')

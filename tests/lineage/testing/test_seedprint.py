@@ -5,7 +5,6 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_states import noise
 from scipy import stats
 
 from bornbiased_jax import configs
@@ -14,6 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import init_params
+from small_signatures import noise
 
 
 def ties(x):

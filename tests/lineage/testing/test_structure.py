@@ -3,55 +3,82 @@
 import numpy as np
 import pytest
 
+from bornbiased_jax.lineage.evidence.features import VALUES
+from bornbiased_jax.lineage.levels import ALPHA, level_z
 from bornbiased_jax.lineage.testing import structure
 from bornbiased_jax.lineage.testing.likeness import likeness, mean_of
 from bornbiased_jax.lineage.testing.permutation import block_test
+from small_signatures import unit
 
-WIDTH, UNITS, LAYERS = 24, 48, 4
-
-
-def network(random, kind, public):
-  """Units of a network of random features with a pattern."""
-  layers = []
-  for layer in range(LAYERS):
-    layer_of = {}
-    for name in ('up', 'down'):
-      x = random.standard_normal((UNITS, WIDTH))
-      if kind == 'near the identity':
-        x += 1.5 * np.tile(np.eye(WIDTH), (2, 1))
-      if kind == 'tiled':
-        x = np.tile(x[:6], (8, 1))
-      if kind == 'low rank':
-        x = public[layer] @ random.standard_normal((3, WIDTH))
-      x /= np.linalg.norm(x, axis=1, keepdims=True)
-      layer_of[name] = x.reshape(-1, 4, WIDTH)
-    layers.append(layer_of)
-  return layers
+WIDTH, COUNT, LAYERS = 24, 48, 4
+RELATED = level_z(ALPHA / 4)
+PUBLIC = np.random.default_rng(7).choice([-1.0, 1.0], (LAYERS, COUNT, 3))
 
 
-@pytest.mark.parametrize('kind', ['near the identity', 'tiled', 'low rank'])
-def test_a_public_pattern_is_no_evidence(kind):
+def network(random, kind, names=('up', 'down')):
+  """The features of a random network with a pattern, layer by layer."""
+  def vectors(layer):
+    x = random.standard_normal((COUNT, WIDTH))
+    if kind == 'near the identity':
+      x += 1.5 * np.tile(np.eye(WIDTH), (2, 1))
+    if kind == 'near another one in every second layer':
+      x += 2.5 * np.tile(np.eye(WIDTH)[::-1 if layer % 2 else 1], (2, 1))
+    if kind == 'tiled':
+      x = np.tile(x[:6], (8, 1))
+    if kind == 'of one factor':
+      x = PUBLIC[layer] @ random.standard_normal((3, WIDTH))
+    shape = {'value': (2, -1, 4, WIDTH), 'output': (2, -1, 4, 1, WIDTH)}
+    return lambda name: unit(x).reshape(shape.get(name, (-1, 4, WIDTH)))
+
+  return [{name: vectors(layer)(name) for name in names} for layer in range(LAYERS)]
+
+
+def pairs_of(kind, count, names=('up', 'down')):
   random = np.random.default_rng(0)
-  public = random.choice([-1.0, 1.0], (LAYERS, UNITS, 3))
-  plain, guarded = [], []
-  for _ in range(60):
-    a, b = (network(random, kind, public) for _ in range(2))
-    pairs = list(zip(a, b, strict=True))
-    matrix = mean_of(likeness(*pair) for pair in pairs)
-    plain.append(block_test(matrix).z)
-    guarded.append(block_test(matrix, structure.unconnected_bound(a, b),
-                              structure.inflation(pairs)).z)
-  assert max(plain) > 4.06 > 3.5 > max(guarded)
+  return [(network(random, kind, names), network(random, kind, names)) for _ in range(count)]
+
+
+def z_of(a, b, *guards):
+  return block_test(mean_of(map(likeness, a, b)), *guards).z
+
+
+def guards(a, b):
+  return structure.unconnected_bound(a, b), structure.inflation(list(zip(a, b, strict=True)))
+
+
+@pytest.mark.parametrize('kind, names', [
+    ('near the identity', ('up', 'down')), ('near the identity', ('gate', 'up', 'down')),
+    ('near another one in every second layer', ('up', 'down')),
+    ('near the identity', VALUES), ('tiled', ('up', 'down')), ('tiled', VALUES),
+    ('of one factor', ('up', 'down'))])
+def test_a_public_pattern_is_no_evidence(kind, names):
+  pairs = pairs_of(kind, 60, names)
+  assert max(z_of(*pair) for pair in pairs) > RELATED
+  assert max(z_of(*pair, *guards(*pair)) for pair in pairs) < RELATED - 0.5
+
+
+@pytest.mark.parametrize('kind, spread', [('none', 1), ('tiled', 8**0.5), ('of one factor', None)])
+def test_z_spreads_as_much_as_the_inflation_says(kind, spread):
+  """Of units that are repeated 8 times an eighth is independent."""
+  pairs = pairs_of(kind, 120)
+  z = np.array([z_of(*pair) for pair in pairs])
+  said = np.array([guards(*pair)[1] for pair in pairs])
+  assert 0.75 < np.std(z / said) < 1.25
+  assert said.mean() == pytest.approx(spread, rel=0.1) if spread else said.mean() > 2
+
+
+def test_the_bound_is_of_what_both_have():
+  a, b = (network(np.random.default_rng(seed), 'near the identity') for seed in (0, 1))
+  plain = network(np.random.default_rng(2), 'none')
+  bound = structure.unconnected_bound
+  assert bound(a, b) > 1.5 * max(bound(a, plain), bound(plain, b)) > 0
+  in_common = block_test(mean_of(map(likeness, a, b))).statistic
+  assert in_common < bound(a, b) < 2 * in_common
 
 
 def test_copies_of_a_layer_are_left_out():
-  layers = network(np.random.default_rng(1), 'none', None)
-  assert len(structure.distinct_layers([*layers, layers[1], layers[0]])) == LAYERS
-
-
-def test_independent_features_are_not_inflated():
-  random = np.random.default_rng(2)
-  found = [structure.inflation(list(zip(network(random, 'none', None),
-                                        network(random, 'none', None), strict=True)))
-           for _ in range(5)]
-  assert max(found) < 1.15
+  random = np.random.default_rng(1)
+  layers = network(random, 'none')
+  noisy = {name: unit(x + 0.15 * random.standard_normal(x.shape)) for name, x in layers[1].items()}
+  found = structure.distinct_layers([*layers, noisy, layers[0]])
+  assert found == layers
