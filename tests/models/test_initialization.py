@@ -232,11 +232,11 @@ def test_networks_and_probes_share_no_key(monkeypatch):
   asked.clear()
   jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3))
                           for kind in probes.KINDS])
-  assert set(asked) == {('probe', 42)}
+  assert set(asked) == {('probe', 42), ('last of pairs', 42)}
 
   seeds = jnp.arange(1000, dtype=jnp.uint32)
   keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds))
-          for purpose in ('network', 'probe')]
+          for purpose in ('network', 'probe', 'last of pairs')]
   assert len(np.unique(np.concatenate(keys), axis=0)) == 2000
 
 
