@@ -237,7 +237,7 @@ def test_networks_and_probes_share_no_key(monkeypatch):
   seeds = jnp.arange(1000, dtype=jnp.uint32)
   keys = [jax.random.key_data(jax.vmap(functools.partial(same, purpose))(seeds))
           for purpose in ('network', 'probe', 'last of pairs')]
-  assert len(np.unique(np.concatenate(keys), axis=0)) == 2000
+  assert len(np.unique(np.concatenate(keys), axis=0)) == 3000
 
 
 # The first and the last entry of every random leaf of network 42 of `tiny_gpt2`.
