@@ -32,6 +32,17 @@ def read(config, params, ids, *names):
   return jax.jit(functools.partial(transformer.read, config, names=names))(params, ids)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(config, params, ids):
+  with jax.default_matmul_precision('highest'):
+    return transformer.Transformer(config).apply({'params': params}, ids)
+
+
+def logits(config, params):
+  """Of four sequences of 20 tokens."""
+  return np.asarray(_logits(config, params, tokens(4, 20)))
+
+
 def sharpened(config, seed=1):
   """Parameters whose heads attend to some positions much more than to others."""
   params = init_params(config, seed)

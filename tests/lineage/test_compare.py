@@ -1,65 +1,172 @@
-"""Networks by name have the same verdict by every door."""
+"""Networks by name have the verdict of their signatures, from the cache where it has them."""
+
+import dataclasses
+import importlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve
-from bornbiased_jax.lineage.compare import common_probe, seed_of
 from bornbiased_jax.lineage.evidence import features, signature
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.storage.digests import digest
+from make_goldens import GOLDENS
+from small_networks import DEEP, trained
 
-PROBE = Probe('tokens', 300, 4)
-PAIR = 'tiny_llama2:3', 'tiny_llama2:4'
-
-
-def rows(report):
-  """The results up to rounding, which depends on where arrays lie in memory."""
-  shown = lambda x: x if x is None else round(x, 3)
-  return [(row['test'], shown(row['z']), shown(row['p_value']), shown(row['statistic']),
-           row['reason']) for row in report['tests']]
+# The package has a function of this name.
+compare = importlib.import_module('bornbiased_jax.lineage.compare')
+TOKENS = Probe('tokens', 40, 6)
 
 
-def test_saved_signatures_give_the_same_numbers(tmp_path):
-  named = lineage.compare_networks(*PAIR, PROBE, tmp_path / 'cache')
-  path = str(tmp_path / 'base.safetensors')
-  lineage.signature(PAIR[0], PROBE).save(path)
-  # The probe is that of the file.
-  saved = lineage.compare_networks(path, PAIR[1], Probe('tokens', 50, 2), tmp_path / 'cache')
-  assert rows(saved) == rows(named) and saved['verdict'] == named['verdict']
-  in_memory = lineage.judge(*(lineage.Subject(*lineage.load(name), PROBE) for name in PAIR))
-  assert rows(in_memory) == rows(named)
+@pytest.fixture(autouse=True, scope='module')
+def one_device():
+  """The machine without its other devices: a network that is spread over them rounds otherwise."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(compare.jax, 'device_count', lambda: 1)
+    yield
 
 
-def test_a_damaged_cache_is_made_anew(tmp_path):
-  first = lineage.signature(PAIR[0], PROBE, tmp_path)
-  kept, = tmp_path.glob('*.safetensors')
-  kept.write_bytes(kept.read_bytes()[:1000])
-  again = lineage.signature(PAIR[0], PROBE, tmp_path)
-  assert (again.states.hidden_ND == first.states.hidden_ND).all() and again.digest == first.digest
-  assert signature.load(kept).about['name'] == PAIR[0]
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """The names of two networks."""
+  folder = tmp_path_factory.mktemp('runs')
+  for name, seed in (('a', 1), ('b', 2)):
+    writer = checkpoint.Writer(folder / name)
+    writer.save(7, trained(DEEP, seed), {'count': jnp.zeros(3)},
+                checkpoint.as_metadata(config=DEEP))
+    writer.close()
+  return {name: str(folder / name) for name in 'ab'}
 
 
-def test_smaller_vocabularies_decide_what_is_read():
-  config, _ = lineage.load(PAIR[0])
-  small = resolve.load_config('tiny_gpt2:1')
-  assert common_probe(PROBE, [], [config, small]).num_ids is None
-  wide = resolve.load_config('nano_llama2:1')
-  assert common_probe(PROBE, [], [config, wide]).num_ids == config.vocab_size
+def assert_alike(report, other):
+  """Up to rounding, which depends on where arrays lie in memory."""
+  assert report['verdict'] == other['verdict'] and report['reasons'] == other['reasons']
+  for row, expected in zip(report['tests'], other['tests'], strict=True):
+    assert (row['test'], row['reason']) == (expected['test'], expected['reason'])
+    for name in ('z', 'p_value', 'statistic'):
+      assert (row[name] or 0) == pytest.approx(expected[name] or 0, rel=1e-3, abs=1e-4)
 
 
-def test_the_seed_of_a_changed_network_is_recognized():
-  config, params = lineage.load('tiny_llama2:2')
+def test_a_signature_is_made_once(runs, tmp_path):
+  made = lineage.signature(runs['a'], TOKENS, tmp_path)
+  file, = tmp_path.iterdir()
+  before = file.stat().st_mtime_ns
+  again = lineage.signature(runs['a'] + '@7', TOKENS, tmp_path)
+  np.testing.assert_array_equal(again.states.hidden_ND, made.states.hidden_ND)
+  assert file.stat().st_mtime_ns == before and again.about['name'].endswith('@7')
+  assert again.digest == made.about['digest'] == digest(trained(DEEP, 1))
+  # Of the same network the hidden states alone have a file of their own.
+  states = lineage.states(runs['a'], TOKENS, tmp_path)
+  assert states.probe['kind'] == 'tokens' and len(list(tmp_path.iterdir())) == 2
 
-  noisy = lossy.add_noise(config, params, jax.random.key(0), 0.5)
-  assert seed_of(features.of_network(*noisy)) == 2
-  assert seed_of(features.of_network(config, init_params(config, 12345))) is None
+
+@pytest.mark.parametrize('damage', [
+    lambda content: content[:-100],
+    lambda content: content.replace(b'\\"width\\": 32', b'\\"width\\": 16')],
+    ids=['cut', 'of another width'])
+@pytest.mark.parametrize('read', [
+    lambda *given: lineage.signature(*given).states, lineage.states], ids=['signature', 'states'])
+def test_a_damaged_file_of_the_cache_is_made_anew(runs, tmp_path, damage, read):
+  made = read(runs['a'], TOKENS, tmp_path)
+  file, = tmp_path.iterdir()
+  content = file.read_bytes()
+  file.write_bytes(damage(content))
+  assert file.read_bytes() != content
+  mended = read(runs['a'], TOKENS, tmp_path)
+  np.testing.assert_array_equal(mended.hidden_ND, made.hidden_ND)
+  assert list(tmp_path.iterdir()) == [file] and len(file.read_bytes()) == len(content)
 
 
-def test_old_files_are_refused_in_one_line(tmp_path):
+def test_a_call_that_was_stopped_goes_on(runs, tmp_path):
+  def stop(_):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    lineage.signature(runs['a'], TOKENS, tmp_path, on_batch=stop)
+  parts, = tmp_path.iterdir()
+  kept, = parts.iterdir()
+  np.save(kept, np.load(kept) + 1)  # So that it shows whether it was read.
+  made, whole = (lineage.signature(runs['a'], TOKENS, *cache) for cache in ((tmp_path,), ()))
+  np.testing.assert_allclose(made.states.hidden_ND, whole.states.hidden_ND + 1, atol=1e-5)
+  assert [path.suffix for path in tmp_path.iterdir()] == ['.safetensors']
+
+
+def test_verdicts_of_networks_by_name(runs, tmp_path):
+  a, b = runs.values()
+  report = lineage.compare_networks(a, a, TOKENS, tmp_path)
+  assert report['verdict'] == 'related' and report['identical'] and report['base']['name'] == a
+  probe = Probe('tokens', 1000, 4)
+  report = lineage.compare_networks(a, b, probe, tmp_path)
+  assert report['verdict'] == 'unrelated' and report['suspect']['name'] == b
+  in_memory = lineage.judge(*(lineage.Subject(DEEP, trained(DEEP, seed), probe) for seed in (1, 2)))
+  assert_alike(in_memory, report)
+  with pytest.raises(InputError, match='no such network'):
+    lineage.compare_networks(a, 'nothing', TOKENS)
+
+
+def test_a_saved_signature_has_the_verdict_of_its_network(runs, tmp_path):
+  a, b = runs.values()
+  path = str(tmp_path / 'a.safetensors')
+  lineage.signature(a, TOKENS).save(path)
+  named = lineage.compare_networks(a, b, TOKENS)
+  # The probe is that of the file, whatever is asked for.
+  saved = lineage.compare_networks(path, b, Probe('tokens', 50, 2, seed=3))
+  assert saved['probe'] == named['probe'] and saved['base'] == named['base']
+  assert_alike(saved, named)
+  assert lineage.compare_networks(path, a, TOKENS)['identical']
   (tmp_path / 'old.npz').write_bytes(b'PK')
   with pytest.raises(InputError, match='compare the network itself'):
-    lineage.signature(str(tmp_path / 'old.npz'), PROBE)
+    lineage.compare_networks(a, str(tmp_path / 'old.npz'), TOKENS)
+  with pytest.raises(InputError, match='reads random tokens'):
+    lineage.signature(a, Probe('gaussian', 40, 6))
+
+
+def test_the_probe_that_several_networks_can_read():
+  small, large = DEEP, dataclasses.replace(DEEP, vocab_size=90)
+  assert compare.common_probe(TOKENS, [], [small, small]) == Probe('pairs', 40, 6)
+  assert compare.common_probe(TOKENS, [], [small, large]) == Probe('pairs', 40, 6, num_ids=70)
+  given = dataclasses.replace(TOKENS, num_ids=30)
+  assert compare.common_probe(given, [], [small, large]).num_ids == 30
+  saved = signature.of_network(DEEP, trained(DEEP, 1), dataclasses.replace(given, seed=5))
+  assert compare.common_probe(TOKENS, [saved], [large]) == Probe('pairs', 40, 6, 5, 30)
+
+
+def test_a_seed_that_people_choose_is_recognized(runs, monkeypatch):
+  """The network of seed 5, after some training; one of a seed that nobody chooses is not."""
+  assert {0, 42, 1234} <= set(compare.KNOWN_SEEDS)
+  monkeypatch.setattr(compare, 'KNOWN_SEEDS', (0, 1, 5))
+  noisy = lossy.add_noise(DEEP, init_params(DEEP, 5), jax.random.key(0), 0.5)
+  found = features.of_network(*noisy)
+  assert compare.seed_of(found) == 5
+  assert compare.seed_of(features.of_network(DEEP, init_params(DEEP, 987654321))) is None
+  assert compare.seed_of(Features(DEEP, {name: 0 * x for name, x in found.arrays.items()})) is None
+  report = lineage.compare_networks(runs['a'], runs['a'], TOKENS)
+  assert 'random network of seed 1.' in report['reasons'][-1]
+  monkeypatch.setattr(compare, 'MOST_RECOGNIZED', 1000)
+  assert compare.seed_of(found) is None
+
+
+def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_path):
+  name = str(GOLDENS / 'llama_tied_sharded')
+  whole = lineage.signature(name, TOKENS)
+  assert whole.about == {'name': name, 'digest': whole.digest}
+  monkeypatch.setattr(compare, 'free_memory', lambda: 1000)
+  streamed = lineage.signature(name, TOKENS, tmp_path)
+  assert streamed.about == whole.about | {'read': 'layer by layer'}
+  np.testing.assert_allclose(streamed.states.hidden_ND, whole.states.hidden_ND, atol=1e-5)
+  # The file in the cache is the same, whoever made it.
+  file, = tmp_path.iterdir()
+  again = lineage.signature(name, TOKENS, tmp_path, stream='never')
+  assert again.about == whole.about and [file] == list(tmp_path.iterdir())
+  with pytest.raises(InputError, match='is not one of auto, always, never'):
+    lineage.signature(name, TOKENS, stream='sometimes')
+  monkeypatch.setattr(compare, 'KNOWN_SEEDS', ())
+  report = lineage.compare_networks(name, name, TOKENS, tmp_path)
+  assert report['identical'] and report['base']['read'] == 'layer by layer'

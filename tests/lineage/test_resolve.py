@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve as names
+from bornbiased_jax.lineage import resolve
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -24,14 +24,14 @@ def test_every_source_gives_the_same_network(tmp_path):
   llama = configs.get('tiny_llama2', vocab_size=50)
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
-    config, loaded = names.load(name)
+    config, loaded = resolve.load(name)
     assert config == CONFIG and digest(loaded) == digest(params)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  config, loaded = names.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  config, loaded = resolve.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
   assert digest(loaded) == digest(init_params(config, 1))
-  preset = names.load('tiny_llama2:3')
+  preset = resolve.load('tiny_llama2:3')
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
 
 
@@ -42,4 +42,4 @@ def test_every_source_gives_the_same_network(tmp_path):
 ])
 def test_names_that_are_no_network(name, message):
   with pytest.raises(InputError, match=message):
-    names.load(name)
+    resolve.load(name)

@@ -102,12 +102,12 @@ def test_the_p_value_is_that_of_all_deciding_tests():
   assert len(p_values) == 4 and report['p_value'] == pytest.approx(4 * min(p_values))
 
 
-@pytest.mark.parametrize('change', [
-    preserving.rotate_channels, preserving.permute_channels, preserving.mix_values,
-    preserving.flip_channels, preserving.permute_heads,
-    functools.partial(lossy.quantize, strength=4),
-    functools.partial(lossy.remove_units, strength=0.25)])
-@pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
+@pytest.mark.parametrize('config, change', [
+    (DEEP, preserving.rotate_channels), (DEEP, preserving.permute_channels),
+    (DEEP, preserving.mix_values), (DEEP, preserving.flip_channels),
+    (DEEP, preserving.permute_heads), (DEEP, functools.partial(lossy.quantize, strength=4)),
+    (DEEP, functools.partial(lossy.remove_units, strength=0.25)),
+    (DEEP_GPT2, preserving.permute_channels), (DEEP_GPT2, preserving.flip_channels)])
 def test_descendants_are_related(config, change):
   noisy = lossy.add_noise(config, trained(config, 1), jax.random.key(2), 0.3)
   suspect = signature.of_network(*change(*noisy, jax.random.key(7)), PROBE)

@@ -46,7 +46,7 @@ def test_published_tests_are_of_one_comparison(subjects, monkeypatch):
   expected = methods.published.published_test(base.hidden.hidden_ND, other.hidden.hidden_ND)
   calls = []
   monkeypatch.setattr(methods.published, 'published_test',
-                      lambda *answers, null: calls.append(answers) or expected)
+                      lambda *states, null: calls.append(states) or expected)
   methods._published_test.cache_clear()
   for name, p_value in (('', expected.p_value), (' U', expected.p_value_u)):
     score = methods.METHODS[f'SeedPrint published{name}'].score(base, other)

@@ -49,13 +49,13 @@ def test_the_published_test_is_its_transcription(side, subset, softmax):
   assert again.p_value == result.p_value
 
 
-def test_nothing_in_common_is_no_answer():
+def test_nothing_in_common_has_no_p_value():
   a = np.arange(8) + noise(28, 30, 8) / 100
   result = published.published_test(a, -a, k=3)
   assert math.isnan(result.p_value) and len(result.tau_S) == 0
 
 
-def test_answers_that_are_not_numbers_are_no_answer():
+def test_states_that_are_not_numbers_have_no_p_value():
   a, b = noise(31, 30, 8), noise(32, 30, 8)
   a[3, 2] = np.nan
   result = published.published_test(a, b, k=8, softmax='none')

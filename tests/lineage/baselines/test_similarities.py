@@ -11,8 +11,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
-from bornbiased_jax.lineage.transforms import lossy as damage
-from bornbiased_jax.lineage.transforms import preserving as alterations
+from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models.initialization import init_params
 from small_networks import GPT2, GROUPED, LLAMA
 
@@ -20,7 +19,7 @@ from small_networks import GPT2, GROUPED, LLAMA
 def pair(config):
   """Two networks that are related, but not the same."""
   params = init_params(config, 1)
-  return params, damage.add_noise(config, params, jax.random.key(0), 0.5)[1]
+  return params, lossy.add_noise(config, params, jax.random.key(0), 0.5)[1]
 
 
 def kernels(params, name):
@@ -157,8 +156,7 @@ def test_what_is_constant_has_no_similarity():
 
 def test_ics_is_invariant_to_permutations():
   params = init_params(LLAMA, 1)
-  for alteration in (alterations.permute_units, alterations.permute_heads,
-                     alterations.permute_channels):
-    changed = alteration(LLAMA, params, jax.random.key(0))[1]
+  for change in (preserving.permute_units, preserving.permute_heads, preserving.permute_channels):
+    changed = change(LLAMA, params, jax.random.key(0))[1]
     assert baselines.ics(params, changed) == pytest.approx(1, abs=1e-4)
     assert baselines.ics(params, changed, jnp.arange(70)) == pytest.approx(1, abs=1e-4)

@@ -47,7 +47,7 @@ def found(results):
 
 @pytest.mark.parametrize('config', [DEEP, DEEP_GPT2, GROUPED], ids=['llama', 'gpt2', 'grouped'])
 def test_unrelated_networks_have_nothing_in_common(config):
-  networks = [random_features(config, seed) for seed in range(10)]
+  networks = [random_features(config, seed) for seed in range(8)]
   results = [order_tests(*pair) for pair in itertools.combinations(networks, 2)]
   for name in results[0]:
     log10_p = np.array([each[name].log10_p for each in results])
@@ -63,14 +63,17 @@ def test_descendants_keep_the_order_of_all_that_was_not_permuted(config):
   assert VALUES in found(permuted) and not {UNITS, UNITS + FITTED} & found(permuted)
 
 
-@pytest.mark.parametrize('config', WIDE.values(), ids=WIDE)
-@pytest.mark.parametrize('change', [
-    preserving.rotate_channels, preserving.permute_channels, preserving.flip_channels])
+@pytest.mark.parametrize('config, change', [
+    (WIDE['tiny_llama2'], preserving.rotate_channels),
+    (WIDE['tiny_llama2'], preserving.permute_channels),
+    (WIDE['tiny_llama2'], preserving.flip_channels),
+    (WIDE['tiny_gpt2'], preserving.rotate_channels)])
 def test_a_descendant_in_another_basis_is_found_in_the_fitted_one(config, change):
   results = judged(base(config), lambda *x: change(*x, jax.random.key(0)), noisy)
   assert {UNITS + FITTED, VALUES + FITTED} <= found(results)
-  # LayerNorm leaves no choice but to change all signs, and signs of products do not count.
-  assert not {UNITS, VALUES} & found(results) or change is preserving.flip_channels
+  assert UNITS not in found(results)
+  # If most channels change their sign, so do both cosines of which values have the product.
+  assert (VALUES in found(results)) == (change is preserving.flip_channels)
 
 
 @pytest.mark.parametrize('width', [40, 48, 96])

@@ -57,19 +57,19 @@ def test_a_shared_input_is_no_evidence():
 
 @pytest.mark.parametrize('embedding_std', [0.3, 1.0])
 def test_what_passes_through_a_norm_is_no_evidence(embedding_std):
-  """If an answer is mostly what was read, the norm hides some of it from least squares."""
+  """If a hidden state is mostly what was read, the norm hides some of it from least squares."""
   config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
-  prints = hidden_states.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
-  x = prints[0].input_ND
+  states = hidden_states.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
+  x = states[0].input_ND
   results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x)
-             for a, b in itertools.combinations(prints, 2)]
+             for a, b in itertools.combinations(states, 2)]
   assert np.mean([result.z + result.leak / result.std for result in results]) > 1
   assert max(result.z for result in results) < 3
-  itself = seedprint.calibrated_test(prints[0].hidden_ND, prints[0].hidden_ND, x)
+  itself = seedprint.calibrated_test(states[0].hidden_ND, states[0].hidden_ND, x)
   assert itself.z > 10
 
 
-def test_constant_dimensions_stay_so_without_the_input():
+def test_constant_channels_stay_so_without_the_input():
   """What a projection leaves of them is rounding, which they all have in common."""
   x, a, b = noise(31, 500, 20), noise(32, 500, 20), noise(33, 500, 20)
   a[:, 2:9], b[:, 4:11] = 3, 7
@@ -78,13 +78,13 @@ def test_constant_dimensions_stay_so_without_the_input():
   assert result.num_constant == 10 and abs(result.z) < 3.5
 
 
-def test_constant_answers_are_no_evidence():
+def test_constant_hidden_states_are_no_evidence():
   inputs = noise(1, 200, 16)
   found = seedprint.calibrated_test(np.zeros((200, 16)), noise(2, 200, 16), inputs)
   assert (found.z, found.num_constant) == (0.0, 16)
 
 
-def test_constant_dimensions_correlate_with_nothing():
+def test_constant_channels_correlate_with_nothing():
   a, b = noise(13, 50, 8), noise(14, 50, 8)
   a[:, 2] = b[:, 5] = 1
   result = seedprint.calibrated_test(a, b)
@@ -109,18 +109,18 @@ def test_what_cannot_be_compared_is_refused(a, b, shared, message):
 @pytest.mark.parametrize('kind', ['gaussian', 'tokens'])
 def test_unrelated_tiny_networks_are_not_alike_and_one_is_itself(kind):
   """Both defects of the published pipeline are at work here: gpt2's init and a shared input."""
-  config = configs.get('tiny_llama2', vocab_size=64)
+  config = configs.get('tiny_llama2', width=64, mlp_width=96, num_layers=2, vocab_size=64)
   probe = Probe(kind, 600, 4)
-  prints = hidden_states.of_seeds(config, range(6), probe)
-  shared = prints[0].input_ND if kind == 'gaussian' else None
+  states = hidden_states.of_seeds(config, range(6), probe)
+  shared = states[0].input_ND if kind == 'gaussian' else None
   z = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, shared).z
-       for a, b in itertools.combinations(prints, 2)]
+       for a, b in itertools.combinations(states, 2)]
   assert abs(np.mean(z)) < 0.8 and 0.6 < np.std(z) < 1.5 and max(z) < 4
   if kind == 'gaussian':
     leaky = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND).z
-             for a, b in itertools.combinations(prints, 2)]
+             for a, b in itertools.combinations(states, 2)]
     assert np.mean(leaky) > np.mean(z) + 1
   params = init_params(config, 3)
   alone = hidden_states.of_network(config, params, probe, batch_size=150)
-  np.testing.assert_allclose(alone.hidden_ND, prints[3].hidden_ND, atol=1e-4)
-  assert seedprint.calibrated_test(alone.hidden_ND, prints[3].hidden_ND, shared).z > 20
+  np.testing.assert_allclose(alone.hidden_ND, states[3].hidden_ND, atol=1e-4)
+  assert seedprint.calibrated_test(alone.hidden_ND, states[3].hidden_ND, shared).z > 20

@@ -1,60 +1,55 @@
-"""Damage does what it says, and grows with its strength."""
+"""Lossy changes do what they say, and change more with their strength."""
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage.transforms import lossy as damage
+from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
-from small_networks import LLAMA
+from small_networks import LLAMA, logits
 
 
-def logits(config, params):
-  tokens = jax.random.randint(jax.random.key(5), (4, 20), 0, config.vocab_size)
-  with jax.default_matmul_precision('highest'):
-    return np.asarray(Transformer(config).apply({'params': params}, tokens))
-
-
-@pytest.mark.parametrize('alteration', damage.DAMAGING)
-def test_damage_grows_with_its_strength(alteration):
-  change, strengths = damage.DAMAGING[alteration]
+@pytest.mark.parametrize('name', lossy.DAMAGING)
+def test_more_strength_changes_more(name):
+  change, strengths = lossy.DAMAGING[name]
   config, params = LLAMA, init_params(LLAMA, 1)
   before = logits(config, params)
-  damaged = [change(config, params, jax.random.key(0), strength) for strength in strengths]
-  hurt = [np.abs(logits(*each) - before).mean() for each in damaged]
-  assert hurt == sorted(hurt) and hurt[0] > 0
+  changed = [change(config, params, jax.random.key(0), strength) for strength in strengths]
+  differences = [np.abs(logits(*each) - before).mean() for each in changed]
+  assert differences[0] > 0  # What is redrawn altogether differs by chance.
+  assert all(more > 0.9 * less for less, more in itertools.pairwise(differences))
 
 
-def test_damage_is_what_it_says():
+def test_changes_are_what_they_say():
   config, key = LLAMA, functools.partial(jax.random.key, 0)
   params = init_params(config, 1)
-  up = lambda altered: np.asarray(altered[1]['blocks']['up']['kernel'])
+  up = lambda changed: np.asarray(changed[1]['blocks']['up']['kernel'])
   before = up((config, params))
-  pruned = up(damage.prune(config, params, key(), 0.3))
+  pruned = up(lossy.prune(config, params, key(), 0.3))
   assert np.mean(pruned == 0) == pytest.approx(0.3, abs=0.01)
-  quantized = up(damage.quantize(config, params, key(), 4))
+  quantized = up(lossy.quantize(config, params, key(), 4))
   assert np.unique(np.round(quantized[0, :, 0], 9)).size <= 15
-  noise = up(damage.add_noise(config, params, key(), 0.5)) - before
+  noise = up(lossy.add_noise(config, params, key(), 0.5)) - before
   assert np.std(noise) == pytest.approx(0.5 * before.std(), rel=0.05)
-  added = up(damage.add_low_rank(config, params, key(), 0.5, rank=3)) - before
+  added = up(lossy.add_low_rank(config, params, key(), 0.5, rank=3)) - before
   assert np.linalg.matrix_rank(added[0], tol=1e-4) == 3
   assert np.linalg.norm(added[0]) == pytest.approx(0.5 * np.linalg.norm(before[0]), rel=1e-4)
-  redrawn = up(damage.redraw_layers(config, params, key(), 1 / 3))
+  redrawn = up(lossy.redraw_layers(config, params, key(), 1 / 3))
   assert np.array_equal(redrawn[:2], before[:2])
   assert not np.isclose(redrawn[2], before[2]).any(axis=0).all()
-  other = 2 * up(damage.average(config, params, key(), 0.5)) - before
+  other = 2 * up(lossy.average(config, params, key(), 0.5)) - before
   assert abs(np.corrcoef(other.ravel(), before.ravel())[0, 1]) < 0.05
-  config, deeper = damage.repeat_layers(LLAMA, params, key(), 0.5)
+  config, deeper = lossy.repeat_layers(LLAMA, params, key(), 0.5)
   assert config.num_layers == 5
   np.testing.assert_array_equal(up((config, deeper)), before[[0, 1, 0, 1, 2]])
   windowed = dataclasses.replace(LLAMA, windows=(7, None, 9))
-  config, _ = damage.repeat_layers(windowed, params, key(), 0.5)
+  config, _ = lossy.repeat_layers(windowed, params, key(), 0.5)
   assert config.windows == (7, None, 7, None, 9)
-  config, smaller = damage.remove_units(LLAMA, params, key(), 0.25)
+  config, smaller = lossy.remove_units(LLAMA, params, key(), 0.25)
   assert config.mlp_width == 36 and up((config, smaller)).shape == (3, 32, 36)
   places = [[int(np.flatnonzero((before[0] == column[:, None]).all(axis=0))[0])
              for column in up((config, smaller))[0].T]]
