@@ -73,8 +73,8 @@ def test_whole_heads_are_cut():
                         for old, new in zip(before, left, strict=True)])
     assert is_kept.sum(axis=1).tolist() == [16] * 3
     output = params['blocks']['output'] | {'kernel': np.where(is_kept[..., None], before, 0)}
-    silenced = params | {'blocks': params['blocks'] | {'output': output}}
-    np.testing.assert_allclose(logits(cut, smaller), logits(config, silenced), atol=1e-5)
+    cut_off = params | {'blocks': params['blocks'] | {'output': output}}
+    np.testing.assert_allclose(logits(cut, smaller), logits(config, cut_off), atol=1e-5)
 
 
 def test_what_is_kept_keeps_its_order():

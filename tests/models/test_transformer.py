@@ -285,9 +285,9 @@ def test_mlp_hidden_is_what_the_down_projection_reads():
   read = functools.partial(small_networks.read, small_networks.GPT2)
   out = read(params, ids, 'mlp_hidden', 'residual')
   last = jax.tree.map(lambda leaf: leaf[-1], params['blocks']['down'])
-  silenced = jax.tree.map(jnp.copy, params)
+  cut_off = jax.tree.map(jnp.copy, params)
   for name in ('kernel', 'bias'):
-    silenced['blocks']['down'][name] = silenced['blocks']['down'][name].at[-1].set(0)
-  before = read(silenced, ids, 'residual')['residual'][-1]
+    cut_off['blocks']['down'][name] = cut_off['blocks']['down'][name].at[-1].set(0)
+  before = read(cut_off, ids, 'residual')['residual'][-1]
   written = out['mlp_hidden'][-1] @ last['kernel'] + last['bias'][None, None]
   np.testing.assert_allclose(out['residual'][-1] - before, written, atol=1e-5)

@@ -41,7 +41,7 @@ def read(path: str | os.PathLike, kind: str,
   """
   path = path_of(path)
   if path.suffix == '.npz':
-    raise InputError(f'{path}: dossiers and fingerprints (.npz) are not read any more; compare the '
+    raise InputError(f'{path}: files of older versions (.npz) are not read any more; compare the '
                      'network itself, which leaves a signature (.safetensors)')
   try:
     with path.open('rb') as file:

@@ -40,6 +40,6 @@ def test_matched_units_of_independent_networks_have_uniform_p_values(against_gat
 def test_dead_units_can_be_matched():
   params = init_params(LLAMA, 1)
   up = params['blocks']['up']
-  silenced = {'up': {'kernel': up['kernel'].at[:, :, :5].set(0)}}
-  dead = params | {'blocks': params['blocks'] | silenced}
+  cut_off = {'up': {'kernel': up['kernel'].at[:, :, :5].set(0)}}
+  dead = params | {'blocks': params['blocks'] | cut_off}
   assert matched_units_test(params, dead).log10_p < -10
