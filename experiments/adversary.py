@@ -167,7 +167,7 @@ def draw_test(ax, rows, name):
     if marks or verdict in ('related', 'unrelated', 'inconclusive'):
       ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
               label=verdict)
-  ax.axvline(levels.level_z(levels.ALPHA / len(DECIDING)), color='black', linestyle='--',
+  ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
   plotting.z_axis(ax, (-5, 0, 5, 50))
   ax.set(title=name, xlabel='z', xlim=(-12, 60))

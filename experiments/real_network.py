@@ -106,7 +106,7 @@ def draw(rows):
     for name, marker in zip(DECIDING, 'osD^', strict=True):
       marks = [(row['z'][name], i) for i, row in enumerate(rows) if row['z'][name] is not None]
       ax.plot(*zip(*marks, strict=True), marker, markersize=4, label=name)
-    ax.axvline(levels.level_z(levels.ALPHA / len(DECIDING)), color='black', linestyle='--',
+    ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
                linewidth=0.8, label='evidence beyond')
     ax.axhline(sum(row['truth'] == 'descendant' for row in rows) - 0.5, color='black',
                linewidth=0.8)

@@ -40,6 +40,7 @@ from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.resolve import FORMS, is_signature
 from bornbiased_jax.lineage.sentences import p_text
 
@@ -177,9 +178,8 @@ def draw(report):
     for color, name in ((1, 'decides'), (0, 'explains')):
       ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
     if deciding:
-      # Where Chernoff's bound reaches the level.
-      ax.axvline(math.sqrt(2 * math.log(deciding / report['alpha'])), color='black',
-                 linestyle='--', linewidth=1, label='related beyond, about')
+      ax.axvline(levels.related_z(deciding, report['alpha']), color='black', linestyle='--',
+                 linewidth=1, label='related beyond, about')
     write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
     ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
     ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5), xlabel='z')

@@ -8,7 +8,7 @@ compare two signatures; the verdict combines the tests.
 - `.testing`: the tests of two signatures; `.testing.every_test` lists them
 - `.levels`: every level at which a test or a verdict turns
 - `.verdict`, `.sentences`: what may be said about two networks, as JSON and in words
-- `.compare`: signatures and verdicts of networks by name
+- `.networks`: signatures and verdicts of networks by name
 - `.baselines`: other fingerprints and published tests, to compare with
 - `.transforms`: what can be done to a network, with or without changing its function
 """
@@ -24,9 +24,9 @@ from bornbiased_jax.lineage.baselines.methods import (
 )
 from bornbiased_jax.lineage.baselines.published import PublishedResult, default_k, published_test
 from bornbiased_jax.lineage.baselines.similarities import ics, intrinsic, pcs, reef
-from bornbiased_jax.lineage.compare import compare_networks, signature, states
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
+from bornbiased_jax.lineage.networks import compare_networks, signature, states
 from bornbiased_jax.lineage.resolve import load
 from bornbiased_jax.lineage.testing.rank_correlation import kendall_matrix, kendall_tau
 from bornbiased_jax.lineage.testing.result import TestResult

@@ -31,6 +31,21 @@ ALIKE_IN_ANY_BASIS, ALIKE_IN_ANY_ORDER = 0.5, 0.2
 LEAST_LOG10_P = -12.0
 
 
+def shown_p_value(log10_p: float | None) -> float | None:
+  """A p-value for reports, from its logarithm, and not below 10^LEAST_LOG10_P."""
+  return None if log10_p is None else 10**max(log10_p, LEAST_LOG10_P)
+
+
+def related_z(num_tests: int, alpha: float = ALPHA) -> float:
+  """About where a z becomes evidence for 'related': where Chernoff's bound reaches the level.
+
+  Example:
+    >>> round(related_z(4), 1)
+    4.6
+  """
+  return math.sqrt(2 * math.log(num_tests / alpha))
+
+
 def level_z(p_value: float) -> float:
   """The z of a one-sided p-value under the normal law.
 

@@ -20,10 +20,9 @@ from bornbiased_jax.lineage import levels, resolve, verdict
 from bornbiased_jax.lineage.evidence import archive, hidden_states, streaming
 from bornbiased_jax.lineage.evidence import features as features_of
 from bornbiased_jax.lineage.evidence import signature as signatures
-from bornbiased_jax.lineage.evidence import tensors as tensors_of
 from bornbiased_jax.lineage.evidence.features import UNITS, Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
-from bornbiased_jax.lineage.evidence.signature import Signature, pairs_probe
+from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_probe
 from bornbiased_jax.lineage.resolve import Resolved
 from bornbiased_jax.lineage.testing import structure
 from bornbiased_jax.lineage.testing.likeness import layers_of
@@ -47,7 +46,7 @@ class Opened:
 
   resolved: Resolved
   network: Any  # Configuration and parameters, or Layers.
-  surveyed: streaming.Survey
+  surveyed: Survey
 
   @property
   def about(self) -> dict:
@@ -65,8 +64,7 @@ class Opened:
 
   def signature(self, probe: Probe, on_batch: OnBatch, parts: Any) -> Signature:
     """Its signature for a probe of random tokens."""
-    states = self.states(pairs_probe(probe), on_batch, parts)
-    return Signature(states, self.surveyed.features, self.surveyed.gain_D, self.surveyed.tensors)
+    return self.surveyed.signature(self.states(pairs_probe(probe), on_batch, parts))
 
 
 def signature(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -96,9 +94,13 @@ def signature(name: str, probe: Probe, cache: str | os.PathLike | None = None, *
   """
   if resolve.is_signature(name):
     return signatures.load(name)
-  opened = open_network(resolve.resolve(name), stream)
-  return _kept(opened, signatures.KIND, signatures.load, opened.signature, pairs_probe(probe),
-               cache, on_batch)
+  return _signature(resolve.resolve(name), pairs_probe(probe), cache, stream, on_batch)
+
+
+def _signature(resolved, probe, cache, stream, on_batch):
+  """That of a network which is given up again, so that memory holds one at a time."""
+  opened = open_network(resolved, stream)
+  return _kept(opened, signatures.KIND, signatures.load, opened.signature, probe, cache, on_batch)
 
 
 def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -114,7 +116,7 @@ def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
     (1000, 128)
   """
   opened = open_network(resolve.resolve(name), stream)
-  return _kept(opened, 'hidden states', hidden_states.load, opened.states, probe, cache,
+  return _kept(opened, hidden_states.KIND, hidden_states.load, opened.states, probe, cache,
                on_batch)
 
 
@@ -143,11 +145,8 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   saved = {name: signatures.load(name) for name in (base, suspect) if resolve.is_signature(name)}
   named = {name: resolve.resolve(name) for name in (base, suspect) if name not in saved}
   probe = common_probe(probe, list(saved.values()), [each.config for each in named.values()])
-  taken = dict(saved)
-  for name, each in named.items():
-    opened = open_network(each, stream)
-    taken[name] = _kept(opened, signatures.KIND, signatures.load, opened.signature, probe, cache,
-                        on_batch)
+  taken = saved | {name: _signature(each, probe, cache, stream, on_batch)
+                   for name, each in named.items()}
   report = verdict.compare(taken[base], taken[suspect])
   if report['verdict'] == 'related':
     seeds = {seed_of(taken[name].features) for name in (base, suspect)}
@@ -160,8 +159,7 @@ def compare_networks(base: str, suspect: str, probe: Probe,
 def common_probe(probe: Probe, saved: list[Signature], known: list[ModelConfig]) -> Probe:
   """The probe that signatures have, and networks of these configurations can read."""
   if saved:
-    settings = {name: value for name, value in saved[0].states.probe.items() if name != 'hash'}
-    return Probe(**settings)
+    return hidden_states.probe_of(saved[0].states.probe)
   sizes = {config.vocab_size for config in known}
   num_ids = probe.num_ids or (min(sizes) if len(sizes) > 1 else None)
   return pairs_probe(dataclasses.replace(probe, num_ids=num_ids))
@@ -198,9 +196,7 @@ def open_network(resolved: Resolved, stream: str = 'auto') -> Opened:
     return Opened(resolved, layers, streaming.survey(layers))
   mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
   config, params = resolved.load(mesh)
-  surveyed = streaming.Survey(features_of.of_network(config, params), tensors_of.take(params),
-                              hosts.on_host(params['final_norm']['scale']))
-  return Opened(resolved, (config, params), surveyed)
+  return Opened(resolved, (config, params), signatures.survey(config, params))
 
 
 def streamed(resolved: Resolved, stream: str) -> Layers | None:

@@ -56,10 +56,9 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
   identical = are_one(base, suspect)
   if identical:
     verdict, reasons = 'related', [sentences.IDENTICAL]
-  log10_p = familywise_log10_p(results)
   return {
       'schema': SCHEMA, 'verdict': verdict, 'reasons': reasons,
-      'p_value': None if log10_p is None else 10**max(log10_p, levels.LEAST_LOG10_P),
+      'p_value': levels.shown_p_value(familywise_log10_p(results)),
       'tests': [describe(name, result, len(results)) for name, result in results.items()],
       'caveats': sentences.caveats(base, suspect, shared, results), 'shared_tensors': shared,
       'identical': identical, 'sequences': len(base.states.hidden_ND),
@@ -70,12 +69,11 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
 def describe(name: str, result: TestResult, num_tests: int) -> dict:
   """A row of the report: what a test is, and its result or why there is none."""
   kind = TESTS[name]
-  p_value = None if result.log10_p is None else 10**max(result.log10_p, levels.LEAST_LOG10_P)
   counts = result.counts
   return {'test': name, 'decides': kind.decides, 'of': kind.of, 'compares': kind.compares,
           'misses': kind.misses, 'statistic': result.statistic, 'bound': result.bound,
           'std': result.std, 'z': result.z if counts else None,
-          'p_value': p_value if counts else None,
+          'p_value': levels.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
           'detectable': result.detectable(num_tests) if result.std is not None else None}
 

@@ -15,8 +15,8 @@ from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
 from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
-from bornbiased_jax.lineage.compare import STREAM, common_probe, streamed
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.networks import STREAM, common_probe, streamed
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint

@@ -1,7 +1,6 @@
 """Networks by name have the verdict of their signatures, from the cache where it has them."""
 
 import dataclasses
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import pytest
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import networks
 from bornbiased_jax.lineage.evidence import features, signature
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.transforms import lossy
@@ -20,8 +20,6 @@ from bornbiased_jax.storage.digests import digest
 from make_goldens import GOLDENS
 from small_networks import DEEP, trained
 
-# The package has a function of this name.
-compare = importlib.import_module('bornbiased_jax.lineage.compare')
 TOKENS = Probe('tokens', 40, 6)
 
 
@@ -29,7 +27,7 @@ TOKENS = Probe('tokens', 40, 6)
 def one_device():
   """The machine without its other devices: a network that is spread over them rounds otherwise."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(compare.jax, 'device_count', lambda: 1)
+    patch.setattr(networks.jax, 'device_count', lambda: 1)
     yield
 
 
@@ -130,34 +128,34 @@ def test_a_saved_signature_has_the_verdict_of_its_network(runs, tmp_path):
 
 def test_the_probe_that_several_networks_can_read():
   small, large = DEEP, dataclasses.replace(DEEP, vocab_size=90)
-  assert compare.common_probe(TOKENS, [], [small, small]) == Probe('pairs', 40, 6)
-  assert compare.common_probe(TOKENS, [], [small, large]) == Probe('pairs', 40, 6, num_ids=70)
+  assert networks.common_probe(TOKENS, [], [small, small]) == Probe('pairs', 40, 6)
+  assert networks.common_probe(TOKENS, [], [small, large]) == Probe('pairs', 40, 6, num_ids=70)
   given = dataclasses.replace(TOKENS, num_ids=30)
-  assert compare.common_probe(given, [], [small, large]).num_ids == 30
+  assert networks.common_probe(given, [], [small, large]).num_ids == 30
   saved = signature.of_network(DEEP, trained(DEEP, 1), dataclasses.replace(given, seed=5))
-  assert compare.common_probe(TOKENS, [saved], [large]) == Probe('pairs', 40, 6, 5, 30)
+  assert networks.common_probe(TOKENS, [saved], [large]) == Probe('pairs', 40, 6, 5, 30)
 
 
 def test_a_seed_that_people_choose_is_recognized(runs, monkeypatch):
   """The network of seed 5, after some training; one of a seed that nobody chooses is not."""
-  assert {0, 42, 1234} <= set(compare.KNOWN_SEEDS)
-  monkeypatch.setattr(compare, 'KNOWN_SEEDS', (0, 1, 5))
+  assert {0, 42, 1234} <= set(networks.KNOWN_SEEDS)
+  monkeypatch.setattr(networks, 'KNOWN_SEEDS', (0, 1, 5))
   noisy = lossy.add_noise(DEEP, init_params(DEEP, 5), jax.random.key(0), 0.5)
   found = features.of_network(*noisy)
-  assert compare.seed_of(found) == 5
-  assert compare.seed_of(features.of_network(DEEP, init_params(DEEP, 987654321))) is None
-  assert compare.seed_of(Features(DEEP, {name: 0 * x for name, x in found.arrays.items()})) is None
+  assert networks.seed_of(found) == 5
+  assert networks.seed_of(features.of_network(DEEP, init_params(DEEP, 987654321))) is None
+  assert networks.seed_of(Features(DEEP, {name: 0 * x for name, x in found.arrays.items()})) is None
   report = lineage.compare_networks(runs['a'], runs['a'], TOKENS)
   assert 'random network of seed 1.' in report['reasons'][-1]
-  monkeypatch.setattr(compare, 'MOST_RECOGNIZED', 1000)
-  assert compare.seed_of(found) is None
+  monkeypatch.setattr(networks, 'MOST_RECOGNIZED', 1000)
+  assert networks.seed_of(found) is None
 
 
 def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_path):
   name = str(GOLDENS / 'llama_tied_sharded')
   whole = lineage.signature(name, TOKENS)
   assert whole.about == {'name': name, 'digest': whole.digest}
-  monkeypatch.setattr(compare, 'free_memory', lambda: 1000)
+  monkeypatch.setattr(networks, 'free_memory', lambda: 1000)
   streamed = lineage.signature(name, TOKENS, tmp_path)
   assert streamed.about == whole.about | {'read': 'layer by layer'}
   np.testing.assert_allclose(streamed.states.hidden_ND, whole.states.hidden_ND, atol=1e-5)
@@ -167,6 +165,6 @@ def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_p
   assert again.about == whole.about and [file] == list(tmp_path.iterdir())
   with pytest.raises(InputError, match='is not one of auto, always, never'):
     lineage.signature(name, TOKENS, stream='sometimes')
-  monkeypatch.setattr(compare, 'KNOWN_SEEDS', ())
+  monkeypatch.setattr(networks, 'KNOWN_SEEDS', ())
   report = lineage.compare_networks(name, name, TOKENS, tmp_path)
   assert report['identical'] and report['base']['read'] == 'layer by layer'

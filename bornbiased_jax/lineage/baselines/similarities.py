@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.testing.disguise import unbiased_hsic
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES
 
 PUBLISHED_THRESHOLD = 0.8
@@ -137,7 +138,7 @@ def reef(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
 
 @functools.partial(jax.jit, static_argnums=2)
 def _cka(hidden_a, hidden_b, unbiased):
-  hsic = _hsic_unbiased if unbiased else _hsic_biased
+  hsic = unbiased_hsic if unbiased else _hsic_biased
   with jax.default_matmul_precision('highest'):
     a, b = _standardize(hidden_a), _standardize(hidden_b)
     return hsic(a, b) / jnp.sqrt(hsic(a, a) * hsic(b, b))
@@ -152,21 +153,6 @@ def _standardize(hidden_ND):
 
 def _hsic_biased(a_ND, b_NE):
   return jnp.sum((a_ND.T @ b_NE) ** 2)
-
-
-def _hsic_unbiased(a_ND, b_NE):
-  """tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2).
-
-  K and L are the Gram matrices without their diagonals. The factor 1 / (n (n - 3)) of
-  Song et al. (2012) cancels in the CKA.
-  """
-  n = len(a_ND)
-  diagonals = [jnp.sum(x**2, axis=1) for x in (a_ND, b_NE)]
-  row_sums = [x @ x.sum(axis=0) - diagonal
-              for x, diagonal in zip((a_ND, b_NE), diagonals, strict=True)]
-  trace = _hsic_biased(a_ND, b_NE) - diagonals[0] @ diagonals[1]
-  return (trace + row_sums[0].sum() * row_sums[1].sum() / ((n - 1) * (n - 2))
-          - 2 * row_sums[0] @ row_sums[1] / (n - 2))
 
 
 def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *,

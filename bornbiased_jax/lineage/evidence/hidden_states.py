@@ -32,7 +32,7 @@ from bornbiased_jax.models.attention_kernels import Spread
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
-ARRAYS = ('hidden_ND', 'input_ND')
+KIND, ARRAYS = 'hidden states', ('hidden_ND', 'input_ND')
 # Inputs of two networks whose cosine is above this count as shared and are projected out. An
 # embedding and its copy lie above it after rounding to 8 bits or a little training.
 SHARED_ABOVE = 0.99
@@ -67,13 +67,13 @@ class HiddenStates:
 
   def save(self, path: str | os.PathLike) -> None:
     """Writes a safetensors file, which appears whole or not at all."""
-    archive.write(path, 'hidden states', {name: getattr(self, name) for name in ARRAYS},
+    archive.write(path, KIND, {name: getattr(self, name) for name in ARRAYS},
                   self.metadata())
 
 
 def load(path: str | os.PathLike) -> HiddenStates:
   """Loads saved hidden states; raises InputError if the file has none, or others."""
-  return archive.read(path, 'hidden states', from_archive)
+  return archive.read(path, KIND, from_archive)
 
 
 def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
@@ -81,11 +81,16 @@ def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
   hidden_ND, input_ND = (arrays[name] for name in ARRAYS)
   config = configs.from_dict(metadata['config'], 'a file of hidden states')
   probe = metadata['probe']
-  read = Probe(**{field.name: probe[field.name] for field in dataclasses.fields(Probe)})
+  read = probe_of(probe)
   archive.check(hidden_ND.dtype == input_ND.dtype == np.float32
                 and hidden_ND.shape == input_ND.shape == (read.num_sequences, config.width)
                 and probe == probe_settings(read, config) and isinstance(metadata['about'], dict))
   return HiddenStates(hidden_ND, input_ND, probe, config, metadata['about'])
+
+
+def probe_of(settings: dict) -> Probe:
+  """The probe that has these `probe_settings`; raises KeyError or the like if none has."""
+  return Probe(**{field.name: settings[field.name] for field in dataclasses.fields(Probe)})
 
 
 def probe_settings(probe: Probe, config: ModelConfig) -> dict:

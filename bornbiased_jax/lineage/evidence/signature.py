@@ -9,6 +9,7 @@ directions of the stored features, some of the weights, and nothing of the text 
 from collections.abc import Callable
 import dataclasses
 import os
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from bornbiased_jax.lineage.evidence import archive, features, hidden_states, te
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
-from bornbiased_jax.storage import digests
 
 KIND = 'signature'
 _PREFIX = 'feature '
@@ -55,7 +55,7 @@ class Signature:
   @property
   def digest(self) -> str:
     """SHA-256 of all parameters (`digests.digest`)."""
-    return digests.joined({name: each.digest for name, each in self.tensors.items()})
+    return tensors.digest_of(self.tensors)
 
   @property
   def normalized_ND(self) -> np.ndarray:
@@ -76,6 +76,29 @@ class Signature:
     archive.write(path, KIND, arrays, self.states.metadata() | {'tensors': {
         name: {'digest': each.digest, 'shape': each.shape}
         for name, each in self.tensors.items()}})
+
+
+class Survey(NamedTuple):
+  """The part of a signature that parameters give without a forward pass."""
+
+  features: Features
+  gain_D: np.ndarray
+  tensors: dict[str, Tensor]
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 of all parameters (`digests.digest`)."""
+    return tensors.digest_of(self.tensors)
+
+  def signature(self, states: HiddenStates) -> Signature:
+    """The signature of the network that has these hidden states."""
+    return Signature(states, *self)
+
+
+def survey(config: ModelConfig, params: dict) -> Survey:
+  """Reads every parameter of a network once."""
+  return Survey(features.of_network(config, params), on_host(params['final_norm']['scale']),
+                tensors.take(params))
 
 
 def load(path: str | os.PathLike) -> Signature:
@@ -142,5 +165,4 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | No
   """
   states = hidden_states.of_network(config, params, pairs_probe(probe), about=about,
                                     on_batch=on_batch)
-  return Signature(states, features.of_network(config, params),
-                   on_host(params['final_norm']['scale']), tensors.take(params))
+  return survey(config, params).signature(states)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 import zipfile
 
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -22,29 +22,14 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.files import path_of, replacing
 from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
-from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
-from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.models.transformer import read
-from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.layers import Layers
 
 
-class Survey(NamedTuple):
-  """What one pass over the parameters gives: `Signature`'s features, tensors and gains."""
-
-  features: Features
-  tensors: dict[str, Tensor]
-  gain_D: np.ndarray
-
-  @property
-  def digest(self) -> str:
-    """`digests.digest` of all parameters."""
-    return digests.joined({name: each.digest for name, each in self.tensors.items()})
-
-
 def survey(layers: Layers) -> Survey:
-  """Reads every parameter once.
+  """`signature.survey` of a network that is read layer by layer; reads every parameter once.
 
   Cost: about 7 seconds per GB of float32 on one CPU core; one layer in memory.
   """
@@ -60,8 +45,8 @@ def survey(layers: Layers) -> Survey:
       takers[name].see(piece)
   scale = 'final_norm/scale'
   return Survey(features.stacked(layers.config, found),
-                {name: taker.tensor() for name, taker in takers.items()},
-                layers.read_rows(scale, 0, layers.shapes[scale][0]))
+                layers.read_rows(scale, 0, layers.shapes[scale][0]),
+                {name: taker.tensor() for name, taker in takers.items()})
 
 
 def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,

@@ -7,6 +7,7 @@ from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax.hosts import on_host
+from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.digests import LeafDigest
 
 # Entries that are kept of each tensor, at places that all networks of its shape have in common.
@@ -67,6 +68,11 @@ class Taker:
   def tensor(self) -> Tensor:
     """The tensor, after all of it was seen."""
     return Tensor(self._digest.hexdigest(), self._shape, self._sample)
+
+
+def digest_of(tensors: dict[str, Tensor]) -> str:
+  """SHA-256 of a network, from the digests of its tensors (`digests.digest`)."""
+  return digests.joined({name: each.digest for name, each in tensors.items()})
 
 
 def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:

@@ -6,6 +6,7 @@ hidden states up to a rotation, and its MLP units in whatever order. Neither can
 networks that learned the same are alike too; both can keep a verdict from being 'unrelated'.
 """
 
+import jax
 import numpy as np
 
 from bornbiased_jax.lineage import levels
@@ -13,6 +14,7 @@ from bornbiased_jax.lineage.testing.likeness import Blocks, combine, flat
 from bornbiased_jax.lineage.testing.order import orthonormal, unit_rows
 from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 
+Array = np.ndarray | jax.Array
 # Units of a layer that are compared with each other, in whatever order.
 _MOST_UNITS = 2048
 
@@ -29,23 +31,23 @@ def states_test(hidden_a: np.ndarray, hidden_b: np.ndarray) -> TestResult:
     hidden_a: last-token states [n, D] of one network, without the gains of the final norm.
     hidden_b: the same of the other, [n, E].
   """
-  a, b = (x[0::2][:len(x) // 2] - x[1::2] for x in (hidden_a, hidden_b))
+  a, b = ((x[0::2][:len(x) // 2] - x[1::2]).astype(np.float64) for x in (hidden_a, hidden_b))
   if len(a) < 4:
     return does_not_apply('they read too few sequences')
-  size = np.sqrt(max(_hsic(a, a), 0) * max(_hsic(b, b), 0))
-  statistic = float(_hsic(a, b) / size) if size > 0 else 0.0
+  size = np.sqrt(max(unbiased_hsic(a, a), 0) * max(unbiased_hsic(b, b), 0))
+  statistic = float(unbiased_hsic(a, b) / size) if size > 0 else 0.0
   return TestResult(statistic, level=levels.ALIKE_IN_ANY_BASIS)
 
 
-def _hsic(a_ND, b_NE):
-  """tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2), up to a factor.
+def unbiased_hsic(a_ND: Array, b_NE: Array) -> Array:
+  """tr KL + 1K1 1L1 / ((n - 1)(n - 2)) - 2 1KL1 / (n - 2), of arrays of numpy or JAX.
 
-  K and L are the Gram matrices without their diagonals.
+  K and L are the Gram matrices without their diagonals. The factor 1 / (n (n - 3)) of
+  Song et al. (2012) cancels in the CKA.
   """
-  a_ND, b_NE = (np.asarray(x, np.float64) for x in (a_ND, b_NE))
-  n, own = len(a_ND), [np.sum(x**2, axis=1) for x in (a_ND, b_NE)]
+  n, own = len(a_ND), [(x**2).sum(axis=1) for x in (a_ND, b_NE)]
   rows = [x @ x.sum(axis=0) - diagonal for x, diagonal in zip((a_ND, b_NE), own, strict=True)]
-  return (np.sum((a_ND.T @ b_NE)**2) - own[0] @ own[1]
+  return (((a_ND.T @ b_NE)**2).sum() - own[0] @ own[1]
           + rows[0].sum() * rows[1].sum() / ((n - 1) * (n - 2)) - 2 * rows[0] @ rows[1] / (n - 2))
 
 

@@ -49,13 +49,18 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
   Cost: a product of D numbers for each feature, each of its neighbours and each pair of layers,
   and four singular value decompositions of [D, D].
   """
-  found = {}
+  found: dict[str, TestResult] = {}
   for name, group in GROUPS.items():
     pooled = group is VALUES and heads_of(a) != heads_of(b)
     both = [structure.distinct_layers(layers_of(each, group, pooled)) for each in (a, b)]
     why = _obstacle(both)
-    for test, suffix in ((plain_test, ''), (fitted_test, FITTED)):
-      found[name + suffix] = does_not_apply(why) if why else test(*common_part(*both))
+    if why:
+      found |= dict.fromkeys((name, name + FITTED), does_not_apply(why))
+    else:
+      first, second = common_part(*both)
+      bound = structure.unconnected_bound(first, second)
+      found[name] = plain_test(first, second, bound)
+      found[name + FITTED] = fitted_test(first, second, bound)
   return found
 
 
@@ -79,17 +84,17 @@ def _obstacle(both):
   return None
 
 
-def plain_test(a: list[Blocks], b: list[Blocks]) -> TestResult:
+def plain_test(a: list[Blocks], b: list[Blocks], bound: float) -> TestResult:
   """The test of features as they are: in layers of equal number, and of all layers with all.
 
   The second one finds layers that were moved. It counts if the first one finds nothing, and
   p-values are doubled. Of networks of different depths only all layers can be compared with all.
-  Its numbers are per layer: each layer of one network has one counterpart at most.
+  Its numbers are per layer: each layer of one network has one counterpart at most. `bound` is
+  `structure.unconnected_bound`.
   """
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
     return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
-  bound = structure.unconnected_bound(a, b)
   anywhere = _judge([(x, y) for x in a for y in b], bound)
   anywhere = anywhere.scaled(max(len(a), len(b)))
   if len(a) != len(b):
@@ -100,21 +105,21 @@ def plain_test(a: list[Blocks], b: list[Blocks]) -> TestResult:
   return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
 
 
-def fitted_test(a: list[Blocks], b: list[Blocks]) -> TestResult:
+def fitted_test(a: list[Blocks], b: list[Blocks], bound: float) -> TestResult:
   """The test in a basis that was fitted to other layers.
 
   Layers are dealt to two halves. From one half, with features paired by their number, W [D, E] with
   orthonormal rows or columns is fitted (Procrustes); in the other half the order of features is
   tested, with x W for each vector x of the first network. Then the halves are exchanged, and the
   larger p-value counts. The null hypothesis holds whatever W is, if the order is random given the
-  layers to which W was fitted.
+  layers to which W was fitted. `bound` is `structure.unconnected_bound`.
   """
   if len(a) != len(b):
     return does_not_apply(f'they have {len(a)} and {len(b)} distinct layers, of which it is not '
                           'known which correspond')
   if POOLED + 'value' in a[0]:
     return does_not_apply('they have other heads, of which it is not known which correspond')
-  pairs, bound, found = list(zip(a, b, strict=True)), structure.unconnected_bound(a, b), []
+  pairs, found = list(zip(a, b, strict=True)), []
   for half in (0, 1):
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]
     turned = [({name: x @ change_DE for name, x in layer.items()}, other)

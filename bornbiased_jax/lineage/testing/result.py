@@ -19,7 +19,6 @@ class TestResult:
     level: of a test without p-value, the statistic above which networks are alike; else None.
     applies: False if these networks have nothing that the test could compare.
     reason: why the test does not apply, or why its result is excluded; None if it counts.
-    caveats: sentences about a result that counts.
   """
 
   __test__ = False  # Pytest takes it for a test otherwise.
@@ -32,7 +31,6 @@ class TestResult:
   level: float | None = None
   applies: bool = True
   reason: str | None = None
-  caveats: tuple[str, ...] = ()
 
   def scaled(self, factor: float) -> 'TestResult':
     """The same result with its statistic in other units."""
