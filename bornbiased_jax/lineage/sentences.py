@@ -7,7 +7,7 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.evidence import tensors
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing.every_test import TESTS, Results
+from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results
 from bornbiased_jax.lineage.testing.result import TestResult
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: one is a copy of the other.'
@@ -106,7 +106,7 @@ def too_few_sequences(count: int) -> str:
 
 def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[str]:
   """What 'unrelated' leaves open."""
-  reach = max(min(results[name].detectable(4) for name in pair if results[name].counts)
+  reach = max(min(results[name].detectable(len(DECIDING)) for name in pair if results[name].counts)
               for pair in (('unit order', 'unit order, fitted basis'),
                            ('value order', 'value order, fitted basis')))
   yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '

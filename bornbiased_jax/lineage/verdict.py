@@ -59,14 +59,15 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
   return {
       'schema': SCHEMA, 'verdict': verdict, 'reasons': reasons,
       'p_value': levels.shown_p_value(familywise_log10_p(results)),
-      'tests': [describe(name, result, len(results)) for name, result in results.items()],
-      'caveats': sentences.caveats(base, suspect, shared, results), 'shared_tensors': shared,
+      'tests': [describe(name, result) for name, result in results.items()],
+      'caveats': [] if identical else sentences.caveats(base, suspect, shared, results),
+      'shared_tensors': shared,
       'identical': identical, 'sequences': len(base.states.hidden_ND),
       'widths': [base.config.width, suspect.config.width], 'alpha': alpha,
       'probe': base.states.probe, 'base': base.about, 'suspect': suspect.about}
 
 
-def describe(name: str, result: TestResult, num_tests: int) -> dict:
+def describe(name: str, result: TestResult) -> dict:
   """A row of the report: what a test is, and its result or why there is none."""
   kind = TESTS[name]
   counts = result.counts
@@ -75,7 +76,7 @@ def describe(name: str, result: TestResult, num_tests: int) -> dict:
           'std': result.std, 'z': result.z if counts else None,
           'p_value': levels.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
-          'detectable': result.detectable(num_tests) if result.std is not None else None}
+          'detectable': result.detectable(len(DECIDING)) if result.std is not None else None}
 
 
 def familywise_log10_p(results: Results) -> float | None:

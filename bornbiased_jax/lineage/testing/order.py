@@ -13,6 +13,7 @@ fitted basis, which needs neither one width nor embeddings (`fitted_test`).
 from collections.abc import Iterable
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,22 @@ from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
 FITTED = ', fitted basis'
-_LEVEL, _DECIDED = math.log10(levels.UNRELATED_ABOVE), math.log10(levels.ALPHA) - 1
+# A test has found something below the first (there are two tests of each group), and needs no other
+# explanation below the second.
+_LEVEL = math.log10(levels.UNRELATED_ABOVE / (2 * len(GROUPS)))
+_DECIDED = math.log10(levels.ALPHA) - 1
+
+
+class Public(NamedTuple):
+  """What two networks may have in common without descent (`structure`), found once for all tests.
+
+  Attributes:
+    bound: `structure.unconnected_bound`.
+    grams: the Gram matrices that `structure.inflation` has needed so far.
+  """
+
+  bound: float
+  grams: dict[int, np.ndarray]
 
 
 def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
@@ -58,9 +74,9 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
       found |= dict.fromkeys((name, name + FITTED), does_not_apply(why))
     else:
       first, second = common_part(*both)
-      bound = structure.unconnected_bound(first, second)
-      found[name] = plain_test(first, second, bound)
-      found[name + FITTED] = fitted_test(first, second, bound)
+      public = Public(structure.unconnected_bound(first, second), {})
+      found[name] = plain_test(first, second, public)
+      found[name + FITTED] = fitted_test(first, second, public)
   return found
 
 
@@ -84,35 +100,34 @@ def _obstacle(both):
   return None
 
 
-def plain_test(a: list[Blocks], b: list[Blocks], bound: float) -> TestResult:
+def plain_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
   """The test of features as they are: in layers of equal number, and of all layers with all.
 
   The second one finds layers that were moved. It counts if the first one finds nothing, and
   p-values are doubled. Of networks of different depths only all layers can be compared with all.
-  Its numbers are per layer: each layer of one network has one counterpart at most. `bound` is
-  `structure.unconnected_bound`.
+  Its numbers are per layer: each layer of one network has one counterpart at most.
   """
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
     return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
-  anywhere = _judge([(x, y) for x in a for y in b], bound)
+  anywhere = _judge([(x, y) for x in a for y in b], public)
   anywhere = anywhere.scaled(max(len(a), len(b)))
   if len(a) != len(b):
     return anywhere
-  in_place = _judge(list(zip(a, b, strict=True)), bound)
+  in_place = _judge(list(zip(a, b, strict=True)), public)
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
   best = anywhere if is_moved else in_place
   return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
 
 
-def fitted_test(a: list[Blocks], b: list[Blocks], bound: float) -> TestResult:
+def fitted_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
   """The test in a basis that was fitted to other layers.
 
   Layers are dealt to two halves. From one half, with features paired by their number, W [D, E] with
   orthonormal rows or columns is fitted (Procrustes); in the other half the order of features is
   tested, with x W for each vector x of the first network. Then the halves are exchanged, and the
   larger p-value counts. The null hypothesis holds whatever W is, if the order is random given the
-  layers to which W was fitted. `bound` is `structure.unconnected_bound`.
+  layers to which W was fitted.
   """
   if len(a) != len(b):
     return does_not_apply(f'they have {len(a)} and {len(b)} distinct layers, of which it is not '
@@ -124,7 +139,7 @@ def fitted_test(a: list[Blocks], b: list[Blocks], bound: float) -> TestResult:
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]
     turned = [({name: x @ change_DE for name, x in layer.items()}, other)
               for layer, other in tested]
-    found.append(_judge(turned, bound, own_bases=tested))
+    found.append(_judge(turned, public, own_bases=tested))
   return max(found, key=lambda result: result.log10_p)
 
 
@@ -150,10 +165,10 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
   return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
 
 
-def _judge(pairs, bound, own_bases=None):
+def _judge(pairs, public, own_bases=None):
   """The test of pairs of layers; `own_bases` are the same layers as they are."""
   matrix_NBB = mean_of(likeness(*pair) for pair in pairs)
-  inflation = structure.inflation(own_bases or pairs)
+  bound, inflation = public.bound, structure.inflation(own_bases or pairs, public.grams)
   result, plain = block_test(matrix_NBB, bound, inflation), block_test(matrix_NBB)
   reason = None
   if plain.log10_p <= _LEVEL < result.log10_p:

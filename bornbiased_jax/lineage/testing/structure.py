@@ -68,17 +68,23 @@ def _of_unconnected(layers):
   return found
 
 
-def inflation(pairs: list[tuple[Blocks, Blocks]]) -> float:
+def inflation(pairs: list[tuple[Blocks, Blocks]],
+              grams: dict[int, np.ndarray] | None = None) -> float:
   """How many times as wide as permutations say the mean likeness of equal features spreads.
 
   If one network is turned by a random rotation, Σ_i φ(a_i)·φ(b_i) has the variance Σ_ij A_ij B_ij,
   up to a factor, with the Gram matrices A and B of both, centred in their blocks. Were features
   independent, only i = j would count. Both sums are taken over the pairs of layers. Descendants
   spread more as well, but their z is larger still. Of pooled heads it is 1.
+
+  Args:
+    pairs: the layers that are compared.
+    grams: Gram matrices by the id of their layer, to which missing ones are added, so that several
+      comparisons of the same layers need each but once.
   """
   if POOLED + 'value' in pairs[0][0]:
     return 1.0
-  grams: dict[int, np.ndarray] = {}
+  grams = {} if grams is None else grams
   for layer in (layer for pair in pairs for layer in pair):
     if id(layer) not in grams:
       grams[id(layer)] = _gram(layer)
