@@ -78,7 +78,7 @@ def test_memory_grows_with_length_not_its_square():
     ids = jax.ShapeDtypeStruct((1, length), 'int32')
     return measure.lower(config, params, ids).compile().memory_analysis().temp_size_in_bytes
 
-  for measure in (attention_sink._received, attention_sink._losses):
+  for measure in (attention_sink._measure_received, attention_sink._losses):
     assert temporary(measure, 2048) < 2.7 * temporary(measure, 1024)
 
 

@@ -23,7 +23,7 @@ def test_averaging_is_proposition_4_at_finite_length():
   r, T = 0.3, 50
   alike, own = np.full((T, T), r, np.float32), np.full((T, T), r, np.float32)
   np.fill_diagonal(own, 1.0)
-  cosine = birth._averaged(alike)[-1, -1] / birth._averaged(own)[-1, -1]
+  cosine = birth._average(alike)[-1, -1] / birth._average(own)[-1, -1]
   np.testing.assert_allclose(cosine, theory.amplified_similarity(r, T), rtol=1e-5)
 
 
@@ -31,7 +31,7 @@ def test_averaging_is_proposition_4_at_finite_length():
 def test_averaging_is_uniform_causal_attention(T):
   weight = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
   kernel = np.random.default_rng(0).normal(size=(T, T)).astype(np.float32)
-  np.testing.assert_allclose(birth._averaged(kernel), weight @ kernel @ weight.T, atol=1e-5)
+  np.testing.assert_allclose(birth._average(kernel), weight @ kernel @ weight.T, atol=1e-5)
 
 
 def test_uneven_weights_keep_the_first_order_of_their_spread():
