@@ -11,7 +11,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, transformer
 from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.models.initialization import draw_params
-from bornbiased_jax.models.transformer import READS, Transformer, head_of, unembed
+from bornbiased_jax.models.transformer import READS
 from textbook import (
   CASES,
   GPT2,
@@ -87,21 +87,6 @@ def test_types_in_bfloat16(config):
       assert leaf.dtype == ('float32' if always_float32 else 'bfloat16'), name
 
 
-def test_call_is_the_logits():
-  params, tokens = random_params(ROPE), random_tokens(ROPE)
-  logits = jax.jit(Transformer(ROPE).apply)({'params': params}, tokens)
-  assert_close(logits, textbook(ROPE, params, tokens)['logits'], 'logits')
-
-
-def test_unembed():
-  for config, leaf in ((ROPE, 'embedding'), (LLAMA, 'head')):
-    params = random_params(config)
-    hidden = np.random.default_rng(0).standard_normal((2, 3, config.width)).astype(np.float32)
-    logits = unembed(config, head_of(config, params), hidden)
-    expected = hidden.astype(np.float64) @ params[leaf].T.astype(np.float64)
-    assert_close(logits, expected, leaf)
-
-
 @cases('gemma3', 'olmo3')
 @pytest.mark.parametrize('attend', [attention.blocked, splash], ids=['blocked', 'splash'])
 def test_any_attention_computes_windows(config, attend):
@@ -144,26 +129,7 @@ def test_the_scale_of_embeddings_is_rounded_as_in_training(dtype):
   np.testing.assert_array_equal(np.asarray(given, np.float32), np.asarray(expected, np.float32))
 
 
-@cases('gpt2', 'llama', 'qwen3')
-def test_causal(config):
-  changed = 4
-  params, tokens = random_params(config), random_tokens(config)
-  others = tokens.copy()
-  others[:, changed] = (tokens[:, changed] + 1) % config.vocab_size
-  before, after = (read(config, params, x, every_read(config)) for x in (tokens, others))
-  for name in ('logits', 'residual', 'value_aggregate'):
-    np.testing.assert_array_equal(before[name][..., :changed, :], after[name][..., :changed, :])
-    assert np.all(np.any(before[name][..., changed:, :] != after[name][..., changed:, :], axis=-1))
-
-
-def test_sequences_do_not_mix():
-  params, tokens = random_params(LLAMA), random_tokens(LLAMA)
-  both, swapped = (read(LLAMA, params, x, every_read(LLAMA))['logits']
-                   for x in (tokens, tokens[::-1].copy()))
-  np.testing.assert_array_equal(both, swapped[::-1])
-
-
-@cases('gpt2', 'qwen2_gelu', 'attention_only')
+@cases('gpt2', 'qwen2_gelu')
 def test_attention_weights_are_causal_distributions(config):
   found = read(config, random_params(config), random_tokens(config), every_read(config))
   weights = found['attention_weights']
@@ -173,22 +139,14 @@ def test_attention_weights_are_causal_distributions(config):
   assert np.all(weights[..., lower] > 0)
 
 
-@pytest.mark.parametrize('config, names', [
-    (GPT2, ('logits',)), (LLAMA, LAST),
-], ids=['gpt2', 'llama_last'])
-def test_continuous_inputs_take_the_place_of_embeddings(config, names):
-  params, tokens = random_params(config), random_tokens(config)
-  by_token = read(config, params, tokens, names)
-  by_vector = read(config, params, params['embedding'][tokens], names)
+@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)],
+                         ids=['gpt2', 'llama_last'])
+def test_continuous_inputs_equal_the_textbook(config, names):
+  params = random_params(config)
+  vectors = np.random.default_rng(3).standard_normal((B, T, config.width)).astype(np.float32)
+  actual, expected = read(config, params, vectors, names), textbook(config, params, vectors)
   for name in names:
-    np.testing.assert_array_equal(by_token[name], by_vector[name])
-
-
-def test_continuous_inputs_equal_the_textbook():
-  params = random_params(GPT2)
-  vectors = np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
-  actual, expected = read(GPT2, params, vectors, ('logits',)), textbook(GPT2, params, vectors)
-  assert_close(actual['logits'], expected['logits'], 'logits')
+    assert_close(actual[name], expected[name], name)
 
 
 def test_layernorm_of_a_large_mean():
@@ -215,18 +173,16 @@ def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
   assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
 
 
-@pytest.mark.parametrize('token', [
-    ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1,
-])
 @pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])
-def test_token_outside_the_vocabulary_gives_nan(token, names):
-  params, tokens = random_params(ROPE), random_tokens(ROPE)
+def test_tokens_outside_the_vocabulary_give_nan(names):
+  wrong_ids = [ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1]
+  params, tokens = random_params(ROPE), np.tile(random_tokens(ROPE)[:1], (6, 1))
   wrong = tokens.copy()
-  wrong[0, -1] = token
-  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(B, -1, ROPE.vocab_size)
+  wrong[:5, -1] = wrong_ids
+  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(6, -1, ROPE.vocab_size)
                       for x in (tokens, wrong))
-  assert np.all(np.isnan(logits[0, -1]))
-  np.testing.assert_array_equal(logits[1], expected[1])
+  assert np.all(np.isnan(logits[:5, -1]))
+  np.testing.assert_array_equal(logits[5], expected[5])
 
 
 @pytest.mark.parametrize('inputs', [

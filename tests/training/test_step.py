@@ -1,5 +1,6 @@
 """A training step is PyTorch's, and the same in parts, in ensembles and on several devices."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,12 +12,13 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import huggingface
-from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
+from bornbiased_jax.training.step import ensemble_step, init_state, train_step
 from tiny_steps import CONFIGS, RECIPE, assert_close, start, tokens
 
 every_config = pytest.mark.parametrize('name', CONFIGS)
 
 
+@functools.cache
 def step(name, recipe=RECIPE):
   return jax.jit(functools.partial(train_step, CONFIGS[name], recipe))
 
@@ -72,11 +74,10 @@ def test_two_steps_equal_pytorch(name, tmp_path):
   assert_close(state.params, trained, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['llama2'])
-def test_accumulation_equals_the_whole_batch(name):
-  in_parts = Recipe(**{**RECIPE.__dict__, 'accumulation': 4})
-  twice = lambda train: train(train(start(name), tokens())[0], tokens(1))[0]
-  whole, parts = twice(step(name)), twice(step(name, in_parts))
+def test_accumulation_equals_the_whole_batch():
+  in_parts = dataclasses.replace(RECIPE, accumulation=4)
+  twice = lambda train: train(train(start('llama2'), tokens())[0], tokens(1))[0]
+  whole, parts = twice(step('llama2')), twice(step('llama2', in_parts))
   assert_same_training(parts, whole)
 
 
@@ -98,7 +99,7 @@ def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
 
 
 @pytest.mark.parametrize('name, shape', [
-    ('gpt2', (4, 1, 1)), ('gpt2', (1, 2, 2)), ('llama2', (1, 4, 1)), ('llama2', (2, 1, 2)),
+    ('gpt2', (1, 2, 2)), ('llama2', (2, 1, 2)),
 ])
 def test_a_step_on_four_devices_equals_one_device(name, shape):
   mesh = sharding.make_mesh(*shape)
@@ -121,4 +122,4 @@ def test_a_step_on_four_devices_equals_one_device(name, shape):
 ])
 def test_impossible_recipes_are_refused(wrong, message):
   with pytest.raises(InputError, match=message):
-    Recipe(**{**RECIPE.__dict__, **wrong})
+    dataclasses.replace(RECIPE, **wrong)
