@@ -141,8 +141,8 @@ def bare_attention(config: ModelConfig) -> Network:
   Example:
     >>> from bornbiased_jax import analysis, configs
     >>> network = analysis.bare_attention(configs.get('tiny_gpt2', sublayers='attention_only'))
-    >>> params, inputs = network.draw(42), jnp.ones((1, 3, 128))
-    >>> network.read(params, inputs, ('residual',))['residual'].shape
+    >>> params, inputs = jax.jit(network.draw)(42), jnp.ones((1, 3, 128))
+    >>> jax.jit(network.read, static_argnums=2)(params, inputs, ('residual',))['residual'].shape
     (4, 1, 3, 128)
   """
   if config.windows:

@@ -28,7 +28,8 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2', num_layers=1)
     >>> params, tokens = models.init_params(config, seed=42), jnp.arange(65)[None]
-    >>> round(float(models.next_token_loss(config, params, tokens)))  # log(2048) is 7.6
+    >>> loss = jax.jit(models.next_token_loss, static_argnums=0)
+    >>> round(float(loss(config, params, tokens)))  # log(2048) is 7.6
     8
   """
   with _precision(config):

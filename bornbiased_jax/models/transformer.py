@@ -73,7 +73,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2')
     >>> params, tokens = models.init_params(config, seed=42), jnp.array([[5, 7, 11]])
-    >>> models.read(config, params, tokens, ('logits_last',))['logits_last'].shape
+    >>> read = jax.jit(models.read, static_argnums=(0, 3))
+    >>> read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
   model: Any = Transformer(config, attend)
@@ -227,7 +228,7 @@ class Transformer(nn.Module):
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2')
     >>> params, tokens = models.init_params(config, seed=42), jnp.array([[5, 7, 11]])
-    >>> models.Transformer(config).apply({'params': params}, tokens).shape
+    >>> jax.jit(models.Transformer(config).apply)({'params': params}, tokens).shape
     (1, 3, 2048)
   """
 

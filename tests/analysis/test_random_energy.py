@@ -11,8 +11,13 @@ from bornbiased_jax.errors import InputError
 pytestmark = pytest.mark.usefixtures('optimized')
 
 
+def shared_sizes(similarity, spectrum_D=np.ones(30), **options):  # noqa: B008
+  """A law of sizes that several tests share, so that it is compiled once."""
+  return theory.preference(similarity, 200, 400, spectrum_D, num_networks=60, **options)
+
+
 def test_one_direction_has_one_token():
-  law = theory.preference(1.0, 50, 400, np.ones(9), num_networks=5)
+  law = shared_sizes(1.0)
   assert np.all(law.top1_frequency_N == 1) and np.all(law.again_frequency_N == 1)
   assert np.all(law.direction_agrees_N) and np.all(law.same_token_N)
 
@@ -50,8 +55,7 @@ def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
 def test_equal_eigenvalues_are_what_their_number_says():
   """Dimensions without variance do not exist."""
   padded = np.concatenate([np.ones(30), np.zeros(60)])
-  two = [theory.preference(0.2, 200, 400, spectrum_D, num_networks=60).top1_frequency_N
-         for spectrum_D in (np.ones(30), padded)]
+  two = [shared_sizes(0.2, spectrum_D).top1_frequency_N for spectrum_D in (np.ones(30), padded)]
   assert stats.ks_2samp(*two).pvalue > 1e-3
 
 
@@ -60,13 +64,12 @@ def test_the_own_token_competes():
   assert np.all(law.top1_frequency_N < 0.02) and not np.any(law.direction_agrees_N[1:].all())
   alone = theory.preference(0.3, 1, 50, np.ones(50), own_logit=1.0, num_networks=2)
   assert np.all(alone.top1_frequency_N == 1)
-  weak, none = (theory.preference(0.3, 300, 500, np.ones(20), own_logit=own, num_networks=20)
-                for own in (-9.0, None))
+  weak, none = (shared_sizes(0.3, own_logit=own) for own in (-9.0, None))
   np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
 
 
 def test_another_direction_has_another_token():
-  law = theory.preference(0.5, 1000, 300, np.ones(200), direction_cosine=0.0, num_networks=30)
+  law = shared_sizes(0.5, direction_cosine=0.0)
   assert law.same_token_N.mean() < 0.1
   assert law.again_frequency_N.mean() < 0.3 * law.top1_frequency_N.mean()
 

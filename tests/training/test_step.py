@@ -7,12 +7,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 import numpy as np
+import optax
 import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import huggingface
-from bornbiased_jax.training.step import ensemble_step, init_state, train_step
+from bornbiased_jax.training.step import (
+  clipping,
+  ensemble_step,
+  init_state,
+  optimizer,
+  train_step,
+)
 from tiny_steps import CONFIGS, RECIPE, assert_close, start, tokens
 
 every_config = pytest.mark.parametrize('name', CONFIGS)
@@ -120,6 +127,21 @@ def test_a_step_on_four_devices_equals_one_device(name, shape):
     state, _ = spread_step(state, jax.device_put(tokens(i), NamedSharding(mesh, sharding.BATCH)))
     alone, _ = train(alone, tokens(i))
   assert_same_training(state, alone)
+
+
+def test_a_gradient_is_scaled_down_to_its_limit_and_never_up():
+  gradient = {'a': jnp.array([3.0, 0.0]), 'b': jnp.array([4.0])}
+  for limit, size in ((1.0, 1.0), (10.0, 5.0)):
+    scaled, _ = clipping(limit).update(gradient, clipping(limit).init(gradient))
+    assert float(optax.tree.norm(scaled)) == pytest.approx(size)
+
+
+def test_gains_and_biases_do_not_decay():
+  params = {name: jnp.ones(2) for name in ('kernel', 'embedding', 'scale', 'bias')}
+  adam, gradient = optimizer(RECIPE), jax.tree.map(jnp.zeros_like, params)
+  _, state = adam.update(gradient, adam.init(params), params)  # The first rate is 0.
+  updates, _ = adam.update(gradient, state, params)
+  assert [bool(updates[name].any()) for name in params] == [True, True, False, False]
 
 
 @pytest.mark.parametrize('wrong, message', [
