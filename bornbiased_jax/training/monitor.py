@@ -60,17 +60,13 @@ class Monitor:
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
     """Takes the metrics of a step, still on the device, and reads those of the step before.
 
-    Raises:
-      InputError: the loss or gradient of the step before is not finite.
+    InputError: the loss or gradient of the step before is not finite.
     """
     self._settle()
     self._pending = step, metrics
 
   def flush(self) -> None:
-    """Reads and writes all that was added; raises what `add` raises.
-
-    The time until the next step is not counted in `rate`.
-    """
+    """Reads and writes all that was added; the time until the next step does not count."""
     self._settle()
     self._write()
     self._clock = None

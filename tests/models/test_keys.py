@@ -97,9 +97,8 @@ def printed(settings=(), as_program=''):
   return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize('setting', OTHER_GENERATORS, ids=' '.join)
-def test_another_generator_changes_nothing(setting):
-  assert printed((setting,)) == printed()
+def test_another_generator_changes_nothing():
+  assert printed((OTHER_GENERATORS[0],)) == printed()
   assert all(len(value) == 64 for value in printed().values())
 
 
@@ -111,7 +110,7 @@ def test_a_setting_that_would_change_a_seed_is_refused_in_one_line(setting):
 
 
 def test_a_program_computes_the_same_under_all_settings_at_once():
-  assert printed((OTHER_GENERATORS[0], *REFUSED), 'as a program') == printed()
+  assert printed((OTHER_GENERATORS[1], *REFUSED), 'as a program') == printed()
 
 
 # In one process.
