@@ -204,7 +204,7 @@ def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales
     if place is None:
       place = f'results/{name}_{FLAGS.scale}'
     output_dir = flagged('output_dir', files.path_of, place)
-    with lock.held(output_dir):
+    with lock.hold(output_dir):
       main(settings, output_dir)
 
   drawn = ('format',) if 'format' in FLAGS else ()
