@@ -203,4 +203,4 @@ def _refuse_other_model(run, directory, config: ModelConfig):
 
 def _parent(path, metadata):
   return {'directory': str(path), 'seed': metadata.get('seed'), 'step': metadata['step'],
-          'checksum': metadata['checksums']['params']}
+          'digest': metadata.get('digests', {}).get('params')}

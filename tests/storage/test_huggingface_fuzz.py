@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import huggingface, huggingface_files
-from bornbiased_jax.storage.huggingface_families import FAMILIES
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface import weights
+from bornbiased_jax.storage.huggingface.families import FAMILIES
 from directories import edit_config, logits
 
-CONFIG, WEIGHTS, INDEX = 'config.json', huggingface_files.WHOLE, huggingface_files.INDEX
+CONFIG, WEIGHTS, INDEX = 'config.json', weights.WHOLE, weights.INDEX
 # Kilobytes by which all loads of a test may raise the largest memory of the process. The programs
 # that shapes are computed with stay in memory, and the files have 0.2 MB at most.
 MORE_MEMORY = 300_000

@@ -25,10 +25,10 @@ import two_hosts
 HERE = Path(__file__).parents[1]
 
 
-def optimizer_checksum(directory, seed=3):
+def saved_digests(directory, seed=3):
   directory = directory / f'seed_{seed}'
   metadata, _ = checkpoint.restore(directory, lambda metadata: {}, checkpoint.steps(directory))
-  return metadata['step'], metadata['checksums']
+  return metadata['step'], metadata['digests']
 
 
 def assert_close(a, b):
@@ -59,7 +59,7 @@ def test_stop_and_resume_is_not_stopping_bit_for_bit(whole, tmp_path, monkeypatc
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path, shape=shape))
   loop.train(tiny_runs.run(tmp_path, shape=shape))
   jax.tree.map(np.testing.assert_array_equal, final(tmp_path), final(whole(*shape)))
-  assert optimizer_checksum(tmp_path) == optimizer_checksum(whole(*shape))
+  assert saved_digests(tmp_path) == saved_digests(whole(*shape))
   metrics = [[{**line, 'seconds': None} for line in monitor.read(directory / 'seed_3')]
              for directory in (tmp_path, whole(*shape))]
   assert metrics[0] == metrics[1]
@@ -157,7 +157,7 @@ def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   assert checkpoint.steps(run)[-1] == num_steps, error
   loop.train(tiny_runs.run(tmp_path / 'whole', recipe=dict(num_steps=num_steps),
                            save_every=num_steps))
-  assert optimizer_checksum(directory) == optimizer_checksum(tmp_path / 'whole')
+  assert saved_digests(directory) == saved_digests(tmp_path / 'whole')
 
 
 def test_two_processes_train_as_one(whole, tmp_path):

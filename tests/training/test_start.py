@@ -12,7 +12,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digests import checksum, digest
+from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
 import small_hub
@@ -35,7 +35,7 @@ def test_where_a_run_begins(whole, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, state.params, last)
   assert int(state.step) == 0 and float(state.opt_state[1][0].mu['embedding'].std()) == 0
   assert (metadata['seed'], metadata['step']) == (3, 6)
-  assert metadata['checksum'] == checksum(last)
+  assert metadata['digest'] == digest(last)
   state, parents = started()
   np.testing.assert_array_equal(state.params['embedding'],
                                 checkpoint.load_params(parent / 'seed_3', 0)[1]['embedding'])
@@ -69,6 +69,7 @@ def test_onwards_from_a_transformers_directory(whole, tmp_path):
 def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
   pytest.importorskip('huggingface_hub')
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
   params = init_params(tiny_runs.CONFIG, 1)
   huggingface.save(tmp_path / 'exported', tiny_runs.CONFIG, params)
   small_hub.lay(tmp_path, 'org/model', tmp_path / 'exported')

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.storage.huggingface_entries import COUNT
-from bornbiased_jax.storage.huggingface_rope import RopeRules
-from bornbiased_jax.storage.huggingface_windows import (
+from bornbiased_jax.storage.huggingface.entries import COUNT
+from bornbiased_jax.storage.huggingface.rope import RopeRules
+from bornbiased_jax.storage.huggingface.windows import (
   ALL_BUT_EACH_2ND,
   ALL_BUT_EACH_4TH,
   BY_PATTERN,

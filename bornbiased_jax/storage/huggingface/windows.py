@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface_entries import COUNT, FLAG, entry, of_type, only, show
+from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, entry, of_type, only, show
 
 _FULL, _SLIDING = 'full_attention', 'sliding_attention'
 _WHOLE = ('a whole number', lambda value: type(value) is int)

@@ -1,13 +1,13 @@
 """config.json: the configuration that it describes, and the family that describes a configuration.
 
-The rows of `huggingface_families` say what a family calls our fields.
+The rows of `families` say what a family calls our fields.
 """
 
 from pathlib import Path
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface_entries import (
+from bornbiased_jax.storage.huggingface.entries import (
   COUNT,
   COUNT_OR_NULL,
   FLAG,
@@ -18,9 +18,9 @@ from bornbiased_jax.storage.huggingface_entries import (
   read_json,
   show,
 )
-from bornbiased_jax.storage.huggingface_families import FAMILIES, Family
-from bornbiased_jax.storage.huggingface_rope import read_rope, rope_to_stored
-from bornbiased_jax.storage.huggingface_windows import read_windows, windows_to_stored
+from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
+from bornbiased_jax.storage.huggingface.rope import read_rope, rope_to_stored
+from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_stored
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,

@@ -16,15 +16,15 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
-from bornbiased_jax.storage.huggingface_config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface_entries import show
-from bornbiased_jax.storage.huggingface_places import find, groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
+from bornbiased_jax.storage.huggingface.entries import show
+from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
 from bornbiased_jax.storage.layers import Layers
 
 
 def load(path: str | os.PathLike,
          mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Loads a checkpoint of one of the families in `huggingface_families.FAMILIES`.
+  """Loads a checkpoint of one of the families in `families.FAMILIES`.
 
   These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
   OLMo 3, Gemma 2, Gemma 3 (text) and Phi-3.

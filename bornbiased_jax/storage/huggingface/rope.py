@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.rope_scaling import RopeScaling
-from bornbiased_jax.storage.huggingface_entries import COUNT, NUMBER, entry, of_type, only, show
+from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only, show
 
 _NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
               rotary_emb_base='rope_theta', rope_local_base_freq='rope_theta',
