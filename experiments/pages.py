@@ -1,0 +1,155 @@
+"""Writes table.md beside stored results and puts it into their pages, and checks all pages.
+
+    python -m experiments.pages           # writes the tables
+    python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees
+
+In a page, the table stands between <!-- table.md --> and <!-- end -->. Every number outside it that
+has a decimal point or % must be one of the results beside the page or linked in its paragraph, its
+row of a table, or else its section, as it is rounded there. A page lists the others, and where they
+come from, as in <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 / 0.2) -->.
+"""
+
+import functools
+import importlib
+import json
+import math
+from pathlib import Path
+import re
+
+from absl import flags
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+from .shared import command_line, tables
+
+HERE = Path(__file__).parent
+MEASURED = HERE / 'measured'
+TABLE = re.compile(r'(<!-- table\.md -->\n).*?(<!-- end -->)', re.DOTALL)
+NOT_STORED = re.compile(r'<!-- not from results\.json: (.*?) -->', re.DOTALL)
+LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
+CODE_OR_COMMENT = re.compile(r'```.*?```|`[^`]*`|<!--.*?-->', re.DOTALL)
+NUMBER = re.compile(r'(?<![\w.])([−+]?)(\d+(?:,\d{3})*(?:\.\d+)?)(e[−+-]?\d+)?(?!\w|\.\d)')
+
+
+def main() -> None:
+  wrong = [problem for folder in sorted(MEASURED.iterdir()) for problem in update(folder)]
+  pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
+  wrong += [problem for page in pages for problem in problems(page)]
+  print(*wrong, sep='\n')
+  if wrong:
+    raise InputError('pages disagree with what they show: see above')
+
+
+def update(folder: Path) -> list[str]:
+  """Writes the table of a folder, also into its page; with --check says what would change."""
+  changed = []
+  files = {folder / 'table.md': table(folder), folder / 'README.md': filled(folder)}
+  for path, text in files.items():
+    if text is not None and not (path.exists() and path.read_text() == text):
+      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json; '
+                     'run python -m experiments.pages')
+      if not flags.FLAGS.check:
+        path.write_text(text)
+  return changed if flags.FLAGS.check else []
+
+
+@functools.cache
+def table(folder: Path) -> str | None:
+  """The table of stored results, as their program writes it; None where there is none."""
+  path = folder / 'results.json'
+  if not path.exists():
+    return None
+  content = json.loads(path.read_text())
+  program = importlib.import_module(f'{__package__}.{content["experiment"]}')
+  return tables.markdown([program.display(readable(row)) for row in content['summary']])
+
+
+def readable(row):
+  """A row as its program made it: JSON has neither -inf nor NaN, and transforms had another name."""
+  if not isinstance(row, dict):
+    return row
+  row = {'transform' if name == 'alteration' else name: readable(value)
+         for name, value in row.items()}
+  missing = {name: -math.inf if name.startswith('log10') else math.nan for name in row
+             if name.startswith('log10') or name.endswith(('_ci95', 'error'))}
+  return {name: missing.get(name) if value is None else value for name, value in row.items()}
+
+
+def filled(folder: Path) -> str | None:
+  """The page of a folder with its table."""
+  page = folder / 'README.md'
+  if not page.exists():
+    return None
+  return TABLE.sub(lambda found: f'{found[1]}\n{table(folder)}\n{found[2]}', page.read_text())
+
+
+def problems(page: Path) -> list[str]:
+  """What is wrong on a page: links to nothing, and numbers that are neither stored nor listed."""
+  text, name = page.read_text(), page.relative_to(HERE.parent)
+  found = [f'{name}: there is no {link}' for link in LINK.findall(text)
+           if not re.match('https?:', link) and not (page.parent / link).exists()]
+  listed = {number for origins in NOT_STORED.findall(text)
+            for origin in origins.split(';') for number in re.split('[, ]+', origin.split('(')[0])}
+  used = {number for section in re.split(r'\n(?=#)', CODE_OR_COMMENT.sub('', TABLE.sub('', text)))
+          for number in unknown(page.parent, section)}
+  found += [f'{name}: {number} is in no result beside it' for number in sorted(used - listed)]
+  return found + [f'{name}: {number} is listed but need not be'
+                  for number in sorted(listed - used - {''})]
+
+
+def unknown(folder: Path, section: str) -> list[str]:
+  """The numbers of a section that are in no result of its folder or of those that it links to."""
+  found = []
+  for block in re.split(r'\n\s*\n|\n(?=\||- )', section):
+    folders = {folder, *(linked(folder, block) or linked(folder, section))}
+    stored = np.concatenate([[], *map(numbers, folders)])
+    plain = LINK.sub(']', block)
+    for match in NUMBER.finditer(plain):
+      percent = re.match(r'[\d.,±–−+ to]*(%|points)', plain[match.end():])
+      if ('.' in match[0] or percent) and not is_stored(*match.groups(), percent, stored):
+        found.append(match[0])
+  return found
+
+
+def linked(folder: Path, text: str) -> set[Path]:
+  """The folders of results that a text links to."""
+  paths = [(folder / link).resolve() for link in LINK.findall(text)]
+  return {MEASURED / path.relative_to(MEASURED).parts[0] for path in paths
+          if path.is_relative_to(MEASURED) and path != MEASURED}
+
+
+def is_stored(sign: str, digits: str, exponent: str | None, percent, stored: np.ndarray) -> bool:
+  """Whether a number, as it is written, is a stored one rounded. Only a written sign counts."""
+  scale = 10 ** int((exponent or 'e0')[1:].replace('−', '-')) / (100 if percent else 1)
+  value = float(digits.replace(',', '')) * scale
+  half = 0.5 * scale * 10 ** -len(digits.partition('.')[2])
+  others = stored if sign else np.abs(stored)
+  return bool(np.any(np.abs(others - (-value if sign == '−' else value)) <= half * (1 + 1e-9)))
+
+
+@functools.cache
+def numbers(folder: Path) -> np.ndarray:
+  """All numbers of a folder's results: of the summary, or, where there is none, of the rows."""
+  found = []
+
+  def collect(value):
+    if isinstance(value, dict):
+      children = {k: v for k, v in value.items() if k != 'rows' or not value.get('summary')}
+      value = list(children.values())
+    if isinstance(value, list):
+      for child in value:
+        collect(child)
+    elif isinstance(value, (int, float)):
+      found.append(float(value))
+
+  for path in folder.glob('*.json') if folder.is_relative_to(MEASURED) else ():
+    collect(json.loads(path.read_text()))
+  for written in NUMBER.findall((folder / 'table.md').read_text()) if found and table(folder) else ():
+    collect(float(written[1].replace(',', '')))
+  return np.array(found)
+
+
+if __name__ == '__main__':
+  flags.DEFINE_bool('check', False, 'write nothing, only compare')
+  command_line.launch(main, __doc__, ('check',))
