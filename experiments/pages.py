@@ -30,6 +30,10 @@ NOT_STORED = re.compile(r'<!-- not from results\.json: (.*?) -->', re.DOTALL)
 LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 CODE_OR_COMMENT = re.compile(r'```.*?```|`[^`]*`|<!--.*?-->', re.DOTALL)
 NUMBER = re.compile(r'(?<![\w.])([−+]?)(\d+(?:,\d{3})*(?:\.\d+)?)(e[−+-]?\d+)?(?!\w|\.\d)')
+UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1e9, 'TB': 1e12,
+         'T ': 1e12, 'billion': 1e9}
+# The unit of a number may follow after others, as in 4.7 ± 0.5 %.
+UNIT = re.compile(rf'[\d.,±–−+ toandf]*?({"|".join(UNITS)})')
 
 
 def main() -> None:
@@ -94,8 +98,8 @@ def problems(page: Path) -> list[str]:
   used = {number for section in re.split(r'\n(?=#)', CODE_OR_COMMENT.sub('', TABLE.sub('', text)))
           for number in unknown(page.parent, section)}
   found += [f'{name}: {number} is in no result beside it' for number in sorted(used - listed)]
-  return found + [f'{name}: {number} is listed but need not be'
-                  for number in sorted(listed - used - {''})]
+  return found + [f'{name}: {number} is listed and not there'
+                  for number in sorted(listed) if number not in CODE_OR_COMMENT.sub('', text)]
 
 
 def unknown(folder: Path, section: str) -> list[str]:
@@ -106,8 +110,9 @@ def unknown(folder: Path, section: str) -> list[str]:
     stored = np.concatenate([[], *map(numbers, folders)])
     plain = LINK.sub(']', block)
     for match in NUMBER.finditer(plain):
-      percent = re.match(r'[\d.,±–−+ to]*(%|points)', plain[match.end():])
-      if ('.' in match[0] or percent) and not is_stored(*match.groups(), percent, stored):
+      unit = UNIT.match(plain, match.end())
+      scale = UNITS[unit[1]] if unit else 1
+      if ('.' in match[0] or scale == 0.01) and not is_stored(*match.groups(), scale, stored):
         found.append(match[0])
   return found
 
@@ -119,9 +124,9 @@ def linked(folder: Path, text: str) -> set[Path]:
           if path.is_relative_to(MEASURED) and path != MEASURED}
 
 
-def is_stored(sign: str, digits: str, exponent: str | None, percent, stored: np.ndarray) -> bool:
+def is_stored(sign: str, digits: str, exponent: str | None, scale: float, stored) -> bool:
   """Whether a number, as it is written, is a stored one rounded. Only a written sign counts."""
-  scale = 10 ** int((exponent or 'e0')[1:].replace('−', '-')) / (100 if percent else 1)
+  scale *= 10 ** int((exponent or 'e0')[1:].replace('−', '-'))
   value = float(digits.replace(',', '')) * scale
   half = 0.5 * scale * 10 ** -len(digits.partition('.')[2])
   others = stored if sign else np.abs(stored)
