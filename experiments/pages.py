@@ -33,7 +33,8 @@ NUMBER = re.compile(r'(?<![\w.])([−+]?)(\d+(?:,\d{3})*(?:\.\d+)?)(e[−+-]?\d+
 UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1e9, 'TB': 1e12,
          'T ': 1e12, 'billion': 1e9}
 # The unit of a number may follow after others, as in 4.7 ± 0.5 %.
-UNIT = re.compile(rf'[\d.,±–−+ toandf]*?({"|".join(UNITS)})')
+UNIT = re.compile(rf'(?:[\d.,±–−+ ]|to |and |of )*?({"|".join(UNITS)})')
+PERCENT = re.compile(r'[\d.±–− ]*%')
 
 
 def main() -> None:
@@ -112,7 +113,8 @@ def unknown(folder: Path, section: str) -> list[str]:
     for match in NUMBER.finditer(plain):
       unit = UNIT.match(plain, match.end())
       scale = UNITS[unit[1]] if unit else 1
-      if ('.' in match[0] or scale == 0.01) and not is_stored(*match.groups(), scale, stored):
+      written = '.' in match[0] or PERCENT.match(plain, match.end())
+      if written and not is_stored(*match.groups(), scale, stored):
         found.append(match[0])
   return found
 
