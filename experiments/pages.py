@@ -26,6 +26,7 @@ from .shared import command_line, tables
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'
 TABLE = re.compile(r'(<!-- table\.md -->\n).*?(<!-- end -->)', re.DOTALL)
+FLAGS = flags.FLAGS
 NOT_STORED = re.compile(r'<!-- not from results\.json: (.*?) -->', re.DOTALL)
 LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 CODE_OR_COMMENT = re.compile(r'```.*?```|`[^`]*`|<!--.*?-->', re.DOTALL)
@@ -38,25 +39,26 @@ PERCENT = re.compile(r'[\d.±–− ]*%')
 
 
 def main() -> None:
-  wrong = [problem for folder in sorted(MEASURED.iterdir()) for problem in update(folder)]
   pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
-  wrong += [problem for page in pages for problem in problems(page)]
-  print(*wrong, sep='\n')
+  wrong = [line for folder in sorted(MEASURED.iterdir()) for line in update(folder, FLAGS.check)]
+  wrong += [line for page in pages for line in problems(page)]
   if wrong:
+    print(*wrong, sep='\n')
     raise InputError('pages disagree with what they show: see above')
 
 
-def update(folder: Path) -> list[str]:
-  """Writes the table of a folder, also into its page; with --check says what would change."""
+def update(folder: Path, check: bool) -> list[str]:
+  """Writes the table of a folder, also into its page, or only says what would change."""
   changed = []
-  files = {folder / 'table.md': table(folder), folder / 'README.md': filled(folder)}
-  for path, text in files.items():
-    if text is not None and not (path.exists() and path.read_text() == text):
-      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json; '
-                     'run python -m experiments.pages')
-      if not flags.FLAGS.check:
-        path.write_text(text)
-  return changed if flags.FLAGS.check else []
+  for path, text in ((folder / 'table.md', table(folder)), (folder / 'README.md', filled(folder))):
+    if text is None or path.exists() and path.read_text() == text:
+      continue
+    if check:
+      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json; run '
+                     'python -m experiments.pages')
+    else:
+      path.write_text(text)
+  return changed
 
 
 @functools.cache
