@@ -26,21 +26,21 @@ from .shared import command_line, tables
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'
 TABLE = re.compile(r'(<!-- table\.md -->\n).*?(<!-- end -->)', re.DOTALL)
-FLAGS = flags.FLAGS
 NOT_STORED = re.compile(r'<!-- not from results\.json: (.*?) -->', re.DOTALL)
-LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 CODE_OR_COMMENT = re.compile(r'```.*?```|`[^`]*`|<!--.*?-->', re.DOTALL)
+LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 NUMBER = re.compile(r'(?<![\w.])([−+]?)(\d+(?:,\d{3})*(?:\.\d+)?)(e[−+-]?\d+)?(?!\w|\.\d)')
+PERCENT = re.compile(r'[\d.±–− ]*%')
 UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1e9, 'TB': 1e12,
          'T ': 1e12, 'billion': 1e9}
 # The unit of a number may follow after others, as in 4.7 ± 0.5 %.
 UNIT = re.compile(rf'(?:[\d.,±–−+ ]|to |and |of )*?({"|".join(UNITS)})')
-PERCENT = re.compile(r'[\d.±–− ]*%')
 
 
 def main() -> None:
   pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
-  wrong = [line for folder in sorted(MEASURED.iterdir()) for line in update(folder, FLAGS.check)]
+  wrong = [line for folder in sorted(MEASURED.iterdir())
+           for line in update(folder, flags.FLAGS.check)]
   wrong += [line for page in pages for line in problems(page)]
   if wrong:
     print(*wrong, sep='\n')
@@ -49,60 +49,48 @@ def main() -> None:
 
 def update(folder: Path, check: bool) -> list[str]:
   """Writes the table of a folder, also into its page, or only says what would change."""
-  changed = []
-  for path, text in ((folder / 'table.md', table(folder)), (folder / 'README.md', filled(folder))):
-    if text is None or path.exists() and path.read_text() == text:
-      continue
-    if check:
-      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json; run '
-                     'python -m experiments.pages')
-    else:
-      path.write_text(text)
-  return changed
+  changed, page = [], folder / 'README.md'
+  made = {folder / 'table.md': table(folder)} if (folder / 'results.json').exists() else {}
+  if page.exists():
+    made[page] = TABLE.sub(lambda found: f'{found[1]}\n{table(folder)}\n{found[2]}',
+                           page.read_text())
+  for path, text in made.items():
+    if not path.exists() or path.read_text() != text:
+      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json')
+      if not check:
+        path.write_text(text)
+  return changed if check else []
 
 
 @functools.cache
-def table(folder: Path) -> str | None:
-  """The table of stored results, as their program writes it; None where there is none."""
-  path = folder / 'results.json'
-  if not path.exists():
-    return None
-  content = json.loads(path.read_text())
+def table(folder: Path) -> str:
+  """The table of stored results, as their program writes it."""
+  content = json.loads((folder / 'results.json').read_text(), object_hook=readable)
   program = importlib.import_module(f'{__package__}.{content["experiment"]}')
-  return tables.markdown([program.display(readable(row)) for row in content['summary']])
+  return tables.markdown([program.display(row) for row in content['summary']])
 
 
-def readable(row):
-  """A row as its program made it: JSON has neither -inf nor NaN, and transforms had another name."""
-  if not isinstance(row, dict):
-    return row
-  row = {'transform' if name == 'alteration' else name: readable(value)
-         for name, value in row.items()}
+def readable(row: dict) -> dict:
+  """A row as its program made it: JSON has no -inf and no NaN, and transforms were renamed."""
   missing = {name: -math.inf if name.startswith('log10') else math.nan for name in row
              if name.startswith('log10') or name.endswith(('_ci95', 'error'))}
-  return {name: missing.get(name) if value is None else value for name, value in row.items()}
-
-
-def filled(folder: Path) -> str | None:
-  """The page of a folder with its table."""
-  page = folder / 'README.md'
-  if not page.exists():
-    return None
-  return TABLE.sub(lambda found: f'{found[1]}\n{table(folder)}\n{found[2]}', page.read_text())
+  return {'transform' if name == 'alteration' else name:
+          missing.get(name) if value is None else value for name, value in row.items()}
 
 
 def problems(page: Path) -> list[str]:
   """What is wrong on a page: links to nothing, and numbers that are neither stored nor listed."""
   text, name = page.read_text(), page.relative_to(HERE.parent)
-  found = [f'{name}: there is no {link}' for link in LINK.findall(text)
-           if not re.match('https?:', link) and not (page.parent / link).exists()]
+  shown = CODE_OR_COMMENT.sub('', TABLE.sub('', text))
   listed = {number for origins in NOT_STORED.findall(text)
             for origin in origins.split(';') for number in re.split('[, ]+', origin.split('(')[0])}
-  used = {number for section in re.split(r'\n(?=#)', CODE_OR_COMMENT.sub('', TABLE.sub('', text)))
+  used = {number for section in re.split(r'\n(?=#)', shown)
           for number in unknown(page.parent, section)}
-  found += [f'{name}: {number} is in no result beside it' for number in sorted(used - listed)]
-  return found + [f'{name}: {number} is listed and not there'
-                  for number in sorted(listed) if number not in CODE_OR_COMMENT.sub('', text)]
+  return [*(f'{name}: there is no {link}' for link in LINK.findall(text)
+            if not re.match('https?:', link) and not (page.parent / link).exists()),
+          *(f'{name}: {number} is in no result beside it' for number in sorted(used - listed)),
+          *(f'{name}: {number} is listed and not there' for number in sorted(listed)
+            if number not in shown)]
 
 
 def unknown(folder: Path, section: str) -> list[str]:
@@ -110,13 +98,11 @@ def unknown(folder: Path, section: str) -> list[str]:
   found = []
   for block in re.split(r'\n\s*\n|\n(?=\||- )', section):
     folders = {folder, *(linked(folder, block) or linked(folder, section))}
-    stored = np.concatenate([[], *map(numbers, folders)])
-    plain = LINK.sub(']', block)
+    stored, plain = np.concatenate([*map(numbers, folders)]), LINK.sub(']', block)
     for match in NUMBER.finditer(plain):
       unit = UNIT.match(plain, match.end())
-      scale = UNITS[unit[1]] if unit else 1
       written = '.' in match[0] or PERCENT.match(plain, match.end())
-      if written and not is_stored(*match.groups(), scale, stored):
+      if written and not is_stored(*match.groups(), UNITS[unit[1]] if unit else 1, stored):
         found.append(match[0])
   return found
 
@@ -139,23 +125,16 @@ def is_stored(sign: str, digits: str, exponent: str | None, scale: float, stored
 
 @functools.cache
 def numbers(folder: Path) -> np.ndarray:
-  """All numbers of a folder's results: of the summary, or, where there is none, of the rows."""
+  """All numbers of a folder's results and its table; of rows only where there is no summary."""
   found = []
-
-  def collect(value):
-    if isinstance(value, dict):
-      children = {k: v for k, v in value.items() if k != 'rows' or not value.get('summary')}
-      value = list(children.values())
-    if isinstance(value, list):
-      for child in value:
-        collect(child)
-    elif isinstance(value, (int, float)):
-      found.append(float(value))
-
-  for path in folder.glob('*.json') if folder.is_relative_to(MEASURED) else ():
-    collect(json.loads(path.read_text()))
-  for written in NUMBER.findall((folder / 'table.md').read_text()) if found and table(folder) else ():
-    collect(float(written[1].replace(',', '')))
+  keep = lambda digits: found.append(float(digits))
+  for path in folder.glob('*.json') if folder.parent == MEASURED else ():
+    content = json.loads(path.read_text())
+    if 'summary' in content and content['summary']:
+      content.pop('rows', None)
+    json.loads(json.dumps(content), parse_float=keep, parse_int=keep)
+  if (folder / 'results.json').exists():
+    found += [float(digits.replace(',', '')) for _, digits, _ in NUMBER.findall(table(folder))]
   return np.array(found)
 
 

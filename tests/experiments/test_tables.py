@@ -63,7 +63,7 @@ def test_a_wide_table_wraps_its_headers_and_then_its_columns():
 
 @pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
 def test_tables_of_what_was_measured_fit_a_screen(path):
-  measured = json.loads(path.read_text())
+  measured = json.loads(path.read_text(), object_hook=pages.readable)
   display = importlib.import_module(f'experiments.{measured["experiment"]}').display
-  lines = tables.table([display(pages.readable(row)) for row in measured['summary']]).splitlines()
+  lines = tables.table([display(row) for row in measured['summary']]).splitlines()
   assert max(map(len, lines)) <= tables.TABLE_WIDTH
