@@ -49,6 +49,7 @@ from bornbiased_jax.training.step import Recipe
 
 from .shared import command_line, growth_report, sink_conditions, sink_growth
 from .shared.command_line import Setting, name_flags
+from .shared.growth_report import display
 from .shared.parsing import listed, number, optional, positive, some_of, whole
 from .shared.results import Results
 from .shared.sink_conditions import AFTERWARDS, FACTORS, Condition
@@ -95,7 +96,7 @@ def main(settings, output_dir):
     for condition in conditions:
       bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
       add_rows(results, condition, task, settings, bar.update)
-  results.finish(growth_report.summarize(results.rows), growth_report.display,
+  results.finish(growth_report.summarize(results.rows), display,
                  growth_report.draw(results.rows, settings))
 
 

@@ -53,6 +53,7 @@ from .shared.parsing import listed, optional, positive, some_of, whole
 from .shared.results import Results
 from .shared.sink_conditions import AFTERWARDS
 from .shared.sink_measures import losses, measure
+from .shared.sink_report import display
 
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
@@ -131,7 +132,7 @@ def main(settings, output_dir):
     if case[:-1] not in done:
       results.add(row_of(case, texts, settings))
   summary = sink_report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
+  results.finish(summary, display, sink_report.draw(results.rows, settings))
 
 
 def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:

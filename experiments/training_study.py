@@ -25,6 +25,7 @@ from .shared import command_line, runs, training_settings
 from .shared.command_line import Setting, flagged
 from .shared.parsing import listed, seed_range, whole
 from .shared.results import make_directory
+from .shared.runs import display  # noqa: F401  # experiments.pages makes tables with it.
 
 TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',

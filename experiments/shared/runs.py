@@ -210,9 +210,13 @@ def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict]
       'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run,
       'complete': True, **more, 'summary': summary})
   file = figures.write(drawn, output_dir)
-  shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
-  show_table([{name: shown(value) for name, value in row.items()} for row in summary], output_dir)
+  show_table([display(row) for row in summary], output_dir)
   print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
+
+
+def display(row: dict) -> dict[str, str]:
+  return {name: f'{value:.3f}' if isinstance(value, float) else str(value)
+          for name, value in row.items()}
 
 
 def unit_of(settings: SimpleNamespace) -> str:
