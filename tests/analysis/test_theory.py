@@ -82,12 +82,6 @@ def test_relu_map_known_values():
   assert jnp.all(jnp.diff(iterates) > 0) and iterates[-1] > 0.99
 
 
-def test_proposition_4_equals_its_special_case():
-  T = jnp.array([1.0, 10.0, 100.0, 1024.0])
-  amplified = theory.amplified_similarity(1 / np.pi, T)
-  np.testing.assert_allclose(amplified, T / (T + np.pi - 1), rtol=1e-6)
-
-
 @pytest.mark.parametrize('depth', [1, 2, 3, 5])
 def test_proposition_5_equals_the_integral_over_log_time(depth):
   """At depth l the past at log-distance s has weight s^(l-1).

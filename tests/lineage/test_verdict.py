@@ -105,6 +105,11 @@ def test_the_p_value_is_that_of_all_deciding_tests():
   assert len(p_values) == 4 and report['p_value'] == pytest.approx(4 * min(p_values))
 
 
+@functools.cache
+def noisy(config):
+  return lossy.add_noise(config, trained(config, 1), jax.random.key(2), 0.3)
+
+
 @pytest.mark.parametrize('config, change', [
     (DEEP, preserving.rotate_channels), (DEEP, preserving.permute_channels),
     (DEEP, preserving.mix_values), (DEEP, preserving.flip_channels),
@@ -112,8 +117,7 @@ def test_the_p_value_is_that_of_all_deciding_tests():
     (DEEP, functools.partial(lossy.remove_units, strength=0.25)),
     (DEEP_GPT2, preserving.permute_channels), (DEEP_GPT2, preserving.flip_channels)])
 def test_descendants_are_related(config, change):
-  noisy = lossy.add_noise(config, trained(config, 1), jax.random.key(2), 0.3)
-  suspect = signature.of_network(*change(*noisy, jax.random.key(7)), PROBE)
+  suspect = signature.of_network(*change(*noisy(config), jax.random.key(7)), PROBE)
   assert verdict.compare(of_seed(config, 1), suspect)['verdict'] == 'related'
 
 

@@ -41,8 +41,9 @@ def network():
 
 def probes():
   index_N = np.arange(6)
-  return [analysis.Probe(kind, 6, 4, seed=3, of_each=of_each).inputs(CONFIG, index_N, 5)
-          for kind in KINDS for of_each in (False, True)]
+  return jax.jit(lambda: [
+      analysis.Probe(kind, 6, 4, seed=3, of_each=of_each).inputs(CONFIG, index_N, 5)
+      for kind in KINDS for of_each in (False, True)])()
 
 
 def sweep():
