@@ -37,9 +37,7 @@ _UNCHECKED = 1, 2
 
 
 class Writer:
-  """Saves checkpoints in the background. Keeps the latest two and chosen steps.
-
-  It keeps two so that there is one to fall back on if the latest is damaged.
+  """Saves checkpoints in the background. Keeps chosen steps and two, in case one is damaged.
 
   Args:
     directory: folder of the run; made if it is missing.
@@ -58,10 +56,7 @@ class Writer:
           preservation_policy=policy, cleanup_tmp_directories=True))
 
   def save(self, step: int, params: dict, opt_state: Any, metadata: dict) -> None:
-    """Copies the state to the host, and returns while it is being written.
-
-    The metadata are JSON that describes the run, as from `as_metadata`.
-    """
+    """Copies the state and JSON, as from `as_metadata`, and returns while they are written."""
     digests = {'params': digest(params), 'opt_state': digest(opt_state)}
     metadata = metadata | {'schema': SCHEMA, 'step': step, 'environment': environment(),
                            'digests': digests}
