@@ -37,9 +37,7 @@ _UNCHECKED = 1, 2
 
 
 class Writer:
-  """Saves checkpoints in the background. Keeps the latest two and chosen steps.
-
-  It keeps two so that there is one to fall back on if the latest is damaged.
+  """Saves checkpoints in the background. Keeps chosen steps and two, in case one is damaged.
 
   Args:
     directory: folder of the run; made if it is missing.
@@ -58,10 +56,7 @@ class Writer:
           preservation_policy=policy, cleanup_tmp_directories=True))
 
   def save(self, step: int, params: dict, opt_state: Any, metadata: dict) -> None:
-    """Copies the state to the host, and returns while it is being written.
-
-    The metadata are JSON that describes the run, as from `as_metadata`.
-    """
+    """Copies the state and JSON, as from `as_metadata`, and returns while they are written."""
     digests = {'params': digest(params), 'opt_state': digest(opt_state)}
     metadata = metadata | {'schema': SCHEMA, 'step': step, 'environment': environment(),
                            'digests': digests}
@@ -89,10 +84,7 @@ class Writer:
 
 
 def _check_room(directory, tree):
-  """Raises OSError before a save that would not fit on the disk.
-
-  The save itself would fail late, with the traces of many threads.
-  """
+  """Raises OSError before a save that would not fit, and would fail late in many threads."""
   if in_bucket(directory):  # It has no end.
     return
   needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
@@ -103,7 +95,7 @@ def _check_room(directory, tree):
 
 
 def _reason(error):
-  """An error in one line: orbax and tensorstore write several, and end with what happened."""
+  """An error in one line; those of orbax and tensorstore end with what happened."""
   line = ' '.join(str(error).split()) or type(error).__name__
   return line if len(line) < 200 else f'{line[:60]} … {line[-120:]}'
 
@@ -171,11 +163,8 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
       'opt_state' or both, as trees of jax.ShapeDtypeStruct with shardings.
     candidates: steps to choose from, by default all steps of the run.
 
-  Returns:
-    The metadata, and a dict with the trees that `abstract` asks for.
-
-  Raises:
-    InputError: there is no checkpoint, or none of the candidates is whole.
+  Returns the metadata, and a dict with the trees that `abstract` asks for. Raises InputError if
+  there is no checkpoint, or none of the candidates is whole.
   """
   step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
   try:

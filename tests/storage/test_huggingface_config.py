@@ -10,9 +10,9 @@ from directories import minimal_config, refusal, write_config
 
 
 @pytest.mark.parametrize('kind, right, wrong', [
-    (entries.COUNT, [1, 2**31 - 1], [0, -1, True, 1.0, '1', None, 2**31]),
+    (entries.COUNT, [1, 2**31 - 1], [0, -1, True, 1.0, '1', None, 2**31, 10**3000]),
     (entries.COUNT_OR_NULL, [1, None], [0, False, 2.0, 'null']),
-    (entries.NUMBER, [1, 1e-9], [0, -1.0, float('nan'), float('inf'), True, '1', None]),
+    (entries.NUMBER, [1, 1e-9], [0, -1.0, 10**400, float('nan'), float('inf'), True, '1', None]),
     (entries.NUMBER_OR_NULL, [0.5, None], [0, False, 'null']),
     (entries.FLAG, [True, False], [0, 1, 'true', None]),
 ], ids=['count', 'count or null', 'number', 'number or null', 'flag'])

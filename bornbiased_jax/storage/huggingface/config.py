@@ -46,11 +46,7 @@ _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 
 
 def read_config(file: Path) -> tuple[ModelConfig, Family]:
-  """Reads config.json.
-
-  Raises:
-    InputError: an entry is wrong, or our Transformer cannot compute what it says.
-  """
+  """Reads config.json; raises InputError if our Transformer cannot compute what it says."""
   stored = read_json(file)
   try:
     name = stored.get('model_type')
@@ -103,14 +99,9 @@ def to_stored(config: ModelConfig, family: Family) -> dict:
 
 
 def choose_family(config: ModelConfig) -> tuple[str, Family]:
-  """The first family that can describe all of `config`.
+  """The first family whose config.json describes all of `config`, so that it is read the same.
 
-  The test is a round trip: written as config.json and read again, the
-  configuration must come back the same.
-
-  Raises:
-    InputError: there is none. The message names the nearest family and the
-      fields in which it differs.
+  Raises InputError with the nearest family and the fields in which it differs, if there is none.
   """
   misfits = {}
   ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (

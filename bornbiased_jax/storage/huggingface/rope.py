@@ -7,6 +7,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.rope_scaling import RopeScaling
 from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only, show
+from bornbiased_jax.storage.huggingface.windows import FULL, SLIDING
 
 _NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
               rotary_emb_base='rope_theta', rope_local_base_freq='rope_theta',
@@ -26,7 +27,6 @@ _TYPES = {
 # Settings that change nothing if they have this value; None stands for any.
 _IDLE = {'dynamic': dict(factor=None, original_max_position_embeddings=None),
          'yarn': dict(truncate=True)}
-_FULL, _SLIDING = 'full_attention', 'sliding_attention'
 _FACTOR = ('a number above 0 and at most 1', lambda value: NUMBER[1](value) and value <= 1)
 
 
@@ -55,27 +55,21 @@ class RopeRules(NamedTuple):
 def read_rope(stored: dict, rules: RopeRules, windows: tuple[int | None, ...] = ()) -> dict:
   """The fields of ModelConfig that describe RoPE.
 
-  Args:
-    stored: config.json.
-    rules: what its family reads.
-    windows: ModelConfig.windows.
-
-  Raises:
-    InputError: a setting is wrong, contradicts another, or cannot be computed.
+  Raises InputError if an entry of config.json is wrong, contradicts another, or cannot be computed.
   """
   if rules.of_windows is None:
     return _agreed(stored, of_type(stored, 'rope_parameters', dict), rules)
   parts = of_type(stored, 'rope_parameters', dict)
-  for name in sorted(parts.keys() - {_FULL, _SLIDING}):
+  for name in sorted(parts.keys() - {FULL, SLIDING}):
     raise InputError(f'rope_parameters with {show(name)} is not supported in this family; '
-                     f'{_FULL} and {_SLIDING} are')
+                     f'{FULL} and {SLIDING} are')
   # Versions of transformers before 5 read these two here, and later ones do not.
   if stored.get(_LENGTH) is not None:
     raise InputError(f'{_LENGTH}={show(stored[_LENGTH])} belongs into the settings of RoPE')
   if 'rope_type' not in (scaling := of_type(stored, 'rope_scaling', dict)) and 'type' in scaling:
     raise InputError(f'rope_scaling with type={show(scaling["type"])} must call it rope_type')
-  full = _agreed(stored, of_type(parts, _FULL, dict), rules)
-  local = _reading(stored, of_type(parts, _SLIDING, dict), rules.of_windows)
+  full = _agreed(stored, of_type(parts, FULL, dict), rules)
+  local = _reading(stored, of_type(parts, SLIDING, dict), rules.of_windows)
   if windows and None not in windows:
     return local
   return full | ({'window_rope_theta': local['rope_theta']} if windows and local != full else {})
@@ -165,5 +159,5 @@ def rope_to_stored(config: ModelConfig, rules: RopeRules) -> dict:
     local = dict(rope_type='default', rope_theta=float(theta))
     stored |= {name: local['rope_theta'] for name in rules.of_windows.names}
     del rope['partial_rotary_factor']
-    stored['rope_parameters'] = {_FULL: rope, _SLIDING: local}
+    stored['rope_parameters'] = {FULL: rope, SLIDING: local}
   return stored | ({'rope_scaling': changed} if scaling else {})

@@ -40,8 +40,7 @@ class Tensor(NamedTuple):
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
     """Its rows from `first` to before `last`, or all.
 
-    Raises:
-      InputError: the file has changed, or what it holds there is not all finite numbers.
+    Raises InputError if the file has changed, or what it holds there is not all finite numbers.
     """
     # A file is mapped only while it is read: what is mapped counts as memory in use.
     with _open_file(self.file) as handle:
@@ -61,11 +60,7 @@ def _is_finite(values):
 
 
 def open_tensors(path: Path) -> Iterator[Tensor]:
-  """All tensors of a directory. Only headers are read.
-
-  Raises:
-    InputError: a file is missing or no safetensors file, or there are pickles alone.
-  """
+  """All tensors of a directory; only headers are read. Raises InputError if files are not right."""
   for file in _files(path):
     with _open_file(file) as handle:
       for name in handle.keys():
@@ -94,21 +89,18 @@ def _files(path):
   if os.path.isfile(path / WHOLE):
     return [path / WHOLE]
   if os.path.isfile(path / INDEX):
-    return _shards(path / INDEX)
-  for pickled in [file for ending in ('bin', 'pt', 'pth')
-                  for file in sorted(path.glob(f'*.{ending}'))]:
+    shards = [path / name for name in shard_names(path / INDEX)]
+    for file in shards:
+      if not os.path.isfile(file):
+        raise InputError(f'{file} is missing; {INDEX} asks for it')
+    return shards
+  for pickled in sorted(file for file in path.iterdir() if file.suffix in ('.bin', '.pt', '.pth')):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
   raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
 
 
 def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
-  """Why a pickle is not read, and how to convert it.
-
-  Args:
-    file: its name.
-    source: what `from_pretrained` takes, as Python has it in brackets.
-    target: the directory to make.
-  """
+  """Why a pickle is not read, and how to convert what `from_pretrained(source)` takes."""
   return (f'{file} is a pickle, which could run code; convert it with '
           'python -c "from transformers import AutoModelForCausalLM as M; '
           f"M.from_pretrained({source}).save_pretrained('{target}', safe_serialization=True)\"")
@@ -130,14 +122,6 @@ def shard_names(index: Path) -> list[str]:
       raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
                        'beside it')
   return sorted(set(weight_map.values()))
-
-
-def _shards(index):
-  files = [index.parent / name for name in shard_names(index)]
-  for file in files:
-    if not os.path.isfile(file):
-      raise InputError(f'{file} is missing; {index.name} asks for it')
-  return files
 
 
 class Group(NamedTuple):
@@ -199,10 +183,8 @@ def find(path: Path, config: ModelConfig, family: Family,
          wanted: list[Group]) -> dict[str, Tensor]:
   """All tensors of a directory, by the names that the family gives them.
 
-  Names, shapes and types are checked, and that a head is the embedding where it has to be.
-
-  Raises:
-    InputError: the directory does not hold what is wanted, or more. The message names the file.
+  Raises InputError, which names the file, unless it holds what is wanted and no more: names, shapes
+  and types are checked, and that a head is the embedding where it has to be.
   """
   tensors: dict[str, Tensor] = {}
   for tensor in open_tensors(path):

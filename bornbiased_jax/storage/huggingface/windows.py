@@ -7,7 +7,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, entry, of_type, only, show
 
-_FULL, _SLIDING = 'full_attention', 'sliding_attention'
+FULL, SLIDING = 'full_attention', 'sliding_attention'
 _WHOLE = ('a whole number', lambda value: type(value) is int)
 # A stranger's num_hidden_layers takes no memory before its tensors are looked for.
 _MOST_LAYERS = 10_000
@@ -24,14 +24,12 @@ class WindowRules(NamedTuple):
     by_type: whether the family reads layer_types.
     switch: whether it has the entry use_sliding_window.
     pattern: its entry from which old versions knew the layers; layer_types must agree.
-    without: sliding_window of networks without windows.
   """
 
   slides: Callable[[dict], Callable[[int], bool] | None] = lambda stored: None
   by_type: bool = False
   switch: bool = False
   pattern: str = ''
-  without: int | None = None
 
 
 def _everywhere(stored):
@@ -58,24 +56,14 @@ EVERY_LAYER = WindowRules(_everywhere)
 # Qwen: from layer max_window_layers on, if use_sliding_window.
 SWITCHED = WindowRules(_from_some_layer, by_type=True, switch=True)
 # Gemma 3: all layers but each n-th, where n is sliding_window_pattern.
-BY_PATTERN = WindowRules(_by_pattern, by_type=True, pattern='sliding_window_pattern',
-                         without=_UNUSED)
+BY_PATTERN = WindowRules(_by_pattern, by_type=True, pattern='sliding_window_pattern')
 # Gemma 2 and OLMo 3: all layers but each second, or each fourth.
-ALL_BUT_EACH_2ND = WindowRules(lambda stored: _all_but_each(2), by_type=True, without=_UNUSED)
-ALL_BUT_EACH_4TH = WindowRules(lambda stored: _all_but_each(4), by_type=True, without=_UNUSED)
+ALL_BUT_EACH_2ND = WindowRules(lambda stored: _all_but_each(2), by_type=True)
+ALL_BUT_EACH_4TH = WindowRules(lambda stored: _all_but_each(4), by_type=True)
 
 
 def read_windows(stored: dict, rules: WindowRules, num_layers: int) -> tuple[int | None, ...]:
-  """ModelConfig.windows.
-
-  Args:
-    stored: config.json.
-    rules: those of its family.
-    num_layers: the number of layers in config.json.
-
-  Raises:
-    InputError: an entry is wrong, contradicts another, or cannot be computed.
-  """
+  """ModelConfig.windows by the entries of config.json; raises InputError if they are not right."""
   if not rules.switch:
     only({'use_sliding_window': False} | stored, 'use_sliding_window', False)
   slides = rules.slides(stored)
@@ -90,7 +78,7 @@ def read_windows(stored: dict, rules: WindowRules, num_layers: int) -> tuple[int
   if not any(slides_L):
     return ()
   if rules.switch and not stored['use_sliding_window']:
-    raise InputError(f'layer_types with {_SLIDING!r} needs use_sliding_window=true')
+    raise InputError(f'layer_types with {SLIDING!r} needs use_sliding_window=true')
   window = entry(stored, 'sliding_window', *COUNT)
   return tuple(window if slides else None for slides in slides_L)
 
@@ -107,12 +95,12 @@ def _by_rule(slides, num_layers):
 def _by_type(stored, num_layers):
   types = of_type(stored, 'layer_types', list)
   for layer_type in types:
-    if layer_type not in (_FULL, _SLIDING):
-      raise InputError(f'layer_types with {show(layer_type)} is not supported; {_FULL!r} and '
-                       f'{_SLIDING!r} are')
+    if layer_type not in (FULL, SLIDING):
+      raise InputError(f'layer_types with {show(layer_type)} is not supported; {FULL!r} and '
+                       f'{SLIDING!r} are')
   if len(types) != num_layers:
     raise InputError(f'layer_types has {len(types)} entries for {num_layers} layers')
-  return [layer_type == _SLIDING for layer_type in types]
+  return [layer_type == SLIDING for layer_type in types]
 
 
 def windows_to_stored(config: ModelConfig, rules: WindowRules) -> dict:
@@ -120,10 +108,11 @@ def windows_to_stored(config: ModelConfig, rules: WindowRules) -> dict:
   window = next((window for window in config.windows if window is not None), None)
   if rules is NO_WINDOWS:
     return {}
-  stored: dict = {'sliding_window': rules.without if window is None else window}
+  unused = _UNUSED if rules.by_type and not rules.switch else None
+  stored: dict = {'sliding_window': unused if window is None else window}
   if rules.switch:
     stored['use_sliding_window'] = window is not None
   if rules.by_type:
     windows = config.windows or (None,) * config.num_layers
-    stored['layer_types'] = [_FULL if window is None else _SLIDING for window in windows]
+    stored['layer_types'] = [FULL if window is None else SLIDING for window in windows]
   return stored
