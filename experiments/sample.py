@@ -22,7 +22,7 @@ import numpy as np
 
 from bornbiased_jax import lineage, models
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Tokenizer, tokenizers
+from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import checkpoint, hub
@@ -89,7 +89,7 @@ def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   if not (given or known):
     raise InputError(f"of {name} is {trained}; give its files, or 'none' for "
                      'token ids')
-  found = tokenizers.load(given or known)
+  found = load_tokenizer(given or known)
   if trained not in ('unknown', found.name):
     raise InputError(f'{name} was trained with {trained}, and this is {found.name}')
   return found

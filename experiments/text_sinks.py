@@ -40,7 +40,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage
-from bornbiased_jax.data import Corpus, hold_out, tokenizers
+from bornbiased_jax.data import Corpus, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
@@ -180,7 +180,7 @@ def check(settings) -> None:
 
 def load_texts(settings) -> dict[str, Corpus]:
   """What to evaluate on, by its name."""
-  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = flagged('tokenizer', load_tokenizer, settings.tokenizer)
   if (settings.start_id or 0) >= tokenizer.vocab_size:
     raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
                      f'token ids of --tokenizer={settings.tokenizer}')

@@ -14,7 +14,7 @@ the same command continues it.
 
 from absl import flags
 
-from bornbiased_jax.data import text, tokenizers, write
+from bornbiased_jax.data import load_tokenizer, text, write
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
@@ -27,7 +27,7 @@ def main():
   inputs, output_dir = command_line.required('input', 'output_dir')
   if not all(part.strip() for part in inputs.split(',')):
     raise InputError(f'--input: {inputs!r} has an empty item between its commas')
-  loaded = flagged('tokenizer', tokenizers.load, flags.FLAGS.tokenizer)
+  loaded = flagged('tokenizer', load_tokenizer, flags.FLAGS.tokenizer)
   flagged('input', text.sources, inputs.split(','))
   made = write(inputs.split(','), loaded, output_dir)
   print(f'{output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '

@@ -16,7 +16,7 @@ figure.png have the losses.
 from pathlib import Path
 from types import SimpleNamespace
 
-from bornbiased_jax.data import corpus, text, tokenizers
+from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
@@ -63,7 +63,7 @@ SCALES = {
 def main(settings: SimpleNamespace, output_dir: Path) -> None:
   phases = {'english': on_english(settings, output_dir), 'python': on_python(settings, output_dir)}
   check(settings, phases)
-  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = flagged('tokenizer', load_tokenizer, settings.tokenizer)
   for name in TEXTS:
     flagged(name, text.sources, [getattr(settings, name)])
   flagged('output_dir', local, output_dir)

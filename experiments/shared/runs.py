@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
@@ -96,7 +96,7 @@ def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -
   return together
 
 
-def load_text(flag: str, spec: str, tokenizer: tokenizers.Tokenizer) -> corpus.Corpus:
+def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> corpus.Corpus:
   """The text that a flag names; of one too large for memory, the error names the program to use."""
   try:
     return flagged(flag, corpus.load, spec, tokenizer)
@@ -107,7 +107,7 @@ def load_text(flag: str, spec: str, tokenizer: tokenizers.Tokenizer) -> corpus.C
 
 def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
   """What to train on, and what to evaluate on."""
-  tokenizer = flagged('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = flagged('tokenizer', load_tokenizer, settings.tokenizer)
   data = load_text('data', settings.data, tokenizer)
   if settings.valid:
     return data, load_text('valid', settings.valid, tokenizer)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import lineage
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params, sample
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -75,7 +75,7 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
     pytest.importorskip('tiktoken')
   config = dataclasses.replace(LLAMA, vocab_size=1000)
   name = {'gpt2': write_gpt2, 'sentencepiece': train_sentencepiece, 'bytes': lambda _: 'bytes'}
-  tokenizer = tokenizers.load(str(name[kind](tmp_path)))
+  tokenizer = load_tokenizer(str(name[kind](tmp_path)))
   huggingface.save(tmp_path / 'model', config, init_params(config, 1), tokenizer)
   prompt = tokenizer.encode('over the')
   added, = np.asarray(sample(config, init_params(config, 1), prompt[None], 20, KEY,
@@ -89,7 +89,7 @@ def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
   pytest.importorskip('huggingface_hub')
   config = dataclasses.replace(LLAMA, vocab_size=257)
   path = tmp_path / 'model'
-  huggingface.save(path, config, init_params(config, 1), tokenizers.load('bytes'))
+  huggingface.save(path, config, init_params(config, 1), load_tokenizer('bytes'))
   small_hub.lay(tmp_path / 'cache', 'org/model', path)
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'cache'))
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
@@ -102,7 +102,7 @@ def test_live_text_is_that_of_transformers(tmp_path):
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda leaf: leaf + 0.25 * random.normal(size=leaf.shape).astype('float32'),
                         init_params(config, 1))
-  huggingface.save(tmp_path / 'model', config, params, tokenizers.load('bytes'))
+  huggingface.save(tmp_path / 'model', config, params, load_tokenizer('bytes'))
   tokenizer = library.AutoTokenizer.from_pretrained(tmp_path / 'model')
   model = library.AutoModelForCausalLM.from_pretrained(tmp_path / 'model')
   ids = model.generate(**tokenizer('Is it naïve?', return_tensors='pt'), do_sample=False,
@@ -135,7 +135,7 @@ def test_wrong_input_is_named(name, given, message):
 
 def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
   pytest.importorskip('tiktoken')
-  gpt2 = tokenizers.load(str(write_gpt2(tmp_path)))
+  gpt2 = load_tokenizer(str(write_gpt2(tmp_path)))
   with pytest.raises(InputError, match=f'--tokenizer: .* with bytes, and this is {gpt2.name}$'):
     continued(run, tokenizer=str(tmp_path))
   small = dataclasses.replace(LLAMA, vocab_size=70)

@@ -129,7 +129,7 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
     path: directory to make; it must be missing or empty.
     config: the architecture.
     params: its parameters, as from `initialization.init_params`.
-    tokenizer: from `tokenizers.load`. `AutoTokenizer.from_pretrained` then loads one
+    tokenizer: from `load_tokenizer`. `AutoTokenizer.from_pretrained` then loads one
       that gives the same ids, and `generate` stops where a document ends. A model of
       the family qwen2 cannot have one, as `transformers` 5 always takes Qwen2's own.
 
