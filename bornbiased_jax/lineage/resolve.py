@@ -3,6 +3,7 @@
 - RUN: a training run, of which the latest checkpoint is taken
 - RUN@STEP: one checkpoint of a run
 - DIRECTORY: a directory of `transformers`
+- FILE.gguf: a GGUF file of llama.cpp
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
 - PRESET:SEED: a random network, such as tiny_gpt2:42
 """
@@ -25,8 +26,8 @@ from bornbiased_jax.models.initialization import as_seed, draw_params, init_para
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import checkpoint, hub, huggingface
 
-FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, a '
-         'saved signature (.safetensors), or PRESET:SEED')
+FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging '
+         'Face Hub, a saved signature (.safetensors), or PRESET:SEED')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Resolved:
   Attributes:
     name: the name; a branch of the Hub may go on, so that it has the commit there.
     kind: 'preset', 'run', 'transformers' or 'hub'.
-    place: the preset, the directory, or the name on the Hub.
+    place: the preset, the directory or GGUF file, or the name on the Hub.
     number: the seed of a preset, or the step of a run, if it is given.
     about: JSON that says which network it is.
   """
@@ -57,7 +58,7 @@ class Resolved:
 
   @functools.cached_property
   def folder(self) -> Path | None:
-    """The directory of a model of `transformers`, which the Hub may have to give first."""
+    """The directory or GGUF file of a model of `transformers`, which the Hub may have to give first."""
     if self.kind == 'hub':
       return hub.fetch(self.place)
     return Path(self.place) if self.kind == 'transformers' else None
@@ -88,8 +89,8 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
   """Loads the network `name` onto one device or a mesh.
 
   Args:
-    name: RUN, RUN@STEP, a directory of `transformers`, ORG/MODEL[@REVISION] of the Hugging
-      Face Hub, or PRESET:SEED.
+    name: RUN, RUN@STEP, a directory of `transformers`, a GGUF file, ORG/MODEL[@REVISION] of the
+      Hugging Face Hub, or PRESET:SEED.
     mesh: from `sharding.make_mesh`; by default one device holds the network.
 
   Returns:
@@ -123,7 +124,7 @@ def locate(name: str) -> tuple[str, str, Any]:
 
   Returns:
     ('preset', its name, seed), ('run', directory, step | None),
-    ('transformers', directory, None) or ('hub', its name there, None).
+    ('transformers', directory or GGUF file, None) or ('hub', its name there, None).
   """
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
@@ -131,6 +132,8 @@ def locate(name: str) -> tuple[str, str, Any]:
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
     return 'preset', preset, int(seed)
   directory, step = _split(name)
+  if huggingface.is_gguf(name) and directory.is_file():
+    return 'transformers', str(local(directory)), None
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
     return 'transformers', str(local(directory)), None
   if directory.is_file():

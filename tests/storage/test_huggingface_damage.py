@@ -88,7 +88,7 @@ BROKEN = {
         num_attention_heads=2**31 - 2, head_dim=2**31 - 2, hidden_size=2**31 - 2),
                      _WEIGHTS, 'config.json needs [96, 2147483646]'),
     'layers_huge': (_config(num_hidden_layers=2**31 - 1, layer_types=...),
-                    '', 'no safetensors file has tensor model.layers.2.'),
+                    '', 'has no tensor model.layers.2.'),
     'width_huge': (_config(hidden_size=2**31 - 1), _WEIGHTS, 'config.json needs [96, 2147483647]'),
     'flag': (_config(tie_word_embeddings='no'),
              _JSON, "tie_word_embeddings='no' must be true or false"),
@@ -152,7 +152,7 @@ BROKEN = {
     'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))),
                         _WEIGHTS, 'overflow'),
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), '',
-                       'no safetensors file has tensor model.layers.1.mlp.up_proj.weight [48, 32]'),
+                       'has no tensor model.layers.1.mlp.up_proj.weight [48, 32]'),
     'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), _WEIGHTS,
                      'model.layers.1.mlp.up_proj.weight is [32, 48]; config.json needs [48, 32]'),
     'tensor_dtype': (_tensors(mlp__up_proj__weight=np.ones((48, 32), np.int32)), _WEIGHTS,
@@ -167,7 +167,7 @@ BROKEN = {
     'tensor_twice': (lambda path: edit_tensors(path, lambda tensors: tensors.update(
         {'norm.weight': tensors['model.norm.weight']})), _WEIGHTS, 'is a second'),
     'untied': (_config(tie_word_embeddings=False),
-               '', 'no safetensors file has tensor lm_head.weight [96, 32]'),
+               '', 'has no tensor lm_head.weight [96, 32]'),
 }
 # The same of the golden directory 'llama_tied_sharded'.
 _SHARD, _INDEX = 'model-00002-of-00002.safetensors', 'model.safetensors.index.json'
@@ -179,7 +179,7 @@ BROKEN_SHARDS = {
     'shard_missing': (_remove(_SHARD),
                       _SHARD, 'is missing; model.safetensors.index.json asks for it'),
     'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))),
-                       '', 'no safetensors file has tensor'),
+                       '', 'has no tensor'),
     'whole_heads': (_config(num_attention_heads=5),
                     _JSON, 'num_attention_heads=5 does not divide hidden_size=32'),
 }

@@ -5,9 +5,11 @@
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.rope`, `.windows`: what the families say of RoPE and of sliding windows
 - `.weights`: the safetensors files, and which tensor holds which of our parameters
+- `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
 - `.entries`: the entries of a stranger's JSON file
 """
 
+from bornbiased_jax.storage.huggingface.gguf import is_gguf
 from bornbiased_jax.storage.huggingface.io import load, load_config, open_layers, save
 
-__all__ = 'load', 'load_config', 'open_layers', 'save'
+__all__ = 'is_gguf', 'load', 'load_config', 'open_layers', 'save'

@@ -55,12 +55,13 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
       raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
     if stored.get('architectures'):
       only(stored, 'architectures', [family.architecture])
-    return _from_stored(stored, family), family
+    return from_stored(stored, family), family
   except (InputError, RecursionError) as error:
     raise InputError(f'{file}: {error}') from None
 
 
-def _from_stored(stored, family):
+def from_stored(stored: dict, family: Family) -> ModelConfig:
+  """The configuration that the entries of config.json describe; raises InputError if none."""
   stored = _ONLY | family.defaults | stored
   kinds = _KINDS | family.kinds
   values = {ours: entry(stored, name, *kinds[ours]) for ours, name in family.fields.items()}
@@ -109,7 +110,7 @@ def choose_family(config: ModelConfig) -> tuple[str, Family]:
   ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
   for name, family in FAMILIES.items():
     try:
-      back = _from_stored(to_stored(config, family), family)
+      back = from_stored(to_stored(config, family), family)
       misfits[name] = [f'{field}={value!r}'
                        for field, value in vars(config).items()
                        if field not in ignored and value != getattr(back, field)]

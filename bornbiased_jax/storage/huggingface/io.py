@@ -18,7 +18,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
 from bornbiased_jax.storage.huggingface.entries import show
-from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
+from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes, open_tensors
 from bornbiased_jax.storage.layers import Layers
 
 
@@ -35,7 +36,7 @@ def load(path: str | os.PathLike,
   Args:
     path: directory with config.json and either model.safetensors or
       model.safetensors.index.json and its shards. Their tensors are float32,
-      float16 or bfloat16.
+      float16 or bfloat16. Or a GGUF file (`gguf.py`), whose tensors are dequantized.
     mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
       is read, so that the host holds one leaf at a time. By default one device
       holds the network.
@@ -93,10 +94,10 @@ def open_layers(path: str | os.PathLike) -> Layers:
 
 def _checked(path):
   """What is known of a checkpoint from its headers, all of it checked."""
-  config, family = _config(path)
+  config, family, tensors = _opened(path)
   shapes = leaf_shapes(config)
   wanted = list(groups(config, family, shapes))
-  return config, family, find(path, config, family, wanted), wanted, shapes
+  return config, family, find(path, config, family, wanted, tensors), wanted, shapes
 
 
 def _placed(mesh, shapes):
@@ -106,14 +107,17 @@ def _placed(mesh, shapes):
 
 def load_config(path: str | os.PathLike) -> ModelConfig:
   """The configuration alone; raises InputError as `load` does."""
-  return _config(Path(path))[0]
+  return _opened(Path(path))[0]
 
 
-def _config(path):
+def _opened(path):
+  """The configuration of a directory or file, its family, and its tensors."""
+  if is_gguf(path):
+    return open_gguf(path)
   if not os.path.isdir(path):
     raise InputError(f'{path} is not a directory; give the one that holds config.json and '
                      'model.safetensors')
-  return read_config(path / 'config.json')
+  return *read_config(path / 'config.json'), open_tensors(path)
 
 
 def save(path: str | os.PathLike, config: ModelConfig, params: dict,

@@ -1,6 +1,6 @@
 """The safetensors files of a directory of `transformers`, and which tensor holds which leaf."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
 import os
@@ -36,17 +36,16 @@ class Tensor(NamedTuple):
   shape: list
   dtype: str
   stamp: tuple  # of the file when its header was read
+  values: Callable[[int, int | None], np.ndarray]  # rows from the first to before the last
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
     """Its rows from `first` to before `last`, or all.
 
     Raises InputError if the file has changed, or what it holds there is not all finite numbers.
     """
-    # A file is mapped only while it is read: what is mapped counts as memory in use.
-    with _open_file(self.file) as handle:
-      if _stamp(self.file) != self.stamp:
-        raise InputError(f'{self.file} has changed while it was read')
-      values = handle.get_slice(self.stored_name)[first:last]
+    values = self.values(first, last)
+    if stamp(self.file) != self.stamp:
+      raise InputError(f'{self.file} has changed while it was read')
     if not _is_finite(values):
       raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
                        'weights')
@@ -65,10 +64,17 @@ def open_tensors(path: Path) -> Iterator[Tensor]:
     with _open_file(file) as handle:
       for name in handle.keys():
         header = handle.get_slice(name)
-        yield Tensor(file, name, header.get_shape(), header.get_dtype(), _stamp(file))
+        yield Tensor(file, name, header.get_shape(), header.get_dtype(), stamp(file),
+                     functools.partial(_slice, file, name))
 
 
-def _stamp(file):
+def _slice(file, name, first, last):
+  # A file is mapped only while it is read: what is mapped counts as memory in use.
+  with _open_file(file) as handle:
+    return handle.get_slice(name)[first:last]
+
+
+def stamp(file: Path) -> tuple:
   """What tells a file from another one that took its place, or was written over it."""
   status = os.stat(file)
   return status.st_ino, status.st_size, status.st_mtime_ns
@@ -179,15 +185,15 @@ def groups(config: ModelConfig, family: Family,
         yield Group(theirs + suffix, leaves, layers, shape, transposed, shift)
 
 
-def find(path: Path, config: ModelConfig, family: Family,
-         wanted: list[Group]) -> dict[str, Tensor]:
-  """All tensors of a directory, by the names that the family gives them.
+def find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],
+         found: Iterable[Tensor]) -> dict[str, Tensor]:
+  """The tensors found in a directory or file, by the names that the family gives them.
 
   Raises InputError, which names the file, unless it holds what is wanted and no more: names, shapes
   and types are checked, and that a head is the embedding where it has to be.
   """
   tensors: dict[str, Tensor] = {}
-  for tensor in open_tensors(path):
+  for tensor in found:
     name = tensor.stored_name
     name = name if name.startswith(family.base) else family.base + name
     name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
@@ -204,7 +210,7 @@ def _check(path, tensors, wanted, family):
   for group in wanted:
     for name, _ in group.stored():
       if name not in tensors:
-        raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
+        raise InputError(f'{path} has no tensor {name} {list(group.shape)}')
       _check_kind(name, tensors[name], group.shape)
       known.add(name)
   for name in sorted(tensors.keys() - known):
@@ -218,7 +224,8 @@ def _check_kind(name, tensor, shape):
   for given, said, right in ((tensor.shape, show(tensor.shape), [list(shape)]),
                              (tensor.dtype, tensor.dtype, _DTYPES)):
     if given not in right:
-      raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
+      source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
+      raise InputError(f'{tensor.file}: tensor {name} is {said}; {source} '
                        f'{" or ".join(map(str, right))}')
 
 

@@ -1,0 +1,192 @@
+"""GGUF files of llama.cpp: what they call our fields and modules, in the families of `families`.
+
+Their metadata become entries of config.json, and a family has other names for its tensors, so that
+all else is as in directories of `transformers`.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.rotary import frequencies
+from bornbiased_jax.rope_scaling import RopeScaling
+from bornbiased_jax.storage.huggingface.config import from_stored
+from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only, show
+from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
+from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
+from bornbiased_jax.storage.huggingface.weights import Tensor
+
+# Mistral models are 'llama' here.
+_FAMILIES = {'gpt2': 'gpt2', 'llama': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
+             'gemma2': 'gemma2', 'gemma3': 'gemma3_text', 'phi3': 'phi3'}
+_EPSILONS = dict(layernorm='attention.layer_norm_epsilon',
+                 rmsnorm='attention.layer_norm_rms_epsilon')
+# Field of ModelConfig → entry of the metadata, behind the name of the architecture.
+_FIELDS = dict(
+    vocab_size='vocab_size', width='embedding_length', mlp_width='feed_forward_length',
+    num_layers='block_count', num_heads='attention.head_count', length='context_length',
+    num_kv_heads='attention.head_count_kv', head_size='attention.key_length',
+    score_cap='attn_logit_softcapping', logit_cap='final_logit_softcapping')
+# Entry of the metadata → of the settings of RoPE in config.json.
+_SCALING = {'rope.scaling.type': 'rope_type', 'rope.scaling.factor': 'factor'}
+_YARN = {'rope.scaling.original_context_length': 'original_max_position_embeddings',
+         'rope.scaling.yarn_beta_fast': 'beta_fast', 'rope.scaling.yarn_beta_slow': 'beta_slow'}
+# Entry of the metadata → entry of config.json, in the architectures that have it.
+_ROPE = {'rope.freq_base': 'rope_theta'}
+_WINDOW = {'attention.sliding_window': 'sliding_window'}
+_OTHERS = {'gpt2': {}, 'phi3': _ROPE | _WINDOW, 'gemma2': _ROPE | _WINDOW,
+           'gemma3': _ROPE | _WINDOW | {
+               'rope.freq_base_swa': 'rope_local_base_freq',
+               'attention.sliding_window_pattern': 'sliding_window_pattern'}}
+# Entries that change nothing if they have this value; None stands for any.
+_IDLE = {'expert_count': 0, 'expert_used_count': 0, 'attention.causal': True,
+         'rope.scaling.finetuned': None, 'tensor_data_layout': None}
+# Gemma divides scores by the root of the head size, but at 27B of width / num_heads. GGUF files do
+# not say so, and llama.cpp knows these models by their number of layers.
+_LAYERS_OF_27B = dict(gemma2=46, gemma3=62)
+_MODULES = {
+    'embedding': 'token_embd', 'position_embedding': 'position_embd', 'final_norm': 'output_norm'
+} | {ours: f'blk.{{}}.{theirs}' for ours, theirs in {
+    'blocks/attention_norm': 'attn_norm', 'blocks/query': 'attn_q', 'blocks/key': 'attn_k',
+    'blocks/value': 'attn_v', 'blocks/query blocks/key blocks/value': 'attn_qkv',
+    'blocks/query_norm': 'attn_q_norm', 'blocks/key_norm': 'attn_k_norm',
+    'blocks/output': 'attn_output', 'blocks/attention_output_norm': 'post_attention_norm',
+    'blocks/mlp_norm': 'ffn_norm', 'blocks/gate': 'ffn_gate', 'blocks/up': 'ffn_up',
+    'blocks/gate blocks/up': 'ffn_up', 'blocks/down': 'ffn_down',
+    'blocks/mlp_output_norm': 'post_ffw_norm'}.items()}
+_ROPE_FACTORS = 'rope_freqs.weight'
+# Llama 3 had read so many positions before; nothing but the factors says so.
+_LENGTHS = tuple(2**n for n in range(10, 18))
+
+
+def is_gguf(path: str | os.PathLike) -> bool:
+  """Whether a path has the name of a GGUF file."""
+  return str(path).endswith(SUFFIX)
+
+
+def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
+  """What the header of a GGUF file says.
+
+  Returns:
+    The configuration, the family with the names that it has in GGUF files, and the tensors as
+    `transformers` computes with them.
+
+  Raises:
+    InputError: it is no whole GGUF file, or of a model that we cannot compute.
+  """
+  metadata, tensors = read_header(file)
+  found = {tensor.stored_name: tensor for tensor in tensors}
+  if len(found) < len(tensors):
+    raise InputError(f'{file}: two tensors have one name')
+  try:
+    architecture = _architecture(metadata)
+    family = _family(FAMILIES[_FAMILIES[architecture]])
+    prefix = f'{architecture}.'
+    given = {name.removeprefix(prefix): value for name, value in metadata.items()
+             if name.startswith(prefix)}
+    config = from_stored(_stored(architecture, family, given, found), family)
+    if architecture != 'llama':
+      return config, family, tensors
+    if factors := found.pop(_ROPE_FACTORS, None):
+      config = _with_rope_factors(config, factors)
+  except InputError as error:
+    raise InputError(f'{file}: {error}') from None
+  return config, family, [_in_halves(tensor, config) for tensor in found.values()]
+
+
+def _architecture(metadata):
+  if metadata.get('split.count', 0) not in (0, 1):
+    raise InputError('it is one part of several; join them: llama-gguf-split --merge FIRST WHOLE')
+  only({'general.type': 'model'} | metadata, 'general.type', 'model')
+  name = metadata.get('general.architecture')
+  if name not in _FAMILIES:
+    raise InputError(f'general.architecture={show(name)} is not supported; '
+                     f'{", ".join(_FAMILIES)} are')
+  return name
+
+
+def _family(family):
+  """A family under the names of GGUF: all kernels are [out, in], and gains are whole."""
+  fields = {ours: _FIELDS.get(ours, theirs) for ours, theirs in family.fields.items()}
+  defaults = {fields[ours]: family.defaults[theirs] for ours, theirs in family.fields.items()
+              if theirs in family.defaults}
+  return family._replace(
+      fields=fields | {'norm_epsilon': _EPSILONS[family.constants['norm']]},
+      defaults=family.defaults | defaults, base='', head='output', transposed=True, gain_less=0.0,
+      modules={ours: _MODULES[ours] for ours in family.modules})
+
+
+def _stored(architecture, family, given, found):
+  """The entries of config.json, of which those in _FIELDS keep their names."""
+  others = _OTHERS.get(architecture, _ROPE)
+  known = {*family.fields.values(), *others} | (
+      {*_SCALING, *_YARN, 'rope.dimension_count', 'attention.value_length'} if others else set())
+  for name, value in given.items():
+    if name not in known and (name not in _IDLE or _IDLE[name] not in (None, value)):
+      raise InputError(f'{architecture}.{name}={show(value)} is not supported')
+  width, heads = (entry(given, _FIELDS[name], *COUNT) for name in ('width', 'num_heads'))
+  given = {'attention.head_count_kv': heads, 'attention.key_length': width // heads} | given
+  head_size = given['attention.key_length']
+  only({'attention.value_length': head_size} | given, 'attention.value_length', head_size)
+  embedding = found.get(f'{_MODULES["embedding"]}.weight')
+  stored = dict(
+      vocab_size=embedding.shape[0] if embedding else None, hidden_act='silu',
+      max_position_embeddings=given.get('context_length'),
+      activation_function='gelu_new', tie_word_embeddings='output.weight' not in found,
+      attention_bias='blk.0.attn_q.bias' in found, mlp_bias='blk.0.ffn_up.bias' in found,
+      rope_theta=1e4, query_pre_attn_scalar=head_size)
+  if given.get('block_count') == _LAYERS_OF_27B.get(architecture):
+    stored['query_pre_attn_scalar'] = width // heads
+  stored |= given | {theirs: given[ours] for ours, theirs in others.items() if ours in given}
+  if not stored.get('sliding_window', True):
+    stored['sliding_window'] = None
+  return stored | _rope(given, head_size)
+
+
+def _rope(given, head_size):
+  stored = {}
+  if given.get('rope.dimension_count', head_size) != head_size:
+    stored['partial_rotary_factor'] = entry(given, 'rope.dimension_count', *COUNT) / head_size
+  if (kind := given.get('rope.scaling.type', 'none')) != 'none':
+    names = _SCALING | (_YARN if kind == 'yarn' else {})
+    stored['rope_scaling'] = {theirs: given[ours] for ours, theirs in names.items()
+                              if ours in given}
+  return stored
+
+
+def _with_rope_factors(config, tensor):
+  """The configuration with Llama 3's scaling of RoPE, of which files have the quotients alone."""
+  if tensor.shape != [config.rotary_size // 2]:
+    raise InputError(f'{_ROPE_FACTORS} is {tensor.shape}; [{config.rotary_size // 2}] is right')
+  factor_R = tensor.read()
+  if (factor_R == 1).all():
+    return config
+  for length in _LENGTHS:
+    scaling = RopeScaling('llama3', float(factor_R.max()), length, slow=1.0, fast=4.0)
+    scaled = dataclasses.replace(config, rope_scaling=scaling)
+    if np.allclose(frequencies(config) / frequencies(scaled), factor_R, rtol=1e-4):
+      return scaled
+  raise InputError(f'{_ROPE_FACTORS} is not as of Llama 3, which is all that is supported')
+
+
+def _in_halves(tensor, config):
+  """A tensor of Llama as in `transformers`.
+
+  In GGUF files RoPE turns channels 2 j and 2 j + 1 of a query or key together, in `transformers`
+  channels j and j + rotary_size / 2.
+  """
+  heads = dict(attn_q=config.num_heads, attn_k=config.num_kv_heads).get(
+      tensor.stored_name.split('.')[-2])
+  if heads is None:
+    return tensor
+
+  def values(first, last):
+    stored = tensor.values(0, None)
+    pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(stored.shape)[first:last]
+
+  return tensor._replace(values=values)

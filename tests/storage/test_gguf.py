@@ -1,0 +1,209 @@
+"""GGUF files give the network of the directory that they were made from, or of its rounding."""
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax import configs, lineage
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface.gguf_file import read_header
+from directories import edit_config, logits
+import small_gguf
+
+gguf = pytest.importorskip('gguf')
+TOLERANCE = 2e-5
+# What GGUF files cannot say of the golden directories, and what they say instead.
+DIRECTORIES = {
+    'gpt2': {}, 'qwen2_bf16': {}, 'qwen3_tied': {}, 'phi3': {}, 'llama_linear': {},
+    'qwen2_yarn': {}, 'mistral_window': dict(sliding_window=None),
+    'gemma2': dict(query_pre_attn_scalar=12), 'gemma3_bf16': dict(query_pre_attn_scalar=12),
+    'llama3_scaled': dict(head_dim=8, rope_parameters=dict(
+        rope_type='llama3', rope_theta=50000.0, factor=8.0, low_freq_factor=1.0,
+        high_freq_factor=4.0, original_max_position_embeddings=8192)),
+}
+TOKENS = np.random.default_rng(0).integers(96, size=(2, 24))
+KINDS = sorted(kind.name for kind in (*gguf.quants._type_traits, gguf.GGMLQuantizationType.F16,
+                                      gguf.GGMLQuantizationType.F32))
+
+
+@pytest.fixture
+def directory(copy):
+  """A function that copies a golden directory, of which a GGUF file can say all."""
+  def change(name):
+    path = copy(name)
+    edit_config(path, **DIRECTORIES[name])
+    return path
+
+  return change
+
+
+def round_matrices(path, change):
+  """Changes all matrices of a directory, which are then stored as float32."""
+  tensors = load_file(path / 'model.safetensors')
+  save_file({name: change(values.astype(np.float32)) if values.ndim > 1 else
+             values.astype(np.float32) for name, values in tensors.items()},
+            path / 'model.safetensors')
+
+
+def assert_equal(given, wanted):
+  (config, params), (wanted_config, wanted_params) = map(huggingface.load, (given, wanted))
+  assert config == wanted_config
+  jax.tree.map(np.testing.assert_array_equal, params, wanted_params)
+  difference = np.abs(logits(config, params, TOKENS) - logits(wanted_config, wanted_params, TOKENS))
+  assert difference.max() <= TOLERANCE
+
+
+@pytest.mark.parametrize('kind', ['F32', 'F16', 'BF16'])
+@pytest.mark.parametrize('name', DIRECTORIES)
+def test_a_file_is_the_network_of_its_directory(name, kind, directory, tmp_path):
+  path = directory(name)
+  kinds = gguf.GGMLQuantizationType
+  round_matrices(path, lambda x: gguf.dequantize(gguf.quantize(x, kinds[kind]), kinds[kind]))
+  assert_equal(small_gguf.write(tmp_path / 'x.gguf', path, kind), path)
+
+
+@pytest.mark.parametrize('name', DIRECTORIES)
+def test_transformers_reads_the_same(name, directory, transformers, tmp_path):
+  """It takes names and permutations from the file, and here all else from config.json."""
+  import torch
+  path = directory(name)
+  small_gguf.write(path / 'x.gguf', path)
+  config = transformers.AutoConfig.from_pretrained(path)
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+      path, gguf_file='x.gguf', config=config, dtype=torch.float32, attn_implementation='eager')
+  with torch.no_grad():
+    wanted = model.eval()(torch.from_numpy(TOKENS)).logits.numpy()
+  # Other orders of summation differ by some units of the last place, as for directories.
+  np.testing.assert_allclose(logits(*huggingface.load(path / 'x.gguf'), TOKENS), wanted, rtol=0,
+                             atol=TOLERANCE)
+
+
+# Quantization
+
+
+@pytest.fixture
+def model(tmp_path):
+  """A function that makes a directory with a model whose rows are as long as blocks ask for."""
+  def make(seed=1, preset='tiny_llama2', width=256):
+    config = configs.get(preset, width=width, mlp_width=256, num_heads=4, vocab_size=96,
+                         num_layers=2)
+    huggingface.save(tmp_path / f'{preset}{seed}', config, init_params(config, seed))
+    return tmp_path / f'{preset}{seed}'
+
+  return make
+
+
+def random_blocks(kind):
+  """A function that makes a matrix of a type. No two of these bytes are a huge half-precision."""
+  def make(values):
+    shape = gguf.quants.quant_shape_to_byte_shape(values.shape, kind)
+    return np.random.default_rng(shape).integers(0, 0x38, shape).astype(np.uint8), kind
+
+  return make
+
+
+@pytest.mark.parametrize('name', ['Q8_0', 'Q4_0', 'Q4_K', 'IQ4_XS'])
+@pytest.mark.parametrize('preset', ['tiny_llama2', 'tiny_gpt2'])
+def test_a_quantized_file_is_the_network_of_its_dequantized_matrices(preset, name, model, tmp_path):
+  path, kind = model(preset=preset), gguf.GGMLQuantizationType[name]
+  make = random_blocks(kind) if name.endswith(('K', 'S')) else (
+      lambda values: (gguf.quantize(values, kind), kind))
+  rounded = lambda values: (gguf.dequantize(*make(values)), gguf.GGMLQuantizationType.F32)
+  assert_equal(small_gguf.write(tmp_path / 'quantized.gguf', path, make),
+               small_gguf.write(tmp_path / 'rounded.gguf', path, rounded))
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_every_type_is_dequantized(name, tmp_path):
+  kind = gguf.GGMLQuantizationType[name]
+  stored, _ = random_blocks(kind)(np.empty((40, 256)))
+  writer = gguf.GGUFWriter(tmp_path / 'x.gguf', 'llama')
+  writer.add_tensor('matrix', stored, raw_dtype=kind)
+  writer.add_tensor('vector', stored[5], raw_dtype=kind)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  matrix, vector = read_header(tmp_path / 'x.gguf').tensors
+  wanted = gguf.dequantize(stored, kind)
+  assert matrix.shape == [40, 256] and wanted.any()
+  np.testing.assert_array_equal(matrix.read(), wanted)
+  np.testing.assert_array_equal(matrix.read(3, 7), wanted[3:7])
+  np.testing.assert_array_equal(vector.read(), wanted[5])
+
+
+@pytest.mark.parametrize('kind', ['Q8_0', 'Q4_0'])
+def test_a_quantized_file_is_related_to_its_original(kind, model, tmp_path):
+  probe = Probe('tokens', num_sequences=1000, length=4)
+  path, other = model(1), model(2)
+  file = str(small_gguf.write(tmp_path / 'x.gguf', path, kind))
+  judge = lambda base: lineage.compare_networks(str(base), file, probe)['verdict']
+  assert (judge(path), judge(other)) == ('related', 'unrelated')
+
+
+# Names and layers
+
+
+def test_a_file_has_the_name_of_a_network(directory, tmp_path):
+  path = directory('gemma2')
+  file = small_gguf.write(tmp_path / 'x.gguf', path)
+  assert lineage.load_config(str(file)) == huggingface.load_config(path)
+  jax.tree.map(np.testing.assert_array_equal, lineage.load(str(file))[1], huggingface.load(path)[1])
+  with pytest.raises(InputError, match='no such network'):
+    lineage.load(str(tmp_path / 'y.gguf'))
+
+
+@pytest.mark.parametrize('name', ['gpt2', 'llama_linear', 'gemma2'])
+def test_layers_of_a_file_are_those_of_its_directory(name, directory, tmp_path, monkeypatch):
+  path = directory(name)
+  monkeypatch.setattr('bornbiased_jax.storage.huggingface.gguf_file.ROWS', 7)
+  files = small_gguf.write(tmp_path / 'x.gguf', path), path
+  given, wanted = map(huggingface.open_layers, files)
+  assert given.shapes == wanted.shapes
+  for i in range(given.config.num_layers):
+    jax.tree.map(np.testing.assert_array_equal, given.read_block(i), wanted.read_block(i))
+  for leaf in given.outside_blocks():
+    np.testing.assert_array_equal(given.read_rows(leaf, 2, 19), wanted.read_rows(leaf, 2, 19))
+
+
+# What files say
+
+
+@pytest.mark.parametrize('name, layers, divisor', [('gemma2', 46, 8), ('gemma3_bf16', 62, 8),
+                                                   ('gemma2', 3, None), ('gemma3_bf16', 46, None)])
+def test_gemma_of_27b_divides_by_the_width_over_the_heads(name, layers, divisor, directory,
+                                                          tmp_path):
+  path = directory(name)
+  edit_config(path, num_hidden_layers=layers)
+  config = huggingface.load_config(small_gguf.write(tmp_path / 'x.gguf', path))
+  assert config.score_divisor == divisor
+
+
+def test_the_head_is_the_embedding_unless_there_is_one(directory, tmp_path):
+  path = directory('qwen3_tied')
+  tensors = load_file(path / 'model.safetensors')
+  head = {'lm_head.weight': 2 * tensors['model.embed_tokens.weight']}
+  file = small_gguf.write(tmp_path / 'x.gguf', path, tensors=tensors | head)
+  config, params = huggingface.load(file)
+  assert not config.tied_head and huggingface.load_config(path).tied_head
+  np.testing.assert_array_equal(params['head'], head['lm_head.weight'])
+
+
+def test_biases_are_seen_by_their_tensors(copy, tmp_path):
+  path = copy('llama_linear')
+  edit_config(path, attention_bias=True, mlp_bias=True)
+  config = huggingface.load_config(path)
+  tensors = load_file(path / 'model.safetensors')
+  sizes = dict(q_proj=32, k_proj=16, v_proj=16, o_proj=32, gate_proj=48, up_proj=48, down_proj=32)
+  rng = np.random.default_rng(0)
+  for name in list(tensors):
+    stem = name.removesuffix('.weight')
+    if size := sizes.get(stem.rpartition('.')[2]):
+      tensors[f'{stem}.bias'] = rng.normal(size=size).astype(np.float32)
+  save_file(tensors, path / 'model.safetensors')
+  assert config.qkv_bias and config.output_bias and config.mlp_bias
+  assert_equal(small_gguf.write(tmp_path / 'x.gguf', path), path)
