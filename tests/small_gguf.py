@@ -69,7 +69,7 @@ def _write_metadata(writer, config):
   writer.add_context_length(get('max_position_embeddings', 'n_positions'))
   writer.add_embedding_length(width)
   writer.add_block_count(get('num_hidden_layers', 'n_layer'))
-  writer.add_feed_forward_length(get('intermediate_size') or 4 * width)
+  writer.add_feed_forward_length(get('intermediate_size', 'n_inner') or 4 * width)
   writer.add_head_count(heads)
   writer.add_file_type(0)
   writer.add_token_list([f't{i}' for i in range(96)])

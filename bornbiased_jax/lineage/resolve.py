@@ -26,8 +26,8 @@ from bornbiased_jax.models.initialization import as_seed, draw_params, init_para
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import checkpoint, hub, huggingface
 
-FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging '
-         'Face Hub, a saved signature (.safetensors), or PRESET:SEED')
+FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
+         'Hugging Face Hub, a saved signature (.safetensors), or PRESET:SEED')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Resolved:
 
   @functools.cached_property
   def folder(self) -> Path | None:
-    """The directory or GGUF file of a model of `transformers`, which the Hub may have to give first."""
+    """The directory of a model of `transformers`, which the Hub may have to give, or GGUF file."""
     if self.kind == 'hub':
       return hub.fetch(self.place)
     return Path(self.place) if self.kind == 'transformers' else None

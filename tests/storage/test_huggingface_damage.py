@@ -138,7 +138,7 @@ BROKEN = {
                    _JSON, "rope_theta='big' must be"),
     'rope_partial': (_config(partial_rotary_factor=0.5),
                      _JSON, 'partial_rotary_factor=0.5 is not supported'),
-    'quantized': (_config(quantization_config={'bits': 4}), _JSON, 'quantization_config'),
+    'quantized': (_config(quantization_config={'bits': 4}), _JSON, 'dequantize() it, and save'),
     'no_weights': (_remove(_WEIGHTS),
                    '', 'has neither model.safetensors nor model.safetensors.index.json'),
     'pickle': (_pickled, 'pytorch_model.bin', 'save_pretrained('),

@@ -19,12 +19,13 @@ from bornbiased_jax.storage.huggingface.entries import (
   show,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
+from bornbiased_jax.storage.huggingface.quantized import read_settings
 from bornbiased_jax.storage.huggingface.rope import read_rope, rope_to_stored
 from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_stored
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False, quantization_config=None)
+             add_cross_attention=False)
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
                     gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
@@ -53,6 +54,7 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
     family = FAMILIES.get(name) if isinstance(name, str) else None
     if family is None:
       raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
+    read_settings(stored)  # Refuses weights that cannot be dequantized.
     if stored.get('architectures'):
       only(stored, 'architectures', [family.architecture])
     return from_stored(stored, family), family

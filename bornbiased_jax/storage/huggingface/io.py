@@ -17,8 +17,9 @@ from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface.entries import show
+from bornbiased_jax.storage.huggingface.entries import read_json, show
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
+from bornbiased_jax.storage.huggingface.quantized import dequantized, read_settings
 from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes, open_tensors
 from bornbiased_jax.storage.layers import Layers
 
@@ -117,7 +118,10 @@ def _opened(path):
   if not os.path.isdir(path):
     raise InputError(f'{path} is not a directory; give the one that holds config.json and '
                      'model.safetensors')
-  return *read_config(path / 'config.json'), open_tensors(path)
+  config, family = read_config(path / 'config.json')
+  settings = read_settings(read_json(path / 'config.json'))
+  return config, family, (dequantized(open_tensors(path), settings) if settings else
+                          open_tensors(path))
 
 
 def save(path: str | os.PathLike, config: ModelConfig, params: dict,

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
+import json
 import os
 from pathlib import Path
 import re
+import struct
 from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 import jax
+import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -71,7 +74,19 @@ def open_tensors(path: Path) -> Iterator[Tensor]:
 def _slice(file, name, first, last):
   # A file is mapped only while it is read: what is mapped counts as memory in use.
   with _open_file(file) as handle:
-    return handle.get_slice(name)[first:last]
+    if handle.get_slice(name).get_dtype() != 'F8_E4M3':
+      return handle.get_slice(name)[first:last]
+  return _slice_bytes(file, name, ml_dtypes.float8_e4m3fn)[first:last]
+
+
+def _slice_bytes(file, name, dtype):
+  """A tensor of a type that safetensors cannot give to NumPy, of a file that is whole."""
+  with open(file, 'rb') as handle:
+    length, = struct.unpack('<Q', handle.read(8))
+    header = json.loads(handle.read(length))[name]
+    first, last = header['data_offsets']
+    handle.seek(8 + length + first)
+    return np.frombuffer(handle.read(last - first), dtype).reshape(header['shape'])
 
 
 def stamp(file: Path) -> tuple:

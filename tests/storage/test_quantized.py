@@ -1,0 +1,200 @@
+"""Quantized directories give the weights that the formulas of their makers give."""
+
+import shutil
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage import huggingface
+from directories import edit_config
+
+INT32 = np.int32
+_UP = 'model.layers.1.mlp.up_proj.'
+
+
+def pack(numbers, bits, axis):
+  """Puts numbers into words of 32 bits, one by one, the first at the lowest bits."""
+  rows = np.moveaxis(numbers, axis, -1)
+  words = [[sum(int(number) << bits * i for i, number in enumerate(row[first:first + 32 // bits]))
+            for first in range(0, len(row), 32 // bits)] for row in rows]
+  return np.moveaxis(np.array(words, np.uint32).view(INT32), -1, axis)
+
+
+def drawn(shape, levels, seed=0):
+  return np.random.default_rng([*shape, seed]).integers(levels, size=shape)
+
+
+def scales(*shape):
+  return np.random.default_rng([*shape, 9]).uniform(0.01, 0.02, shape).astype(np.float16)
+
+
+def float8(shape):
+  return np.random.default_rng(shape).normal(size=shape).astype(ml_dtypes.float8_e4m3fn)
+
+
+# Each makes what is stored of a matrix [out, in], and the matrix.
+
+
+def by_channel(out, width):
+  whole, scale = drawn((out, width), 255) - 127, scales(out, 1)
+  return dict(weight=whole.astype(np.int8), weight_scale=scale, input_scale=scales(1)), (
+      whole * scale.astype(np.float32))
+
+
+def with_zero_points(out, width):
+  whole, scale, zero = drawn((out, width), 255) - 127, scales(out, 1), drawn((out, 1), 20) - 9
+  stored = dict(weight=whole.astype(np.int8), weight_scale=scale,
+                weight_zero_point=zero.astype(np.int8))
+  return stored, (whole - zero) * scale.astype(np.float32)
+
+
+def by_tensor(out, width):
+  weight, scale = float8((out, width)), scales(1)
+  return dict(weight=weight, weight_scale=scale), weight.astype(np.float32) * np.float32(scale)
+
+
+def by_block(out, width):
+  weight, count = float8((out, width)), (-(-out // 12), -(-width // 20))
+  scale = scales(*count).astype(np.float32)
+  spread = np.array([[scale[i // 12, j // 20] for j in range(width)] for i in range(out)])
+  return dict(weight=weight, weight_scale_inv=scale), weight.astype(np.float32) * spread
+
+
+def packed(out, width, bits=4, zeros=False, order=False):
+  whole, scale = drawn((out, width), 2**bits), scales(out, width // 8)
+  zero = drawn((out, width // 8), 2**bits, 1) if zeros else np.full((out, width // 8),
+                                                                    2 ** (bits - 1))
+  group = np.arange(width) // 8
+  if order:
+    group = np.random.default_rng(width).permutation(group)
+  stored = dict(weight_packed=pack(whole, bits, 1), weight_scale=scale,
+                weight_shape=np.array([out, width]))
+  stored |= dict(weight_zero_point=pack(zero, bits, 0)) if zeros else {}
+  stored |= dict(weight_g_idx=group.astype(INT32)) if order else {}
+  return stored, (whole - zero[:, group]) * scale.astype(np.float32)[:, group]
+
+
+def gptq(out, width, bits=4, less=1, order=False):
+  whole, scale = drawn((width, out), 2**bits), scales(width // 8, out)
+  zero, group = drawn((width // 8, out), 2**bits, 1), np.arange(width) // 8
+  if order:
+    group = np.random.default_rng(width).permutation(group)
+  stored = dict(qweight=pack(whole, bits, 0), scales=scale, g_idx=group.astype(INT32),
+                qzeros=pack((zero - less) % 2**bits, bits, 1))
+  return stored, ((whole - zero[group]) * scale.astype(np.float32)[group]).T
+
+
+def awq(out, width):
+  whole, scale = drawn((width, out), 16), scales(width // 8, out)
+  zero = drawn((width // 8, out), 16, 1)
+  order = (np.arange(out) // 8 * 8).reshape(-1, 8) + [0, 2, 4, 6, 1, 3, 5, 7]
+  stored = dict(qweight=pack(whole[:, order.ravel()], 4, 1), scales=scale,
+                qzeros=pack(zero[:, order.ravel()], 4, 1))
+  return stored, ((whole - zero.repeat(8, 0)) * scale.astype(np.float32).repeat(8, 0)).T
+
+
+def compressed(**weights):
+  return dict(quant_method='compressed-tensors', config_groups={'group_0': {
+      'weights': dict(type='int', num_bits=8, symmetric=True) | weights, 'targets': ['Linear']}})
+
+
+OF_GPTQ = dict(quant_method='gptq', bits=4, group_size=8)
+FORMATS = {
+    'int8': (compressed(), by_channel), 'int8_zero_points': (compressed(), with_zero_points),
+    'float8': (compressed(type='float', strategy='tensor'), by_tensor),
+    'float8_blocks': (dict(quant_method='fp8', weight_block_size=[12, 20]), by_block),
+    'blocks_too': (compressed(type='float', block_structure=[12, 20]), by_block),
+    'packed': (compressed(num_bits=4, group_size=8), packed),
+    'packed_8': (compressed(group_size=8), lambda *shape: packed(*shape, bits=8)),
+    'packed_zeros': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, zeros=1)),
+    'packed_order': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, order=1)),
+    'gptq': (OF_GPTQ, gptq), 'gptq_order': (OF_GPTQ, lambda *shape: gptq(*shape, order=True)),
+    'gptq_8': (OF_GPTQ | dict(bits=8), lambda *shape: gptq(*shape, bits=8)),
+    'gptq_v2': (OF_GPTQ | dict(checkpoint_format='gptq_v2'), lambda *shape: gptq(*shape, less=0)),
+    'awq': (dict(quant_method='awq', bits=4, group_size=8, version='gemm'), awq),
+}
+
+
+def quantize(path, name, changes=None):
+  """Puts other weights into the blocks of a directory, and gives these in full.
+
+  With `changes` of one module's parts, to others or to None for none.
+  """
+  settings, make = FORMATS[name]
+  edit_config(path, quantization_config=settings)
+  stored, whole = {}, {}
+  for key, tensor in load_file(path / 'model.safetensors').items():
+    stem = key.removesuffix('.weight')
+    if key.endswith('proj.weight'):
+      parts, whole[key] = make(*tensor.shape)
+      stored |= {f'{stem}.{ending}': np.ascontiguousarray(part) for ending, part in parts.items()}
+    else:
+      stored[key] = whole[key] = tensor
+  for ending, part in (changes or {}).items():
+    stored[_UP + ending] = part
+  save_file({key: part for key, part in stored.items() if part is not None},
+            path / 'model.safetensors')
+  return whole
+
+
+def refusal(path):
+  with pytest.raises(InputError) as error:
+    huggingface.load(path)
+  message = str(error.value)
+  assert message.startswith(str(path)) and '\n' not in message and len(message) < 1000
+  return message
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_weights_are_what_the_formula_says(name, copy, tmp_path):
+  path = copy('qwen3_tied')
+  other = shutil.copytree(path, tmp_path / 'whole')
+  whole = {key: np.ascontiguousarray(value, np.float32)
+           for key, value in quantize(path, name).items()}
+  save_file(whole, other / 'model.safetensors')
+  (config, params), (wanted_config, wanted) = huggingface.load(path), huggingface.load(other)
+  assert config == wanted_config
+  jax.tree.map(np.testing.assert_array_equal, params, wanted)
+  jax.tree.map(np.testing.assert_array_equal, huggingface.open_layers(path).read_block(1),
+               jax.tree.map(lambda leaf: leaf[1], wanted['blocks']))
+
+
+@pytest.mark.parametrize('settings', [
+    dict(quant_method='bitsandbytes', load_in_4bit=True), {'quant_method': ['awq']}, {'bits': 4},
+    dict(quant_method='awq', bits=4, version='gemv'), OF_GPTQ | dict(bits=3),
+    compressed() | dict(transform_config={'R1': {}}),
+    compressed() | dict(config_groups={'a': {'weights': {'num_bits': 8}}, 'b': {'weights': {}}}),
+], ids=str)
+def test_other_methods_are_named_with_a_way_out(settings, copy):
+  path = copy('qwen3_tied')
+  edit_config(path, quantization_config=settings)
+  message = refusal(path)
+  assert repr(settings.get('quant_method')) in message and 'dequantize() it' in message
+
+
+DAMAGE = {
+    'groups': ('packed', {'weight_scale': scales(48, 3)}, 'do not fit together: weight_packed'),
+    'rows': ('int8', {'weight_scale': scales(7, 1)}, 'do not fit together: weight [48, 32]'),
+    'order': ('gptq', {'g_idx': np.full(32, 4, INT32)}, 'do not fit together'),
+    'zeros': ('awq', {'qzeros': np.ones((2, 6), INT32)}, 'do not fit together'),
+    'words': ('packed', {'weight_packed': np.ones((48, 4), np.int64)}, 'is I64 [48, 4]; I32 with'),
+    'axes': ('awq', {'scales': np.ones((4, 48, 1), np.float16)}, 'with at most two axes'),
+    'shape': ('packed', {'weight_packed': np.ones((48, 3), INT32)}, 'is [48, 24]; config.json'),
+    'nan': ('int8', {'weight_scale': np.full((48, 1), np.nan, np.float32)}, 'has NaN or inf'),
+    'float8_nan': ('float8', {'weight': np.full((48, 32), np.nan, ml_dtypes.float8_e4m3fn)},
+                   'has NaN or inf'),
+    'no_scale': ('gptq', {'scales': None}, 'do not fit together'),
+    'no_weight': ('float8', {'weight': None}, 'has no weights beside'),
+}
+
+
+@pytest.mark.parametrize('name', DAMAGE)
+def test_parts_that_do_not_fit(name, copy):
+  path = copy('qwen3_tied')
+  made, changes, words = DAMAGE[name]
+  quantize(path, made, changes)
+  assert words in refusal(path)
