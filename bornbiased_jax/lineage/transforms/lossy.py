@@ -52,6 +52,24 @@ def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float)
   return config, _each_matrix(params, key, round_trip)
 
 
+def quantize_blocks(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
+  """Rounds to 8 or 4 bits and back, as Q8_0 and Q4_0 of GGUF files do; ignores `key`.
+
+  Each 32 numbers of a column share a scale of half precision. Of 4 bits it is such that the
+  largest of them is -8 scales.
+  """
+  def round_trip(x, key):
+    blocks = jnp.pad(x.T, ((0, 0), (0, -len(x) % 32))).reshape(x.shape[1], -1, 32)
+    largest = jnp.take_along_axis(blocks, jnp.abs(blocks).argmax(-1, keepdims=True), -1)
+    scale = jnp.abs(largest) / 127 if strength == 8 else -largest / 8
+    whole = jnp.floor(blocks / jnp.where(scale == 0, 1, scale) + 0.5)
+    whole = whole if strength == 8 else jnp.clip(whole, -8, 7)
+    rounded = whole * scale.astype(jnp.float16).astype(x.dtype)
+    return rounded.reshape(x.shape[1], -1)[:, :len(x)].T
+
+  return config, _each_matrix(params, key, round_trip)
+
+
 def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Averages with an unrelated random network of the same architecture, of weight `strength`."""
   other = _other(config, key)
@@ -103,6 +121,7 @@ def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array, strength: f
 DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
     'noise': (add_noise, (0.5, 1.0, 2.0)), 'low rank': (add_low_rank, (0.1, 0.5, 1.0)),
     'prune': (prune, (0.1, 0.3, 0.5, 0.7)), 'quantize': (quantize, (8, 4)),
+    'quantize blocks': (quantize_blocks, (8, 4)),
     'average': (average, (0.3, 0.5, 0.7, 0.9)), 'redraw layers': (redraw_layers, (0.25, 0.5, 0.75)),
     'remove units': (remove_units, (0.25, 0.5)), 'repeat layers': (repeat_layers, (0.5,)),
     'redraw tokens': (redraw_tokens, (0.5, 1.0)),

@@ -54,3 +54,18 @@ def test_changes_are_what_they_say():
   places = [[int(np.flatnonzero((before[0] == column[:, None]).all(axis=0))[0])
              for column in up((config, smaller))[0].T]]
   assert places == [sorted(places[0])]
+
+
+@pytest.mark.parametrize('bits, kind', [(8, 'Q8_0'), (4, 'Q4_0')])
+def test_blocks_are_rounded_as_in_gguf_files(bits, kind):
+  gguf = pytest.importorskip('gguf')
+  params = init_params(LLAMA, 1)
+  kernel = np.asarray(params['blocks']['up']['kernel'])[1]
+  rounded = lossy.quantize_blocks(LLAMA, params, jax.random.key(0), bits)[1]['blocks']
+  kind = gguf.GGMLQuantizationType[kind]
+  wanted = gguf.dequantize(gguf.quantize(np.ascontiguousarray(kernel.T), kind), kind).T
+  np.testing.assert_allclose(rounded['up']['kernel'][1], wanted, rtol=1e-6)
+  # Rows of 48 have half a block at their end, whose other half are zeros.
+  padded = np.pad(np.asarray(params['blocks']['down']['kernel'])[1].T, ((0, 0), (0, 16)))
+  wanted = gguf.dequantize(gguf.quantize(padded, kind), kind)[:, :48].T
+  np.testing.assert_allclose(rounded['down']['kernel'][1], wanted, rtol=1e-6)
