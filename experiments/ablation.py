@@ -17,27 +17,28 @@ Prints a table with one line per model, length and variant. Writes results.json
 was stopped, the same command continues it.
 """
 
+import dataclasses
+
 import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
-from .shared.cells import GAUSSIAN, ONE_HEAD, measure_cells, transformer_cell
+from .shared.cells import measure_cells, transformer_cell
 from .shared.results import Results
+from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
 
-_COMMON = GAUSSIAN | ONE_HEAD
-SCALES = {
-    'smoke': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(3)), num_sequences=60, lengths=[8]),
-    'laptop': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(20)), num_sequences=1000,
-        lengths=[64]),
-    'paper': _COMMON | dict(
-        config=['nano_gpt2', 'nano_llama2'], seeds=list(range(10)), num_sequences=10000,
-        lengths=[64]),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: Models = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: Seeds = setting(range(20), smoke=range(3), paper=range(10))
+  num_sequences: NumSequences = setting(1000, smoke=60, paper=10_000)
+  lengths: Lengths = setting([64], smoke=[8])
+  probe: str = setting('gaussian')
+  embedding_seed: int | None = setting(0)
 
 
 def main(settings, output_dir):
@@ -128,4 +129,4 @@ def label_axes(layers, ranked, name, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'ablation', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'ablation', Settings, __doc__, several_hosts=True)

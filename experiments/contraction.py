@@ -14,26 +14,27 @@ per network and length) and figure.png to the output folder. If a run was
 stopped, the same command continues it.
 """
 
+import dataclasses
+
 import numpy as np
 
 from bornbiased_jax import configs, plotting
 
 from .shared import command_line, measurements
-from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
+from .shared.cells import measure_cells, transformer_cell
 from .shared.results import Results
+from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus, share_of, with_theory
 
-_COMMON = TOKENS | ONE_HEAD
-SCALES = {
-    'smoke': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(4)), num_sequences=60, lengths=[8]),
-    'laptop': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(100)), num_sequences=1000,
-        lengths=[64]),
-    'paper': _COMMON | dict(
-        config=['nano_gpt2', 'nano_llama2'], seeds=list(range(100)), num_sequences=2000,
-        lengths=[64, 1024], dtype='bfloat16'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: Models = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: Seeds = setting(range(100), smoke=range(4))
+  num_sequences: NumSequences = setting(1000, smoke=60, paper=2000)
+  lengths: Lengths = setting([64], smoke=[8], paper=[64, 1024])
+  embedding_seed: int | None = setting(0)
+  dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
@@ -117,4 +118,4 @@ def draw_agreement(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'contraction', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'contraction', Settings, __doc__, several_hosts=True)

@@ -45,10 +45,11 @@ from bornbiased_jax.files import path_of
 
 from .shared import chips, command_line, provenance, scale_programs
 from .shared.chips import CHIPS, GIB
-from .shared.command_line import Setting
 from .shared.parsing import optional, preset_name, whole
 from .shared.results import make_directory, write_json
+from .shared.settings import Dtype, Kind, NumSequences, default_text, kind_of, name_flag
 from .shared.tables import table
+from .shared.training_settings import Remat
 
 
 def topology_name(text):
@@ -58,27 +59,28 @@ def topology_name(text):
   return text
 
 
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, 'model, one of those below'),
-    'topology': Setting(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
+SETTINGS = {
+    'config': Kind(preset_name, 'model, one of those below'),
+    'topology': Kind(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
                                        'along each side, as v5e:2x4 or v5p:2x2x1'),
-    'num_seeds': Setting(optional(whole),
+    'num_seeds': Kind(optional(whole),
                          'networks at once, over all chips; if not given, one per chip'),
-    'batch_size': Setting(optional(whole),
+    'batch_size': Kind(optional(whole),
                           "sequences per step ('train') or batch ('fingerprint') over all chips, "
                           "or per batch of every network ('sweep'); if not given, the number "
                           'that the package chooses on a TPU'),
-    'length': Setting(optional(whole),
+    'length': Kind(optional(whole),
                       'tokens per sequence; if not given, as many as the model can read'),
-    'accumulation': Setting(whole, 'parts of a batch, computed one after another'),
-    'data': Setting(optional(whole), 'chips that share a batch, each with the whole state; '
+    'accumulation': Kind(whole, 'parts of a batch, computed one after another'),
+    'data': Kind(optional(whole), 'chips that share a batch, each with the whole state; '
                                      'if not given, see --fsdp'),
-    'fsdp': Setting(optional(whole),
+    'fsdp': Kind(optional(whole),
                     'chips that share a batch and the state. If only one of --data and --fsdp is '
                     'given, the other takes the chips that are left. If neither is given, --fsdp '
                     "takes them; with 'train' --data takes them instead if the state and the "
                     'gradient fill at most half of a chip'),
-    'tensor': Setting(whole, 'chips that share each matrix product'),
+    'dtype': kind_of(Dtype), 'remat': kind_of(Remat), 'num_sequences': kind_of(NumSequences),
+    'tensor': Kind(whole, 'chips that share each matrix product'),
 }
 
 _COMMON = dict(topology='v5e:2x4', length=None)
@@ -99,7 +101,7 @@ def main():
   plan = make_plan(resolve(flags.FLAGS.program, given))
   print(describe(plan))
   if flags.FLAGS.output_dir:
-    directory = command_line.flagged('output_dir', path_of, flags.FLAGS.output_dir)
+    directory = name_flag('output_dir', path_of, flags.FLAGS.output_dir)
     make_directory(directory)
     write_json(directory / 'scale_plan.json',
                plan | {'environment': environment(), 'run': record()})
@@ -119,8 +121,9 @@ def resolve(program: str, given: dict[str, str | None]) -> SimpleNamespace:
     if text is not None and name not in PROGRAMS[program]:
       others = ', '.join(other for other, defaults in PROGRAMS.items() if name in defaults)
       raise InputError(f'--{name}: not with --program={program}, but with {others}')
-  settings = vars(command_line.resolve(PROGRAMS, program, SETTINGS, **given))
-  return SimpleNamespace(program=settings.pop('scale'), **settings)
+  parsed = {name: name_flag(name, SETTINGS[name].parse, text)
+            for name, text in given.items() if text is not None}
+  return SimpleNamespace(program=program, **PROGRAMS[program] | parsed)
 
 
 def make_plan(settings: SimpleNamespace) -> dict:
@@ -241,7 +244,7 @@ if __name__ == '__main__':
   flags.DEFINE_string(
       'program', 'train', f'what to compile, of {", ".join(PROGRAMS)} (default: train)')
   for flag in NAMES:
-    default = command_line.default_text(PROGRAMS, flag)
-    flags.DEFINE_string(flag, None, SETTINGS[flag].help + default)
+    default = default_text({program: defaults.get(flag) for program, defaults in PROGRAMS.items()})
+    command_line.define(flag, SETTINGS[flag], default)
   flags.DEFINE_string('output_dir', None, 'folder of scale_plan.json (default: none is written)')
   command_line.launch(main, __doc__, ('program', *NAMES, 'output_dir'))

@@ -16,6 +16,7 @@ Prints a table with a line per variant and large model. Writes results.json (a r
 figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -24,10 +25,19 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
 
 from .shared import command_line, measurements
-from .shared.cells import TOKENS, measure_cells, transformer_cell
-from .shared.command_line import Setting
-from .shared.parsing import listed, preset_name, some_of, whole
+from .shared.cells import measure_cells, transformer_cell
+from .shared.parsing import some_of, whole
 from .shared.results import Results
+from .shared.settings import (
+  Length,
+  Lengths,
+  Model,
+  Models,
+  NumSequences,
+  Seeds,
+  Transformers,
+  setting,
+)
 from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
 
 FACTORS = {
@@ -40,23 +50,21 @@ UNITS = {'gelu': dict(activation='gelu_tanh'), 'relu': dict(activation='relu'),
          'centred gelu': dict(activation='gelu_tanh', init_scheme='centred', mlp_bias=True)}
 UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items()} | {
     'gated silu': dict(activation='silu', gated_mlp=True)}
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, 'model from which the variants differ, one of those below'),
-    'factors': Setting(some_of(*FACTORS), f'what is varied, of {", ".join(FACTORS)}'),
-    'large': Setting(listed(preset_name), 'models of which theory speaks alone'),
-    'large_lengths': Setting(listed(lambda text: whole(text, 1)), 'their sequence lengths'),
-    'large_sequences': Setting(whole, 'sequences that each of them would read'),
-}
-_LAPTOP = TOKENS | dict(
-    config='tiny_gpt2', seeds=list(range(20)), num_sequences=200, length=64, factors=list(FACTORS),
-    large=['gpt2_1b2', 'llama2_7b'], large_lengths=[64, 256, 1024], large_sequences=10_000)
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[0, 1], num_sequences=30, length=8, factors=['unit'],
-                            large=['tiny_gpt2'], large_lengths=[8], large_sequences=50),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config='nano_gpt2', seeds=list(range(100)), num_sequences=10_000,
-                            length=256, dtype='bfloat16'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: Model = setting('tiny_gpt2', paper='nano_gpt2', help=(
+      'model from which the variants differ, one of those below'))
+  seeds: Seeds = setting(range(20), smoke=[0, 1], paper=range(100))
+  num_sequences: NumSequences = setting(200, smoke=30, paper=10_000)
+  length: Length = setting(64, smoke=8, paper=256)
+  factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
+                               f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
+  large: Models = setting(['gpt2_1b2', 'llama2_7b'], smoke=['tiny_gpt2'],
+                          help='models of which theory speaks alone')
+  large_lengths: Lengths = setting([64, 256, 1024], smoke=[8], help='their sequence lengths')
+  large_sequences: int = setting(10_000, whole, 'sequences that each of them would read', smoke=50)
+  dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
@@ -213,4 +221,4 @@ def draw_factor(ax, factor, rows, settings, color):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'scaling', SCALES, __doc__, SETTINGS, several_hosts=True)
+  command_line.run(main, 'scaling', Settings, __doc__, several_hosts=True)

@@ -10,6 +10,11 @@ from bornbiased_jax.errors import InputError
 MAX_SEED = 2**32 - 1
 
 
+def switch(given: bool) -> bool:
+  """A flag without text: --name or --noname."""
+  return given
+
+
 def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
   if not text.isdecimal() or len(text) > 99 or not lowest <= int(text) <= highest:
     raise InputError(f'{text[:40]!r} is not a whole number from {lowest} to {highest}')

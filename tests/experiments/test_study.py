@@ -28,7 +28,7 @@ from experiments import (
   training_study,
 )
 from experiments.shared import judged_pairs, networks, runs, unrelated_pairs
-from experiments.shared.command_line import resolve
+from experiments.shared.settings import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -36,7 +36,7 @@ READERS = [persistence, seedprint_tables, baselines, robustness]
 
 
 def smoke(experiment, **given):
-  return resolve(experiment.SCALES, 'smoke', experiment.SETTINGS, **given)
+  return resolve(experiment.Settings, 'smoke', **given)
 
 
 def small(**given):
@@ -282,7 +282,7 @@ def test_robustness_of_random_networks(tmp_path):
   assert found['none', None]['MLP units'] == 1
   assert summary[1]['logit_change'] < 1e-4 < summary[3]['logit_change']
   with pytest.raises(InputError, match='--seeds: at least three'):
-    robustness.main(SimpleNamespace(**vars(settings) | {'seeds': [1, 2]}), tmp_path)
+    robustness.main(smoke(robustness, seeds='1,2'), tmp_path)
 
 
 def test_robustness_of_trained_networks(study):

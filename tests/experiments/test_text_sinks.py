@@ -15,7 +15,7 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import pretrain, text_sinks
 from experiments.shared import sink_measures, sink_report
-from experiments.shared.command_line import resolve
+from experiments.shared.settings import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -23,9 +23,7 @@ one_device = tiny_runs.one_device
 
 def settings(networks=(), **overrides):
   small = dict(batch_size='2', length='16', lengths='16,8', position='4') | overrides
-  made = resolve(text_sinks.SCALES, 'smoke', text_sinks.SETTINGS, **small)
-  made.networks = list(networks)
-  return made
+  return resolve(text_sinks.Settings, 'smoke', networks, **small)
 
 
 @pytest.fixture(scope='module')
@@ -177,7 +175,7 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   more = dict(batch_size='2', length='16', num_steps='4', keep_steps='none', seeds='42',
               init_from=str(study / 'none'))
   run = lambda name: pretrain.main(
-      resolve(pretrain.SCALES, 'smoke', pretrain.SETTINGS, intervention=name, **more),
+      resolve(pretrain.Settings, 'smoke', intervention=name, **more),
       tmp_path / name)
   run('attenuate')
   config, params = checkpoint.load_params(tmp_path / 'attenuate' / 'seed_42', 0)
