@@ -9,8 +9,8 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.step import Recipe
-from experiments import benchmark
-from experiments.benchmarks import chart, kendall, statistics, step_parts, streaming, timing
+from experiments.benchmark import __main__ as benchmark
+from experiments.benchmark import chart, kendall, statistics, step_parts, streaming, timing
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():

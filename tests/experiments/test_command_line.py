@@ -1,8 +1,6 @@
 """Command lines: scales, overrides, and one clear line for every mistake."""
 
 import dataclasses
-import importlib
-from pathlib import Path
 import subprocess
 import sys
 
@@ -12,10 +10,10 @@ from bornbiased_jax.errors import InputError
 from experiments import seed_sweep
 from experiments.shared import parsing, settings
 from experiments.shared.settings import resolve
+import programs
+from programs import EXPERIMENTS
 
-EXPERIMENTS = sorted(path.stem for path in Path(seed_sweep.__file__).parent.glob('*.py')
-                     if 'command_line.run(' in path.read_text())
-assert {'pretrain', 'robustness', 'seed_sweep'} < set(EXPERIMENTS)
+assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 
 
 def command(*arguments):
@@ -33,7 +31,7 @@ def test_overrides_replace_the_scale():
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_flags_can_say_what_scales_say(name):
   """A value, written as a flag, parses to itself; None stands for a flag that is not given."""
-  own = importlib.import_module(f'experiments.{name}').Settings
+  own = programs.load(name).Settings
   assert own.SCALES[:2] == ('smoke', 'laptop') and own.SCALES[-1] == 'paper'
   for flag, kind in settings.kinds(own).items():
     for value in settings.values_of(own, flag).values():

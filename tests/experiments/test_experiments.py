@@ -1,6 +1,5 @@
 """Experiments on ensembles at their smallest scale: they run, resume and say what they should."""
 
-import importlib
 import json
 import math
 
@@ -14,6 +13,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
 from experiments.shared.settings import resolve
+import programs
 
 pytestmark = pytest.mark.usefixtures('optimized')
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
@@ -27,7 +27,7 @@ def smoke(tmp_path_factory):
 
   def run(name):
     if name not in done:
-      experiment = importlib.import_module(f'experiments.{name}')
+      experiment = programs.load(name)
       directory = tmp_path_factory.mktemp(name)
       experiment.main(resolve(experiment.Settings, 'smoke'), directory)
       done[name] = directory, json.loads((directory / 'results.json').read_text())
@@ -42,7 +42,7 @@ def test_runs_and_draws(name, smoke, capsys):
   assert results['complete'] and results['rows'] and results['summary']
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
   before = (directory / 'results.json').read_bytes()
-  experiment = importlib.import_module(f'experiments.{name}')
+  experiment = programs.load(name)
   experiment.main(resolve(experiment.Settings, 'smoke'), directory)
   assert (directory / 'results.json').read_bytes() == before
   assert 'wrote ' in capsys.readouterr().out

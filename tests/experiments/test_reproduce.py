@@ -1,7 +1,6 @@
 """One command for the whole paper: what it runs, in which order, and what its page says."""
 
 import html
-import importlib
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from experiments import readme, reproduce
 from experiments.shared import catalogue, report, training_settings
 from experiments.shared.catalogue import ITEMS, Run
 from experiments.shared.settings import resolve
+import programs
 
 EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
 
@@ -25,10 +25,10 @@ def test_every_figure_and_table_of_the_paper_has_its_place():
 
 def settings_of(run, scale):
   """What the program of a run makes of its command."""
-  program = importlib.import_module(f'experiments.{run.program}')
+  program = programs.load(run.program)
   texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
   _, module, *words = reproduce.command(run, scale, reproduce.Path('out'), texts)
-  assert module == program.__name__
+  assert module == program.__name__.removesuffix('.__main__')
   given = dict(word.removeprefix('--').split('=', 1) for word in words)
   assert given.pop('output_dir') == f'out/{run.folder}'
   return resolve(program.Settings, given.pop('scale'), **given)

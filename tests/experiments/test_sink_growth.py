@@ -12,8 +12,9 @@ from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
-from experiments import attention_sink
-from experiments.shared import growth_report, sink_conditions, sink_growth
+from experiments.attention_sink import __main__ as attention_sink
+from experiments.attention_sink import growth_report
+from experiments.shared import sink_conditions, sink_growth
 from experiments.shared.settings import resolve
 
 NONE = sink_conditions.NONE

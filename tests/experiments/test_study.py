@@ -20,14 +20,15 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import (
   baselines,
-  calibrate,
   persistence,
   pretrain,
   robustness,
   seedprint_tables,
   training_study,
 )
-from experiments.shared import judged_pairs, networks, runs, unrelated_pairs
+from experiments.calibrate import __main__ as calibrate
+from experiments.calibrate import judged_pairs, unrelated_pairs
+from experiments.shared import networks, runs
 from experiments.shared.settings import resolve
 import tiny_runs
 
@@ -287,8 +288,7 @@ def test_robustness_of_random_networks(tmp_path):
 
 def test_robustness_of_trained_networks(study):
   """What only a study has: initializations and continuations as bases and suspects."""
-  settings = smoke(robustness, study=str(study), transforms='prune')
-  settings.seeds = [42, 43]
+  settings = smoke(robustness, study=str(study), transforms='prune', seeds='42,43')
   originals = robustness.load(settings, '')
   made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)
           if name.startswith('train')}

@@ -1,6 +1,5 @@
 """Groups of rows, their means with intervals, and tables that fit a screen."""
 
-import importlib
 import json
 import math
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 import experiments
 from experiments.shared import tables
+import programs
 
 MEASURED = sorted(Path(experiments.__file__).parent.glob('measured/*/results.json'))
 
@@ -69,7 +69,7 @@ EARLIER = ('robustness_trained',)
 @pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
 def test_tables_of_what_was_measured_fit_a_screen(path):
   measured = json.loads(path.read_text())
-  experiment = importlib.import_module(f'experiments.{measured["experiment"]}')
+  experiment = programs.load(measured['experiment'])
   if not hasattr(experiment, 'display'):
     pytest.skip('prints no table of its summary')
   if path.parent.name in EARLIER:

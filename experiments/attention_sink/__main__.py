@@ -47,11 +47,12 @@ from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
 
-from .shared import command_line, growth_report, sink_conditions, sink_growth
-from .shared.parsing import listed, number, optional, positive, some_of, whole
-from .shared.results import Results
-from .shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
-from .shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
+from ..shared import command_line, sink_conditions, sink_growth
+from ..shared.parsing import listed, number, optional, positive, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
+from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
+from . import growth_report
 
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 

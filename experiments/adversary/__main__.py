@@ -12,7 +12,7 @@ same. Networks of one seed and different depth share their first random numbers 
 'related' is right for them, since it says so.
 
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
-modulo 128. experiments/shared/constructions.py says how each pair is made.
+modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
 Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
 figure.png (the z of every deciding test by construction). If a run was stopped, the same command
@@ -31,12 +31,12 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from .shared import command_line
-from .shared.constructions import CONSTRUCTIONS
-from .shared.networks import Inputs
-from .shared.parsing import some_of, whole
-from .shared.results import Results
-from .shared.settings import setting
+from ..shared import command_line
+from ..shared.networks import Inputs
+from ..shared.parsing import some_of, whole
+from ..shared.results import Results
+from ..shared.settings import setting
+from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}

@@ -45,14 +45,15 @@ from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, provenance, runs, sink_report, training_settings
-from .shared.networks import check_length
-from .shared.parsing import listed, optional, positive, some_of, whole
-from .shared.results import Results
-from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from .shared.sink_conditions import AFTERWARDS, SortedLengths
-from .shared.sink_measures import losses, measure
-from .shared.training_settings import TO_TRAIN_ON, Schedule, Training
+from ..shared import command_line, provenance, runs, training_settings
+from ..shared.networks import check_length
+from ..shared.parsing import listed, optional, positive, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
+from ..shared.sink_conditions import AFTERWARDS, SortedLengths
+from ..shared.training_settings import TO_TRAIN_ON, Schedule, Training
+from . import report
+from .measures import losses, measure
 
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
@@ -120,8 +121,8 @@ def main(settings, output_dir):
   for case in tqdm(cases, desc='measuring', unit='network', delay=1):
     if case[:-1] not in done:
       results.add(row_of(case, texts, settings))
-  summary = sink_report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, sink_report.display, sink_report.draw(results.rows, settings))
+  summary = report.summarize([row for row in results.rows if row['loss']])
+  results.finish(summary, report.display, report.draw(results.rows, settings))
 
 
 def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:

@@ -48,14 +48,14 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
-from .shared import command_line, networks
-from .shared.judged_pairs import Takers, pooled, verdict_cells, z_of
-from .shared.networks import Inputs
-from .shared.parsing import listed, optional, preset_name, some_of, whole
-from .shared.results import Results
-from .shared.settings import Seeds, setting
-from .shared.tables import table
-from .shared.unrelated_pairs import (
+from ..shared import command_line, networks
+from ..shared.networks import Inputs
+from ..shared.parsing import listed, optional, preset_name, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import Seeds, setting
+from ..shared.tables import table
+from .judged_pairs import Takers, pooled, verdict_cells, z_of
+from .unrelated_pairs import (
   ALPHAS,
   LEVELS,
   all_pairs,

@@ -27,10 +27,10 @@ from typing import ClassVar
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 
-from .benchmarks import chart
-from .shared import command_line, figures, provenance
-from .shared.results import make_directory, write_json
-from .shared.settings import ProgramSettings, setting
+from ..shared import command_line, figures, provenance
+from ..shared.results import make_directory, write_json
+from ..shared.settings import ProgramSettings, setting
+from . import chart
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
               'comparison')
@@ -54,7 +54,7 @@ def main(settings):
   make_directory(directory)
   for name in settings.names or BENCHMARKS:
     record = provenance.begin()
-    rows = importlib.import_module(f'{__package__}.benchmarks.{name}').run()
+    rows = importlib.import_module(f'{__package__}.{name}').run()
     path = directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
                       'rows': rows})
