@@ -34,7 +34,7 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, networks, provenance, runs, training_settings
+from .shared import command_line, networks, runs, training_settings
 from .shared.results import Results
 from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
 from .shared.tables import described, grouped, plus_minus
@@ -73,7 +73,7 @@ def main(settings: Settings, output_dir: Path) -> None:
     training_settings.check(training)
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
-  with provenance.repeatedly(results.write):
+  with results.noting_time():
     for init, training in arms.items():
       runs.train(training, output_dir / init)
   done = {(row['init'], row['seed'], row['step']) for row in results.rows}

@@ -36,7 +36,6 @@ from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
@@ -47,7 +46,7 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, figures, networks, provenance
 from .shared.networks import SharedInputs, Stream
-from .shared.results import make_directory, write_json
+from .shared.results import header, make_directory, write_json
 from .shared.settings import setting
 from .shared.tables import table
 
@@ -78,10 +77,8 @@ def main(settings, output_dir):
   taken = of_each(_bar(names, unit='network', desc='signatures'), settings.networks,
                   lambda name: take(name, probe, output_dir, settings.stream))
   rows, names = compare_all(taken), list(taken)
-  write_json(output_dir / 'results.json', {
-      'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
-      'run': record(), 'networks': names, 'about': [each.about for each in taken.values()],
-      'rows': rows})
+  write_json(output_dir / 'results.json', header('lineage', settings, record()) | {
+      'networks': names, 'about': [each.about for each in taken.values()], 'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
   drawn = figures.write(draw(names, z_MM), output_dir)

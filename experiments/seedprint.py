@@ -39,7 +39,6 @@ from typing import ClassVar
 from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import levels
@@ -49,7 +48,7 @@ from bornbiased_jax.lineage.sentences import p_text
 from .shared import command_line, figures, networks, provenance, verdict_page
 from .shared.networks import SharedInputs, Stream
 from .shared.parsing import optional
-from .shared.results import make_directory, write_json
+from .shared.results import header, make_directory, write_json
 from .shared.settings import name_flag, setting, values_of
 from .shared.tables import table
 
@@ -82,8 +81,7 @@ def main(settings, output_dir):
                                       output_dir / 'signatures', stream=settings.stream,
                                       on_batch=bar.update)
   recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
-  report = {'experiment': 'seedprint', 'settings': recorded,
-            'environment': environment(), 'run': record()} | report
+  report = header('seedprint', recorded, record()) | report
   folder = output_dir / folder_name(report)
   make_directory(folder)
   drawn = draw(report)

@@ -23,7 +23,7 @@ from bornbiased_jax.training import monitor
 
 from .shared import command_line, runs, training_settings
 from .shared.parsing import listed, seed_range, whole
-from .shared.results import make_directory
+from .shared.results import TrainingResults, make_directory
 from .shared.settings import name_flag, setting
 from .shared.training_settings import Computation, Steps, Training
 
@@ -62,14 +62,15 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   make_directory(output_dir)
   trainings = [(training, output_dir / phase) for phase, training in phases.items()]
-  with runs.recording('training_study', vars(settings), output_dir,
-                      all(runs.is_trained(*training) for training in trainings),
-                      any(runs.is_begun(*training) for training in trainings)) as record:
+  results = TrainingResults(output_dir, 'training_study', settings,
+                            all(runs.is_trained(*training) for training in trainings),
+                            any(runs.is_begun(*training) for training in trainings))
+  with results.noting_time():
     for name in TEXTS:
       corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))
     for training in trainings:
       runs.train(*training)
-  report(settings, output_dir, record())
+  report(settings, output_dir, results)
 
 
 def on_english(settings: Settings, output_dir: Path) -> Training:
@@ -106,7 +107,7 @@ def check(settings: Settings, phases: dict[str, Training]) -> None:
     training_settings.check(training)
 
 
-def report(settings: Settings, output_dir: Path, run: dict | None) -> None:
+def report(settings: Settings, output_dir: Path, results: TrainingResults) -> None:
   """Writes the losses of both phases."""
   metrics = {phase: {seed: monitor.read(output_dir / phase / f'seed_{seed}') for seed in seeds}
              for phase, seeds in (('english', settings.seeds), ('python', settings.continued))}
@@ -114,8 +115,7 @@ def report(settings: Settings, output_dir: Path, run: dict | None) -> None:
              for phase, of_seed in metrics.items() for seed, lines in of_seed.items()]
   panels = {title: metrics[phase]
             for phase, title in (('english', 'English'), ('python', 'then Python source'))}
-  runs.write('training_study', vars(settings), output_dir, summary,
-             runs.figure(panels, runs.unit_of(settings)), run)
+  results.finish(summary, runs.display, runs.figure(panels, runs.unit_of(settings)))
 
 
 if __name__ == '__main__':

@@ -1,28 +1,23 @@
 """From settings of training to trained networks, and the report on their losses."""
 
-from collections.abc import Callable, Iterator
-import contextlib
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting
 from bornbiased_jax.data import corpus, tokenizers
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import figures, provenance, training_settings
+from . import training_settings
 from .networks import check_length
-from .results import make_directory, write_json
+from .results import TrainingResults, make_directory
 from .settings import name_flag, pick
-from .tables import show_table
 from .training_settings import Training
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
@@ -42,14 +37,15 @@ def train(settings: Training, output_dir: Path) -> None:
     InputError: settings that contradict each other, or `loop.train`'s.
   """
   runs = runs_of(settings, output_dir)
-  with recording('pretrain', recorded(settings), output_dir,
-                 is_trained(settings, output_dir), is_begun(settings, output_dir)) as record:
+  results = TrainingResults(output_dir, 'pretrain', recorded(settings),
+                            is_trained(settings, output_dir), is_begun(settings, output_dir))
+  with results.noting_time():
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
-    write('pretrain', recorded(settings), output_dir, summary,
-          figure({'Training loss': metrics}, unit_of(settings)), record(), rates=rates)
+    results.finish(summary, display, figure({'Training loss': metrics}, unit_of(settings)),
+                   rates=rates)
 
 
 def runs_of(settings: Training, output_dir: Path) -> list[Run]:
@@ -161,57 +157,6 @@ def recorded(settings: Training) -> dict:
   return vars(settings) | ({'config': None} if parent(settings) else {})
 
 
-@contextlib.contextmanager
-def recording(experiment: str, settings: dict, output_dir: Path, is_trained: bool,
-              is_begun: bool) -> Iterator[Callable[[], dict | None]]:
-  """Records how a training came about, for `write`; results.json has it while it goes on.
-
-  If it was killed, the next session goes on from that. What was complete and `is_trained` stays as
-  it was recorded, and a file of other settings is left alone until the end. Of what `is_begun`
-  without a record that goes on, nobody knows when it started.
-
-  Yields:
-    A function that returns the record (see `provenance.begin`); None if an earlier version has
-    completed the training without one.
-  """
-  path = output_dir / 'results.json'
-  parts = {'experiment': experiment, 'settings': settings}
-  # Files of earlier versions do not say how the training came about.
-  earlier = {'run': None} | _content(path)
-  is_same = all(earlier.get(name) == part for name, part in parts.items())
-  is_complete = earlier.get('complete', True)
-  if is_same and is_complete and is_trained:
-    yield lambda: earlier['run']
-    return
-  record = provenance.begin(None if is_complete or not is_same else earlier['run'], not is_begun)
-
-  begun = parts | {'environment': environment(), 'complete': False}
-  is_free = is_same or not path.exists()
-  note = lambda: write_json(path, begun | {'run': record()})
-  with provenance.repeatedly(note) if is_free else contextlib.nullcontext():
-    yield record
-
-
-def _content(path):
-  """What a file of results holds; nothing if it is none."""
-  try:
-    return dict(json.loads(path.read_text()))
-  except (OSError, ValueError, TypeError):
-    return {}
-
-
-def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict],
-          drawn: 'plotting.Figure', run: dict | None, **more) -> None:
-  """Writes results.json and the loss curves, and prints the summary as a table."""
-  write_json(output_dir / 'results.json', {
-      'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run,
-      'complete': True, **more, 'summary': summary})
-  file = figures.write(drawn, output_dir)
-  shown = lambda value: f'{value:.3f}' if isinstance(value, float) else str(value)
-  show_table([{name: shown(value) for name, value in row.items()} for row in summary], output_dir)
-  print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
-
-
 def unit_of(settings: Training) -> str:
   """What losses are per."""
   return 'byte' if settings.tokenizer == 'bytes' else 'token'
@@ -225,6 +170,11 @@ def summarize(seed: int, lines: list[dict]) -> dict:
   return {'seed': seed, 'step': trained[-1]['step'], 'loss': float(tail),
           'validation_loss': evaluated[-1]['validation_loss'],
           'perplexity': evaluated[-1]['perplexity']}
+
+
+def display(row: dict) -> dict[str, str]:
+  return {name: f'{value:.3f}' if isinstance(value, float) else str(value)
+          for name, value in row.items()}
 
 
 def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Figure':

@@ -45,7 +45,7 @@ from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
-from ..shared import command_line, provenance, runs, training_settings
+from ..shared import command_line, runs, training_settings
 from ..shared.networks import check_length
 from ..shared.parsing import listed, optional, positive, some_of, whole
 from ..shared.results import Results
@@ -116,7 +116,7 @@ def main(settings, output_dir):
     name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
   done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
-  with provenance.repeatedly(results.write):
+  with results.noting_time():
     cases = cases or trained(settings, output_dir)
   for case in tqdm(cases, desc='measuring', unit='network', delay=1):
     if case[:-1] not in done:
