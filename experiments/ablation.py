@@ -25,10 +25,10 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
-from .shared.cells import measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.tables import grouped, mean_ci95, plus_minus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,11 @@ class Settings(Transformers):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'ablation', settings)
-  measure_cells(cells(settings), settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  variants = cells(settings)
+  measure_cells(variants, settings, results)
+  cosine_L = predict(variants, measurements.predicted_cosine)
+  results.finish(summarize(results.rows, cosine_L, settings), display,
+                 draw(results.rows, cosine_L, settings))
 
 
 def cells(settings):
@@ -55,16 +58,17 @@ def cells(settings):
           for sublayers in configs.SUBLAYERS]
 
 
-def summarize(rows, settings):
+def summarize(rows, theory, settings):
+  """Means over seeds; `theory` has the cosine after each layer by model, length and sublayers."""
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length', 'sublayers')):
+  for fields, group in grouped(rows, 'config', 'length', 'sublayers'):
     cosines = [row['inter_sequence_cosine'] for row in group]
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
+        'theory_cosine': theory[tuple(fields.values())][-1],
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': measurements.median_log10_p(
             cosines, settings.num_sequences, config.width),
@@ -87,7 +91,7 @@ def display(row):
   }
 
 
-def draw(rows, settings):
+def draw(rows, theory, settings):
   """The three variants of each model. Left: similarity by layer. Right: predictions by rank."""
   with plotting.style():
     figure = plotting.figure(8, 3 * len(settings.config))
@@ -99,7 +103,7 @@ def draw(rows, settings):
         label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
         label += f', T = {variant["length"]}' if several else ''
         draw_variant(layers, ranked, own, settings, label)
-        predicted_L = measurements.predicted_cosine(fields | variant, settings)
+        predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
         plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
       layers.plot([], [], 'k--', linewidth=1, label='theory')
       label_axes(layers, ranked, fields['config'], settings)

@@ -21,10 +21,10 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 
 from .shared import command_line, measurements
-from .shared.cells import measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
-from .shared.tables import grouped, mean_ci95, plus_minus, share_of, with_theory
+from .shared.tables import grouped, mean_ci95, plus_minus, share_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +43,21 @@ def main(settings, output_dir):
                             measurements.contraction_row, measurements.direction_token)
            for name in settings.config for length in settings.lengths]
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  cosine_L = predict(cells, measurements.predicted_cosine)
+  results.finish(summarize(results.rows, cosine_L, settings), display,
+                 draw(results.rows, cosine_L))
 
 
-def summarize(rows, settings):
+def summarize(rows, theory, settings):
+  """Means over seeds; `theory` has the cosine after each layer by model and length."""
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length')):
+  for fields, group in grouped(rows, 'config', 'length'):
     width = configs.get(fields['config']).width
     cosines = [row['inter_sequence_cosine'] for row in group]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
+        'theory_cosine': theory[tuple(fields.values())][-1],
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': measurements.median_log10_p(
@@ -75,7 +78,7 @@ def display(row):
   }
 
 
-def draw(rows, settings):
+def draw(rows, theory):
   """Left: similarity by layer over networks. Right: agreement of direction and preference."""
   with plotting.style():
     figure = plotting.figure(8, 3.2)
@@ -85,11 +88,11 @@ def draw(rows, settings):
       from_one = np.arange(1, cosine.shape[1] + 1)
       plotting.band(layers, from_one, cosine, marker='o', markersize=3,
                     label=f'{fields["config"]}, T = {fields["length"]}')
-      plotting.theory(layers, from_one, measurements.predicted_cosine(fields, settings))
+      plotting.theory(layers, from_one, theory[tuple(fields.values())])
     layers.plot([], [], 'k--', linewidth=1, label='theory')
     layers.set(xlabel='layer', ylabel='cosine of two sequences',
                ylim=(min(0, layers.get_ylim()[0]), None),
-               title=f'similarity of last tokens, {plotting.of_networks(len(settings.seeds))}')
+               title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
     layers.xaxis.get_major_locator().set_params(integer=True)
     layers.legend()
     draw_agreement(agreement, rows)

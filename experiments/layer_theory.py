@@ -18,14 +18,14 @@ import itertools
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import inter_sequence, theory
+from bornbiased_jax.analysis import inter_sequence
 
-from .shared import command_line
-from .shared.cells import measure_cells, transformer_cell
+from .shared import command_line, measurements
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import some_of
 from .shared.results import Results
 from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
-from .shared.tables import ci95, described, grouped, plus_minus, with_theory
+from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 
@@ -47,8 +47,10 @@ class Settings(Transformers):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'layer_theory', settings)
-  measure_cells(cells(settings), settings, results)
-  summary = results.summary or summarize(results.rows, settings)
+  architectures = cells(settings)
+  measure_cells(architectures, settings, results)
+  summary = results.summary or summarize(
+      results.rows, predict(architectures, measurements.predicted_similarity))
   results.finish(summary, display, draw(summary))
 
 
@@ -66,13 +68,11 @@ def row(measured):
   return {'layer_cosine': measured['cosine']}
 
 
-def summarize(rows, settings):
+def summarize(rows, theory):
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length', *FIELDS)):
+  for fields, group in grouped(rows, 'config', 'length', *FIELDS):
     cosine_SL = np.array([row['layer_cosine'] for row in group])
-    config = configs.get(fields['config'], length=fields['length'],
-                         **{name: fields[name] for name in FIELDS})
-    predicted = theory.finite_width(config, config.length, settings.probe)
+    predicted = theory[tuple(fields.values())]
     mean_L = cosine_SL.mean(axis=0)
     relative_L = (np.asarray(predicted.inter_cosine_L) - mean_L) / mean_L[-1]
     worst = int(np.abs(relative_L).argmax())

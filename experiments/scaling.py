@@ -25,7 +25,7 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
 
 from .shared import command_line, measurements
-from .shared.cells import measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import some_of, whole
 from .shared.results import Results
 from .shared.settings import (
@@ -38,7 +38,7 @@ from .shared.settings import (
   Transformers,
   setting,
 )
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {
     'depth': 'layers', 'width': 'width, std 0.02', 'scaled width': 'width, std ∝ 1/√width',
@@ -73,7 +73,8 @@ def main(settings, output_dir):
            for value, changed in variants(settings, factor)]
   measure_cells(cells, settings, results)
   # Theory takes longer than the networks, and is not computed again to draw them.
-  summary = results.summary or summarize(results.rows, settings) + predictions(settings)
+  summary = results.summary or (
+      summarize(results.rows, predict(cells, predicted)) + predictions(settings))
   results.finish(summary, display, draw(summary, settings))
 
 
@@ -121,24 +122,31 @@ def config_of(settings, changed):
   return configs.get(settings.config, **(dict(length=settings.length) | changed))
 
 
-def summarize(rows, settings):
-  summary = []
-  for fields, group in with_theory(grouped(rows, 'factor', 'value', 'length')):
-    changed = dict(variants(settings, fields['factor']))[fields['value']]
-    config = config_of(settings, changed)
-    finite = theory.finite_width(config, config.length, settings.probe)
-    summary.append(fields | {
-        'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
-        'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
-        'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
-        **mean_ci95(group, 'top1_frequency'),
-        **(measurements.favourites(config, settings.num_sequences)
-           if (fields['factor'], settings.probe) == ('vocabulary', 'tokens') else {})})
-  return summary
+def predicted(cell):
+  """What theory says of a variant; of favourite tokens where the vocabulary is varied."""
+  config, probe = cell.network.config, cell.probe
+  is_favoured = (cell.fields['factor'], probe.kind) == ('vocabulary', 'tokens')
+  return similarity(config, probe.length, probe.kind) | (
+      measurements.favourites(config, probe.num_sequences) if is_favoured else {})
 
 
-def limit(config, probe):
-  return float(theory.at_birth(config, config.length, probe).inter_cosine_L[-1])
+def similarity(config, length, kind='tokens'):
+  """The cosine of sequences in the limit of infinite width and at the width of a model."""
+  finite = theory.finite_width(config, length, kind)
+  return {'limit': limit(config, kind),
+          'theory_cosine': finite.inter_cosine_L[-1],
+          'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions}
+
+
+def limit(config, kind):
+  return float(theory.at_birth(config, config.length, kind).inter_cosine_L[-1])
+
+
+def summarize(rows, theory):
+  return [fields | {
+      'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
+      **mean_ci95(group, 'top1_frequency'), **theory[tuple(fields.values())]}
+          for fields, group in grouped(rows, 'factor', 'value', 'length')]
 
 
 def predictions(settings):
@@ -147,11 +155,9 @@ def predictions(settings):
   for name in settings.large:
     for length in settings.large_lengths:
       config = configs.get(name, length=length)
-      finite = theory.finite_width(config, length)
       rows.append({
           'factor': name, 'value': 'predicted', 'length': length, 'networks': 0,
-          'limit': limit(config, 'tokens'), 'theory_cosine': finite.inter_cosine_L[-1],
-          'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
+          **similarity(config, length),
           **measurements.favourites(config, settings.large_sequences)})
   return rows
 

@@ -5,7 +5,7 @@ such as a model and a sequence length, under which every seed is measured.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -93,6 +93,12 @@ def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None
   with tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
+
+
+def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, Any]:
+  """What theory says of each cell, by the values of its fields, with a progress bar."""
+  bar = tqdm(cells, desc='theory', unit='cell', leave=False, disable=not hosts.is_first())
+  return {tuple(cell.fields.values()): of_cell(cell) for cell in bar}
 
 
 def _measure_cell(cell, settings, results, bar, num_networks):

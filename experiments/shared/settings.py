@@ -156,7 +156,7 @@ def values_of(of: type[ProgramSettings], name: str) -> dict[str, Any]:
   return {scale: of_scale.get(scale, of_scale['laptop']) for scale in of.SCALES}
 
 
-def at_scale(of: type[S], scale: str, **values) -> S:
+def at_scale(of: type[S], scale: str, /, **values) -> S:
   """The settings of a scale, with some `values` in place of the scale's."""
   of_scale = {name: copy.deepcopy(values_of(of, name)[scale]) for name in kinds(of)}
   return of(**of_scale | values | {'scale': scale})

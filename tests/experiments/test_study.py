@@ -54,7 +54,7 @@ def study(tmp_path_factory):
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(continued='42,7'), '--continued: 7 is not one of --seeds=42,43,44'),
-    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
+    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
     (dict(keep_steps='7'), '--keep_steps: 7 exceeds --num_steps=6'),
     (dict(python_keep_steps='2,5'), '--python_keep_steps: 5 exceeds --python_steps=4'),
 ])
