@@ -27,15 +27,14 @@ from bornbiased_jax.analysis import uniform_baseline
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
+from .shared.settings import Lengths, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Models = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
-  seeds: Seeds = setting(range(20), smoke=range(3), paper=range(10))
-  num_sequences: NumSequences = setting(1000, smoke=60, paper=10_000)
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(20), smoke=range(3), paper=range(10))
   lengths: Lengths = setting([64], smoke=[8])
   probe: str = setting('gaussian')
   embedding_seed: int | None = setting(0)

@@ -34,16 +34,15 @@ from bornbiased_jax.models.transformer import activate
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
-from .shared.settings import Depth, NumSequences, Seeds, Stacks, Width, setting
+from .shared.settings import Depth, Stacks, Width, setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
-  seeds: Seeds = setting(range(10), smoke=range(3), paper=range(20))
   width: Width = setting(2048, smoke=256, paper=4096)
   depth: Depth = setting(6, smoke=3, paper=12)
-  num_sequences: NumSequences = setting(200, smoke=60, paper=2000)
+  num_sequences: int = setting(200, smoke=60, paper=2000)
 
 EDGES = np.linspace(-4, 4, 161)
 GELU_WIDTH = 768

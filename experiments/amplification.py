@@ -27,16 +27,15 @@ from bornbiased_jax.analysis.simplified import StackConfig
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
-from .shared.settings import Lengths, NumSequences, Seeds, Stacks, Width, setting
+from .shared.settings import Lengths, Stacks, Width, setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
-  seeds: Seeds = setting(range(10), smoke=range(3), paper=range(20))
   width: Width = setting(2048, smoke=256)
   lengths: Lengths = setting([3, 10, 32, 100, 1024], smoke=[8, 16])
-  num_sequences: NumSequences = setting(40, paper=200)
+  num_sequences: int = setting(40, paper=200)
 
 
 def main(settings, output_dir):

@@ -23,15 +23,15 @@ from bornbiased_jax import configs, plotting
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
+from .shared.settings import Lengths, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus, share_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Models = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
-  seeds: Seeds = setting(range(100), smoke=range(4))
-  num_sequences: NumSequences = setting(1000, smoke=60, paper=2000)
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(100), smoke=range(4))
+  num_sequences: int = setting(1000, smoke=60, paper=2000)
   lengths: Lengths = setting([64], smoke=[8], paper=[64, 1024])
   embedding_seed: int | None = setting(0)
   dtype: str = setting('float32', paper='bfloat16')

@@ -40,9 +40,6 @@ from .shared.results import Results
 from .shared.settings import (
   Depth,
   Lengths,
-  Models,
-  NumSequences,
-  Seeds,
   Transformers,
   Width,
   setting,
@@ -52,12 +49,12 @@ from .shared.tables import grouped
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Models = setting(['tiny_gpt2'], paper=['nano_gpt2'])
-  seeds: Seeds = setting(range(10), smoke=range(3))
+  config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2'])
+  seeds: list[int] = setting(range(10), smoke=range(3))
   width: Width = setting(768, smoke=128)
   depth: Depth = setting(6, smoke=3)
   lengths: Lengths = setting([64, 256], smoke=[16, 32], paper=[64, 256, 1024])
-  num_sequences: NumSequences = setting(100, smoke=20, paper=200)
+  num_sequences: int = setting(100, smoke=20, paper=200)
   probe: str = setting('gaussian')
 
 

@@ -24,16 +24,16 @@ from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import some_of
 from .shared.results import Results
-from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
+from .shared.settings import Lengths, Transformers, setting
 from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Models = setting(['tiny_gpt2'], paper=['tiny_gpt2', 'nano_gpt2'])
-  seeds: Seeds = setting(range(12), smoke=range(3))
-  num_sequences: NumSequences = setting(100, smoke=40, paper=1000)
+  config: list[str] = setting(['tiny_gpt2'], paper=['tiny_gpt2', 'nano_gpt2'])
+  seeds: list[int] = setting(range(12), smoke=range(3))
+  num_sequences: int = setting(100, smoke=40, paper=1000)
   lengths: Lengths = setting([16, 64, 256], smoke=[8])
   sublayers: list[str] = setting(['full', 'mlp_only'], some_of(*configs.SUBLAYERS),
                                  'blocks, comma-separated')

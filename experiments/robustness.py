@@ -35,9 +35,9 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
 from .shared.networks import Inputs, Methods
-from .shared.parsing import number, optional, some_of
+from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
-from .shared.settings import Models, Seeds, setting
+from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
 
@@ -55,8 +55,8 @@ class Settings(Inputs):
   study: str | None = setting(
       None, optional(str), 'folder of experiments.training_study, whose trained networks are '
       'changed; if not given, random networks are')
-  config: Models = setting(['tiny_llama2'], paper=['nano_llama2'],
-                           help='model of the random networks; not read with --study')
+  config: list[str] = setting(['tiny_llama2'], listed(preset_name), paper=['nano_llama2'], help=(
+      'model of the random networks; not read with --study'))
   seeds: Seeds = setting(range(42, 62), smoke=[42, 43, 44])
   methods: Methods = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(

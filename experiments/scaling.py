@@ -26,15 +26,11 @@ from bornbiased_jax.analysis import theory
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
-from .shared.parsing import some_of, whole
+from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
 from .shared.settings import (
   Length,
   Lengths,
-  Model,
-  Models,
-  NumSequences,
-  Seeds,
   Transformers,
   setting,
 )
@@ -53,15 +49,15 @@ UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items(
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Model = setting('tiny_gpt2', paper='nano_gpt2', help=(
+  config: str = setting('tiny_gpt2', preset_name, paper='nano_gpt2', help=(
       'model from which the variants differ, one of those below'))
-  seeds: Seeds = setting(range(20), smoke=[0, 1], paper=range(100))
-  num_sequences: NumSequences = setting(200, smoke=30, paper=10_000)
+  seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
+  num_sequences: int = setting(200, smoke=30, paper=10_000)
   length: Length = setting(64, smoke=8, paper=256)
   factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
                                f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
-  large: Models = setting(['gpt2_1b2', 'llama2_7b'], smoke=['tiny_gpt2'],
-                          help='models of which theory speaks alone')
+  large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
+                             'models of which theory speaks alone', smoke=['tiny_gpt2'])
   large_lengths: Lengths = setting([64, 256, 1024], smoke=[8], help='their sequence lengths')
   large_sequences: int = setting(10_000, whole, 'sequences that each of them would read', smoke=50)
   dtype: str = setting('float32', paper='bfloat16')

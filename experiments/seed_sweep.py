@@ -33,15 +33,14 @@ from bornbiased_jax.analysis.theory import at_birth
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Models, NumSequences, Seeds, Transformers, setting
+from .shared.settings import Lengths, Transformers, setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: Models = setting(['tiny_gpt2'], paper=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'])
-  seeds: Seeds = setting(range(100), smoke=range(4), paper=[42, 43])
-  num_sequences: NumSequences = setting(1000, smoke=60, paper=10_000)
+  config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'])
+  seeds: list[int] = setting(range(100), smoke=range(4), paper=[42, 43])
   lengths: Lengths = setting([16, 64], smoke=[4, 8], paper=[64, 256, 1024])
   embedding_seed: int | None = setting(0)
   dtype: str = setting('float32', paper='bfloat16')

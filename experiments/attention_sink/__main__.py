@@ -48,7 +48,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
 
 from ..shared import command_line, sink_conditions, sink_growth
-from ..shared.parsing import listed, number, optional, positive, some_of, whole
+from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
 from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
@@ -72,14 +72,14 @@ class Settings(ExperimentSettings):
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
   num_steps: int = setting(600, whole, 'optimizer steps', smoke=20, paper=3000)
   look_steps: list[int] = setting(
-      _LOOK_STEPS, listed(lambda text: whole(text, 0)),
+      _LOOK_STEPS, listed(natural),
       'steps before the last at which sinks are counted too', smoke=[0, 10],
       paper=[*_LOOK_STEPS, 600, 1000, 2000])
   train_sequences: int = setting(32, whole, 'sequences per step', smoke=8)
   length: Length = setting(64, smoke=32)
   lengths: SortedLengths = setting([16, 32, 64, 128, 256], smoke=[32])
   peak_lr: float = setting(1e-2, number, 'learning rate after warmup; it falls to a tenth')
-  data_seed: int = setting(42, lambda text: whole(text, 0), 'seed of the sequences to train on')
+  data_seed: int = setting(42, natural, 'seed of the sequences to train on')
   num_sequences: int = setting(200, whole, 'other sequences, on which networks are measured',
                                smoke=20)
   probe_seed: ProbeSeed = setting(0)

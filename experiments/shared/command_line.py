@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.keys import pin_settings
 
 from . import lock
-from .parsing import switch, whole
+from .parsing import natural, switch, whole
 from .settings import Kind, ProgramSettings, default_text, kinds, name_flag, resolve, values_of
 
 FLAGS = flags.FLAGS
@@ -27,7 +27,7 @@ HOSTS = {
                         '--output_dir that all of them see'),
     'coordinator': Kind(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
     'num_processes': Kind(whole, 'number of processes, if JAX cannot find it out'),
-    'process_id': Kind(lambda text: whole(text, 0),
+    'process_id': Kind(natural,
                        'number of this process, from 0, if JAX cannot find it out'),
 }
 

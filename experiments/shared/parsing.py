@@ -21,6 +21,11 @@ def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
   return int(text)
 
 
+def natural(text: str) -> int:
+  """A whole number that may be 0, such as a seed or a position."""
+  return whole(text, 0)
+
+
 def number(text: str) -> float:
   try:
     value = float(text)

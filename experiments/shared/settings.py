@@ -19,7 +19,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 
-from .parsing import choice, listed, optional, preset_name, seed_range, switch, whole
+from .parsing import choice, listed, natural, optional, preset_name, seed_range, switch, whole
 
 
 class Kind(NamedTuple):
@@ -54,28 +54,21 @@ def setting(default: Any, parse: Callable | None = None, help: str | None = None
                            metadata={'values': values, 'kind': own})
 
 
-def kind_of(annotation: Any) -> Kind:
-  """The kind of a setting that several programs have."""
-  return annotation.__metadata__[0]
-
-
 # Settings that several programs have.
-Models = Annotated[list[str], Kind(listed(preset_name),
-                                   'models, comma-separated, of those below')]
 Model = Annotated[str, Kind(preset_name, 'model, one of those below')]
 Seeds = Annotated[list[int], Kind(listed(seed_range),
                                   'seeds, each of them a network, as 0-99 or 42,43')]
 NumSequences = Annotated[int, Kind(lambda text: whole(text, 2, 2**31 - 1),
                                    'random sequences that each network reads, n')]
+Length = Annotated[int, Kind(lambda text: whole(text, 1, 2**20), 'tokens per sequence')]
 Lengths = Annotated[list[int], Kind(listed(lambda text: whole(text, 1, 2**20)),
                                     'sequence lengths T in tokens, comma-separated')]
-Length = Annotated[int, Kind(lambda text: whole(text, 1, 2**20), 'tokens per sequence')]
 Width = Annotated[int, Kind(whole, 'channels of the simplified layers MLP0 and Attn0')]
 Depth = Annotated[int, Kind(lambda text: whole(text, 1, 64), 'number of simplified layers')]
 ProbeKind = Annotated[str, Kind(
     choice(*probes.KINDS), "what a network reads: 'tokens', random ids, 'gaussian', random "
     "vectors, or 'sphere', such vectors of one length")]
-ProbeSeed = Annotated[int, Kind(lambda text: whole(text, 0), 'seed of the random sequences')]
+ProbeSeed = Annotated[int, Kind(natural, 'seed of the random sequences')]
 Dtype = Annotated[str, Kind(
     choice(*configs.DTYPES), 'number format of the forward pass: bfloat16, or float32, whose '
     'products are exact on TPUs and GPUs too')]
@@ -83,14 +76,16 @@ Dtype = Annotated[str, Kind(
 
 @dataclasses.dataclass(frozen=True)
 class ProgramSettings:
-  """The settings of a program."""
+  """The settings of a program.
+
+  `TECHNICAL` are those that few users change, which --help shows last. `WORDS` is the field, a
+  list, that takes the words of the command line that are no flags.
+  """
 
   scale: str
 
   SCALES: ClassVar[tuple[str, ...]] = ('laptop',)
-  # Settings that few users change; --help shows them last.
   TECHNICAL: ClassVar[tuple[str, ...]] = ()
-  # The field, a list, that takes the words of the command line that are no flags.
   WORDS: ClassVar[str | None] = None
 
 
@@ -105,12 +100,13 @@ class ExperimentSettings(ProgramSettings):
 class Stacks(ExperimentSettings):
   """Ensembles of simplified layers."""
 
+  seeds: Seeds = setting(range(10), smoke=range(3), paper=range(20))
+  num_sequences: NumSequences = setting(1000, smoke=60, paper=10_000)
   probe_seed: ProbeSeed = setting(0)
-  batch_size: Annotated[int | None, Kind(
-      optional(whole), 'sequences per forward pass; if not given, what suits the device'
-  )] = setting(None)
-  chunk_size: Annotated[int | None, Kind(
-      optional(whole), 'networks at once; if not given, as many as memory holds')] = setting(None)
+  batch_size: int | None = setting(None, optional(whole), 'sequences per forward pass; if not '
+                                   'given, what suits the device')
+  chunk_size: int | None = setting(None, optional(whole), 'networks at once; if not given, as many '
+                                   'as memory holds')
 
   TECHNICAL: ClassVar = ('probe_seed', 'batch_size', 'chunk_size')
 
@@ -119,11 +115,12 @@ class Stacks(ExperimentSettings):
 class Transformers(Stacks):
   """Ensembles of transformers."""
 
+  config: list[str] = setting(['tiny_gpt2'], listed(preset_name),
+                              'models, comma-separated, of those below')
   probe: ProbeKind = setting('tokens')
-  embedding_seed: Annotated[int | None, Kind(
-      optional(lambda text: whole(text, 0)),
-      'seed from which all networks take their embedding and head, so that token ids mean the same '
-      "in all; with 'none' each has its own")] = setting(None)
+  embedding_seed: int | None = setting(
+      None, optional(natural), 'seed from which all networks take their embedding and head, so '
+      "that token ids mean the same in all; with 'none' each has its own")
   dtype: Dtype = setting('float32')
 
   TECHNICAL: ClassVar = ('probe', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
@@ -182,6 +179,11 @@ def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),
     if kind.hint and getattr(settings, name) is None:
       raise InputError(f'--{name}: is missing: {kind.hint}')
   return settings
+
+
+def kind_of(annotation: Any) -> Kind:
+  """The kind of a setting that several programs have."""
+  return annotation.__metadata__[0]
 
 
 def name_flag(flag: str, call: Callable, *arguments):

@@ -7,7 +7,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 
-from .parsing import choice, listed, number, optional, positive, switch, whole
+from .parsing import choice, listed, natural, number, optional, positive, switch, whole
 from .settings import (
   Dtype,
   ExperimentSettings,
@@ -32,7 +32,7 @@ Tokenizer = Annotated[str, Kind(
     str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's encoder.json and "
     'vocab.bpe')]
 Steps = Annotated[list[int] | None, Kind(
-    optional(listed(lambda text: whole(text, 0))),
+    optional(listed(natural)),
     'steps whose checkpoints are kept; the first and the last always are')]
 Remat = Annotated[str, Kind(
     choice(*configs.REMATS), 'what the backward pass computes again instead of storing it: none, '
@@ -52,8 +52,7 @@ class Texts(ExperimentSettings):
   length: Length = setting(128, smoke=32, paper=2048)
   keep_steps: Steps = setting([10, 100], smoke=[3], continue_=None,
                               paper=[100, 1000, 10_000, 50_000, 100_000, 150_000])
-  data_seed: int = setting(42, lambda text: whole(text, 0),
-                           'seed of the order of the data, the same for all --seeds')
+  data_seed: int = setting(42, natural, 'seed of the order of the data, the same for all --seeds')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +69,15 @@ class Computation(Texts):
 class Schedule(Computation):
   """The schedule of learning rates, and what goes with it."""
 
-  peak_lr: float = setting(1e-3, number, 'learning rate after warmup', continue_=2e-4,
-                           paper=6e-4)
+  peak_lr: float = setting(1e-3, number, 'learning rate after warmup', continue_=2e-4, paper=6e-4)
   min_lr: float = setting(1e-4, number, 'learning rate at the last step', continue_=2e-5,
                           paper=6e-5)
-  warmup_steps: int = setting(100, lambda text: whole(text, 0), 'steps of linear warmup',
-                              smoke=2, paper=2000)
-  start_id: int | None = setting(None, optional(lambda text: whole(text, 0)),
-                                 'token id that every sequence begins with, in place of the one '
-                                 'there; if not given, sequences begin anywhere in the text')
-  save_every: int = setting(250, whole,
-                            'steps between checkpoints, of which the latest two are kept',
-                            smoke=2, paper=1000)
+  warmup_steps: int = setting(100, natural, 'steps of linear warmup', smoke=2, paper=2000)
+  start_id: int | None = setting(
+      None, optional(natural), 'token id that every sequence begins with, in place of the one '
+      'there; if not given, sequences begin anywhere in the text')
+  save_every: int = setting(250, whole, 'steps between checkpoints, of which the latest two are '
+                                        'kept', smoke=2, paper=1000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,16 +113,14 @@ class Training(Schedule):
       f'values, one of {", ".join(configs.INTERVENTIONS)} (see text_sinks --help); if not given, '
       'none, or what the parent has')
   intervention_position: int | None = setting(
-      None, optional(lambda text: whole(text, 0)),
-      "position, from 0, at which 'mask', 'variance' and 'norm' act")
+      None, optional(natural), "position, from 0, at which 'mask', 'variance' and 'norm' act")
   intervention_strength: float | None = setting(None, optional(positive),
                                                 "factor of 'variance' and 'norm'")
   together: int | None = setting(
       None, optional(whole), 'networks that train at once; if not given, all if they are small and '
       'on one device, else 1')
-  data_axis: int = setting(0, lambda text: whole(text, 0),
-                           'devices that share a batch; 0: all that --fsdp_axis and --tensor_axis '
-                           'leave')
+  data_axis: int = setting(0, natural, 'devices that share a batch; 0: all that --fsdp_axis and '
+                                       '--tensor_axis leave')
   fsdp_axis: int = setting(1, whole, 'devices that share batch, parameters and optimizer')
   tensor_axis: int = setting(1, whole, 'devices that share each matrix product')
 

@@ -47,7 +47,7 @@ from bornbiased_jax.storage import checkpoint
 
 from ..shared import command_line, runs, training_settings
 from ..shared.networks import check_length
-from ..shared.parsing import listed, optional, positive, some_of, whole
+from ..shared.parsing import listed, natural, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
 from ..shared.sink_conditions import AFTERWARDS, SortedLengths
@@ -75,7 +75,7 @@ class Settings(Schedule):
       ['amplify', 'attenuate', 'mask', 'variance', 'norm'], optional(some_of(*AFTERWARDS)),
       'what is done to networks trained without an intervention, of '
       f'{", ".join(AFTERWARDS)}', smoke=['amplify'])
-  position: int = setting(16, lambda text: whole(text, 0), "position, from 0, at which 'mask', "
+  position: int = setting(16, natural, "position, from 0, at which 'mask', "
                           "'variance' and 'norm' make another sink", smoke=4)
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
   lengths: SortedLengths = setting([32, 64, 128], smoke=[8, 32], paper=[32, 64, 128, 256, 512])
