@@ -27,8 +27,7 @@ HOSTS = {
                         '--output_dir that all of them see'),
     'coordinator': Kind(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
     'num_processes': Kind(whole, 'number of processes, if JAX cannot find it out'),
-    'process_id': Kind(natural,
-                       'number of this process, from 0, if JAX cannot find it out'),
+    'process_id': Kind(natural, 'number of this process, from 0, if JAX cannot find it out'),
 }
 
 
@@ -45,6 +44,7 @@ def run(main: Callable[[Any, Path], None], name: str, kind: type[ProgramSettings
     define(flag, of_flag)
 
   def in_folder(settings):
+    connect(**{flag: FLAGS[flag].value for flag in host_flags})
     place = FLAGS.output_dir
     if place is None:
       place = f'results/{name}_{FLAGS.scale}'
@@ -52,30 +52,23 @@ def run(main: Callable[[Any, Path], None], name: str, kind: type[ProgramSettings
     with lock.held(output_dir):
       main(settings, output_dir)
 
-  first = lambda: connect(**{flag: FLAGS[flag].value for flag in host_flags})
   drawn = ('format',) if 'format' in FLAGS else ()
-  start(in_folder, kind, doc, before=('output_dir',), after=(*drawn, *host_flags),
-        first=first)
+  start(in_folder, kind, doc, before=('output_dir',), after=(*drawn, *host_flags))
 
 
 def start(main: Callable[[Any], None], kind: type[ProgramSettings], doc: str,
-          before: tuple[str, ...] = (), after: tuple[str, ...] = (),
-          first: Callable[[], None] = lambda: None) -> None:
-  """Runs `main(settings)` with the flags of a dataclass.
-
-  Args:
-    before, after: flags that --help shows before and after those.
-    first: what is called before the settings are parsed.
-  """
+          before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
+  """Runs `main(settings)` with the flags of a dataclass; --help has others before and after."""
   known = kinds(kind)
-  flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(kind.SCALES)}')
   scale = ('scale',) if len(kind.SCALES) > 1 else ()
+  if scale:
+    flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(kind.SCALES)}')
   for flag, of_flag in known.items():
     define(flag, of_flag, default_text(values_of(kind, flag), of_flag.help))
 
   def resolved(*words):
-    first()
-    main(resolve(kind, FLAGS.scale, words, **{flag: FLAGS[flag].value for flag in known}))
+    given = {flag: FLAGS[flag].value for flag in known}
+    main(resolve(kind, FLAGS.scale if scale else 'laptop', words, **given))
 
   launch(resolved, doc, (*scale, *before, *known, *after), takes_words=bool(kind.WORDS))
 
