@@ -20,8 +20,8 @@ from bornbiased_jax.files import write_atomically
 
 # The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-# Fewer networks than these have no range, and each is drawn.
-FEW = 10
+# Of fewer networks than the first each is drawn; the 10–90 % range needs the second.
+FEW, MANY = 5, 10
 # The look of a curve with a point per layer, and of one that lies on it.
 DOTS: Any = dict(marker='o', markersize=3)
 OPEN: Any = dict(marker='s', markersize=6, markerfacecolor='none', linestyle=':')
@@ -67,7 +67,8 @@ def figure(width: float, height: float) -> Figure:
 def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
   """Draws the mean over networks as a line, and their 10–90 % range as a band.
 
-  Fewer than ten networks, which have no such range, are thin lines beside their mean.
+  Fewer than ten networks, which have no such range, have a band from the lowest to the highest, and
+  fewer than five are thin lines beside their mean.
 
   Args:
     ax: where to draw.
@@ -79,7 +80,7 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
   if len(values) < FEW:
     ax.plot(x, np.transpose(values), color=drawn.get_color(), linewidth=0.6)
     return
-  low, high = np.percentile(values, (10, 90), axis=0)
+  low, high = np.percentile(values, (10, 90) if len(values) >= MANY else (0, 100), axis=0)
   ax.fill_between(x, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
 
 
@@ -87,12 +88,14 @@ def of_networks(count: int) -> str:
   """What `band` shows of so many networks, for a title.
 
   Example:
-    >>> of_networks(20), of_networks(2), of_networks(1)
-    ('20 networks, band 10–90 %', '2 networks (thin)', '1 network')
+    >>> of_networks(20), of_networks(8), of_networks(2), of_networks(1)
+    ('20 networks, band 10–90 %', '8 networks, band 0–100 %', '2 networks (thin)', '1 network')
   """
   if count == 1:
     return '1 network'
-  return f'{count} networks' + (' (thin)' if count < FEW else ', band 10–90 %')
+  if count < FEW:
+    return f'{count} networks (thin)'
+  return f'{count} networks, band {"10–90" if count >= MANY else "0–100"} %'
 
 
 def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:

@@ -164,7 +164,8 @@ def draw(rows: list[dict]):
       ax.set_xticks(steps, map(str, steps))
       ax.minorticks_off()
     figure.axes[3].axhline(0, color='black', linewidth=0.8)
-    figure.axes[5].legend(title=plotting.of_networks(len({row['seed'] for row in rows})))
+    title = plotting.of_networks(len({row['seed'] for row in rows}))
+    figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
   return figure
 
 

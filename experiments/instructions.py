@@ -3,20 +3,16 @@
     python -m experiments.instructions --input=python_train.jsonl.xz --output=instructions.jsonl
 
 An instruction is the first paragraph of a function's docstring, and the answer is the function
-without its docstring and comments. Methods and functions in functions count too. A document that
-is no Python, and a function of which nothing would be left or that Python cannot write as source,
-is passed over.
-
---input takes a .txt or .jsonl file, both also as .xz, a folder of them, or a prepared
-tensorflow-dataset as tfds:NAME[:split], with a module as each document: a .txt file is one module.
-
-Writes JSON lines with a pair under "text", which pretrain reads as --data; whole or not at all.
+without its docstring and comments. What Python cannot read or write as source is passed over.
+--input is text as pretrain takes it for --data, with a module as each document. Writes JSON lines
+with a pair under "text", whole or not at all.
 """
 
 import ast
 from collections.abc import Iterable, Iterator
 import copy
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 import warnings
@@ -38,15 +34,13 @@ class Settings(ProgramSettings):
 
 def main(settings):
   source, output = settings.input, settings.output
-  if not output.endswith('.jsonl'):
-    raise InputError(f'--output: {output} does not end with .jsonl')
-  if Path(output).exists():
-    raise InputError(f'--output: {output} is there already; choose another file, or remove it')
+  if not output.endswith('.jsonl') or Path(output).exists():
+    raise InputError(f'--output: {output} is there already, or does not end with .jsonl')
   modules = documents(text.fragments(name_flag('input', text.sources, [source])))
+  count = 0
   try:
     with replacing(output) as file:
-      count = 0
-      for pair in (pair for module in modules for pair in pairs(module)):
+      for pair in itertools.chain.from_iterable(map(pairs, modules)):
         file.write(json.dumps({'text': pair}).encode() + b'\n')
         count += 1
       if not count:
@@ -78,7 +72,7 @@ def pairs(module: str) -> Iterator[str]:
   <BLANKLINE>
   <BLANKLINE>
   """
-  for node in ast.walk(parsed(module)):
+  for node in ast.walk(parse(module)):
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.body[1:]:
       # JSON can hold half a surrogate pair, which an escape in a docstring makes, and text cannot.
       docstring = (ast.get_docstring(node) or '').encode(errors='replace').decode()
@@ -87,29 +81,24 @@ def pairs(module: str) -> Iterator[str]:
         yield f'Instruction: {instruction}\n\nAnswer:\n{answer}\n\n'
 
 
-def parsed(module: str) -> ast.Module:
+def parse(module: str) -> ast.Module:
   """The syntax tree of a module; an empty one of what is no Python."""
   try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore', SyntaxWarning)
+    with warnings.catch_warnings(action='ignore', category=SyntaxWarning):
       return ast.parse(module)
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return ast.Module([], [])
 
 
 def without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-  """The source of a function that has a docstring; empty if `ast` cannot write it.
-
-  It cannot write what is nested too deeply, and some strings and numbers; of some f-strings it
-  makes what is no Python.
-  """
+  """The source of a function that has a docstring; empty if `ast` cannot write it, or wrongly."""
   bare = copy.copy(function)
   bare.body = function.body[1:]
   try:
     answer = ast.unparse(bare)
   except (ValueError, RecursionError):
     return ''
-  return answer if parsed(answer).body else ''
+  return answer if parse(answer).body else ''
 
 
 if __name__ == '__main__':

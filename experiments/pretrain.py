@@ -20,9 +20,10 @@ For several hosts, give the same command with --distributed and a shared --outpu
 them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N
 --process_id=I.
 
-Writes the checkpoints, which storage.load_params reads, and metrics.jsonl to
-OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to OUTPUT_DIR. During and
-after a run, experiments.metrics makes CSV and TensorBoard's event files of metrics.jsonl.
+Writes the checkpoints, which storage.load_params reads, and metrics.jsonl, for which pandas has
+read_json(lines=True), to OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to
+OUTPUT_DIR. With the extra tensorboard installed, tensorboard --logdir=OUTPUT_DIR shows the
+run while it goes on.
 
 On Linux a program starts itself again with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unless the
 variable is set, which spares a CPU most of its page faults.

@@ -8,9 +8,10 @@ A network is given as a run of experiments.pretrain (RUN for its latest checkpoi
 another one), a transformers directory (safetensors), ORG/MODEL[@REVISION] of the Hugging Face Hub,
 or PRESET:SEED for a random network.
 
-The tokenizer of a run on bytes is known, and so is that of a directory that this package saved with
-one, or that has SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is
-given as --tokenizer. With --tokenizer=none the prompt is token ids, and ids are printed.
+The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
+SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
+--tokenizer. The text begins with what a run was trained with (--start_id), or with the BOS that the
+tokenizer's files ask for. With --tokenizer=none the prompt is token ids alone, and ids are printed.
 
 Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
 goes on with another one. Every token costs a forward pass over the whole text.
@@ -24,7 +25,7 @@ import numpy as np
 
 from bornbiased_jax import lineage, models
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Tokenizer, tokenizers
+from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import checkpoint, hub
@@ -75,12 +76,13 @@ def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: f
   """
   config = load_config(name)
   known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
-  ids = name_flag('prompt', ids_of, prompt, config, known)
+  begin = begin_ids(name, known) if known else ()
+  ids = name_flag('prompt', ids_of, prompt, config, known, begin)
   config, params = lineage.load(name)
   added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
                         known.vocab_size if known else None)
   ids = np.concatenate([ids, added[0]])
-  return known.decode(ids) if known else ' '.join(map(str, ids))
+  return known.decode(ids[len(begin):]) if known else ' '.join(map(str, ids))
 
 
 def tokenizer_of(name: str, given: str | None) -> Tokenizer:
@@ -93,7 +95,7 @@ def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   if not (given or known):
     raise InputError(f"of {name} is {trained}; give its files, or 'none' for "
                      'token ids')
-  found = tokenizers.load(given or known)
+  found = load_tokenizer(given or known)
   if trained not in ('unknown', found.name):
     raise InputError(f'{name} was trained with {trained}, and this is {found.name}')
   return found
@@ -105,15 +107,25 @@ def trained_with(run: str) -> str:
   return (metadata.get('data') or {}).get('tokenizer', 'unknown')
 
 
-def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None) -> np.ndarray:
-  """Ids [T] of a prompt. An empty one is the end of the document before."""
+def begin_ids(name: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+  """What begins a sequence: for a run what it was trained with, else what its tokenizer says."""
+  kind, place, _ = locate(name)
+  if kind != 'run':
+    return tokenizer.begin_ids
+  metadata, _ = checkpoint.restore(place, lambda metadata: {})
+  start_id = (metadata.get('recipe') or {}).get('start_id')
+  return () if start_id is None else (start_id,)
+
+
+def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None,
+           begin: tuple[int, ...]) -> np.ndarray:
+  """Ids [T] of a prompt after `begin`. An empty one without it is the end of a document."""
   if tokenizer is None:
     ids = [whole(word, 0, config.vocab_size - 1) for word in prompt.split()]
     if not ids:
       raise InputError('is missing: token ids, for instance 5 7 11')
     return np.array(ids)
-  ids = tokenizer.encode(prompt)
-  ids = ids if ids.size else np.array([tokenizer.end_id])
+  ids = np.array([*begin, *tokenizer.encode(prompt)] or [tokenizer.end_id])
   if ids.max() >= config.vocab_size:
     raise InputError(f'{prompt!r} has id {ids.max()} of tokenizer {tokenizer.name}, and the '
                      f'network only {config.vocab_size} ids; give its own --tokenizer')

@@ -1,4 +1,4 @@
-"""Does a program fit on a TPU slice, and how fast can it be? Needs no TPU.
+"""Does a program fit on a TPU slice? Needs no TPU.
 
 On this machine XLA compiles the package's own jitted function for the chips of
 --topology, which is NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number
@@ -10,27 +10,23 @@ of chips along each side. --program chooses the function:
   fingerprint   a batch through one network that is spread over all chips
 
     python -m experiments.scale_plan --config=nano_llama2 --topology=v5e:2x4 --batch_size=64
-    python -m experiments.scale_plan --config=llama2_7b --topology=v5e:16x16 --batch_size=256
+    python -m experiments.scale_plan --config=llama2_7b --topology=v5e:16x16 --batch_size=256 \\
+        --fsdp=256
     python -m experiments.scale_plan --program=sweep --config=gpt2_1b2 --topology=v6e:2x4
-    python -m experiments.scale_plan --program=fingerprint --config=llama2_7b --topology=v5e:2x4 \\
-        --length=1024
+    python -m experiments.scale_plan --program=fingerprint --topology=v5e:2x4 --length=1024
 
 It needs libtpu (pip install -e '.[tpu]'). On two CPU cores a program compiles in
-20 s to 17 min. The time hardly depends on the model: a step of nano_llama2 took
-33 to 1,019 s, and a step of llama2_7b 346 to 946 s.
+20 s to 17 min, whatever the size of the model.
 
-Prints, per chip: the memory; the floating-point operations of the step or batch
-(without what is computed again in the backward pass) and the bytes through HBM,
-each with its time at the chip's published rate; the bytes in collectives, whose
-time is not counted; and the roofline, which is the larger of the two times. The
-program cannot be faster than the roofline. A product of float32 at the highest
-precision counts as six products of bfloat16.
-
-With --output_dir, writes all of this to scale_plan.json. The exit code is 0 if
-the program fits, 1 if it does not, and 2 if the input is wrong.
+Prints XLA's analysis of memory and cost per chip, in which the body of a loop, such
+as the scan over layers, costs what it costs once; with --output_dir also as
+scale_plan.json. The exit code is 0 if the program fits, 1 if it does not, and 2 if
+the input is wrong.
 """
 
-import math
+import functools
+import importlib.util
+import os
 import re
 import sys
 import time
@@ -38,18 +34,32 @@ from types import SimpleNamespace
 
 from absl import flags
 import jax
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import ensemble, sizes
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
+from bornbiased_jax.lineage.evidence import hidden_states
+from bornbiased_jax.models import attention_kernels, initialization, sharding
+from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
-from .shared import chips, command_line, provenance, scale_programs
-from .shared.chips import CHIPS, GIB
-from .shared.parsing import optional, preset_name, whole
+from .shared import command_line, measurements, provenance
+from .shared.parsing import choice, optional, preset_name, whole
 from .shared.results import make_directory, write_json
 from .shared.settings import Dtype, Kind, NumSequences, default_text, kind_of, name_flag
-from .shared.tables import table
 from .shared.training_settings import Remat
+
+LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
+               'smaller --batch_size, --num_seeds or --length')
+CHIPS = ('v4', 'v5e', 'v5p', 'v6e')
+# libtpu would ask the machine which TPU it is on, and would let only one process use it.
+LIBTPU = {'TPU_SKIP_MDS_QUERY': '1', 'TPU_ACCELERATOR_TYPE': 'v5litepod-8',
+          'TPU_WORKER_HOSTNAMES': 'localhost', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}
 
 
 def topology_name(text):
@@ -72,13 +82,10 @@ SETTINGS = {
     'length': Kind(optional(whole),
                       'tokens per sequence; if not given, as many as the model can read'),
     'accumulation': Kind(whole, 'parts of a batch, computed one after another'),
-    'data': Kind(optional(whole), 'chips that share a batch, each with the whole state; '
-                                     'if not given, see --fsdp'),
-    'fsdp': Kind(optional(whole),
-                    'chips that share a batch and the state. If only one of --data and --fsdp is '
-                    'given, the other takes the chips that are left. If neither is given, --fsdp '
-                    "takes them; with 'train' --data takes them instead if the state and the "
-                    'gradient fill at most half of a chip'),
+    'data': Kind(optional(whole), 'chips that share a batch, each with the whole state; if not '
+                                     "given, those that --fsdp leaves, with 'train' all"),
+    'fsdp': Kind(optional(whole), 'chips that share a batch and the state; if not given, those '
+                                     "that --data leaves, with 'fingerprint' all"),
     'dtype': kind_of(Dtype), 'remat': kind_of(Remat), 'num_sequences': kind_of(NumSequences),
     'tensor': Kind(whole, 'chips that share each matrix product'),
 }
@@ -105,146 +112,163 @@ def main():
     make_directory(directory)
     write_json(directory / 'scale_plan.json',
                plan | {'environment': environment(), 'run': record()})
-    print(f'wrote {directory / "scale_plan.json"}')
   sys.exit(0 if plan['fits'] else 1)
 
 
 def resolve(program: str, given: dict[str, str | None]) -> SimpleNamespace:
-  """The settings of a program; those that are given as a flag's text are parsed.
-
-  Raises:
-    InputError: an unknown program, a flag of another program, or a wrong value.
-  """
-  if program not in PROGRAMS:
-    raise InputError(f'--program: {program!r} is not one of {", ".join(PROGRAMS)}')
+  """The settings of a program; those that are given as a flag's text are parsed."""
+  name_flag('program', choice(*PROGRAMS), program)
   for name, text in given.items():
     if text is not None and name not in PROGRAMS[program]:
       others = ', '.join(other for other, defaults in PROGRAMS.items() if name in defaults)
       raise InputError(f'--{name}: not with --program={program}, but with {others}')
   parsed = {name: name_flag(name, SETTINGS[name].parse, text)
             for name, text in given.items() if text is not None}
-  return SimpleNamespace(program=program, **PROGRAMS[program] | parsed)
+  settings = SimpleNamespace(program=program, **PROGRAMS[program] | parsed)
+  longest = configs.get(settings.config).length
+  settings.length = settings.length or longest
+  if settings.length > longest:
+    raise InputError(f'--length={settings.length} exceeds the {longest} positions of the model')
+  return settings
 
 
 def make_plan(settings: SimpleNamespace) -> dict:
-  """What the program of `settings` takes on each chip, and whether it fits.
-
-  Cost: one compilation, of seconds to minutes.
-
-  Raises:
-    InputError: settings that cannot go together, or no libtpu.
-  """
-  chip, devices = chips.slice_of(settings.topology)
-  program = getattr(scale_programs, settings.program)(settings, chip, devices)
-  plan = {'settings': program.settings, 'mesh': dict(program.mesh.shape), 'chip': chip._asdict(),
-          'model_flops': program.model_flops, 'passes': program.passes}
+  """What the program of `settings` takes on each chip, and whether it fits."""
+  mesh, lower = BUILDERS[settings.program](settings, devices_of(settings.topology))
+  plan = {'settings': vars(settings), 'mesh': dict(mesh.shape)}
   start = time.perf_counter()
   try:
-    compiled = program.lower().compile()
+    compiled = lower().compile()
   except jax.errors.JaxRuntimeError as error:
-    if 'RESOURCE_EXHAUSTED' not in str(error):
-      raise
-    plan['memory'] = chips.refusal(str(error))
-  else:
-    plan |= chips.measured(compiled, chip, program.passes * program.model_flops)
-  plan['compile_seconds'] = time.perf_counter() - start
-  plan['fits'] = plan['memory']['total'] <= plan['memory']['available']
-  return plan
+    if 'exceeds available HBM' not in str(error):
+      raise InputError(f'XLA refuses the program: {str(error)[:300]}') from None
+    return plan | {'fits': False, 'refusal': str(error).splitlines()[0]}
+  sizes, cost = compiled.memory_analysis(), compiled.cost_analysis()
+  memory = {'arguments': sizes.argument_size_in_bytes, 'temporaries': sizes.temp_size_in_bytes,
+            'outputs': sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+            'program': sizes.generated_code_size_in_bytes}
+  return plan | {'fits': True, 'compile_seconds': time.perf_counter() - start,
+                 'memory': memory | {'total': sum(memory.values())},
+                 'cost_loops_once': {name: cost[name] for name in ('flops', 'bytes accessed')}}
 
 
 def describe(plan: dict) -> str:
   """The plan as text."""
-  axes = ' x '.join(f'{name} {size}' for name, size in plan['mesh'].items())
-  devices = plural(math.prod(plan['mesh'].values()), 'device')
-  place = (f'{plan["settings"]["topology"]}, {devices}: {axes}; '
-           f'compiled in {plan["compile_seconds"]:.0f} s')
-  return '\n'.join([work(SimpleNamespace(**plan['settings'])), place, '', table(rows(plan)), '',
-                    verdict(plan)])
-
-
-def work(settings: SimpleNamespace) -> str:
-  """What a run of the program computes, in words."""
-  sequences = f'{plural(settings.batch_size, "sequence")} of {settings.length} tokens'
-  if settings.program == 'train':
-    return (f'{settings.config}, {settings.dtype}, remat {settings.remat}; '
-            f'{sequences} per step, in {plural(settings.accumulation, "part")}')
-  if settings.program == 'sweep':
-    networks = plural(settings.num_seeds, 'network')
-    return f'{networks} of {settings.config}, {settings.dtype}; {sequences} per batch'
-  return f'fingerprint of {settings.config}, float32; {sequences} per batch'
-
-
-def plural(count: int, name: str) -> str:
-  return f'{count} {name}{"s" * (count > 1)}'
-
-
-def rows(plan: dict) -> list[dict[str, str]]:
-  rows = [(f'memory: {name}', f'{size / GIB:.2f} GiB', '')
-          for name, size in plan['memory'].items() if name != 'available']
-  compute = plan['passes'] * plan['model_flops'] / plan['chip']['flops']
-  rows += [('model FLOPs', engineering(plan['model_flops']), time_of(compute))]
-  if 'seconds' in plan:
-    moved, seconds = plan['hbm_bytes'], plan['seconds']
-    hbm = (('unreadable', '') if math.isnan(moved) else
-           (engineering(moved) + 'B', time_of(seconds['memory'])))
-    once = engineering(plan['compiler_flops_loops_once'])
-    rows += [('FLOPs as compiled, each loop once', once, ''),
-             ('bytes through HBM', *hbm),
-             *((f'bytes in {kind}', engineering(size) + 'B', '')
-               for kind, size in plan['collective_bytes'].items()),
-             ('roofline', '', time_of(seconds['roofline']))]
-  run = 'step' if plan['settings']['program'] == 'train' else 'batch'
-  columns = (f'per chip and {run}', 'amount', 'at least')
-  return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def engineering(value: float) -> str:
-  """12345678 → '12.35 M'."""
-  power = min(5, int(math.log10(max(1, value)) // 3))
-  return f'{value / 1000**power:.4g} {" kMGTP"[power].strip()}'
-
-
-def time_of(seconds: float) -> str:
-  return f'{1e3 * seconds:.4g} ms'
-
-
-def verdict(plan: dict) -> str:
-  total, available = plan['memory']['total'], plan['memory']['available']
-  taken = f'{total / GIB:.1f} GiB of {available / GIB:.1f} GiB per chip'
-  settings = plan['settings']
+  made = plan['settings'] | plan['mesh']
+  lines = [', '.join(f'{name} {value}' for name, value in made.items())]
   if not plan['fits']:
-    return f'does not fit: {taken}; try {advice(settings, plan["mesh"])}'
-  tokens = settings['batch_size'] * settings['length'] * settings.get('num_seeds', 1)
-  rate = tokens / plan['seconds']['roofline']
-  return f'fits: {taken}; at best {rate:,.0f} tokens per second'
+    return '\n'.join([*lines, f'does not fit: {plan["refusal"]}', f'try {LESS_MEMORY}'])
+  lines += [f'memory, {name}: {size / 2**30:.2f} GiB' for name, size in plan['memory'].items()]
+  lines += [f'{name}, loops once: {value:.4g}' for name, value in plan['cost_loops_once'].items()]
+  return '\n'.join([*lines, f'fits; compiled in {plan["compile_seconds"]:.0f} s'])
 
 
-def advice(settings: dict, mesh: dict[str, int]) -> str:
-  """What would take less memory, in words, with the cheapest first."""
-  sharers = mesh.get('data', 1) * mesh.get('fsdp', 1)
-  part = settings['batch_size'] // settings.get('accumulation', 1) // sharers
-  ways = []
-  if settings.get('remat', 'full') != 'full':
-    ways.append('--remat=full')
-  if part > 1 and settings['program'] == 'train':
-    smallest_divisor = next(n for n in range(2, part + 1) if part % n == 0)
-    ways.append(f'--accumulation={settings["accumulation"] * smallest_divisor}')
-  elif part > 1:
-    ways.append(f'--batch_size={part // 2 * sharers}')
-  if mesh.get('data', 1) > 1:
-    ways.append(f'--fsdp={sharers}')
-  if settings.get('num_seeds', 1) > math.prod(mesh.values()):
-    ways.append(f'--num_seeds={math.prod(mesh.values())}')
-  if settings['program'] != 'sweep':
-    ways.append('more chips')
-  return ' or '.join(filter(None, [', '.join(ways), 'a smaller --length']))
+def devices_of(topology: str) -> list:
+  """The devices of a TPU slice, none of which is here."""
+  if importlib.util.find_spec('libtpu') is None:
+    raise InputError('libtpu, which compiles for TPUs on any machine, is missing; install the one '
+                     "of this jax: pip install -e '.[tpu]'")
+  for name, value in LIBTPU.items():
+    os.environ.setdefault(name, value)
+  jax.config.update('jax_platforms', 'cpu')
+  # A host has 2 x 2 chips, unless there are fewer.
+  host = [min(2, int(side)) for side in topology.split(':')[1].split('x')[:2]] + [1]
+  try:
+    return topologies.get_topology_desc(
+        platform='tpu', topology_name=topology, chips_per_host_bounds=host).devices
+  except jax.errors.JaxRuntimeError as error:
+    raise InputError(f'--topology: libtpu has no {topology}: {error}') from None
+
+
+def train(settings, devices):
+  """An optimizer step (`step.sharded_step`): its mesh, and what lowers it."""
+  if settings.batch_size is None:
+    raise InputError('--batch_size: is missing: --program=train needs the sequences per step')
+  config = configs.get(settings.config, dtype=settings.dtype, remat=settings.remat)
+  # The number of steps shapes nothing but the learning rate.
+  recipe = Recipe(num_steps=200_000, batch_size=settings.batch_size, length=settings.length,
+                  accumulation=settings.accumulation)
+  mesh = make_mesh(settings, devices)
+
+  def lower():
+    attend = attention_kernels.choose(config, recipe.length, mesh, backend='tpu')
+    tokens_BT = jax.ShapeDtypeStruct((recipe.batch_size, recipe.length + 1), 'int32',
+                                     sharding=NamedSharding(mesh, sharding.BATCH))
+    step = sharded_step(config, recipe, mesh, attend)
+    return step.lower(abstract_state(config, recipe, mesh), tokens_BT)
+
+  return mesh, lower
+
+
+def sweep(settings, devices):
+  """A batch of every network of a chunk (`ensemble.programs`), as in experiments.seed_sweep."""
+  config = configs.get(settings.config, dtype=settings.dtype, length=settings.length)
+  settings.num_seeds = settings.num_seeds or len(devices)
+  if settings.num_seeds % len(devices):
+    raise InputError(f'--num_seeds={settings.num_seeds} cannot be spread evenly over the '
+                     f'{len(devices)} devices of --topology')
+  probe = Probe('tokens', settings.num_sequences, settings.length)
+  batch_size = settings.batch_size or sizes.batch_size_of(config, probe, 'tpu')
+  settings.batch_size = min(batch_size, probe.num_sequences)
+  mesh = Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
+
+  def lower():
+    place = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec('seed'))))
+    draw, step, _ = ensemble.programs(
+        ensemble.transformer(config), measurements.preference(config), probe, mesh=mesh)
+    seeds = place(jax.ShapeDtypeStruct((settings.num_seeds,), 'uint32'))
+    with jax.default_matmul_precision('highest'):
+      params, sums = place(jax.eval_shape(draw, seeds))
+      return step.lower(params, sums, 0, size=settings.batch_size)
+
+  return mesh, lower
+
+
+def fingerprint(settings, devices):
+  """A batch of `hidden_states.of_network` in float32, whose parameters and batch are spread."""
+  config = hidden_states.exact(configs.get(settings.config))
+  probe = Probe('tokens', settings.num_sequences, settings.length)
+  mesh = make_mesh(settings, devices)
+  settings.batch_size = settings.batch_size or hidden_states.spread_batch_size(
+      config, probe, mesh, backend='tpu')
+
+  def lower():
+    params = jax.eval_shape(functools.partial(initialization.draw_params, config), 0)
+    index_B = jax.ShapeDtypeStruct((settings.batch_size,), 'int32',
+                                   sharding=NamedSharding(mesh, sharding.BATCH))
+    states = hidden_states.program(config, probe, mesh=mesh)
+    return states.lower(sharding.abstract(mesh, params), index_B)
+
+  return mesh, lower
+
+
+BUILDERS = {'train': train, 'sweep': sweep, 'fingerprint': fingerprint}
+
+
+def make_mesh(settings, devices):
+  """A mesh over all devices, whose axes data and fsdp divide the batch."""
+  data, fsdp, tensor = settings.data, settings.fsdp, settings.tensor
+  if data is None and fsdp is None:
+    data, fsdp = (None, 1) if settings.program == 'train' else (1, None)
+  data = data or max(1, len(devices) // (fsdp * tensor))
+  fsdp = fsdp or max(1, len(devices) // (data * tensor))
+  if data * fsdp * tensor != len(devices):
+    raise InputError(f'--data={data} --fsdp={fsdp} --tensor={tensor} is not the {len(devices)} '
+                     'devices of --topology')
+  multiple = getattr(settings, 'accumulation', 1) * data * fsdp
+  if (settings.batch_size or 0) % multiple:
+    raise InputError(f'--batch_size={settings.batch_size} is not a multiple of --accumulation x '
+                     f'data x fsdp = {multiple}')
+  return Mesh(np.array(devices).reshape(data, fsdp, tensor), sharding.AXES,
+              axis_types=(AxisType.Auto,) * 3)
 
 
 if __name__ == '__main__':
   flags.DEFINE_string(
       'program', 'train', f'what to compile, of {", ".join(PROGRAMS)} (default: train)')
   for flag in NAMES:
-    default = default_text({program: defaults.get(flag) for program, defaults in PROGRAMS.items()})
-    command_line.define(flag, SETTINGS[flag], default)
+    defaults = {name: values.get(flag) for name, values in PROGRAMS.items()}
+    command_line.define(flag, SETTINGS[flag], default_text(defaults))
   flags.DEFINE_string('output_dir', None, 'folder of scale_plan.json (default: none is written)')
   command_line.launch(main, __doc__, ('program', *NAMES, 'output_dir'))

@@ -163,7 +163,7 @@ def draw_ranked(ax, name, rows, settings):
     rank = np.arange(1, counts.shape[1] + 1)
     plotting.band(ax, rank, percent * counts, marker='o', markersize=3, label=f'T = {length}')
   baseline = uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)
-  plotting.theory(ax, rank, percent * baseline[:rank.size], 'drawn uniformly')
+  ax.plot(rank, percent * baseline[:rank.size], 'k:', linewidth=1, label='drawn uniformly')
   ax.set(yscale='log', xlabel="predicted token, by rank in its network's predictions",
          ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
   ax.xaxis.get_major_locator().set_params(integer=True)

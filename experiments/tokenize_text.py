@@ -14,7 +14,7 @@ the same command continues it.
 
 import dataclasses
 
-from bornbiased_jax.data import text, tokenizers, write
+from bornbiased_jax.data import load_tokenizer, text, write
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
@@ -42,7 +42,7 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
-  loaded = name_flag('tokenizer', tokenizers.load, settings.tokenizer)
+  loaded = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   made = write(settings.input, loaded, settings.output_dir)
   print(f'{settings.output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '
         f'{made.tokenizer}')

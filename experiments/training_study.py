@@ -16,7 +16,7 @@ figure.png have the losses.
 import dataclasses
 from pathlib import Path
 
-from bornbiased_jax.data import corpus, text, tokenizers
+from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
@@ -24,6 +24,7 @@ from bornbiased_jax.training import monitor
 from .shared import command_line, runs, training_settings
 from .shared.parsing import listed, seed_range, whole
 from .shared.results import TrainingResults, make_directory
+from .shared.runs import display
 from .shared.settings import name_flag, setting
 from .shared.training_settings import Computation, Steps, Training
 
@@ -56,7 +57,7 @@ class Settings(Computation):
 def main(settings: Settings, output_dir: Path) -> None:
   phases = {'english': on_english(settings, output_dir), 'python': on_python(settings, output_dir)}
   check(settings, phases)
-  tokenizer = name_flag('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   for name in TEXTS:
     name_flag(name, text.sources, [getattr(settings, name)])
   name_flag('output_dir', local, output_dir)
@@ -115,7 +116,7 @@ def report(settings: Settings, output_dir: Path, results: TrainingResults) -> No
              for phase, of_seed in metrics.items() for seed, lines in of_seed.items()]
   panels = {title: metrics[phase]
             for phase, title in (('english', 'English'), ('python', 'then Python source'))}
-  results.finish(summary, runs.display, runs.figure(panels, runs.unit_of(settings)))
+  results.finish(summary, display, runs.figure(panels, runs.unit_of(settings)))
 
 
 if __name__ == '__main__':

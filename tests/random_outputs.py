@@ -22,4 +22,4 @@ OUTPUTS = {
 
 
 def results(statistic, outputs):
-  return statistic.summarize(jax.tree.map(np.asarray, statistic.measure(outputs)))
+  return statistic.summarize(jax.tree.map(np.asarray, jax.jit(statistic.measure)(outputs)))

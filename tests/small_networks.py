@@ -28,8 +28,13 @@ def tokens(n=6, length=150, seed=0):
   return np.asarray(jax.random.randint(jax.random.key(seed), (n, length), 0, 70))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _read(config, params, ids, names):
+  return transformer.read(config, params, ids, names)
+
+
 def read(config, params, ids, *names):
-  return jax.jit(functools.partial(transformer.read, config, names=names))(params, ids)
+  return _read(config, params, ids, names)
 
 
 @functools.partial(jax.jit, static_argnums=0)

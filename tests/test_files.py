@@ -153,7 +153,7 @@ def test_results_in_a_bucket(bucket):
   found = results.Results('gs://bucket/run', 'sweep', settings)
   assert found.rows == [{'seed': 1}] and found.content['complete']
   assert sorted(path.name for path in bucket.iterdir()) == ['figure.png', 'results.json',
-                                                            'table.txt']
+                                                            'table.md']
   with pytest.raises(InputError, match='gs://bucket/run/results.json holds a run with seeds'):
     results.Results(bucket, 'sweep', types.SimpleNamespace(seeds=[2]))
 

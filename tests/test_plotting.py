@@ -50,16 +50,16 @@ def test_z_is_linear_where_chance_reaches(ax):
   assert [label.get_text() for label in ax.get_xticklabels()] == ['−5', '0', '50']
 
 
-def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks(ax):
-  x, values = np.arange(5), np.random.default_rng(0).standard_normal((50, 5))
+@pytest.mark.parametrize('networks, ends', [(50, (10, 90)), (8, (0, 100))])
+def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks_or_all(ax, networks, ends):
+  x, values = np.arange(5), np.random.default_rng(0).standard_normal((networks, 5))
   plotting.band(ax, x, values, label='networks')
   line, = ax.lines
   np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
   corners = ax.collections[0].get_paths()[0].vertices
   for i in x:
     drawn = corners[corners[:, 0] == i, 1]
-    assert drawn.min() == pytest.approx(np.percentile(values[:, i], 10))
-    assert drawn.max() == pytest.approx(np.percentile(values[:, i], 90))
+    assert (drawn.min(), drawn.max()) == pytest.approx(tuple(np.percentile(values[:, i], ends)))
 
 
 def test_of_two_networks_there_is_no_band_but_both(ax):

@@ -66,13 +66,6 @@ def test_no_experiment_imports_another(path):
   assert found <= {path.stem, path.parent.name}
 
 
-@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('[!_]*.py')),
-                         ids=lambda path: str(path.relative_to(LIBRARY)))
-def test_every_module_has_tests_of_its_own(path):
-  tests = ROOT / 'tests' / path.parent.relative_to(LIBRARY)
-  assert (tests / f'test_{path.name}').exists()
-
-
 def test_every_package_is_installed():
   """A wheel has the experiments too, by a name that no folder of a user's own will have."""
   options = configparser.ConfigParser()

@@ -3,9 +3,9 @@
 import json
 import lzma
 
-from bornbiased_jax.data import text, tokenizers
+from bornbiased_jax.data import load_tokenizer, text
 
-BYTES = tokenizers.load('bytes')
+BYTES = load_tokenizer('bytes')
 STORIES = '\nOne.\nTwo.\n<|endoftext|>\nThree\r\n\n<|endoftext|><|endoftext|>Föur 四 \n'
 JSON_LINES = ('{"text": "a\\nb", "source": 1}\n\n{"text": ""}\n'
               '{"text": "<|endoftext|>\\ud83d\\ude00"}')

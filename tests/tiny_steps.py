@@ -20,8 +20,9 @@ def tokens(seed=0, length=RECIPE.length):
   return jax.random.randint(jax.random.key(seed), (RECIPE.batch_size, length + 1), 0, 50)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def start(name, seed=3):
-  return jax.jit(functools.partial(init_state, CONFIGS[name], RECIPE))(seed)
+  return init_state(CONFIGS[name], RECIPE, seed)
 
 
 def assert_close(a, b, **tolerance):

@@ -18,8 +18,8 @@ _STATIC = {'static': True}
 class Architecture:
   """What the theory reads of a configuration, and of a probe.
 
-  Architectures that differ in numbers alone, such as the width, share their compiled programs.
-  Writes are the variance of an update over that of what a sublayer has computed inside.
+  Architectures that differ in numbers alone share their compiled programs. Writes are the variance
+  of an update over that of what a sublayer has computed inside.
   """
 
   num_layers: int = dataclasses.field(metadata=_STATIC)

@@ -26,14 +26,11 @@ class SinkRate(NamedTuple):
   """What `sink_rate` returns for N sequences, L layers and H heads.
 
   Attributes:
-    rate: share of all (sequence, layer, head) whose weight on the position exceeds the
-      threshold.
-    rate_N: the same share for each sequence.
-    rate_LH: the same share for each layer and head.
-    weight_NLH: mean attention weight on the position, over the queries that see it: the
-      position itself and later ones.
-    floor: what that weight would be if attention were uniform, except as the 'mask'
-      intervention prescribes; mean over layers, if they have windows.
+    rate: share of all (sequence, layer, head) whose weight exceeds the threshold.
+    rate_N, rate_LH: the same share for each sequence, and for each layer and head.
+    weight_NLH: mean attention weight on the position, over the queries that see it.
+    floor: that weight if attention were uniform, except as the 'mask' intervention
+      prescribes; mean over layers, if they have windows.
   """
 
   rate: float
@@ -48,16 +45,13 @@ def sink_rate(config: ModelConfig, params: dict, tokens_NT: np.ndarray, position
   """How often attention heads prefer one position, whatever the text.
 
   Args:
-    config: the architecture.
-    params: its parameters, as `init_params` returns them.
+    config, params: the network.
     tokens_NT: token ids of the sequences.
     position: the position in question, counted from 0.
     threshold: mean weight above which a head counts as a sink.
 
   Raises:
     InputError: a position outside the sequences, or sequences longer than config.length.
-
-  Cost: one forward pass without logits; see `received`.
   """
   tokens_NT = np.asarray(tokens_NT)
   if not 0 <= position < tokens_NT.shape[1]:
@@ -68,18 +62,7 @@ def sink_rate(config: ModelConfig, params: dict, tokens_NT: np.ndarray, position
 
 def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
             threshold: float = THRESHOLD) -> SinkRate:
-  """`sink_rate` from weights that `received` has returned.
-
-  One forward pass thus serves any number of positions and thresholds.
-
-  Args:
-    weight_NLHT: mean weight on each position.
-    config: the architecture, for its intervention.
-    position: the position in question, counted from 0.
-    threshold: mean weight above which a head counts as a sink.
-
-  Raises:
-    InputError: a weight is NaN, as of a network with such parameters.
+  """`sink_rate` from weights that `received` has returned, for any position and threshold.
 
   Example:
     >>> from bornbiased_jax import configs
@@ -110,8 +93,7 @@ def uniform_weight(length: int, position: int = 0, window: int | None = None) ->
   """Mean weight that a position receives under uniform attention.
 
   The query at position i, counted from 1, gives 1/i to each position that it sees, or 1/w
-  from position w on if it has a window of w positions. The mean is over the queries that
-  see the position: itself and later ones.
+  from position w on if it has a window of w positions.
 
   Args:
     length: number of positions, T.
@@ -129,51 +111,39 @@ def uniform_weight(length: int, position: int = 0, window: int | None = None) ->
 
 
 def received(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
-  """Mean attention weight [N, L, H, T] that every position receives.
+  """Mean weight [N, L, H, T] on each position, over the queries that see it: itself and later ones.
 
-  The mean is over the queries that see the position: itself and later ones.
-
-  Cost: one forward pass without logits, in batches. No [T, T] matrix of weights is held.
+  No [T, T] matrix of weights is held.
   """
-  return _in_batches(_received, config, params, tokens_NT)
+  return _in_batches(_measure_received, config, params, tokens_NT)
 
 
 def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
   """What stands out at the first position, by layer, averaged over sequences.
 
   Returns:
-    - disparity_L: the largest magnitude among the first token's residual coordinates,
-      divided by their mean magnitude.
-    - massive_L: the same largest magnitude, divided by their median magnitude.
-    - residual_ratio_L: norm of the first token's residual state, divided by the mean norm of
-      the later ones.
-    - value_ratio_L: the same of the values (all heads together). Below 1 the first token brings
+    - disparity_L, massive_L: the largest magnitude among the first token's residual
+      coordinates, divided by their mean magnitude, and by their median.
+    - residual_ratio_L: norm of the first token's residual state over the mean norm of later ones.
+    - value_ratio_L: the same of the values, all heads together. Below 1 the first token brings
       little to whom attends to it: value drain. Both are NaN for sequences of one token.
     - positional_std_LT: standard deviation over channels, at each position, of the value
       aggregate that W_O reads.
-
-  Cost: one forward pass without logits, in batches.
   """
   measured = _in_batches(_diagnostics, config, params, tokens_NT)
   return {name: values.mean(axis=0) for name, values in measured.items()}
 
 
 def first_weights(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
-  """Attention weight [N, L, H, T] that each query gives to the first position.
-
-  It says which tokens rest there. Cost: one forward pass without logits, in batches, of which
-  each holds its attention weights [L, batch, H, T, T].
-  """
+  """Attention weight [N, L, H, T] that each query gives to the first position."""
   return _in_batches(_first_weights, config, params, tokens_NT)
 
 
 def effective_rank(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
   """Effective rank [L] of the residual states of a sequence, averaged over sequences.
 
-  The effective rank of a matrix, here the states [T, D] after a layer, is exp of the
-  entropy of its singular values, normalized to sum to 1.
-
-  Cost: a forward pass, and a singular value decomposition for every sequence and layer.
+  That of the states [T, D] after a layer is exp of the entropy of their singular values,
+  normalized to sum to 1.
   """
   return _in_batches(_effective_rank, config, params, tokens_NT).mean(axis=0)
 
@@ -182,8 +152,8 @@ def super_neurons(config: ModelConfig, params: dict,
                   tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
   """Measures every hidden unit of the MLPs, to find super neurons.
 
-  A super neuron makes the first token stand out: its activation there is an outlier, and
-  it writes to few channels of the residual stream.
+  These make the first token stand out: their activation there is an outlier, and they write
+  to few channels of the residual stream.
 
   Returns:
     - activation_LF: magnitude of each hidden unit at the first token, divided by the mean
@@ -203,13 +173,11 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
   """Mean loss of a text in nats per token; its exp is the perplexity of Table 7.
 
   The text is read in windows of `length` + 1 ids that start `stride` ids apart. All
-  predictions of the first window count, and of every other window the last `stride`. So
-  no token is predicted twice, and after the first window every prediction has at least
-  length - stride tokens before it. Ids behind the last whole window are left out.
+  predictions of the first window count, and of every other window the last `stride`, so that
+  no token is predicted twice. Ids behind the last whole window are left out.
 
   Args:
-    config: the architecture.
-    params: its parameters, as `init_params` returns them.
+    config, params: the network.
     ids: the token ids of the text, in order.
     length: number of tokens that are read at once, T.
     stride: distance of windows in tokens; None means `length`, windows side by side.
@@ -218,8 +186,6 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
   Raises:
     InputError: a stride that is not from 1 to length, a text shorter than one window, or a start
       token outside the vocabulary.
-
-  Cost: a forward pass of length / stride times the text.
   """
   stride = length if stride is None else stride
   if not 1 <= stride <= length:
@@ -253,7 +219,7 @@ def _read(config, params, tokens_BT, *names):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _received(config, params, tokens_BT):
+def _measure_received(config, params, tokens_BT):
   return _read(config, params, tokens_BT, 'attention_received')[0]
 
 

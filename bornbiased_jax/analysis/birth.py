@@ -102,11 +102,11 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
     0.33
   """
   architecture.check(config, length, probe)
-  return _propagated(architecture.of(config, probe), length)
+  return _propagate(architecture.of(config, probe), length)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _propagated(network, length):
+def _propagate(network, length):
   def block(kernels_KTT, _):
     value_std_T = jnp.full(length, jnp.nan)
     if network.sublayers != 'mlp_only':
@@ -131,9 +131,9 @@ def inputs(network: Architecture, length: int) -> jax.Array:
 
 
 def sublayers(network: Architecture) -> list[Callable[[jax.Array], jax.Array]]:
-  """The functions from kernels to kernels that make up a block.
+  """The functions from kernels [K, T, T] to kernels that make up a block.
 
-  Kernels are [K, T, T]: the first is that within a sequence, any others are between two.
+  The first kernel is that within a sequence, any others are between two.
   """
   present: list[Callable] = [
       functools.partial(sublayer, network) for sublayer, missing_in in
@@ -152,7 +152,7 @@ def _attention(network, kernels_KTT):
 
 def _aggregates(network, kernels_KTT):
   """Kernels of the value aggregates, which W_O reads."""
-  kernels_KTT = _normed(network, kernels_KTT)
+  kernels_KTT = _normalize(network, kernels_KTT)
   # Scores of std s make weights uneven: those of queries i and j have to leading order the
   # covariance s² Ŝ_ij Ŝ_kl, less what normalization takes away. The factor in the place of s²
   # makes the sum of squared weights e^{s²} / (e^{s²} + i - 1) for unlike keys.
@@ -160,9 +160,9 @@ def _aggregates(network, kernels_KTT):
   shrunk, count_T = jnp.exp(-network.score_variance), jnp.arange(1, kernels_KTT.shape[-1] + 1)
   uneven_T = jnp.sqrt((1 - shrunk) * count_T / (1 + (count_T - 1) * shrunk))
   uneven_TT = jnp.outer(uneven_T, uneven_T)
-  averaged_KTT = _averaged(kernels_KTT)
+  averaged_KTT = _average(kernels_KTT)
   averaged_KTT += uneven_TT[None] * kernels_KTT * _spread(kernels_KTT, averaged_KTT)
-  return network.value_variance * _intervened(network, averaged_KTT, kernels_KTT)
+  return network.value_variance * _intervene(network, averaged_KTT, kernels_KTT)
 
 
 def _mlp(network, kernels_KTT):
@@ -177,7 +177,7 @@ def _mlp(network, kernels_KTT):
   return kernels_KTT + network.mlp_writes * hidden_KTT
 
 
-def _normed(network, kernels_KTT):
+def _normalize(network, kernels_KTT):
   """Products per channel behind LayerNorm or RMSNorm: cosines, but for the norm's epsilon."""
   return kernels_KTT / _sizes(jnp.diagonal(kernels_KTT[0]) + network.norm_epsilon)
 
@@ -188,7 +188,7 @@ def _sizes(variance_T):
   return jnp.outer(std_T, std_T)[None]
 
 
-def _averaged(kernel_TT):
+def _average(kernel_TT):
   """A K Aᵀ: entry i, j is the mean over the first i rows and the first j columns."""
   return _running_mean(_running_mean(kernel_TT, axis=-2), axis=-1)
 
@@ -197,7 +197,7 @@ def _spread(kernel_TT, averaged_TT):
   """Variance of the first i rows and j columns of K, without that of their means, at i, j."""
   of_rows_TT = _running_mean(_running_mean(kernel_TT, axis=-1) ** 2, axis=-2)
   of_columns_TT = _running_mean(_running_mean(kernel_TT, axis=-2) ** 2, axis=-1)
-  return _averaged(kernel_TT**2) - of_rows_TT - of_columns_TT + averaged_TT**2
+  return _average(kernel_TT**2) - of_rows_TT - of_columns_TT + averaged_TT**2
 
 
 def _running_mean(kernel_TT, axis):
@@ -216,7 +216,7 @@ def _running_mean(kernel_TT, axis):
   return jnp.swapaxes(sums.reshape(*others, -1)[..., :T] / count_T, axis, -1)
 
 
-def _intervened(network, averaged_KTT, own_KTT):
+def _intervene(network, averaged_KTT, own_KTT):
   """The kernels of value aggregates after the intervention (see interventions.py)."""
   match network.intervention:
     case 'rmsnorm':
@@ -225,7 +225,7 @@ def _intervened(network, averaged_KTT, own_KTT):
     case 'mask':
       at_k_T = np.arange(own_KTT.shape[-1]) == network.intervention_position
       both_TT, either_TT = np.logical_and.outer(at_k_T, at_k_T), np.logical_or.outer(at_k_T, at_k_T)
-      crossed_KTT = _mask_crossed(own_KTT, network.intervention_position)
+      crossed_KTT = _cross_mask(own_KTT, network.intervention_position)
       return jnp.where(both_TT[None], own_KTT,
                        jnp.where(either_TT[None], crossed_KTT, averaged_KTT))
     case 'none':
@@ -234,7 +234,7 @@ def _intervened(network, averaged_KTT, own_KTT):
   return jnp.outer(factor_T, factor_T)[None] * averaged_KTT
 
 
-def _mask_crossed(kernels_KTT, position):
+def _cross_mask(kernels_KTT, position):
   """Row and column of the masked position: its own value with the means of the others."""
   T = kernels_KTT.shape[-1]
   inside = min(position, T - 1)

@@ -56,10 +56,7 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
 
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
                        batch_size: int) -> int:
-  """Number of networks that all devices together hold at a time.
-
-  For the arguments see `measure`; `networks_at_once` gives the number for one device.
-  """
+  """Number of networks that all devices together hold at a time (`measure`)."""
   num_devices = jax.device_count()
   seeds_per_device = -(-num_seeds // num_devices)
   bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
@@ -68,12 +65,7 @@ def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num
 
 
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
-  """Memory in bytes of one network in an ensemble, as the compiler plans it.
-
-  It includes the parameters and a batch's intermediates. For the arguments see `measure`.
-
-  Cost: two compilations.
-  """
+  """Bytes of one network in an ensemble: its parameters and a batch's intermediates, as planned."""
   draw, step = _one_network(network, statistic, probe)
   drawn, sums = jax.eval_shape(draw, jnp.uint32(0))
   with jax.default_matmul_precision('highest'):
@@ -108,9 +100,6 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   Raises:
     InputError: a seed outside its range, batch_size or chunk_size below one, or what
       the statistic raises. As in every generator, only when the first result is asked for.
-
-  Cost: one forward pass of every sequence through every network, and three
-  compilations (four if batch_size does not divide the number of sequences).
 
   Example:
     >>> from bornbiased_jax import analysis, configs
@@ -151,12 +140,7 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
              mesh: Mesh | None = None) -> tuple[Callable, Callable, Callable]:
   """The three jitted programs over a chunk of n networks that `measure` runs.
 
-  It calls them under jax.default_matmul_precision('highest').
-
-  Args:
-    network, statistic, probe, readout: as in `measure`.
-    mesh: devices on one axis called 'seed', for compiling for devices that are not
-      present. None means all devices of this process.
+  `mesh` has devices on one axis called 'seed'; None means all devices of this process.
 
   Returns:
     - draw: seeds [n] uint32 → (networks, zero sums), every leaf with a leading axis of n
@@ -186,10 +170,7 @@ def _mesh():
 
 
 def _shard(seeds, size):
-  """The seeds spread evenly over all devices, the last one repeated up to `size` or more.
-
-  A short last chunk thus has the shape of the others and needs no compilation of its own.
-  """
+  """The seeds spread evenly over all devices, the last repeated: all chunks have one shape."""
   size += -size % jax.device_count()
   padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
   return jax.device_put(padded, NamedSharding(_mesh(), PartitionSpec('seed')))

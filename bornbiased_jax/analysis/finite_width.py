@@ -100,7 +100,7 @@ def _finite_width(config, length, probe, num_samples):
   # In numpy, which compiles nothing.
   limit_L = mean_L = np.asarray(path.cosine_L)
   if num_samples:
-    mean_L = np.asarray(_sampled(network, widths, num_samples, path.start_KTT, *_roots(path)))
+    mean_L = np.asarray(_sample(network, widths, num_samples, path.start_KTT, *_roots(path)))
   if not (np.abs(mean_L - limit_L).max() < _LARGEST_SHIFT and float(dimensions) > 1):
     raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
                      'small for the theory of finite width')
@@ -141,14 +141,14 @@ def _spreads(network, widths, length):
   own_start_TT, own_before_LSTT, own_added_LSTT = (
       kernels[..., 0, :, :] - kernels[..., 1, :, :]
       for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
-  apart = (_carried(at_start_KTT[1], own_start_TT, own_start_TT) / widths.stream
+  apart = (_carry(at_start_KTT[1], own_start_TT, own_start_TT) / widths.stream
            + _variance(widths, at_LSKTT[:, :, 1], own_before_LSTT, own_added_LSTT))
   # Those that all inputs have in common join those within a sequence as well.
   common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 1],
                      path.added_LSKTT[:, :, 1], symmetric=True)
   # Learned positions are such.
   position_TT = network.position_variance * jnp.eye(length)
-  common += _carried(at_start_KTT.sum(axis=0), position_TT, position_TT,
+  common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
   return path, jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
 
@@ -190,16 +190,13 @@ def _derivatives(network, before_LSKTT, end_KTT):
 def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
   """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`."""
   inner_LSTT = added_LSTT * (1 / widths.stream + 1 / widths.inner_S11)[None]
-  return sum(_carried(at_LSTT, a, b, symmetric) for a, b in (
+  return sum(_carry(at_LSTT, a, b, symmetric) for a, b in (
       (kernel_LSTT / widths.stream, added_LSTT), (added_LSTT / widths.stream, kernel_LSTT),
       (inner_LSTT, added_LSTT)))
 
 
-def _carried(at, a, b, symmetric=False):
-  """Σ over i, j, k, l of at_ij at_kl a_ik b_jl, and over all leading axes.
-
-  With `symmetric` at_lk is added to at_kl: both pairings of four equal states count.
-  """
+def _carry(at, a, b, symmetric=False):
+  """Σ at_ij at_kl a_ik b_jl over all axes; `symmetric` adds at_lk, the pairing of equal states."""
   turned = jnp.swapaxes(at, -1, -2)
   return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
 
@@ -213,7 +210,7 @@ def _roots(path):
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _sampled(network, widths, num_samples, start_KTT, start_root_TT, before_LSTT, added_LSTT):
+def _sample(network, widths, num_samples, start_KTT, start_root_TT, before_LSTT, added_LSTT):
   """Mean cosine after each layer, over samples; the last arguments are roots of kernels."""
   d, inner = widths.stream, jnp.sqrt(1 / widths.stream + 1 / widths.inner_S11)[None]
   L, S, T, _ = before_LSTT.shape

@@ -24,19 +24,13 @@ def covariance_powers(activation: Callable[[jax.Array], jax.Array], scale: Array
                       gated: bool = False) -> jax.Array:
   """Coefficients of the covariance of hidden units in powers of r, the highest first.
 
+  They are what `jnp.polyval` takes, [NUM_POWERS + 1 or + 2].
+
   Args:
     activation: f, elementwise.
     scale: standard deviation of the pre-activations.
     gated: f is multiplied by an independent linear unit of the same scale, which
       multiplies the series by scale² r.
-
-  Returns:
-    What `jnp.polyval` takes, [NUM_POWERS + 1 or + 2].
-
-  Example:
-    >>> powers = covariance_powers(jax.nn.relu, scale=1.0)
-    >>> round(float(powers[-1]), 4), round(float(jnp.polyval(powers, 1.0)), 4)  # 1 / 2π, 1 / 2
-    (0.1592, 0.5)
   """
   weight_G, polynomial_KG = _grid()
   scale = jnp.asarray(scale, jnp.float32)
@@ -51,10 +45,7 @@ def covariance_powers(activation: Callable[[jax.Array], jax.Array], scale: Array
 
 @functools.cache
 def _grid():
-  """The normal density on a grid, and the polynomials there.
-
-  A fine grid serves kinks as well, which Gauss's quadrature does not.
-  """
+  """The normal density on a grid, fine enough for kinks, and the polynomials there."""
   weight_G = np.exp(-_GRID**2 / 2)
   before_G, polynomials = np.zeros_like(_GRID), [np.ones_like(_GRID)]
   for k in range(NUM_POWERS - 1):

@@ -52,23 +52,12 @@ def predictions(vocab_size: int) -> Statistic:
 def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:
   """The preferred token of one network, from how often it predicted each id.
 
-  Args:
-    count_V: number of sequences for which each id was predicted.
-    num_ranks: number of ids to list.
-
   Returns:
     - top1_id: the most predicted id, the lowest if several are equal.
-    - top1_count: number of sequences for which it was predicted.
-    - top1_frequency: that number divided by the number of sequences.
+    - top1_count, top1_frequency: number and share of sequences for which it was predicted.
     - log10_p: see the function of this name.
     - top_ids, top_counts: the `num_ranks` most predicted ids in descending order, and
       their counts.
-
-  Example:
-    >>> from bornbiased_jax.analysis import preference
-    >>> row = preference.summarize(np.array([5, 90, 5]))
-    >>> row['top1_id'], row['top1_frequency']
-    (1, 0.9)
   """
   count_V = np.asarray(count_V)
   # Stable, and of negative counts, so that the lowest id comes first among equals.

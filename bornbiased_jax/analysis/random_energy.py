@@ -99,13 +99,13 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
   weight_D = jnp.asarray(value_D / value_D.sum(), jnp.float32)
   own = jnp.float32(-jnp.inf if own_logit is None else own_logit)
   sizes = vocab_size, num_sequences, num_networks
-  return Preference(*map(np.asarray, _drawn(
+  return Preference(*map(np.asarray, _draw(
       sizes, (float(similarity), float(other_similarity)), weight_D, similarity_std,
       direction_cosine, own, as_seed(seed))))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _drawn(sizes, similarities, weight_D, similarity_std, direction_cosine, own_logit, seed):
+def _draw(sizes, similarities, weight_D, similarity_std, direction_cosine, own_logit, seed):
   vocab_size, num_sequences, num_networks = sizes
 
   def network(key):

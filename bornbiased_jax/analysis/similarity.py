@@ -14,12 +14,7 @@ from bornbiased_jax.analysis.statistics import Statistic
 
 
 def normalize(x: jax.Array) -> jax.Array:
-  """Scales vectors along the last axis to length 1, in float32. A zero vector stays zero.
-
-  Example:
-    >>> normalize(jnp.array([[0., 4.], [0., 0.]])).tolist()
-    [[0.0, 1.0], [0.0, 0.0]]
-  """
+  """Scales vectors along the last axis to length 1, in float32. A zero vector stays zero."""
   x = x.astype(jnp.float32)
   # Squares of very small and very large numbers would leave float32.
   largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
@@ -112,19 +107,12 @@ def intra_sequence(name: str) -> Statistic:
 
 
 def mean_off_diagonal(total: np.ndarray, diagonal: np.ndarray, count: int) -> np.ndarray:
-  """The mean over all pairs of different items, from a sum that includes equal ones.
+  """The mean over the n (n - 1) ordered pairs of different items; NaN for n < 2.
 
   Args:
     total: the sum over all ordered pairs (i, j).
     diagonal: the part of it that belongs to pairs with i = j.
     count: number of items, n.
-
-  Returns:
-    The mean over the n (n - 1) ordered pairs with i != j; NaN for n < 2.
-
-  Example:
-    >>> mean_off_diagonal(total=11.0, diagonal=5.0, count=3)
-    1.0
   """
   return (total - diagonal) / (count * (count - 1)) if count > 1 else np.full_like(total, np.nan)
 
@@ -154,16 +142,9 @@ def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
   approximation is good for n of a few tens and more.
 
   Args:
-    cosine: mean pairwise cosines, any shape.
+    cosine: mean pairwise cosines, any shape, which the result has too.
     count: number of directions, n.
     width: number of dimensions, d.
-
-  Returns:
-    An array of the shape of `cosine`, finite however small the probability is.
-
-  Example:
-    >>> round(float(isotropic_log10_p(0.04, count=101, width=2)), 4)  # p = exp(-5)
-    -2.1715
   """
   squared_sum = count + count * (count - 1) * np.asarray(cosine, np.float64)
   statistic = width * squared_sum / count
@@ -174,10 +155,7 @@ def isotropic_log10_p(cosine: np.ndarray, count: int, width: int) -> np.ndarray:
 
 
 def _far_tail(x, a):
-  """Logarithm of the upper incomplete gamma function Q(a, x) for x far above a.
-
-  By Legendre's continued fraction, whose k-th step divides k (a - k) by x - a + 2k + 1.
-  """
+  """log Q(a, x), the incomplete gamma function far above a, by Legendre's continued fraction."""
   fraction = np.zeros_like(x)
   for k in range(100, 0, -1):
     fraction = k * (a - k) / (x - a + 2 * k + 1 + fraction)

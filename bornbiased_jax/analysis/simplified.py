@@ -57,13 +57,7 @@ class StackConfig:
 
 
 def mlp0(x: jax.Array, up: jax.Array, down: jax.Array, activation: str) -> jax.Array:
-  """W_2 f(W_1 x), one MLP0 layer.
-
-  Args:
-    x: inputs [..., D].
-    up: W_1, [D, F].
-    down: W_2, [F, D].
-    activation: the name of f.
+  """W_2 f(W_1 x), one MLP0 layer: x [..., D], W_1 `up` [D, F], W_2 `down` [F, D], f by its name.
 
   Example:
     >>> from bornbiased_jax import analysis
@@ -88,16 +82,7 @@ def draw_stack(config: StackConfig, seed: Seed) -> list[dict]:
   """The weights of the random stack with this seed, drawn from N(0, config.std²).
 
   They do not depend on the activation, so that activations can be compared on the same
-  weights.
-
-  Returns:
-    One dict per layer: 'up' [D, F] and 'down' [F, D] for an MLP0, otherwise empty.
-
-  Example:
-    >>> from bornbiased_jax.analysis import simplified
-    >>> config = simplified.StackConfig(('mlp', 'attention'), width=8, mlp_width=32)
-    >>> [sorted(weights) for weights in simplified.draw_stack(config, seed=42)]
-    [['down', 'up'], []]
+  weights. One dict per layer: 'up' [D, F] and 'down' [F, D] for an MLP0, otherwise empty.
   """
   key = stream_key('simplified', seed)
 
@@ -156,8 +141,8 @@ def bare_attention(config: ModelConfig) -> Network:
   Example:
     >>> from bornbiased_jax import analysis, configs
     >>> network = analysis.bare_attention(configs.get('tiny_gpt2', sublayers='attention_only'))
-    >>> params, inputs = network.draw(42), jnp.ones((1, 3, 128))
-    >>> network.read(params, inputs, ('residual',))['residual'].shape
+    >>> params, inputs = jax.jit(network.draw)(42), jnp.ones((1, 3, 128))
+    >>> jax.jit(network.read, static_argnums=2)(params, inputs, ('residual',))['residual'].shape
     (4, 1, 3, 128)
   """
   if config.windows:
@@ -176,13 +161,6 @@ def bare_attention(config: ModelConfig) -> Network:
 
 
 def stack(config: StackConfig) -> Network:
-  """Random stacks as a family of networks for `ensemble.measure`, to read Gaussian probes.
-
-  Example:
-    >>> from bornbiased_jax import analysis
-    >>> network = analysis.stack(analysis.StackConfig(('mlp',), width=64, mlp_width=256))
-    >>> network.draw(seed=42)[0]['up'].shape
-    (64, 256)
-  """
+  """Random stacks as a family of networks for `ensemble.measure`, to read Gaussian probes."""
   return Network(config, lambda seed: draw_stack(config, seed),
                  lambda params, inputs, names: read_stack(config, params, inputs, names))

@@ -31,12 +31,6 @@ def default_batch_size(num_sequences: int, length: int, backend: str | None = No
     length: number of positions per sequence.
     backend: 'cpu' | 'gpu' | 'tpu'; None means the backend of this process.
     num_heads: heads of a layer, each with length² attention weights per sequence.
-
-  Example:
-    >>> default_batch_size(num_sequences=100, length=64, backend='cpu')
-    25
-    >>> default_batch_size(num_sequences=640, length=1024, backend='tpu', num_heads=32)
-    16
   """
   backend = backend or jax.default_backend()
   most = _BATCH_TOKENS.get(backend, _BATCH_TOKENS_ACCELERATOR) // length
@@ -60,12 +54,9 @@ def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length:
 
   Args:
     measure: a function from the indices of a batch to a pytree of arrays [B, …].
-    num_sequences: number of sequences, n.
+    num_sequences: number of sequences, n; the pytree that is returned has arrays [n, …].
     length: number of positions per sequence.
     size: number of sequences per batch; None means `default_batch_size`.
-
-  Returns:
-    The pytree with numpy arrays [n, …].
 
   Example:
     >>> in_batches(lambda index_B: 10 * index_B, num_sequences=5, length=1, size=2).tolist()
@@ -82,13 +73,8 @@ def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length:
 def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
   """Number of networks under one vmap on a device: as many as fit into half its memory.
 
-  It is at least one. On a CPU it is always one: a single network keeps all cores busy,
-  and more would only compete for the cache.
-
-  Args:
-    bytes_of_one: returns the memory of one network in bytes. It is called on
-      accelerators only, because finding out takes compilations.
-    num_seeds: number of networks, which the result does not exceed.
+  On a CPU it is one: a single network keeps all cores busy, and more would only compete for the
+  cache. `bytes_of_one` is called on accelerators only, because finding out takes compilations.
   """
   if jax.default_backend() == 'cpu':
     return 1

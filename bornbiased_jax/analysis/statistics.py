@@ -99,8 +99,7 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
 def p_value_text(log10_p: float) -> str:
   """A p-value as text for readers, from its logarithm.
 
-  Below 1e-12 no digits are given, since no model of the null hypothesis is accurate so
-  far in its tail.
+  Below 1e-12 no digits are given: no model of the null hypothesis is accurate so far out.
 
   Example:
     >>> from bornbiased_jax import analysis

@@ -31,12 +31,11 @@ def relu_similarity(similarity: ArrayLike) -> jax.Array:
   """Cosine of two vectors after one infinitely wide random ReLU layer (Prop 2).
 
   For inputs of cosine r it is (sqrt(1 - r²) + r (pi - arccos r)) / pi, the normalized
-  arc-cosine kernel of degree 1 of Cho and Saul (2009). Orthogonal inputs get 1/pi after
-  the first layer, 0.4937 after the second, and approach 1.
+  arc-cosine kernel of degree 1 of Cho and Saul (2009).
 
   Example:
     >>> from bornbiased_jax.analysis import theory
-    >>> round(float(theory.relu_similarity(0.0)), 4)
+    >>> round(float(theory.relu_similarity(0.0)), 4)  # 1/pi
     0.3183
   """
   # Rounding may take a cosine past 1, where the square root would be NaN.
@@ -50,20 +49,14 @@ def activation_similarity(activation: Callable[[jax.Array], jax.Array], similari
 
   The pre-activations u and v of the two inputs are jointly normal with mean 0, standard
   deviation `scale` and correlation `similarity`. The result is E[f(u) f(v)] / E[f(u)²].
-
-  A gated unit multiplies f by an independent linear unit, which contributes the factor
-  `similarity`. Orthogonal inputs therefore stay orthogonal behind a gated layer whatever
-  the activation, and behind any layer with an odd activation.
+  Orthogonal inputs stay orthogonal behind a gated layer, and behind an odd activation.
 
   Args:
     activation: f, elementwise.
-    similarity: cosine of the inputs, any shape.
+    similarity: cosine of the inputs, any shape, which the result has too.
     scale: standard deviation of a pre-activation. After LayerNorm it is
       linear_std sqrt(width).
     gated: the layer computes f(gate) * up instead of f(up).
-
-  Returns:
-    Cosine of the outputs, in the shape of `similarity`.
 
   Example:
     >>> from bornbiased_jax.analysis import theory
@@ -82,11 +75,6 @@ def iterate(similarity_map: Callable[[jax.Array], jax.Array], start: ArrayLike,
     similarity_map: the map from the similarity before a layer to the one after it.
     start: similarity of the inputs, any shape.
     num_layers: number of layers.
-
-  Example:
-    >>> from bornbiased_jax.analysis import theory
-    >>> [f'{r:.4f}' for r in theory.iterate(theory.relu_similarity, 0.0, num_layers=2)]
-    ['0.3183', '0.4937']
   """
   step = lambda r, _: (similarity_map(r),) * 2
   return lax.scan(step, jnp.asarray(start, jnp.float32), length=num_layers)[1]
@@ -197,12 +185,6 @@ def independent_pcs(config: ModelConfig) -> float:
   PCS is the cosine of all parameters except embeddings and LM head. Independent matrices
   are orthogonal, but all G norm gains are 1 in both networks. The cosine is therefore
   G / (G + the sum of n σ² over matrices of n entries with standard deviation σ).
-
-  Example:
-    >>> from bornbiased_jax import configs
-    >>> from bornbiased_jax.analysis import theory
-    >>> round(theory.independent_pcs(configs.get('tiny_llama2')), 3)
-    0.453
   """
   shapes = jax.eval_shape(lambda: draw_params(config, 0))
   body = {name: leaf for name, leaf in shapes.items() if name not in EMBEDDING_LEAVES}
@@ -218,12 +200,6 @@ def independent_pcs(config: ModelConfig) -> float:
 def independent_cka(num_statements: int, width: int) -> float:
   """Linear CKA of independent Gaussian states, as REEF (`lineage.baselines.reef`) measures it.
 
-  The estimator is biased: for n statements and states of width d it gives d / (d + n)
-  instead of 0.
-
-  Example:
-    >>> from bornbiased_jax.analysis import theory
-    >>> theory.independent_cka(num_statements=100, width=300)
-    0.75
+  The estimator is biased: for n statements and states of width d it is d / (d + n), not 0.
   """
   return width / (width + num_statements)

@@ -1,7 +1,7 @@
 """Text as batches of token ids.
 
 - `.text`: documents from files, folders and prepared data sets
-- `.tokenizers`: bytes, SentencePiece and GPT-2's BPE behind one interface
+- `.tokenizers`: bytes, tokenizer.json, GPT-2's files and SentencePiece behind one interface
 - `.tokenizer_files`: what `transformers` reads of a tokenizer
 - `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
 - `.corpus`: the token ids of a text, and the batch at each training step
@@ -11,8 +11,9 @@ The package contains one text, tinyshakespeare.txt.xz.
 """
 
 from bornbiased_jax.data.corpus import Corpus, batch, hold_out, load, spaced_windows, write
-from bornbiased_jax.data.tokenizers import Tokenizer
+from bornbiased_jax.data.tokenizers import Tokenizer, load_tokenizer
 
 __all__ = (
     'Corpus', 'batch', 'hold_out', 'load', 'spaced_windows', 'write', 'Tokenizer',
+    'load_tokenizer',
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax.data import memory_map, text, tokenizers
-from bornbiased_jax.data.tokenizers import Tokenizer
+from bornbiased_jax.data import memory_map, text
+from bornbiased_jax.data.tokenizers import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
 
 IN_MEMORY_CHARACTERS = 256 * 10**6
@@ -87,7 +87,7 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
                      'and it goes on where it stopped')
   if path.suffix in RAW and path.is_file():
     return _raw(path, str(spec), tokenizer)
-  return _tokenized(spec, tokenizer or tokenizers.load('bytes'))
+  return _tokenized(spec, tokenizer or load_tokenizer('bytes'))
 
 
 def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,

@@ -1,9 +1,8 @@
-"""Tokenizers as files: what `transformers.AutoTokenizer` reads, and what `tokenizers.load` does.
+"""Tokenizers as files: what `transformers.AutoTokenizer` reads, and what `load_tokenizer` does.
 
     tokenizer.json          the tokenizer, in the format of the library `tokenizers`
     tokenizer_config.json   its class, and the token that ends a document
     tokenizer.model         SentencePiece's own file
-    vocab.json, merges.txt  GPT-2's own files
 
 A text gets the same ids from both, unless it spells a special token, such as </s> or
 <|endoftext|>. `transformers` reads these as that token, while here they are text.
@@ -24,24 +23,48 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 def of_bytes() -> dict[str, bytes]:
   """The files of the tokenizer 'bytes': GPT-2's alphabet, and no merges."""
-  return _files(_byte_level(_bytes_vocabulary(), merges=[], in_words=False), END_OF_DOCUMENT)
+  return with_config(_as_json(_byte_level(_bytes_vocabulary(), merges=[], in_words=False)),
+                     END_OF_DOCUMENT)
 
 
-def is_of_bytes(content: bytes) -> bool:
-  """Whether a tokenizer.json is that of the tokenizer 'bytes'."""
-  try:
-    model = json.loads(content)['model']
-    return model['vocab'] == _bytes_vocabulary() and not model['merges']
-  except (ValueError, KeyError, TypeError):
-    return False
+def is_of_bytes(spec: dict[str, Any]) -> bool:
+  """Whether a valid tokenizer.json is that of the tokenizer 'bytes'."""
+  return spec['model']['vocab'] == _bytes_vocabulary() and not spec['model']['merges']
 
 
-def of_gpt2(encoder: bytes, merges: bytes) -> dict[str, bytes]:
-  """The files of GPT-2's BPE, from its encoder.json and vocab.bpe."""
-  pairs = [line.split(' ') for line in merges.decode().removeprefix('#version: 0.2').split('\n')
-           if line]
-  tokenizer = _byte_level(json.loads(encoder), pairs, in_words=True)
-  return _files(tokenizer, END_OF_DOCUMENT) | {'vocab.json': encoder, 'merges.txt': merges}
+def join_gpt2(encoder: bytes, merges: bytes, begins: bool) -> bytes:
+  """The tokenizer.json of GPT-2's BPE, from its two files; every text has BOS if `begins`."""
+  lines = [line for line in merges.decode().replace('\r\n', '\n').split('\n') if line]
+  if lines and lines[0].startswith('#version'):
+    del lines[0]
+  vocab = json.loads(encoder)
+  tokenizer = _byte_level(vocab, [line.split(' ') for line in lines], in_words=True)
+  if begins:
+    tokenizer['post_processor'] = _template(END_OF_DOCUMENT, vocab[END_OF_DOCUMENT])
+  return _as_json(tokenizer)
+
+
+def gpt2_tokens(spec: dict[str, Any]) -> list[bytes]:
+  """GPT-2's tokens in the order of their ids, without that which ends a document.
+
+  They are empty for a tokenizer.json of another kind, or whose merges are not in the
+  order of the ids, so that the tokens alone do not say what it does.
+  """
+  model, words = spec['model'], spec.get('pre_tokenizer') or {}
+  vocab, byte_of = dict(model['vocab']), gpt2_alphabet()
+  if (words.get('type') != 'ByteLevel' or words['add_prefix_space']
+      or not words.get('use_regex', True) or spec.get('normalizer')
+      or [token['content'] for token in spec['added_tokens']] != [END_OF_DOCUMENT]
+      or sorted(vocab.values()) != list(range(len(vocab)))):
+    return []
+  del vocab[END_OF_DOCUMENT]
+  # A merge is a list of two tokens, or in older files both with a space between them.
+  merged = [''.join(merge).replace(' ', '') for merge in model['merges']]
+  ids = [vocab.get(token, -1) for token in merged]
+  if ids != sorted(ids) or vocab.keys() != {*byte_of, *merged}:
+    return []
+  in_order = sorted(vocab, key=vocab.__getitem__)
+  return [bytes(byte_of[letter] for letter in token) for token in in_order]
 
 
 def gpt2_alphabet() -> dict[str, int]:
@@ -52,8 +75,8 @@ def gpt2_alphabet() -> dict[str, int]:
   return themselves | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def of_sentencepiece(content: bytes) -> dict[str, bytes]:
-  """The files of a SentencePiece model, from its own.
+def of_sentencepiece(content: bytes, begins: bool) -> dict[str, bytes]:
+  """The files of a SentencePiece model, from its own; every text has BOS if `begins`.
 
   Raises:
     InputError: the library `tokenizers` cannot give the ids of this model, which is
@@ -75,15 +98,22 @@ def of_sentencepiece(content: bytes) -> dict[str, bytes]:
       'normalizer': {'type': 'Sequence', 'normalizers': _normalizers(normalizer)},
       'decoder': {'type': 'Sequence', 'decoders': _decoders(normalizer)},
       'model': _bpe(model) if trainer.model_type == _BPE else _unigram(model)}
-  return _files(tokenizer, model.pieces[trainer.eos_id].piece) | {'tokenizer.model': content}
+  if begins:
+    tokenizer['post_processor'] = _template(model.pieces[trainer.bos_id].piece, trainer.bos_id)
+  return with_config(_as_json(tokenizer), model.pieces[trainer.eos_id].piece,
+                     add_bos_token=begins) | {'tokenizer.model': content}
 
 
-def _files(tokenizer, end):
+def with_config(tokenizer: bytes, end: str, **settings: bool) -> dict[str, bytes]:
+  """A tokenizer.json, and the tokenizer_config.json with which `transformers` reads it."""
   config = {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': end,
             'clean_up_tokenization_spaces': False,
-            'model_input_names': ['input_ids', 'attention_mask']}
-  as_bytes = lambda content: (json.dumps(content, indent=1, ensure_ascii=False) + '\n').encode()
-  return {'tokenizer.json': as_bytes(tokenizer), 'tokenizer_config.json': as_bytes(config)}
+            'model_input_names': ['input_ids', 'attention_mask'], **settings}
+  return {'tokenizer.json': tokenizer, 'tokenizer_config.json': _as_json(config)}
+
+
+def _as_json(content):
+  return (json.dumps(content, indent=1, ensure_ascii=False) + '\n').encode()
 
 
 def _bytes_vocabulary():
@@ -99,6 +129,14 @@ def _byte_level(vocabulary, merges, in_words):
       'pre_tokenizer': {'type': 'ByteLevel', 'use_regex': in_words, **spaces},
       'decoder': {'type': 'ByteLevel', 'use_regex': in_words, **spaces},
       'model': {'type': 'BPE', 'vocab': vocabulary, 'merges': merges}}
+
+
+def _template(begin, id_):
+  """What the library puts before a text, and before the first of a pair."""
+  token = {'SpecialToken': {'id': begin, 'type_id': 0}}
+  first, second = ({'Sequence': {'id': name, 'type_id': 0}} for name in 'AB')
+  return {'type': 'TemplateProcessing', 'single': [token, first], 'pair': [token, first, second],
+          'special_tokens': {begin: {'id': begin, 'ids': [id_], 'tokens': [begin]}}}
 
 
 def _added(id_, content):

@@ -1,13 +1,12 @@
-"""Tokenizers: bytes, SentencePiece models and GPT-2's BPE, all from local files."""
+"""Tokenizers: bytes, any tokenizer.json, GPT-2's two files and SentencePiece, from local files."""
 
 from collections.abc import Callable, Collection
-import functools
 import hashlib
 import importlib
 import json
 import lzma
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +15,15 @@ from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
 from bornbiased_jax.errors import InputError
 
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
-# The pieces into which GPT-2's own encoder.py splits a text, written without backtracking.
-GPT2_PIECES = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+# What ends a document if tokenizer_config.json names no eos_token.
+ENDS = END_OF_DOCUMENT, '</s>'
 
 
 class Tokenizer(NamedTuple):
   """Turns text into ids and ids into text.
 
   A text never yields special tokens: characters that spell one are text like any
-  other.
+  other, except in a Unigram tokenizer.json, whose pieces they are.
 
   Attributes:
     name: the kind of tokenizer and a digest of its content, for the metadata of
@@ -35,7 +34,9 @@ class Tokenizer(NamedTuple):
       document, to ids.
     to_text: function from ids without `end_id` to text.
     files: function that returns, by name, the content of the files which
-      `transformers.AutoTokenizer` and `load` read (tokenizer_files.py).
+      `transformers.AutoTokenizer` and `load_tokenizer` read (tokenizer_files.py).
+    begin_ids: the ids that the tokenizer's settings put before a text: BOS, or none.
+      `encode` does not add them.
   """
 
   name: str
@@ -44,19 +45,20 @@ class Tokenizer(NamedTuple):
   to_ids: Callable[[str, bool], list[int] | np.ndarray]
   to_text: Callable[[list[int]], str]
   files: Callable[[], dict[str, bytes]] = dict
+  begin_ids: tuple[int, ...] = ()
 
   def encode(self, text: str, continues: bool = False) -> np.ndarray:
     """Ids of a text, int32 [n].
 
     Args:
-      text: a document or a part of one; no `end_id` is added.
+      text: a document or a part of one; neither `begin_ids` nor `end_id` is added.
       continues: whether the text goes on in the middle of a document. The parts
         of a document that is cut before a single space or line end then have
-        the same ids as the whole.
+        the same ids as the whole, unless the tokenizer merges over line ends.
 
     Example:
-      >>> from bornbiased_jax.data import tokenizers
-      >>> tokenizers.load('bytes').encode('café').tolist()
+      >>> from bornbiased_jax.data import load_tokenizer
+      >>> load_tokenizer('bytes').encode('café').tolist()
       [99, 97, 102, 195, 169]
     """
     return np.asarray(self.to_ids(text, continues), np.int32)
@@ -70,8 +72,8 @@ class Tokenizer(NamedTuple):
       InputError: an id is outside the vocabulary.
 
     Example:
-      >>> from bornbiased_jax.data import tokenizers
-      >>> tokenizers.load('bytes').decode([72, 105, 256])
+      >>> from bornbiased_jax.data import load_tokenizer
+      >>> load_tokenizer('bytes').decode([72, 105, 256])
       'Hi<|endoftext|>'
     """
     ids = np.asarray(ids, np.int64).ravel()
@@ -83,17 +85,20 @@ class Tokenizer(NamedTuple):
                                 for document in documents)
 
 
-def load(name: str) -> Tokenizer:
+def load_tokenizer(name: str) -> Tokenizer:
   """Loads the tokenizer `name`.
 
   Args:
     name: one of
       - 'bytes': the 256 bytes of UTF-8, and one more id for the end of a document;
-      - the path of a SentencePiece `.model` file, or a folder with a tokenizer.model;
-      - a folder to which 'bytes' was exported (`Tokenizer.files`);
-      - for GPT-2's BPE, a folder that holds encoder.json and vocab.bpe, or
-        vocab.json and merges.txt, each possibly as .xz; or the paths of these
-        two files, joined by a comma.
+      - the path of a tokenizer.json or of a SentencePiece `.model` file;
+      - for GPT-2's BPE, the paths of encoder.json and vocab.bpe, or of vocab.json
+        and merges.txt, joined by a comma, each possibly as .xz;
+      - a folder with any of these files. SentencePiece's tokenizer.model goes before
+        a tokenizer.json that adds no tokens to it, and that before GPT-2's files.
+      tokenizer_config.json and special_tokens_map.json beside them say what ends a
+      document of a tokenizer.json (eos_token), and whether one of the other files
+      begins with BOS (add_bos_token). A tokenizer.json says so itself.
 
   Raises:
     InputError: there is no such tokenizer, its files are missing or damaged, or
@@ -104,95 +109,130 @@ def load(name: str) -> Tokenizer:
                      tokenizer_files.of_bytes)
   path = Path(name).expanduser()
   if path.is_dir():
-    return _in_directory(path)
+    return _in_folder(path)
   paths = [Path(part).expanduser() for part in str(name).split(',')]
-  if len(paths) == 1 and path.suffix == '.model':
-    return _sentencepiece(path)
   if len(paths) == 2:
     return _gpt2(*sorted(paths, key=lambda path: '.json' not in path.suffixes))
-  raise InputError(f"no tokenizer {str(name)!r}: give 'bytes', a SentencePiece .model file, "
-                   "or a folder with GPT-2's encoder.json and vocab.bpe")
+  if len(paths) == 1 and path.suffix in ('.model', '.json'):
+    return _sentencepiece(path) if path.suffix == '.model' else _from_json(path)
+  raise InputError(f"no tokenizer {str(name)!r}: give 'bytes', a tokenizer.json, a SentencePiece "
+                   ".model file, or a folder with one or with GPT-2's encoder.json and vocab.bpe")
 
 
-def _in_directory(path):
-  if (path / 'tokenizer.model').is_file():
-    return _sentencepiece(path / 'tokenizer.model')
-  whole = path / 'tokenizer.json'
-  if whole.is_file() and tokenizer_files.is_of_bytes(_read(whole)):
-    return load('bytes')
-  return _gpt2(*_gpt2_files(path))
+def _in_folder(folder):
+  kinds = {'tokenizer.model': _sentencepiece, 'tokenizer.json': _from_json}
+  found = [load(folder / name) for name, load in kinds.items() if (folder / name).is_file()]
+  # Tokens that were added to a SentencePiece model are in tokenizer.json alone.
+  return (max(found, key=lambda tokenizer: tokenizer.vocab_size) if found
+          else _gpt2(*_gpt2_files(folder)))
 
 
 def _bytes_ids(text, continues):
   return np.frombuffer(text.encode(), np.uint8)
 
 
+def _in_parts(to_ids):
+  """`to_ids` for a text and whether it goes on in the middle of a document.
+
+  Many tokenizers put a space before a text, as before the first word of a sentence, but
+  none after a line end. So a line end goes first, and its ids are dropped.
+  """
+  line_end = to_ids('\n')
+
+  def with_parts(text, continues):
+    if continues:
+      ids = to_ids('\n' + text)
+      if ids[:len(line_end)] == line_end:
+        return ids[len(line_end):]
+    return to_ids(text)
+  return with_parts
+
+
 def _sentencepiece(path):
-  content = _read(path)
-  processor = _import('sentencepiece', path).SentencePieceProcessor()
+  content, settings = _read(path), _settings(path.parent)
   try:
+    processor = importlib.import_module('sentencepiece').SentencePieceProcessor()
     processor.LoadFromSerializedProto(content)
+  except ImportError:
+    raise InputError(f"{path} needs sentencepiece: pip install 'bornbiased_jax[text]'") from None
   except RuntimeError:
     raise InputError(f'{path} is not a SentencePiece model, or damaged') from None
   if processor.eos_id() < 0:
     raise InputError(f'{path} has no end-of-sentence piece, which must follow each document; '
                      'train the model with one')
-  line_end = processor.encode('\n')
-
-  def to_ids(text, continues):
-    if not continues:
-      return processor.encode(text)
-    # SentencePiece puts a space before a text, as before the first word of a sentence.
-    # It puts none after a line end, so the line end goes first and its ids are dropped.
-    ids = processor.encode('\n' + text)
-    return ids[len(line_end):] if ids[:len(line_end)] == line_end else processor.encode(text)
-
+  begins = settings.get('add_bos_token') is True and processor.bos_id() >= 0
   return Tokenizer(_named('sentencepiece', content), processor.vocab_size(), processor.eos_id(),
-                   to_ids, processor.decode,
-                   functools.partial(tokenizer_files.of_sentencepiece, content))
+                   _in_parts(processor.encode), processor.decode,
+                   lambda: tokenizer_files.of_sentencepiece(content, begins),
+                   (processor.bos_id(),) if begins else ())
 
 
 def _gpt2(encoder_path, merges_path):
-  content, merges = _read(encoder_path), _read(merges_path)
+  encoder, merges = _read(encoder_path), _read(merges_path)
+  begins = _settings(encoder_path.parent).get('add_bos_token') is True
   try:
-    encoder = json.loads(content)
-    end_id = encoder.pop(END_OF_DOCUMENT)
-    ranks = _gpt2_ranks(encoder, end_id, merges.decode())
+    content = tokenizer_files.join_gpt2(encoder, merges, begins)
+    tokens = tokenizer_files.gpt2_tokens(json.loads(content))
   except (ValueError, KeyError, TypeError, AttributeError):
+    tokens = []
+  if not tokens:
     raise InputError(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and "
-                     'vocab.bpe, which list the same merges in the same order') from None
-  encoding = _import('tiktoken', encoder_path).Encoding(
-      'gpt2', pat_str=GPT2_PIECES, mergeable_ranks=ranks, special_tokens={END_OF_DOCUMENT: end_id})
-  name = _named('gpt2', b' '.join(sorted(ranks, key=ranks.get)))
-  return Tokenizer(name, encoding.n_vocab, end_id,
-                   lambda text, continues: encoding.encode_ordinary(text), encoding.decode,
-                   functools.partial(tokenizer_files.of_gpt2, content, merges))
+                     'vocab.bpe, which list the same merges in the same order')
+  return _from_json(encoder_path, content)
 
 
-def _gpt2_files(directory):
+def _gpt2_files(folder):
   for patterns in GPT2_FILES:
-    found = [sorted([*directory.glob(pattern), *directory.glob(f'{pattern}.xz')])
+    found = [sorted([*folder.glob(pattern), *folder.glob(f'{pattern}.xz')])
              for pattern in patterns]
     if all(found):
       return [paths[0] for paths in found]
-  raise InputError(f"{directory} has no tokenizer that can be read: neither SentencePiece's "
-                   "tokenizer.model nor GPT-2's vocab.json and merges.txt")
+  raise InputError(f"{folder} has no tokenizer that can be read: neither tokenizer.json, nor "
+                   "SentencePiece's tokenizer.model, nor GPT-2's vocab.json and merges.txt")
 
 
-def _gpt2_ranks(encoder, end_id, merges):
-  """The id of each token, by the token's bytes.
+def _from_json(path, content=None):
+  """The tokenizer of a tokenizer.json, or of `content` in its place."""
+  content, settings = content or _read(path), _settings(path.parent)
+  library = importlib.import_module('tokenizers')  # Bytes need none.
+  try:
+    made = library.Tokenizer.from_str(content.decode())
+    spec = json.loads(content)
+    gpt2 = tokenizer_files.gpt2_tokens(spec)
+  except Exception:  # The library raises nothing narrower.
+    raise InputError(f'{path} is not a tokenizer.json, or damaged; copy it again') from None
+  if tokenizer_files.is_of_bytes(spec):
+    return load_tokenizer('bytes')
+  made.no_truncation()
+  made.no_padding()
+  made.encode_special_tokens = True  # Characters that spell one are text.
+  ids = made.get_vocab()
+  end = settings.get('eos_token') or next((end for end in ENDS if end in ids), ENDS[0])
+  end = str(end.get('content') if isinstance(end, dict) else end)  # An added token is a dict.
+  if end not in ids:
+    raise InputError(f'{path} has no token {end!r} to end a document; name one that it has as '
+                     'eos_token in tokenizer_config.json beside it')
+  begin = made.encode('a')  # As the template says, whatever add_bos_token may say.
+  return Tokenizer(
+      _named('gpt2', b' '.join(gpt2)) if gpt2 else _named('tokenizers', content),
+      1 + max(ids.values()), ids[end],
+      _in_parts(lambda text: made.encode(text, add_special_tokens=False).ids),
+      lambda ids: made.decode(ids, skip_special_tokens=False),
+      lambda: tokenizer_files.with_config(content, end),
+      tuple(begin.ids[:[*begin.special_tokens_mask, 0].index(0)]))
 
-  tiktoken takes for granted that merges of lower ids come first. If they do not,
-  or the two files do not list the same tokens, this raises ValueError.
-  """
-  byte_of = tokenizer_files.gpt2_alphabet()
-  lines = merges.removeprefix('#version: 0.2').split('\n')
-  merged = [line.replace(' ', '') for line in lines if line]
-  in_order = [encoder[token] for token in merged]
-  if (in_order != sorted(in_order) or encoder.keys() != {*byte_of, *merged}
-      or sorted([*encoder.values(), end_id]) != list(range(len(encoder) + 1))):
-    raise ValueError
-  return {bytes(byte_of[letter] for letter in token): id_ for token, id_ in encoder.items()}
+
+def _settings(folder) -> dict[str, Any]:
+  """What tokenizer_config.json, or else special_tokens_map.json, says."""
+  settings: dict[str, Any] = {}
+  for name in ('special_tokens_map.json', 'tokenizer_config.json'):
+    if (folder / name).is_file():
+      content = _read(folder / name)
+      try:
+        settings |= json.loads(content)
+      except (ValueError, TypeError, RecursionError):
+        raise InputError(f'{folder / name} is damaged; copy it again') from None
+  return settings
 
 
 def _named(kind, content):
@@ -207,10 +247,3 @@ def _read(path):
     raise InputError(f'cannot read the tokenizer {path}: {error.strerror}') from None
   except lzma.LZMAError:
     raise InputError(f'{path} is not an .xz file, or damaged; copy it again') from None
-
-
-def _import(package, path):
-  try:
-    return importlib.import_module(package)
-  except ImportError:
-    raise InputError(f"{path} needs {package}: pip install 'bornbiased_jax[text]'") from None

@@ -12,7 +12,8 @@ UNRELATED_ABOVE = 0.01
 # 1 is a copy. The weakest descendants of the adversary's list have 0.3, an average in which the
 # base weighs 0.3.
 POWER, DETECTABLE = 0.95, 0.15
-# 'unrelated' needs so many sequences, and no more constant channels than this share of them.
+# 'unrelated' needs so many sequences. SeedPrint is excluded if more than this share of channels
+# is constant.
 LEAST_SEQUENCES, MOST_CONSTANT = 1000, 0.1
 # Features whose places are exchanged with each other: so few neighbours that a sorted order hardly
 # differs between them, and few enough that all BLOCK! orders can be counted.
@@ -20,14 +21,14 @@ BLOCK = 4
 # Two layers of one network whose features are as alike as this are copies of each other. Layers
 # of unrelated networks that were matched to one reference on purpose reach 0.3.
 COPY = 0.35
-# What unconnected layers have in common is bounded by its estimate and so many of its stds: a
-# bound that holds with probability POWER. Layers are compared that are at most MOST_APART apart.
+# What unconnected layers have in common is bounded from layers that are at most so far apart. The
+# bound is an upper one that holds with probability POWER.
 MOST_APART = 4
 # Hidden states in any basis, and MLP units in any order, that are more alike than this are a sign
 # of a copy in disguise, which has 1 and some 0.7; networks that learned one text have up to 0.4
 # and 0.12.
 ALIKE_IN_ANY_BASIS, ALIKE_IN_ANY_ORDER = 0.5, 0.2
-# No null distribution is known so far in its tail that smaller p-values would mean anything.
+# No smaller p-value is reported: no null distribution is known so far in its tail.
 LEAST_LOG10_P = -12.0
 
 

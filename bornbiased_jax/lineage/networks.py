@@ -16,24 +16,17 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, remove_folder
-from bornbiased_jax.lineage import levels, resolve, verdict
+from bornbiased_jax.lineage import resolve, verdict
 from bornbiased_jax.lineage.evidence import archive, hidden_states, streaming
-from bornbiased_jax.lineage.evidence import features as features_of
 from bornbiased_jax.lineage.evidence import signature as signatures
-from bornbiased_jax.lineage.evidence.features import UNITS, Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_probe
 from bornbiased_jax.lineage.resolve import Resolved
-from bornbiased_jax.lineage.testing import structure
-from bornbiased_jax.lineage.testing.likeness import layers_of
-from bornbiased_jax.models.initialization import init_params, num_parameters
+from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.layers import Layers
 
-# Seeds that people choose, and the largest networks that are drawn to recognize one.
-KNOWN_SEEDS = (*range(100), 123, 1000, 1234, 2000)
-MOST_RECOGNIZED = 2 * 10**7
 # How networks of `transformers` are read, and the share of free memory that parameters may take.
 STREAM = ('auto', 'always', 'never')
 _MEMORY_SHARE = 0.6
@@ -147,13 +140,7 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   probe = common_probe(probe, list(saved.values()), [each.config for each in named.values()])
   taken = saved | {name: _signature(each, probe, cache, stream, on_batch)
                    for name, each in named.items()}
-  report = verdict.compare(taken[base], taken[suspect])
-  if report['verdict'] == 'related':
-    seeds = {seed_of(taken[name].features) for name in (base, suspect)}
-    if len(seeds) == 1 and None not in seeds:
-      report['reasons'].append("Both began as this package's random network of seed "
-                               f'{seeds.pop()}.')
-  return report
+  return verdict.compare(taken[base], taken[suspect])
 
 
 def common_probe(probe: Probe, saved: list[Signature], known: list[ModelConfig]) -> Probe:
@@ -163,31 +150,6 @@ def common_probe(probe: Probe, saved: list[Signature], known: list[ModelConfig])
   sizes = {config.vocab_size for config in known}
   num_ids = probe.num_ids or (min(sizes) if len(sizes) > 1 else None)
   return pairs_probe(dataclasses.replace(probe, num_ids=num_ids))
-
-
-def seed_of(found: Features) -> int | None:
-  """The seed of KNOWN_SEEDS from which this package drew what a network began as, or None.
-
-  Args:
-    found: the network's features; of more than MOST_RECOGNIZED parameters none is drawn.
-
-  Cost: drawing a network per seed that is tried.
-
-  Example:
-    >>> from bornbiased_jax.lineage import resolve
-    >>> from bornbiased_jax.lineage.evidence import features
-    >>> seed_of(features.of_network(*resolve.load('tiny_gpt2:3')))
-    3
-  """
-  config = found.config
-  if config.sublayers == 'attention_only' or num_parameters(config) > MOST_RECOGNIZED:
-    return None
-  units = layers_of(found, UNITS)
-  for seed in KNOWN_SEEDS:
-    drawn = layers_of(features_of.of_network(config, init_params(config, seed)), UNITS)
-    if structure.mean_likeness(drawn, units) > levels.COPY:
-      return seed
-  return None
 
 
 def open_network(resolved: Resolved, stream: str = 'auto') -> Opened:

@@ -1,6 +1,7 @@
 """The sentences of a verdict."""
 
 from collections.abc import Iterator
+import math
 
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.lineage import levels
@@ -76,8 +77,8 @@ def other_causes(names: list[str]) -> Iterator[str]:
     yield ('Hidden states also agree, channel by channel, in networks that share an embedding or a '
            'teacher.')
   else:
-    yield ('So are copies in disguise, whose units, value channels and residual channels were all '
-           'changed; and networks that learned the same from one teacher or one embedding.')
+    yield ('They may be copies whose units, value channels and residual channels were all changed. '
+           'Networks that learned the same from one teacher or one embedding look so too.')
 
 
 def excluded(name: str, result: TestResult) -> str:
@@ -93,7 +94,8 @@ def no_test(of: str, results: list[TestResult]) -> str:
 
 def too_little_power(of: str, reach: float) -> str:
   """That a test would not have found what it has to find."""
-  return (f'A mean likeness of {_PARTS[of]} below {reach:.2f} may have been missed, where a copy '
+  limit = f' below {reach:.2f}' if math.isfinite(reach) else ''
+  return (f'A mean likeness of {_PARTS[of]}{limit} may have been missed, where a copy '
           f'has 1. To call two networks unrelated, a test must find one of {levels.DETECTABLE:g} '
           f'with a probability of {levels.POWER * 100:.0f} %.')
 
@@ -104,11 +106,15 @@ def too_few_sequences(count: int) -> str:
           f'{levels.LEAST_SEQUENCES} at least.')
 
 
+def detectable(results: Results, of: str) -> float:
+  """The smallest mean likeness that the deciding tests of some parts find; infinite without one."""
+  return min((results[name].detectable(len(DECIDING)) for name in DECIDING
+              if TESTS[name].of == of and results[name].counts), default=math.inf)
+
+
 def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[str]:
   """What 'unrelated' leaves open."""
-  reach = max(min(results[name].detectable(len(DECIDING)) for name in pair if results[name].counts)
-              for pair in (('unit order', 'unit order, fitted basis'),
-                           ('value order', 'value order, fitted basis')))
+  reach = max(detectable(results, 'units'), detectable(results, 'values'))
   yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '
          f'with a probability of {levels.POWER * 100:.0f} % at least, where a copy has 1. A '
          'smaller one may have been missed.')

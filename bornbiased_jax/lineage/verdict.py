@@ -76,7 +76,7 @@ def describe(name: str, result: TestResult) -> dict:
           'std': result.std, 'z': result.z if counts else None,
           'p_value': levels.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
-          'detectable': result.detectable(len(DECIDING)) if result.std is not None else None}
+          'detectable': result.detectable(len(DECIDING)) if result.std else None}
 
 
 def familywise_log10_p(results: Results) -> float | None:
@@ -125,11 +125,10 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
   """
   found = [sentences.excluded(name, results[name]) for name in DECIDING
            if results[name].applies and not results[name].counts]
-  num_tests = len(DECIDING)
   for of in ('units', 'values'):
     ran = [results[name] for name in DECIDING if TESTS[name].of == of]
-    reach = min((result.detectable(num_tests) for result in ran if result.counts), default=None)
-    if reach is None:
+    reach = sentences.detectable(results, of)
+    if not any(result.counts for result in ran):
       found.append(sentences.no_test(of, ran))
     elif not reach <= levels.DETECTABLE:  # NaN is no power either.
       found.append(sentences.too_little_power(of, reach))

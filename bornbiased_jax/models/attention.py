@@ -53,16 +53,9 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
   Args:
     query_BTHK: queries at consecutive positions.
     key_BSGK: keys at positions 0 to S - 1.
-    first: position of the first query. None means that the queries belong to the
-      last T of the S positions.
+    first: position of the first query; None: the queries belong to the last T positions.
     window: how many positions a query sees, its own included; None for all.
     cap: bound of the scores (`soft_cap`).
-
-  Example:
-    >>> from jax import numpy as jnp
-    >>> zeros = jnp.zeros((1, 2, 1, 4))  # Equal scores make the weights uniform.
-    >>> attention_weights(zeros, zeros).tolist()
-    [[[[1.0, 0.0], [0.5, 0.5]]]]
   """
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
   first = S - T if first is None else first
@@ -92,14 +85,8 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
              cap: float | None = None) -> tuple[jax.Array, jax.Array]:
   """Attention computed for one block of queries at a time, so that no [T, T] matrix exists.
 
-  Args:
-    query_BTHK: queries of all T positions.
-    key_BTGK: keys of the same positions.
-    value_BTGK: values of the same positions.
-    change: a function (weights [B, H, block, T], first) → weights, applied to the
-      weights of each block of queries, of which `first` is the first position.
-    block: number of queries per block.
-    window, cap: as in `attention_weights`.
+  `change` is a function (weights [B, H, block, T], first) → weights, applied to the weights of
+  each block of queries, of which `first` is the first position.
 
   Returns:
     The value aggregate [B, T, H K], and the mean weight [B, H, T] on each position
@@ -137,12 +124,8 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Attention for a reader who also wants the weights, or their means.
 
-  Args:
-    query_BTHK, key_BSGK, value_BSGK: as for every function of this module.
-    names: what is read. All weights are in memory at once only if
-      'attention_weights' is among them.
-    change: what to do to the weights, as in `streamed`.
-    window, cap: as in `attention_weights`.
+  All weights are in memory at once only if 'attention_weights' is among `names`. For `change`
+  see `streamed`.
 
   Returns:
     The value aggregate [B, T, H K], and a dict that has at least those
@@ -162,20 +145,14 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
 
 def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
           window: Window = None, cap: float | None = None) -> jax.Array:
-  """Attention by its definition, with all weights in memory.
-
-  It is the model's default, and the same on every backend.
-  """
+  """Attention by its definition, with all weights in memory: the default, the same everywhere."""
   weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap)
   return aggregate_values(weights_BHTS, value_BSGK)
 
 
 def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
             window: Window = None, cap: float | None = None) -> jax.Array:
-  """`plain` for one block of queries at a time.
-
-  It computes in full float32 and O(T) memory on every backend.
-  """
+  """`plain` for one block of queries at a time, in full float32 and O(T) memory."""
   # Fewer queries than keys are a last position alone, which needs no blocks.
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
     return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)

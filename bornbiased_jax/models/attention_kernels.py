@@ -24,10 +24,7 @@ LARGEST_BLOCK = 512
 
 def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
           window: Window = None, cap: float | None = None) -> jax.Array:
-  """cuDNN's flash attention on one GPU, in bfloat16 or float16.
-
-  Do not use it under vmap: its gradient is reported to break there.
-  """
+  """cuDNN's flash attention on one GPU, in 16 bits. Its gradient is reported to break in vmap."""
   B, T, H, K = query_BTHK.shape
   if T != key_BSGK.shape[1] or window is not None or cap is not None:
     return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
@@ -38,10 +35,7 @@ def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
 
 def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
            window: Window = None, cap: float | None = None, interpret: bool = False) -> jax.Array:
-  """JAX's splash attention on one TPU.
-
-  With `interpret` the kernel's steps run as plain JAX on any backend, for tests.
-  """
+  """JAX's splash attention on one TPU; with `interpret` its steps run as plain JAX, for tests."""
   B, T, H, K = query_BTHK.shape
   if T != key_BSGK.shape[1] or window is not None or cap is not None:
     return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
@@ -60,12 +54,7 @@ def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
 def splash_block(length: int) -> int:
   """Number of positions per block of the splash kernel, for sequences of `length`.
 
-  Blocks are whole tiles. Among the choices with the fewest blocks it is the one with
-  the least padding.
-
-  Example:
-    >>> splash_block(1024), splash_block(600)
-    (512, 384)
+  Blocks are whole tiles: the fewest, and of these choices the one with the least padding.
   """
   num_blocks = -(-length // LARGEST_BLOCK)
   return TILE * -(-length // (TILE * num_blocks))

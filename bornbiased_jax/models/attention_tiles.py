@@ -36,12 +36,12 @@ def tiled(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
   tile = _tile(T)
   together = math.gcd(B * H, 2**int(math.log2(max(1, _CACHED // (tile * T)))))
 
-  def grouped(x_BTGK):
+  def group(x_BTGK):
     x_BTHK = jnp.repeat(x_BTGK, H // x_BTGK.shape[2], axis=2)
     return jnp.swapaxes(x_BTHK, 1, 2).reshape(-1, together, T, K)
 
   scaled_BTHK = (query_BTHK.astype(jnp.float32) / math.sqrt(K)).astype(query_BTHK.dtype)
-  heads = map(grouped, (scaled_BTHK, key_BSGK, value_BSGK))
+  heads = map(group, (scaled_BTHK, key_BSGK, value_BSGK))
   limits = jnp.int32(UNLIMITED if window is None else window), cap
   aggregate_NMTK = _attend(limits, *heads)
   return jnp.swapaxes(aggregate_NMTK.reshape(B, H, T, K), 1, 2).reshape(B, T, H * K)
@@ -87,10 +87,7 @@ def _of_heads(limits, query_MTK, key_MTK, value_MTK):
 
 
 def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT1, gradient_MTK):
-  """The gradients of query, key and value.
-
-  Only small matrices are transposed: those of keys and values are computed as [K, S].
-  """
+  """The gradients of query, key and value; those of keys and values are computed as [K, S]."""
   (_, cap), dtype = limits, query_MTK.dtype
   query_MKT, gradient_MKT = (jnp.swapaxes(x, 1, 2) for x in (query_MTK, gradient_MTK))
   of_query = []

@@ -59,10 +59,7 @@ def matmul_size() -> int:
 
 @functools.lru_cache
 def matmul_rate(dtype: str, rounds: int = 5) -> float:
-  """FLOPs per second of `matmul`, measured on one device as the median of `rounds` runs.
-
-  Cost: less than a second in all.
-  """
+  """FLOPs per second of `matmul`, measured on one device as the median of `rounds` runs."""
   product, num_flops = matmul(dtype)
   jax.block_until_ready(product())  # Compiles.
   seconds = []

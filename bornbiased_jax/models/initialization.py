@@ -20,12 +20,9 @@ EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
 
 
 def as_seed(seed: Seed) -> np.uint32 | np.ndarray | jax.Array:
-  """A seed as uint32.
+  """A seed as uint32; what is no whole number in [0, 2^32) raises InputError.
 
   Integer arrays, traced ones included, are only cast; their values are not checked.
-
-  Raises:
-    InputError: `seed` is neither such an array nor a whole number in [0, 2^32).
   """
   if isinstance(seed, (np.ndarray, jax.Array)) and jnp.issubdtype(seed.dtype, jnp.integer):
     return seed.astype(jnp.uint32)
@@ -38,9 +35,6 @@ def stream_key(purpose: str, seed: Seed) -> jax.Array:
   """The PRNG key that a seed gives for one purpose, such as 'network' or 'probe'.
 
   Different purposes share no randomness: network 42 and probe 42 are independent.
-
-  Raises:
-    InputError: `seed` is outside its range, or as `make_key`.
   """
   return jax.random.fold_in(make_key(zlib.crc32(purpose.encode())), as_seed(seed))
 
@@ -52,7 +46,7 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   init = lambda seed: Transformer(config).init(stream_key('network', seed), tokens_BT)['params']
   params = init(seed)
   if config.init_scheme == 'centred' and config.sublayers != 'attention_only':
-    params = _centred(config, params)
+    params = _centre(config, params)
   if embedding_seed is not None:
     # A second whole network is drawn; the compiler drops what is not taken from it.
     donor = init(embedding_seed)
@@ -61,36 +55,20 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
 
 
 def num_parameters(config: ModelConfig) -> int:
-  """The number of parameters of a network, of which none is drawn.
-
-  Example:
-    >>> from bornbiased_jax import configs
-    >>> num_parameters(configs.get('tiny_gpt2'))
-    1055488
-  """
+  """The number of parameters of a network, of which none is drawn."""
   shapes = jax.eval_shape(lambda: draw_params(config, as_seed(0)))
   return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def _centred(config, params):
-  """The network whose MLPs add their activations less the mean of these.
-
-  A hidden unit has the mean c = E f(u) over networks, and writes c W_down[f, :] to the stream of
-  every input alike. The bias -c Σ_f W_down[f, :] takes that away.
-  """
+def _centre(config, params):
+  """Takes from each MLP what the mean c = E f(u) of its units writes to every stream alike."""
   down = params['blocks']['down']
   bias_LD = -mean_activation(config) * down['kernel'].sum(axis=1)
   return params | {'blocks': params['blocks'] | {'down': down | {'bias': bias_LD}}}
 
 
 def mean_activation(config: ModelConfig) -> float:
-  """Mean of the MLP's activation at birth, E f(u) for u ~ N(0, linear_std² width).
-
-  Example:
-    >>> from bornbiased_jax import configs
-    >>> round(mean_activation(configs.get('nano_gpt2')), 3)
-    0.107
-  """
+  """Mean of the MLP's activation at birth, E f(u) for u ~ N(0, linear_std² width)."""
   # A fine grid serves kinks as well, which Gauss's quadrature does not.
   z_G = np.linspace(-9, 9, 4001)
   weight_G = np.exp(-z_G**2 / 2)

@@ -31,11 +31,7 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
               first: int) -> jax.Array:
   """The value aggregate after config.intervention ('rmsnorm' excepted).
 
-  Args:
-    config: the architecture with its intervention.
-    aggregate_BTHK: value aggregate of T consecutive positions.
-    value_BTGK: the values of the same positions.
-    first: the first of these positions, counted from 0.
+  `aggregate_BTHK` and `value_BTGK` are of T consecutive positions, from `first` on.
   """
   T, H = aggregate_BTHK.shape[1:3]
   position_T = first + np.arange(T)
@@ -69,13 +65,7 @@ def factors(config: ModelConfig, position_T: np.ndarray) -> np.ndarray:
 
 
 def intervene_weights(config: ModelConfig, weights_BHTS: jax.Array, first: int) -> jax.Array:
-  """The attention weights after the intervention, which only 'mask' changes.
-
-  Args:
-    config: the architecture with its intervention.
-    weights_BHTS: weights of T consecutive queries.
-    first: position of the first query, counted from 0.
-  """
+  """The weights of T queries from position `first` on; only 'mask' changes them."""
   if config.intervention != 'mask':
     return weights_BHTS
   T, S = weights_BHTS.shape[2:]

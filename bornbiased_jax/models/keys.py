@@ -27,19 +27,10 @@ _SETTINGS: tuple[tuple[Any, str, bool | int], ...] = (
 def make_key(seed: int | jax.Array) -> jax.Array:
   """`jax.random.key(seed)` of the generator by which seeds are networks.
 
-  All keys of the library are made here.
-
-  Args:
-    seed: whole number, which may be traced.
-
-  Raises:
-    InputError: a setting with which other numbers would be drawn from the key.
-
-  Example:
-    >>> jax.random.key_data(make_key(42)).tolist()
-    [0, 42]
+  All keys of the library are made here. A setting with which other numbers would be drawn from
+  the key raises InputError.
   """
-  for _, name, value, default in _changed():
+  for _, name, value, default in _find_changed():
     package = name.partition('_')[0]
     raise InputError(f'{name}={value} makes every seed another network: it must be {default}, the '
                      f'default (unset {name.upper()}, or see {package}.config.update)')
@@ -51,12 +42,12 @@ def pin_settings() -> None:
 
   Programs call it when they begin, so that results do not depend on environment variables.
   """
-  for config, name, _, default in _changed():
+  for config, name, _, default in _find_changed():
     config.update(name, default)
   jax.config.update('jax_default_prng_impl', GENERATOR)
 
 
-def _changed() -> Iterator[tuple[Any, str, bool | int, bool | int]]:
+def _find_changed() -> Iterator[tuple[Any, str, bool | int, bool | int]]:
   """The settings that are not the defaults: where, name, value, default."""
   for config, name, default in _SETTINGS:
     # A version that lacks a setting does as by default.

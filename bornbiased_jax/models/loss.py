@@ -22,15 +22,14 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
 
   For the arguments see `token_losses`. A network of dtype float32 multiplies in float32 on
   every device, also in the gradient: JAX's own default is bfloat16 on TPUs and TF32 on GPUs.
-
-  Cost: logits of at most CHUNK positions of each sequence exist at a time. A gradient takes
-  three products with the head, and can be taken in reverse mode only.
+  A gradient can be taken in reverse mode only.
 
   Example:
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2', num_layers=1)
     >>> params, tokens = models.init_params(config, seed=42), jnp.arange(65)[None]
-    >>> round(float(models.next_token_loss(config, params, tokens)))  # log(2048) is 7.6
+    >>> loss = jax.jit(models.next_token_loss, static_argnums=0)
+    >>> round(float(loss(config, params, tokens)))  # log(2048) is 7.6
     8
   """
   with _precision(config):
@@ -109,11 +108,7 @@ _mean_loss.defvjp(_mean_loss_forward, _mean_loss_backward)
 
 
 def _scan_chunks(run, carry, arrays):
-  """`lax.scan` of a function over CHUNK positions at a time, of arrays [B, T, …].
-
-  The last chunk is shorter if CHUNK does not divide T. What the function returns beside the
-  carry is joined to arrays [B, T, …].
-  """
+  """`lax.scan` over CHUNK positions at a time of arrays [B, T, …]; the last may be fewer."""
   T = arrays[0].shape[1]
   chunk = min(CHUNK, T)
   whole = T - T % chunk
@@ -122,11 +117,11 @@ def _scan_chunks(run, carry, arrays):
     """[B, T, …] → [number of whole chunks M, B, chunk, …], since scan runs over axis 0."""
     return jnp.swapaxes(x_BT[:, :whole].reshape(len(x_BT), -1, chunk, *x_BT.shape[2:]), 0, 1)
 
-  def joined(x_MBC):
+  def join(x_MBC):
     return jnp.swapaxes(x_MBC, 0, 1).reshape(-1, whole, *x_MBC.shape[3:])
 
   carry, out = lax.scan(run, carry, tuple(map(in_chunks, arrays)))
-  out = jax.tree.map(joined, out)
+  out = jax.tree.map(join, out)
   if whole < T:
     carry, rest = run(carry, tuple(x_BT[:, whole:] for x_BT in arrays))
     out = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), out, rest)

@@ -17,13 +17,10 @@ def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0,
 
   Args:
     config: the architecture.
-    x_BTHK: queries or keys at consecutive positions.
-    first_position: position of x_BTHK[:, 0].
+    x_BTHK: queries or keys at consecutive positions, of which the first is `first_position`.
     window: that of the layer, UNLIMITED for none; None if no layer has one.
 
-  Returns:
-    [B, T, H, K] in the type of x_BTHK; the angles are computed in float32. Channels from
-    config.rotary_size on are as they were.
+  The angles are computed in float32. Channels from config.rotary_size on are as they were.
   """
   position_T1 = (first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32))[:, None]
   # All sequences and heads turn alike.
@@ -52,15 +49,7 @@ def _of_layer(config, window):
 def frequencies(config: ModelConfig) -> jax.Array:
   """By what angle each pair of channels turns from one position to the next, in radians.
 
-  They are those of layers without a window.
-
-  Returns:
-    [rotary_size / 2], float32, the fastest first.
-
-  Example:
-    >>> from bornbiased_jax import configs
-    >>> frequencies(configs.get('tiny_gpt2', head_size=4, rope_theta=100.0)).round(3).tolist()
-    [1.0, 0.10000000149011612]
+  [rotary_size / 2] in float32, the fastest first, of layers without a window.
   """
   half = config.rotary_size // 2
   frequency_R = float(config.rope_theta) ** (-jnp.arange(half, dtype=jnp.float32) / half)

@@ -73,7 +73,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2')
     >>> params, tokens = models.init_params(config, seed=42), jnp.array([[5, 7, 11]])
-    >>> models.read(config, params, tokens, ('logits_last',))['logits_last'].shape
+    >>> read = jax.jit(models.read, static_argnums=(0, 3))
+    >>> read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
   model: Any = Transformer(config, attend)
@@ -123,8 +124,7 @@ class Block(nn.Module):
     """The residual stream [B, T, D] after the block, and the intermediates in `reads`.
 
     With `last_only` everything but keys and values is computed at the last position
-    alone, and the residual stream is [B, 1, D]. `window` is that of this layer
-    (attention.windows).
+    alone, and the residual stream is [B, 1, D]. `window` is that of this layer.
     """
     config, of_attention, of_mlp = self.config, {}, {}
     # Queries, outputs and MLP belong to positions of x; keys and values to those of memory.
@@ -228,7 +228,7 @@ class Transformer(nn.Module):
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2')
     >>> params, tokens = models.init_params(config, seed=42), jnp.array([[5, 7, 11]])
-    >>> models.Transformer(config).apply({'params': params}, tokens).shape
+    >>> jax.jit(models.Transformer(config).apply)({'params': params}, tokens).shape
     (1, 3, 2048)
   """
 
@@ -254,11 +254,7 @@ class Transformer(nn.Module):
     return jax.vmap(init)(jax.random.split(key, self.config.num_layers))
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Logits [B, T, V] in float32 for token ids [B, T] or continuous inputs [B, T, D].
-
-    Raises:
-      InputError: more positions than config.length, or inputs of another shape.
-    """
+    """Logits [B, T, V] in float32 for token ids [B, T] or continuous inputs [B, T, D]."""
     return self.read(inputs, ('logits',))['logits']
 
   def read(self, inputs: jax.Array, names: tuple[str, ...]) -> dict[str, jax.Array]:
@@ -314,7 +310,7 @@ class Transformer(nn.Module):
     dtype = self.config.dtype
     return x_BTD.astype(dtype) * jnp.asarray(self.config.embedding_factor, dtype)
 
-  def _unrolled(self):
+  def _is_unrolled(self):
     # A scan copies the weights and, in a gradient, the activations of each layer. On a CPU this
     # is worth the time to compile all layers, if they are wide.
     # With remat the scan keeps the compiler from undoing the recomputation.
@@ -332,7 +328,7 @@ class Transformer(nn.Module):
       # against that, prevent_cse, would only cost time.
       run = jax.checkpoint(run, prevent_cse=False, policy=_STORED[self.config.remat])
     if not last_only:
-      return lax.scan(run, x_BTD, layers, unroll=self._unrolled())
+      return lax.scan(run, x_BTD, layers, unroll=self._is_unrolled())
     if self.config.sublayers == 'mlp_only':
       x_BTD = x_BTD[:, -1:]  # Without attention no position reads another.
     # The scan runs over indices, because slicing off the last layer would copy all others.

@@ -3,7 +3,7 @@
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: what names a network, and what notices damage
 - `.huggingface`: directories of `transformers`, from safetensors alone
-- `.huggingface_families`: how each of its families names our fields and modules
+- `.huggingface.families`: how each of its families names our fields and modules
 - `.hub`: models of the Hugging Face Hub, fetched into such directories
 """
 

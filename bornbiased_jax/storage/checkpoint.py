@@ -2,7 +2,7 @@
 
     DIRECTORY/STEP/params      float32, sharded as in training; restored on any mesh
     DIRECTORY/STEP/opt_state   the optimizer's state
-    DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, environment, checksums
+    DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, environment, digests
 
 A folder is renamed to its step when the save is complete. What a killed save
 leaves behind has another name and is never read.
@@ -11,13 +11,9 @@ leaves behind has another name and is never read.
 from collections.abc import Callable
 import contextlib
 import dataclasses
-import gc
-import logging as pylogging
 import os
 import shutil
-import sys
 from typing import Any
-import warnings
 
 from absl import logging
 import jax
@@ -33,17 +29,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import in_bucket, path_of
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import draw_params
-from bornbiased_jax.storage.digests import checksum, linear_checksum
+from bornbiased_jax.storage.digests import digest
 
-SCHEMA = 2
-# The checksum of each schema that can be read.
-_CHECKSUMS = {1: lambda tree: int(linear_checksum(tree)), SCHEMA: checksum}
+SCHEMA = 3
+# These carry checksums that are not made any more.
+_UNCHECKED = 1, 2
 
 
 class Writer:
-  """Saves checkpoints in the background. Keeps the latest two and chosen steps.
-
-  It keeps two so that there is one to fall back on if the latest is damaged.
+  """Saves checkpoints in the background. Keeps chosen steps and two, in case one is damaged.
 
   Args:
     directory: folder of the run; made if it is missing.
@@ -62,13 +56,10 @@ class Writer:
           preservation_policy=policy, cleanup_tmp_directories=True))
 
   def save(self, step: int, params: dict, opt_state: Any, metadata: dict) -> None:
-    """Copies the state to the host, and returns while it is being written.
-
-    The metadata are JSON that describes the run, as from `as_metadata`.
-    """
-    checksums = {'params': checksum(params), 'opt_state': checksum(opt_state)}
+    """Copies the state and JSON, as from `as_metadata`, and returns while they are written."""
+    digests = {'params': digest(params), 'opt_state': digest(opt_state)}
     metadata = metadata | {'schema': SCHEMA, 'step': step, 'environment': environment(),
-                           'checksums': checksums}
+                           'digests': digests}
     with self._told():
       self._manager.wait_until_finished()
       _check_room(self.directory, (params, opt_state))
@@ -93,10 +84,7 @@ class Writer:
 
 
 def _check_room(directory, tree):
-  """Raises OSError before a save that would not fit on the disk.
-
-  The save itself would fail late, with the traces of many threads.
-  """
+  """Raises OSError before a save that would not fit, and would fail late in many threads."""
   if in_bucket(directory):  # It has no end.
     return
   needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
@@ -107,7 +95,7 @@ def _check_room(directory, tree):
 
 
 def _reason(error):
-  """An error in one line: orbax and tensorstore write several, and end with what happened."""
+  """An error in one line; those of orbax and tensorstore end with what happened."""
   line = ' '.join(str(error).split()) or type(error).__name__
   return line if len(line) < 200 else f'{line[:60]} … {line[-120:]}'
 
@@ -175,11 +163,8 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
       'opt_state' or both, as trees of jax.ShapeDtypeStruct with shardings.
     candidates: steps to choose from, by default all steps of the run.
 
-  Returns:
-    The metadata, and a dict with the trees that `abstract` asks for.
-
-  Raises:
-    InputError: there is no checkpoint, or none of the candidates is whole.
+  Returns the metadata, and a dict with the trees that `abstract` asks for. Raises InputError if
+  there is no checkpoint, or none of the candidates is whole.
   """
   step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
   try:
@@ -200,18 +185,21 @@ def _restore_step(directory, step, abstract):
   metadata = _read(ocp.JsonCheckpointHandler(), directory / str(step) / 'run')
   try:
     schema = metadata['schema']
-    if schema not in _CHECKSUMS:
-      readable = ' and '.join(map(str, _CHECKSUMS))
-      raise InputError(f'checkpoint has schema {schema}; this version reads {readable}')
-    checksums = {name: metadata['checksums'][name] for name in ('params', 'opt_state')}
+    if schema not in (*_UNCHECKED, SCHEMA):
+      raise InputError(f'checkpoint has schema {schema}; this version reads 1 to {SCHEMA}')
+    digests = {name: metadata['digests'][name] for name in ('params', 'opt_state')
+               if schema not in _UNCHECKED}
     wanted = abstract(metadata)
   except (TypeError, KeyError, AttributeError) as error:
     raise _Damaged(f'run: {_reason(error)}') from error
   items = {name: _read(ocp.StandardCheckpointHandler(), directory / str(step) / name,
                        args=ocp.args.StandardRestore(tree)) for name, tree in wanted.items()}
+  if items and not digests:
+    logging.warning('%s: step %d has the checksums of an older version, and is read unchecked',
+                    directory, step)
   for name, tree in items.items():
-    if _CHECKSUMS[schema](tree) != checksums[name]:
-      raise _Damaged(f'{name} does not have the checksum that was saved with it')
+    if digests and digest(tree) != digests[name]:
+      raise _Damaged(f'{name} does not have the digest that was saved with it')
   return metadata | {'step': step}, items
 
 
@@ -223,24 +211,7 @@ def _read(handler, path, **how):
     raise
   # Orbax and tensorstore raise exceptions of any kind, depending on the damaged bytes.
   except Exception as error:
-    reason = f'{path.name}: {_reason(error)}'
-  _forget_the_others()
-  raise _Damaged(reason)
-
-
-def _forget_the_others():
-  """Silences the failures of other arrays of a damaged step, which orbax reads at the same time.
-
-  They would fill the screen when the garbage collector finds them.
-  """
-  log, hook = pylogging.getLogger('asyncio'), sys.unraisablehook
-  log.disabled, sys.unraisablehook = True, lambda unraisable: None
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      gc.collect()
-  finally:
-    log.disabled, sys.unraisablehook = False, hook
+    raise _Damaged(f'{path.name}: {_reason(error)}') from error
 
 
 def _why_none(directory):

@@ -163,8 +163,7 @@ def _monitor(run, start):
 def _stop_signal():
   """An event that the first SIGINT or SIGTERM sets; a second one interrupts at once.
 
-  Only in the main thread and on one host: several hosts would stop at
-  different steps, and wait for each other for ever.
+  On one host alone: several would stop at different steps, and wait for each other for ever.
   """
   stop, before = threading.Event(), {}
 

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl, a progress bar, and a stop at a NaN."""
+"""What a run tells while it trains: metrics, a progress bar, and a stop at a NaN."""
 
 from collections.abc import Callable
 import json
@@ -21,7 +21,8 @@ class Monitor:
   """Writes the metrics of networks that train together, and shows their progress.
 
   The metrics of a step are fetched while the next step runs, so that the
-  device never waits for the host. Only process 0 writes and prints.
+  device never waits for the host. Only process 0 writes and prints. If
+  tensorboardX is installed, metrics also go to event files for TensorBoard.
 
   Args:
     directories: the folder of each network, which gets a metrics.jsonl. Lines
@@ -46,6 +47,7 @@ class Monitor:
       for path in self._paths:
         keep = [line for line in read(path.parent) if line['step'] <= start]
         write_atomically(path, _encode(keep))
+    self._events = event_writers(directories, start) if self._is_first else []
     self._bar = tqdm(total=num_steps, initial=start, unit='step', desc='compiling',
                      disable=not self._is_first)
     self._written = time.monotonic()
@@ -56,21 +58,19 @@ class Monitor:
   def __exit__(self, *error):
     self._write()
     self._bar.close()
+    for events in self._events:
+      events.close()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
     """Takes the metrics of a step, still on the device, and reads those of the step before.
 
-    Raises:
-      InputError: the loss or gradient of the step before is not finite.
+    InputError: the loss or gradient of the step before is not finite.
     """
     self._settle()
     self._pending = step, metrics
 
   def flush(self) -> None:
-    """Reads and writes all that was added; raises what `add` raises.
-
-    The time until the next step is not counted in `rate`.
-    """
+    """Reads and writes all that was added; the time until the next step does not count."""
     self._settle()
     self._write()
     self._clock = None
@@ -128,11 +128,34 @@ class Monitor:
 
   def _write(self):
     self._written = time.monotonic()
+    for events, lines in zip(self._events, self._lines, strict=False):
+      for line in lines:
+        add_scalars(events, line)
     for path, lines in zip(self._paths, self._lines, strict=True):
       if self._is_first and lines:
         with open(path, 'ab') as file:
           file.write(_encode(lines))
       lines.clear()
+
+
+def event_writers(directories: list[Path], start: int) -> list:
+  """A writer of TensorBoard's event files per folder, where steps after `start` are dropped.
+
+  There is none if tensorboardX is not installed.
+  """
+  try:
+    from tensorboardX import SummaryWriter
+  except ImportError:
+    return []
+  return [SummaryWriter(str(directory), purge_step=start + 1, filename_suffix=f'.{start}')
+          for directory in directories]
+
+
+def add_scalars(events, line: dict) -> None:
+  """Adds the finite numbers of a line to an event file."""
+  for name, value in line.items():
+    if name != 'step' and value is not None and math.isfinite(value):
+      events.add_scalar(name, value, line['step'])
 
 
 def _encode(lines):

@@ -29,12 +29,9 @@ _FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
 def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
   """The state that a run begins with, placed on its mesh, and the parent of each network.
 
-  A parent is JSON that names the checkpoint or directory which a network's
-  parameters come from; None for a network that begins at its seed.
-
-  Raises:
-    InputError: the folder holds another run, or what the run should begin
-      with is missing, damaged or of another shape.
+  A parent is JSON that names the checkpoint or directory which a network's parameters come
+  from; None for a network that begins at its seed. InputError: the folder holds another run, or
+  what the run should begin with is missing, damaged or of another shape.
   """
   there = [set(checkpoint.steps(directory)) for directory in run.directories]
   # A run that was killed during its first save left nothing to go on from.
@@ -42,12 +39,12 @@ def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
     for directory in run.directories:
       checkpoint.set_aside(directory, after=-1)
   elif any(there):
-    return _gathered(run, _own(run, there))
+    return _stack(run, _own(run, there))
   if run.resume:
-    return _gathered(run, [_resume(run, *source) for source in parents_of(run.resume, run.seeds)])
+    return _stack(run, [_resume(run, *source) for source in parents_of(run.resume, run.seeds)])
   if run.init_from:
     sources = parents_of(run.init_from, run.seeds)
-    return _gathered(run, [_init_from(run, *source) for source in sources])
+    return _stack(run, [_init_from(run, *source) for source in sources])
   init = functools.partial(init_state, run.config, run.recipe)
   if run.together:
     seeds = jnp.array(run.seeds, jnp.uint32)
@@ -55,7 +52,7 @@ def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
   return jax.jit(init, out_shardings=_shardings(run))(jnp.uint32(run.seeds[0])), [None]
 
 
-def _gathered(run, begun):
+def _stack(run, begun):
   """States of networks that train together are stacked on a leading axis."""
   states, parents = zip(*begun, strict=True)
   if not run.together:
@@ -73,10 +70,7 @@ def _abstract(run):
 
 
 def _own(run, there):
-  """Each network's state and parent at the latest step that all networks have whole.
-
-  A run that was killed between two saves has networks that are a step ahead.
-  """
+  """Each network's state and parent at the latest step that all networks have whole."""
   common = set.intersection(*there)
   while common:
     restored = [_restore(run, directory, functools.partial(_refuse_other, run, seed, directory),
@@ -118,10 +112,7 @@ def _pairs(part, earlier, now):
 
 
 def runs_in(path: str | os.PathLike) -> list[Path]:
-  """The runs seed_SEED in a folder of runs, in the order of their seeds.
-
-  The list is empty where `path` is a run or a model itself.
-  """
+  """The runs seed_SEED in a folder, in the order of their seeds; none if it is a run itself."""
   runs = [run for run in Path(path).expanduser().glob('seed_*') if checkpoint.steps(run)]
   return sorted(runs, key=lambda run: (len(run.name), run.name))
 
@@ -131,9 +122,6 @@ def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int,
 
   In a folder of runs this is the run of the same seed; otherwise `path` itself
   is the one run or model with which all begin.
-
-  Raises:
-    InputError: the folder has no run of a seed.
   """
   runs = {run.name: run for run in runs_in(path)}
   for seed in seeds:
@@ -154,28 +142,25 @@ def _resume(run, seed, directory):
 
 
 def _restore(run, directory, check: Callable[[dict], None], candidates=None):
-  """Metadata and state of the latest of the candidate steps (None: of all steps) that is whole.
-
-  `check(metadata)` raises before anything large is read.
-  """
-  def wanted(metadata):
+  """Metadata and state of the latest whole candidate step, unless `check(metadata)` refuses it."""
+  def select(metadata):
     check(metadata)
     return {'params': abstract.params, 'opt_state': abstract.opt_state}
 
   abstract = _abstract(run)
-  metadata, items = checkpoint.restore(directory, wanted, candidates and list(candidates))
+  metadata, items = checkpoint.restore(directory, select, candidates and list(candidates))
   everywhere = NamedSharding(run.mesh, PartitionSpec())
   step = jax.device_put(jnp.int32(metadata['step']), everywhere)
   return metadata, TrainState(step, items['params'], items['opt_state'])
 
 
 def _init_from(run, seed, directory):
-  def wanted(metadata):
+  def select(metadata):
     _refuse_other_network(run, seed, directory, metadata)
     return {'params': _abstract(run).params}
 
   if checkpoint.steps(directory):
-    metadata, items = checkpoint.restore(directory, wanted)
+    metadata, items = checkpoint.restore(directory, select)
     params, parent = items['params'], _parent(run.init_from, metadata)
   else:
     params, parent = _from_transformers(run, str(directory))
@@ -195,10 +180,7 @@ def _from_transformers(run, name):
 
 
 def _refuse_other_network(run, seed, directory, metadata):
-  """A run that bears a seed descends from the network which that seed is.
-
-  Nor does it forget the start token that its parent has seen in every sequence.
-  """
+  """A run descends from the network of its seed, and keeps the start token of its parent."""
   if metadata.get('seed') not in (None, seed):
     raise InputError(f'{directory} descends from seed {metadata["seed"]}, not {seed}')
   start_id = (metadata.get('recipe') or {}).get('start_id')
@@ -221,4 +203,4 @@ def _refuse_other_model(run, directory, config: ModelConfig):
 
 def _parent(path, metadata):
   return {'directory': str(path), 'seed': metadata.get('seed'), 'step': metadata['step'],
-          'checksum': metadata['checksums']['params']}
+          'digest': metadata.get('digests', {}).get('params')}

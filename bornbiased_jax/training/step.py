@@ -105,8 +105,8 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
 def clipping(limit: float) -> optax.GradientTransformation:
   """Scales a gradient whose global norm exceeds the limit down to it.
 
-  `optax.clip_by_global_norm` divides every element, which XLA does in a pass of its own over all
-  gradients. This multiplies by one factor, as part of what comes next.
+  `optax.clip_by_global_norm` divides every element in a pass of its own over all gradients;
+  this factor is part of what comes next.
   """
   def scale(gradient, params):
     del params
@@ -200,15 +200,7 @@ def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict,
                          tokens_BT: jax.Array, *,
                          attend: Callable[..., jax.Array] = attention.plain
                          ) -> tuple[jax.Array, dict]:
-  """Loss of a batch and its gradient, as the mean over `accumulation` parts of equal size.
-
-  Args:
-    config: the architecture.
-    accumulation: number of parts; it divides the batch.
-    params: parameters of the network.
-    tokens_BT: ids [B, T + 1].
-    attend: how attention is computed (`attention_kernels.choose`).
-  """
+  """Loss of a batch and its gradient, as the mean over `accumulation` parts of equal size."""
   gradient_of = jax.value_and_grad(
       lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
   if accumulation == 1:

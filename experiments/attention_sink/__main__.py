@@ -53,6 +53,7 @@ from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
 from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
 from . import growth_report
+from .growth_report import display
 
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 
@@ -94,7 +95,7 @@ def main(settings, output_dir):
     for condition in conditions:
       bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
       add_rows(results, condition, task, settings, bar.update)
-  results.finish(growth_report.summarize(results.rows), growth_report.display,
+  results.finish(growth_report.summarize(results.rows), display,
                  growth_report.draw(results.rows, settings))
 
 

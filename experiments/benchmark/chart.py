@@ -23,21 +23,23 @@ def rows_of(paths: list[Path]) -> list[dict]:
 
 
 def draw(rows: list[dict]) -> 'plotting.Figure':
-  """One bar per row, under its name: the median over rounds, with the quartiles as whiskers."""
+  """One bar per row, beside its name: the median over rounds, with the quartiles as whiskers."""
   devices = sorted({row['device'] for row in rows})
   with plotting.style():
-    figure = plotting.figure(8, 1 + 0.36 * len(rows))
+    figure = plotting.figure(9, 1 + 0.26 * len(rows))
     ax = figure.subplots()
     for i, row in enumerate(rows):
       draw_bar(ax, i, row['peer_over_ours'])
-      name = label(row) + (f', on {row["device"]}' if len(devices) > 1 else '')
-      ax.text(0, i - 0.37, name, transform=ax.get_yaxis_transform(), va='center', fontsize='small')
+    names = [label(row) + (f', on {row["device"]}' if len(devices) > 1 else '') for row in rows]
+    ax.set_yticks(range(len(rows)), names, fontsize='small')
+    ax.tick_params(axis='y', length=0)
+    ax.grid(visible=False, axis='y')
     ax.set_xscale('log')
     plotting.plain_log_ticks(ax.xaxis)
     ax.margins(x=0.12)
     ax.spines['left'].set_visible(False)
-    ax.set(yticks=[], ylim=(len(rows) - 0.6, -0.6), xlabel='times as long as ours',
-           title=f'How long peers take, on {", ".join(devices)} (orange: the peer is faster)')
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel='times as long as ours',
+           title=f'Time of the peer, on {", ".join(devices)} (orange: it is faster)')
   return figure
 
 

@@ -6,7 +6,6 @@ paper's.
 """
 
 from collections.abc import Iterable
-import math
 
 from .planned import Item, Run
 
@@ -223,12 +222,6 @@ ITEMS = (
               at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
                              'num_steps': '500', 'keep_steps': '100,300'}}))),
 )
-
-
-def hours(scale: str, longest: float = math.inf) -> float:
-  """How long all runs of a scale take, but for those that take longer than `longest` hours."""
-  minutes = [run.minutes[scale] for run in runs(ITEMS, scale)]
-  return sum(each for each in minutes if each <= 60 * longest) / 60
 
 
 def runs(items: Iterable[Item], scale: str) -> list[Run]:

@@ -49,7 +49,7 @@ def run(main: Callable[[Any, Path], None], name: str, kind: type[ProgramSettings
     if place is None:
       place = f'results/{name}_{FLAGS.scale}'
     output_dir = name_flag('output_dir', files.path_of, place)
-    with lock.held(output_dir):
+    with lock.hold(output_dir):
       main(settings, output_dir)
 
   drawn = ('format',) if 'format' in FLAGS else ()

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
@@ -158,7 +158,7 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
       those of the networks with this configuration.
   """
   check_length(length, config, 'the networks', 'statement_length')
-  loaded = name_flag('tokenizer', tokenizers.load, tokenizer)
+  loaded = name_flag('tokenizer', load_tokenizer, tokenizer)
   if loaded.vocab_size > config.vocab_size:
     raise InputError(f'--tokenizer: {tokenizer} has {loaded.vocab_size} token ids, the networks '
                      f'{config.vocab_size}')

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import NamedTuple
 
-from . import pages
+from . import templates
 from .catalogue import Item, Run
 
 TEMPLATE = Path(__file__).with_name('report.html')
@@ -40,7 +40,7 @@ def render(scale: str, items: list[Item], commands: dict[str, list[str]], state:
             'runs': [_shown(run, commands[run.folder], state.get(run.folder, {}), output_dir)
                      for run in item.runs if scale in run.minutes]} for item in items]
   records = [state.get(folder, {}) for folder in commands]
-  return pages.template(TEMPLATE).render(
+  return templates.template(TEMPLATE).render(
       scale=scale, items=shown, duration=duration, total=len(records),
       done=sum(record.get('complete', False) for record in records),
       seconds=sum(record.get('seconds', 0) for record in records))
@@ -50,7 +50,8 @@ def _shown(run: Run, command: list[str], record: dict, output_dir: Path) -> Show
   folder = output_dir / run.folder
   read = lambda name: (folder / name).read_bytes() if (folder / name).exists() else b''
   problem = record.get('problem', None if record.get('complete') else 'Not run.')
-  return Shown(run.folder, shlex.join(['python', *command]), problem, read('table.txt').decode(),
+  table = read('table.md') or read('table.txt')  # That of versions before 0.2.
+  return Shown(run.folder, shlex.join(['python', *command]), problem, table.decode(),
                base64.b64encode(read('figure.png')).decode(), _how(read('results.json'), record))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import sharding
@@ -89,7 +89,7 @@ def how_many_together(settings: Training, width: int, num_devices: int) -> int:
   return together
 
 
-def load_text(flag: str, spec: str, tokenizer: tokenizers.Tokenizer) -> corpus.Corpus:
+def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> corpus.Corpus:
   """The text that a flag names; of one too large for memory, the error names the program to use."""
   try:
     return name_flag(flag, corpus.load, spec, tokenizer)
@@ -100,7 +100,7 @@ def load_text(flag: str, spec: str, tokenizer: tokenizers.Tokenizer) -> corpus.C
 
 def texts(settings: Training) -> tuple[corpus.Corpus, corpus.Corpus]:
   """What to train on, and what to evaluate on."""
-  tokenizer = name_flag('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   data = load_text('data', settings.data, tokenizer)
   if settings.valid:
     return data, load_text('valid', settings.valid, tokenizer)

@@ -122,25 +122,38 @@ def share_of(row: dict, name: str) -> str:
 
 
 def show_table(rows: list[dict[str, str]], directory: Path) -> None:
-  """Prints a table, and writes it to table.txt."""
-  text = table(rows)
-  write_atomically(directory / 'table.txt', f'{text}\n'.encode())
-  print(text)
+  """Prints a table, and writes it to table.md."""
+  write_atomically(directory / 'table.md', markdown(rows).encode())
+  print(table(rows))
+
+
+def markdown(rows: list[dict[str, str]]) -> str:
+  """A table of texts by column name, as GitHub shows it.
+
+  >>> print(markdown([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]), end='')
+  | model |  T |
+  |------:|---:|
+  |  tiny |  4 |
+  |  nano | 16 |
+  """
+  columns = [_aligned([name, *(row[name] for row in rows)]) for name in _shown(rows)]
+  lines = [f'| {" | ".join(texts)} |' for texts in zip(*columns, strict=True)]
+  rule = '|'.join('-' * (len(column[0]) + 1) + ':' for column in columns)
+  return '\n'.join([lines[0], f'|{rule}|', *lines[1:]]) + '\n'
 
 
 def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
-  """A table of texts by column name, right-aligned under a header.
+  """The same table for a screen.
 
-  Columns of dashes alone are left out. If a table is too wide, headers wrap. Columns that
-  still do not fit follow in blocks below, each of which begins with the columns that tell
-  the rows apart.
+  If it is too wide, headers wrap. Columns that still do not fit follow in blocks below, each of
+  which begins with the columns that tell the rows apart.
 
   >>> print(table([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]))
   model   T
    tiny   4
    nano  16
   """
-  names = [name for name in rows[0] if any(row[name] != '–' for row in rows)] or list(rows[0])
+  names = _shown(rows)
   cells = [[row[name] for row in rows] for name in names]
   headers = [[name] for name in names]
   if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:
@@ -153,6 +166,11 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
                    if len(set(zip(*cells[:k], strict=True))) == len(rows)), 1)
   blocks = _blocks(columns[:num_keys], columns[num_keys:], width)
   return '\n\n'.join('\n'.join(map('  '.join, zip(*block, strict=True))) for block in blocks)
+
+
+def _shown(rows):
+  """The columns that are not dashes alone."""
+  return [name for name in rows[0] if any(row[name] != '–' for row in rows)] or list(rows[0])
 
 
 def _aligned(texts):

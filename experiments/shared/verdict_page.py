@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bornbiased_jax.lineage.sentences import p_text
 
-from . import pages
+from . import templates
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
 COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
@@ -19,6 +19,6 @@ def render(report: dict, png: bytes) -> str:
     report: the report, with settings and environment.
     png: the figure that the page contains, as a PNG file has it.
   """
-  return pages.template(TEMPLATE).render(
+  return templates.template(TEMPLATE).render(
       report=report, png=base64.b64encode(png).decode(), color=COLORS[report['verdict']],
       p_text=lambda p_value: p_text(math.log10(p_value)))

@@ -39,7 +39,7 @@ from typing import ClassVar, NamedTuple
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage
-from bornbiased_jax.data import Corpus, hold_out, tokenizers
+from bornbiased_jax.data import Corpus, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
@@ -54,6 +54,7 @@ from ..shared.sink_conditions import AFTERWARDS, SortedLengths
 from ..shared.training_settings import TO_TRAIN_ON, Schedule, Training
 from . import report
 from .measures import losses, measure
+from .report import display
 
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
@@ -122,7 +123,7 @@ def main(settings, output_dir):
     if case[:-1] not in done:
       results.add(row_of(case, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, report.display, report.draw(results.rows, settings))
+  results.finish(summary, display, report.draw(results.rows, settings))
 
 
 def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
@@ -170,7 +171,7 @@ def check(settings) -> None:
 
 def load_texts(settings) -> dict[str, Corpus]:
   """What to evaluate on, by its name."""
-  tokenizer = name_flag('tokenizer', tokenizers.load, settings.tokenizer)
+  tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   if (settings.start_id or 0) >= tokenizer.vocab_size:
     raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
                      f'token ids of --tokenizer={settings.tokenizer}')

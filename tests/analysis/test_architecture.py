@@ -23,7 +23,7 @@ def variance_of(kernel_LDF, size):
   return float(jnp.einsum('nd,ldf->lnf', inputs_ND, kernel_LDF).var())
 
 
-@pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_llama2', 'tiny_qwen2'])
+@pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_qwen2'])
 def test_variances_are_those_of_networks_drawn(name):
   config, params = drawn(name)
   network, blocks = architecture.of(config, 'tokens'), params['blocks']

@@ -103,7 +103,7 @@ def expected():
 
 
 @pytest.mark.parametrize('chunk_size, batch_size', [
-    (1, 7), (2, 100), (4, 1), (8, 10), (None, None),
+    (1, 7), (2, 100), (8, 10), (None, None),
 ])
 def test_any_chunks_and_batches(expected, chunk_size, batch_size):
   batches = []
@@ -121,10 +121,14 @@ def test_networks_read_sequences_of_their_own():
   network = bag_of_words()
   rows = list(ensemble.measure(network, STATISTIC, probe, SEEDS, readout=readout, chunk_size=4,
                                batch_size=7))
-  for row in rows:
-    seed = np.uint32(row['seed'])
+
+  @jax.jit
+  def logits_of(seed):
     inputs = probe.inputs(CONFIG, jnp.arange(N), seed)
-    logits = network.read(network.draw(seed), inputs, ('logits_last',))['logits_last']
+    return network.read(network.draw(seed), inputs, ('logits_last',))['logits_last']
+
+  for row in rows:
+    logits = logits_of(np.uint32(row['seed']))
     count = np.bincount(np.asarray(logits).argmax(1), minlength=V)
     assert (row['preference']['top1_count'], row['top']) == (count.max(), count.argmax())
 
@@ -153,12 +157,6 @@ def test_transformers_that_share_their_embeddings():
 def test_seeds_of_any_sequence(seeds):
   rows = list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, seeds))
   assert [row['seed'] for row in rows] == list(seeds)
-
-
-@pytest.mark.parametrize('seed', [-1, 2**32])
-def test_seeds_out_of_range(seed):
-  with pytest.raises((OverflowError, ValueError)):
-    list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, [1, seed]))
 
 
 def test_batch_counts():
@@ -232,6 +230,7 @@ def test_network_bytes_grow_with_the_batch():
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(seeds=[0.5]), 'seed 0.5'), (dict(seeds=[0, -1]), 'seed -1'),
+    (dict(seeds=[1, 2**32]), 'seed 4294967296'),
     (dict(seeds=[True]), 'seed True'), (dict(seeds=[0], batch_size=0), 'batch_size=0'),
     (dict(seeds=[0], chunk_size=1.5), 'chunk_size=1.5'),
 ])

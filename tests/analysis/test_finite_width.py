@@ -46,13 +46,13 @@ def test_inputs_alone_fill_all_dimensions():
 
 
 @pytest.mark.parametrize('fields', [
-    {}, {'sublayers': 'attention_only'}, {'sublayers': 'mlp_only'}, {'num_kv_heads': 2},
+    {}, {'sublayers': 'attention_only', 'num_kv_heads': 2}, {'sublayers': 'mlp_only'},
     {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm'}], ids=str)
 def test_states_fill_the_dimensions_that_theory_says(fields):
   """Within the first order's own error, which is about a fifth of so narrow a network."""
   config, found = narrow(**fields), []
   run = jax.jit(functools.partial(read, config, names=('hidden_last',)))
-  for seed in range(4):
+  for seed in range(2):
     tokens = np.random.default_rng(seed).integers(config.vocab_size, size=(2000, config.length))
     hidden_ND = np.asarray(run(init_params(config, seed), tokens)['hidden_last'])
     value_D = np.linalg.eigvalsh(np.cov(hidden_ND.T))
@@ -60,14 +60,15 @@ def test_states_fill_the_dimensions_that_theory_says(fields):
   np.testing.assert_allclose(num_dimensions(config, config.length), np.mean(found), rtol=0.2)
 
 
-@pytest.mark.parametrize('fields', [{}, {'sublayers': 'mlp_only'}, {'activation': 'relu'}], ids=str)
+@pytest.mark.parametrize('fields', [{}, {'sublayers': 'mlp_only', 'activation': 'relu'}], ids=str)
 def test_networks_differ_as_much_as_theory_says(fields):
   """The interval of the std of networks, by chi-squared, and 12 % for the second order."""
   config = narrow(**fields)
   std = cosines(config)[:, -1].std(ddof=1)
   low, high = std * np.sqrt((NUM_NETWORKS - 1) / stats.chi2.ppf((0.9995, 0.0005),
                                                                 NUM_NETWORKS - 1))
-  assert 0.88 * low < theory.finite_width(config, config.length).inter_cosine_std < 1.12 * high
+  predicted = theory.finite_width(config, config.length, num_samples=0).inter_cosine_std
+  assert 0.88 * low < predicted < 1.12 * high
 
 
 @pytest.mark.parametrize('fields', [

@@ -11,16 +11,21 @@ from bornbiased_jax.errors import InputError
 pytestmark = pytest.mark.usefixtures('optimized')
 
 
+def shared_sizes(similarity, spectrum_D=np.ones(30), **options):  # noqa: B008
+  """A law of sizes that several tests share, so that it is compiled once."""
+  return theory.preference(similarity, 200, 400, spectrum_D, num_networks=60, **options)
+
+
 def test_one_direction_has_one_token():
-  law = theory.preference(1.0, 50, 400, np.ones(9), num_networks=5)
+  law = shared_sizes(1.0)
   assert np.all(law.top1_frequency_N == 1) and np.all(law.again_frequency_N == 1)
   assert np.all(law.direction_agrees_N) and np.all(law.same_token_N)
 
 
 def test_without_a_direction_tokens_are_drawn_almost_uniformly():
-  """Rows of 3,000 dimensions are of nearly one length, so that no token has an advantage."""
+  """Rows of 1,500 dimensions are of nearly one length, so that no token has an advantage."""
   n, V = 2000, 100
-  law = theory.preference(0.0, V, n, np.ones(3000), num_networks=8)
+  law = theory.preference(0.0, V, n, np.ones(1500), num_networks=8)
   uniform = analysis.uniform_baseline(n, V)[0] / n
   np.testing.assert_allclose(law.top1_frequency_N.mean(), uniform, rtol=0.15)
   assert abs(law.again_frequency_N.mean() - 1 / V) < 0.25 / V
@@ -35,14 +40,14 @@ def test_many_dimensions_are_independent_tokens():
   others_win_not_NG = np.prod(stats.norm.cdf(z_NVG[:, :-1]), axis=1)
   density_NG = stats.norm.pdf(z_NVG[:, -1]) / np.sqrt(1 - rho)
   expected = integrate.simpson(density_NG * others_win_not_NG, logit_G)
-  law = theory.preference(rho, V, 4000, np.ones(1500), num_networks=60)
+  law = theory.preference(rho, V, 2000, np.ones(400), num_networks=60)
   error = np.hypot(expected.std() / 1500**0.5, law.again_frequency_N.std() / 60**0.5)
   assert abs(law.again_frequency_N.mean() - expected.mean()) < 4 * error
   np.testing.assert_allclose(law.again_frequency_N.std(), expected.std(), rtol=0.4)
 
 
 def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
-  few, many = (theory.preference(0.23, 2048, 1000, np.ones(D), num_networks=40) for D in (20, 500))
+  few, many = (theory.preference(0.23, 2048, 500, np.ones(D), num_networks=40) for D in (20, 200))
   assert few.top1_frequency_N.mean() > 1.1 * many.top1_frequency_N.mean()
   assert few.direction_agrees_N.mean() < many.direction_agrees_N.mean() - 0.2
 
@@ -50,23 +55,21 @@ def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
 def test_equal_eigenvalues_are_what_their_number_says():
   """Dimensions without variance do not exist."""
   padded = np.concatenate([np.ones(30), np.zeros(60)])
-  two = [theory.preference(0.2, 500, 600, spectrum_D, num_networks=60).top1_frequency_N
-         for spectrum_D in (np.ones(30), padded)]
+  two = [shared_sizes(0.2, spectrum_D).top1_frequency_N for spectrum_D in (np.ones(30), padded)]
   assert stats.ks_2samp(*two).pvalue > 1e-3
 
 
 def test_the_own_token_competes():
-  law = theory.preference(0.3, 100, 5000, np.ones(50), own_logit=40.0, num_networks=6)
+  law = theory.preference(0.3, 100, 5000, np.ones(20), own_logit=40.0, num_networks=6)
   assert np.all(law.top1_frequency_N < 0.02) and not np.any(law.direction_agrees_N[1:].all())
   alone = theory.preference(0.3, 1, 50, np.ones(50), own_logit=1.0, num_networks=2)
   assert np.all(alone.top1_frequency_N == 1)
-  weak, none = (theory.preference(0.3, 1000, 500, np.ones(50), own_logit=own, num_networks=20)
-                for own in (-9.0, None))
+  weak, none = (shared_sizes(0.3, own_logit=own) for own in (-9.0, None))
   np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
 
 
 def test_another_direction_has_another_token():
-  law = theory.preference(0.5, 2000, 300, np.ones(400), direction_cosine=0.0, num_networks=30)
+  law = shared_sizes(0.5, direction_cosine=0.0)
   assert law.same_token_N.mean() < 0.1
   assert law.again_frequency_N.mean() < 0.3 * law.top1_frequency_N.mean()
 
@@ -74,7 +77,7 @@ def test_another_direction_has_another_token():
 @pytest.mark.parametrize('fields', [{}, {'sublayers': 'attention_only'}], ids=str)
 def test_tiny_networks_prefer_as_the_law_says(fields):
   """Means over networks within a quarter: shape of the spectrum and states are not Gaussian."""
-  config, n, length = configs.get('tiny_gpt2', **fields), 500, 16
+  config, n, length = configs.get('tiny_gpt2', num_layers=3, **fields), 300, 8
   rows = list(analysis.measure(
       analysis.transformer(config), analysis.predictions(config.vocab_size),
       analysis.Probe('tokens', n, length), range(24)))

@@ -1,4 +1,4 @@
-"""Sums over parts add up to the sums over the whole, and histograms are numpy's."""
+"""Sums over parts add up to the sums over the whole; histograms and spreads are numpy's."""
 
 import jax
 import jax.numpy as jnp
@@ -50,9 +50,8 @@ def assert_same_sums(actual, expected):
 
 
 @every_statistic
-@pytest.mark.parametrize('cuts', [(0, 12, 24), (0, 8, 9, 24)], ids=str)
-def test_parts_merge_to_the_whole(statistic, cuts):
-  parts = [measure(statistic, *ends) for ends in zip(cuts, cuts[1:], strict=False)]
+def test_parts_merge_to_the_whole(statistic):
+  parts = [measure(statistic, *ends) for ends in ((0, 8), (8, 9), (9, 24))]
   forwards, backwards = parts[0], parts[-1]
   for part, other in zip(parts[1:], parts[-2::-1], strict=True):
     forwards, backwards = merge(forwards, part), merge(other, backwards)
@@ -89,6 +88,12 @@ def test_combine_reads_a_name_once():
   assert combine({'one': one, 'two': two}).reads == ('a', 'b', 'c')
 
 
+def test_positional_std():
+  expected = np.sqrt(np.var(OUTPUTS['residual'].astype(np.float64), axis=1, ddof=1).mean(-1))
+  actual = results(positions.positional_std('residual'), OUTPUTS)['std']
+  np.testing.assert_allclose(actual, expected, rtol=1e-4)
+
+
 def test_histogram():
   values = OUTPUTS['residual']
   inside = np.clip(values, -1.99, 1.99)
@@ -103,4 +108,3 @@ def test_histogram_of_uneven_bins_and_of_edges():
   x = {'x': np.float32([0, 0.5, 1, 3.9, 4, 5, 9, -1])}
   actual = results(histogram('x', edges), x)['density']
   np.testing.assert_array_equal(actual, np.array([3, 2 / 3, 3]) / 8)
-

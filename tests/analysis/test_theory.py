@@ -9,14 +9,19 @@ import pytest
 from scipy import integrate
 
 from bornbiased_jax.analysis import ensemble, positions, probes, similarity, theory
+from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.models.transformer import activate
 
 
+@functools.cache
+def normals(num_samples):
+  return np.random.default_rng(0).normal(size=(4, num_samples))
+
+
 def sampled_similarity(activation, similarity_, scale, gated, num_samples=400_000):
   """Cosine of two units over random weights, with its standard error by the delta method."""
-  rng = np.random.default_rng(0)
-  u, other, g, gate_other = rng.normal(size=(4, num_samples))
+  u, other, g, gate_other = normals(num_samples)
   mix = lambda a, b: similarity_ * a + np.sqrt(1 - similarity_**2) * b
   f = lambda x: np.asarray(activate(activation, jnp.asarray(scale * x, jnp.float32)), np.float64)
   a, b = f(u), f(mix(u, other))
@@ -37,6 +42,21 @@ def test_the_series_equals_sampling(activation, scale, gated):
     sampled, error = sampled_similarity(activation, start, scale, gated)
     # With a kink the series converges slowly, as the next test shows.
     assert abs(closed - sampled) < 4 * error + (5e-4 if activation == 'relu' else 0)
+
+
+@pytest.mark.parametrize('gated', [False, True])
+@pytest.mark.parametrize('activation, scale', [(jax.nn.gelu, 0.5), (jax.nn.silu, 1.5),
+                                               (jnp.tanh, 1.5)])
+def test_the_covariance_of_an_activation_equals_quadrature(activation, scale, gated):
+  node, weight = np.polynomial.hermite_e.hermegauss(80)
+  weight = np.outer(weight, weight) / weight.sum() ** 2
+  u, other = np.meshgrid(node, node, indexing='ij')
+  powers = covariance_powers(activation, scale, gated)
+  for r in (-0.8, 0.0, 0.3, 0.9, 1.0):
+    v = r * u + np.sqrt(1 - r * r) * other
+    expected = np.sum(weight * np.asarray(activation(scale * u) * activation(scale * v)))
+    expected *= scale**2 * r if gated else 1.0
+    np.testing.assert_allclose(jnp.polyval(powers, r), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_series_of_relu_is_the_arc_cosine_kernel():
@@ -60,12 +80,6 @@ def test_relu_map_known_values():
   iterates = theory.iterate(theory.relu_similarity, 0.0, 200)
   np.testing.assert_allclose(iterates[:2], [0.3183099, 0.4937311], atol=1e-6)
   assert jnp.all(jnp.diff(iterates) > 0) and iterates[-1] > 0.99
-
-
-def test_proposition_4_equals_its_special_case():
-  T = jnp.array([1.0, 10.0, 100.0, 1024.0])
-  amplified = theory.amplified_similarity(1 / np.pi, T)
-  np.testing.assert_allclose(amplified, T / (T + np.pi - 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize('depth', [1, 2, 3, 5])

@@ -108,9 +108,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkey
 def test_killed_in_the_middle(paths, tmp_path):
   """SIGKILL comes three times, at whatever moment."""
   corpus.write(paths, BYTES, tmp_path / 'whole')
-  program = ('import sys, time; from bornbiased_jax.data import corpus, memory_map, tokenizers\n'
+  program = ('import sys, time; from bornbiased_jax.data import corpus, load_tokenizer\n'
              'memory_map.SAVE_INTERVAL_S = 0\n'
-             'tokenizer = tokenizers.load("bytes")\n'
+             'tokenizer = load_tokenizer("bytes")\n'
              'slow = lambda text, continues: time.sleep(0.1) or tokenizer.to_ids(text, continues)\n'
              'corpus.write(sys.argv[2:], tokenizer._replace(to_ids=slow), sys.argv[1])\n')
   out = tmp_path / 'out'

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bornbiased_jax.data import text, tokenizers
+from bornbiased_jax.data import load_tokenizer, text
 from bornbiased_jax.errors import InputError
 from small_tokenizers import DATA, PROSE, UNICODE, real, sample, train_sentencepiece, write_gpt2
 
@@ -37,7 +37,7 @@ def transformers_gpt2(folder):
 
 
 def test_bytes():
-  tokenizer = tokenizers.load('bytes')
+  tokenizer = load_tokenizer('bytes')
   assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_id) == ('bytes', 257, 256)
   ids = tokenizer.encode(PROSE)
   assert ids.dtype == np.int32 and ids.tolist() == list(PROSE.encode())
@@ -46,9 +46,8 @@ def test_bytes():
 
 @pytest.mark.parametrize('written', UNICODE, ids=ascii)
 def test_round_trip(written, gpt2_folder, model_path):
-  pytest.importorskip('tiktoken')
   for name in ('bytes', str(gpt2_folder), str(model_path)):
-    tokenizer = tokenizers.load(name)
+    tokenizer = load_tokenizer(name)
     ids = tokenizer.encode(written)
     assert tokenizer.decode(ids) == written
     assert tokenizer.end_id not in ids
@@ -60,21 +59,19 @@ def test_round_trip(written, gpt2_folder, model_path):
 def test_an_id_outside_the_vocabulary(wrong):
   message = f'^id {wrong} is not of tokenizer bytes, whose ids are 0 to 256$'
   with pytest.raises(InputError, match=message):
-    tokenizers.load('bytes').decode([5, wrong])
+    load_tokenizer('bytes').decode([5, wrong])
 
 
 def test_gpt2_equals_transformers(gpt2_folder):
-  pytest.importorskip('tiktoken')
-  tokenizer, reference = tokenizers.load(str(gpt2_folder)), transformers_gpt2(gpt2_folder)
+  tokenizer, reference = load_tokenizer(str(gpt2_folder)), transformers_gpt2(gpt2_folder)
   for written in UNICODE[:-2] + [PROSE]:
     assert tokenizer.encode(written).tolist() == reference.encode(written)
 
 
 @real
 def test_the_real_gpt2_equals_transformers():
-  pytest.importorskip('tiktoken')
   folder = DATA / 'tokenizers'
-  tokenizer, reference = tokenizers.load(str(folder)), transformers_gpt2(folder)
+  tokenizer, reference = load_tokenizer(str(folder)), transformers_gpt2(folder)
   assert (tokenizer.vocab_size, tokenizer.end_id) == (50257, 50256)
   assert tokenizer.encode('Hello world').tolist() == [15496, 995]
   samples = map(sample, ('wikitext2_valid.txt.xz', 'python_valid.jsonl.xz'))
@@ -86,7 +83,7 @@ def test_the_real_gpt2_equals_transformers():
 def test_the_real_sentencepiece():
   """Some ids in Llama's style are known; bos 1 and eos 2 are never made from text."""
   pytest.importorskip('sentencepiece')
-  tokenizer = tokenizers.load(str(DATA / 'tokenizers' / 'mistral_v1_32k.model'))
+  tokenizer = load_tokenizer(str(DATA / 'tokenizers' / 'mistral_v1_32k.model'))
   assert (tokenizer.vocab_size, tokenizer.end_id) == (32000, 2)
   assert tokenizer.encode('Hello world').tolist() == [22557, 1526]
   written = sample('english_valid.jsonl.xz')
@@ -96,14 +93,14 @@ def test_the_real_sentencepiece():
 def test_sentencepiece_is_what_the_package_says(model_path):
   sentencepiece = pytest.importorskip('sentencepiece')
   reference = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
-  tokenizer = tokenizers.load(str(model_path))
+  tokenizer = load_tokenizer(str(model_path))
   assert tokenizer.encode(PROSE).tolist() == reference.encode(PROSE)
   assert (tokenizer.vocab_size, tokenizer.end_id) == (reference.vocab_size(), reference.eos_id())
 
 
 def test_sentencepiece_in_a_folder(model_path, tmp_path):
   (tmp_path / 'tokenizer.model').write_bytes(model_path.read_bytes())
-  assert tokenizers.load(str(tmp_path)).name == tokenizers.load(str(model_path)).name
+  assert load_tokenizer(str(tmp_path)).name == load_tokenizer(str(model_path)).name
 
 
 def assert_parts_have_the_ids_of_the_whole(tokenizer):
@@ -117,9 +114,8 @@ def assert_parts_have_the_ids_of_the_whole(tokenizer):
 
 
 def test_parts_of_a_document_have_the_ids_of_the_whole(gpt2_folder):
-  pytest.importorskip('tiktoken')
   for name in ('bytes', str(gpt2_folder)):
-    assert_parts_have_the_ids_of_the_whole(tokenizers.load(name))
+    assert_parts_have_the_ids_of_the_whole(load_tokenizer(name))
 
 
 @pytest.mark.parametrize('options', [
@@ -128,14 +124,13 @@ def test_parts_of_a_document_have_the_ids_of_the_whole(gpt2_folder):
 ], ids=['llama', 'gemma', 'unigram', 't5'])
 def test_parts_of_a_document_in_sentencepiece(options, tmp_path):
   model = train_sentencepiece(tmp_path, **options)
-  assert_parts_have_the_ids_of_the_whole(tokenizers.load(str(model)))
+  assert_parts_have_the_ids_of_the_whole(load_tokenizer(str(model)))
 
 
 @real
 @pytest.mark.parametrize('name', ['', 'mistral_v1_32k.model'])
 def test_parts_of_real_text_have_the_ids_of_the_whole(name):
-  pytest.importorskip('tiktoken')
-  tokenizer = tokenizers.load(str(DATA / 'tokenizers' / name))
+  tokenizer = load_tokenizer(str(DATA / 'tokenizers' / name))
   for file in ('wikitext2_valid.txt.xz', 'tinystories_v2_head.txt.xz', 'tinyshakespeare.txt.xz'):
     written = sample(file)
     cuts = [0, *(text.CUT.search(written, start).start() for start in range(500, 99_000, 500))]
@@ -145,7 +140,6 @@ def test_parts_of_real_text_have_the_ids_of_the_whole(name):
 
 
 def test_gpt2_by_every_name(gpt2_folder, tmp_path):
-  pytest.importorskip('tiktoken')
   encoder, merges = gpt2_folder / 'encoder.json', gpt2_folder / 'vocab.bpe'
   (tmp_path / 'my_encoder.json.xz').write_bytes(lzma.compress(encoder.read_bytes()))
   (tmp_path / 'my_vocab.bpe.xz').write_bytes(lzma.compress(merges.read_bytes()))
@@ -153,7 +147,7 @@ def test_gpt2_by_every_name(gpt2_folder, tmp_path):
   hub.mkdir()
   (hub / 'vocab.json').write_text(json.dumps(json.loads(encoder.read_text()), indent=1))
   (hub / 'merges.txt').write_bytes(merges.read_bytes())
-  same = [tokenizers.load(name).name for name in (
+  same = [load_tokenizer(name).name for name in (
       str(gpt2_folder), str(tmp_path), str(hub), f'{encoder},{merges}', f'{merges},{encoder}')]
   assert len(set(same)) == 1 and same[0].startswith('gpt2-')
 
@@ -164,8 +158,9 @@ def write(folder, name, content):
 
 
 @pytest.mark.parametrize('make, message', [
-    (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a SentencePiece .model file"),
+    (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a tokenizer.json"),
     (lambda folder: 'a,b,c', 'no tokenizer'),
+    (lambda folder: str(folder / 'none.json'), 'cannot read the tokenizer .*none.json'),
     (lambda folder: str(folder), 'has no tokenizer that can be read'),
     (lambda folder: str(folder / 'none.model'),
      'cannot read the tokenizer .*none.model: No such file'),
@@ -177,7 +172,7 @@ def write(folder, name, content):
 def test_a_mistake_is_one_line(make, message, tmp_path):
   pytest.importorskip('sentencepiece')
   with pytest.raises(InputError, match=message) as error:
-    tokenizers.load(make(tmp_path))
+    load_tokenizer(make(tmp_path))
   assert '\n' not in str(error.value)
 
 
@@ -198,12 +193,10 @@ def test_files_that_do_not_belong_together(change, gpt2_folder, tmp_path):
   write(tmp_path, 'encoder.json', encoder)
   write(tmp_path, 'vocab.bpe', merges)
   with pytest.raises(InputError, match="are not GPT-2's encoder.json and vocab.bpe"):
-    tokenizers.load(str(tmp_path))
+    load_tokenizer(str(tmp_path))
 
 
-@pytest.mark.parametrize('package', ['sentencepiece', 'tiktoken'])
-def test_a_missing_package_is_named_with_its_extra(package, gpt2_folder, tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, package, None)
-  name = write(tmp_path, 'a.model', b'') if package == 'sentencepiece' else str(gpt2_folder)
-  with pytest.raises(InputError, match=rf"needs {package}: pip install 'bornbiased_jax\[text\]'$"):
-    tokenizers.load(name)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'sentencepiece', None)
+  with pytest.raises(InputError, match="needs sentencepiece: pip install 'bornbiased_jax"):
+    load_tokenizer(write(tmp_path, 'a.model', b''))

@@ -8,12 +8,13 @@ import sys
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import readme, reproduce
+from experiments import reproduce
 from experiments.shared import catalogue, report, training_settings
 from experiments.shared.catalogue import ITEMS, Run
 from experiments.shared.settings import resolve
 import programs
 
+MEASURED = reproduce.Path(reproduce.__file__).parent / 'measured'
 EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
 
 
@@ -52,7 +53,7 @@ def test_a_run_comes_after_those_that_it_reads(scale):
 
 
 def test_every_stored_result_is_made_by_a_run_or_it_is_said_why_not():
-  stored = {path.name for path in (readme.HERE / 'measured').iterdir()}
+  stored = {path.name for path in MEASURED.iterdir()}
   made = {run.folder for run in catalogue.runs(ITEMS, 'overnight')}
   assert stored - made == set(catalogue.ELSEWHERE)
 
@@ -63,7 +64,7 @@ EARLIER = ('robustness_trained', 'baselines', 'baselines_qwen2')
 
 @pytest.mark.parametrize('run', catalogue.runs(ITEMS, 'overnight'), ids=lambda run: run.folder)
 def test_a_run_measures_what_is_stored(run):
-  path = readme.HERE / 'measured' / run.folder / 'results.json'
+  path = MEASURED / run.folder / 'results.json'
   if not path.exists():
     pytest.skip('not stored')
   stored, asked = json.loads(path.read_text())['settings'], vars(settings_of(run, 'overnight'))
@@ -76,13 +77,6 @@ def test_a_run_measures_what_is_stored(run):
     # What is stored may be of the time before a method or an intervention was added.
     assert stored[name] == asked[name] or (
         are_words and set(stored[name]) < set(asked[name])), name
-
-
-def test_a_scale_without_what_trains_for_days():
-  days = [run.minutes['paper'] / 60 for run in catalogue.runs(ITEMS, 'paper')
-          if run.minutes['paper'] > 24 * 60]
-  assert len(days) == 5
-  assert catalogue.hours('paper', 24) == pytest.approx(catalogue.hours('paper') - sum(days))
 
 
 def test_only_names_what_is_there():
@@ -227,7 +221,7 @@ def page(tmp_path, capfd):
 
 def test_the_page_stands_for_itself(page):
   folder, text = page
-  table = (folder / 'amplification' / 'table.txt').read_text()
+  table = (folder / 'amplification' / 'table.md').read_text()
   assert html.escape(table).strip() in text and 'Proposition 4' in text
   assert '--scale=smoke' in text and '1 of 1 runs are complete' in text
   made = json.loads((folder / 'amplification' / 'results.json').read_text())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import lineage
-from bornbiased_jax.data import corpus, tokenizers
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params, sample
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -75,7 +75,7 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
     pytest.importorskip('tiktoken')
   config = dataclasses.replace(LLAMA, vocab_size=1000)
   name = {'gpt2': write_gpt2, 'sentencepiece': train_sentencepiece, 'bytes': lambda _: 'bytes'}
-  tokenizer = tokenizers.load(str(name[kind](tmp_path)))
+  tokenizer = load_tokenizer(str(name[kind](tmp_path)))
   huggingface.save(tmp_path / 'model', config, init_params(config, 1), tokenizer)
   prompt = tokenizer.encode('over the')
   added, = np.asarray(sample(config, init_params(config, 1), prompt[None], 20, KEY,
@@ -84,12 +84,34 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
   assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
 
 
+def test_a_text_begins_as_the_tokenizer_says(tmp_path):
+  config = dataclasses.replace(LLAMA, vocab_size=1000)
+  params = init_params(config, 1)
+  (tmp_path / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
+  tokenizer = load_tokenizer(str(write_gpt2(tmp_path)))
+  huggingface.save(tmp_path / 'model', config, params, tokenizer)
+  prompt = np.array([[tokenizer.end_id, *tokenizer.encode('the')]])
+  added, = np.asarray(sample(config, params, prompt, 20, KEY, num_ids=tokenizer.vocab_size))
+  assert continued(str(tmp_path / 'model'), 'the', 20) == 'the' + tokenizer.decode(added)
+
+
+def test_a_text_begins_as_the_run_was_trained(tmp_path):
+  config = dataclasses.replace(LLAMA, vocab_size=257)
+  params = init_params(config, 1)
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(0, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+      config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
+  writer.close()
+  added, = np.asarray(sample(config, params, np.array([[7, 97]]), 20, KEY, num_ids=257))
+  assert continued(str(tmp_path / 'run'), 'a', 20) == 'a' + as_text(added)
+
+
 def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
   """Offline, with no more than what its cache has."""
   pytest.importorskip('huggingface_hub')
   config = dataclasses.replace(LLAMA, vocab_size=257)
   path = tmp_path / 'model'
-  huggingface.save(path, config, init_params(config, 1), tokenizers.load('bytes'))
+  huggingface.save(path, config, init_params(config, 1), load_tokenizer('bytes'))
   small_hub.lay(tmp_path / 'cache', 'org/model', path)
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'cache'))
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
@@ -102,7 +124,7 @@ def test_live_text_is_that_of_transformers(tmp_path):
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda leaf: leaf + 0.25 * random.normal(size=leaf.shape).astype('float32'),
                         init_params(config, 1))
-  huggingface.save(tmp_path / 'model', config, params, tokenizers.load('bytes'))
+  huggingface.save(tmp_path / 'model', config, params, load_tokenizer('bytes'))
   tokenizer = library.AutoTokenizer.from_pretrained(tmp_path / 'model')
   model = library.AutoModelForCausalLM.from_pretrained(tmp_path / 'model')
   ids = model.generate(**tokenizer('Is it naïve?', return_tensors='pt'), do_sample=False,
@@ -135,7 +157,7 @@ def test_wrong_input_is_named(name, given, message):
 
 def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
   pytest.importorskip('tiktoken')
-  gpt2 = tokenizers.load(str(write_gpt2(tmp_path)))
+  gpt2 = load_tokenizer(str(write_gpt2(tmp_path)))
   with pytest.raises(InputError, match=f'--tokenizer: .* with bytes, and this is {gpt2.name}$'):
     continued(run, tokenizer=str(tmp_path))
   small = dataclasses.replace(LLAMA, vocab_size=70)

@@ -125,4 +125,4 @@ def test_killed_and_restarted_ends_with_the_same_rows(tmp_path):
   subprocess.run(command, check=True, capture_output=True)
   assert json.loads(killed.read_text())['rows'] == whole
   assert {path.name for path in killed.parent.iterdir()} == {
-      'figure.png', 'results.json', 'table.txt'}
+      'figure.png', 'results.json', 'table.md'}

@@ -127,7 +127,7 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(tmp_path / 'theirs'), afterwards) for afterwards in (None, 'amplify')]
   written = sorted(path.name for path in (tmp_path / 'out').iterdir())
-  assert written == ['figure.png', 'results.json', 'table.txt']
+  assert written == ['figure.png', 'results.json', 'table.md']
   for row in rows:
     (loss,) = row['loss'].values()
     assert loss == pytest.approx(math.log(264), abs=0.5)  # Random logits vary by about one.

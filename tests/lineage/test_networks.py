@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,10 +10,7 @@ from bornbiased_jax import lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import networks
-from bornbiased_jax.lineage.evidence import features, signature
-from bornbiased_jax.lineage.evidence.features import Features
-from bornbiased_jax.lineage.transforms import lossy
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.digests import digest
 from make_goldens import GOLDENS
@@ -136,21 +132,6 @@ def test_the_probe_that_several_networks_can_read():
   assert networks.common_probe(TOKENS, [saved], [large]) == Probe('pairs', 40, 6, 5, 30)
 
 
-def test_a_seed_that_people_choose_is_recognized(runs, monkeypatch):
-  """The network of seed 5, after some training; one of a seed that nobody chooses is not."""
-  assert {0, 42, 1234} <= set(networks.KNOWN_SEEDS)
-  monkeypatch.setattr(networks, 'KNOWN_SEEDS', (0, 1, 5))
-  noisy = lossy.add_noise(DEEP, init_params(DEEP, 5), jax.random.key(0), 0.5)
-  found = features.of_network(*noisy)
-  assert networks.seed_of(found) == 5
-  assert networks.seed_of(features.of_network(DEEP, init_params(DEEP, 987654321))) is None
-  assert networks.seed_of(Features(DEEP, {name: 0 * x for name, x in found.arrays.items()})) is None
-  report = lineage.compare_networks(runs['a'], runs['a'], TOKENS)
-  assert 'random network of seed 1.' in report['reasons'][-1]
-  monkeypatch.setattr(networks, 'MOST_RECOGNIZED', 1000)
-  assert networks.seed_of(found) is None
-
-
 def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_path):
   name = str(GOLDENS / 'llama_tied_sharded')
   whole = lineage.signature(name, TOKENS)
@@ -165,6 +146,5 @@ def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_p
   assert again.about == whole.about and [file] == list(tmp_path.iterdir())
   with pytest.raises(InputError, match='is not one of auto, always, never'):
     lineage.signature(name, TOKENS, stream='sometimes')
-  monkeypatch.setattr(networks, 'KNOWN_SEEDS', ())
   report = lineage.compare_networks(name, name, TOKENS, tmp_path)
   assert report['identical'] and report['base']['read'] == 'layer by layer'

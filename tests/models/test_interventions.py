@@ -1,6 +1,8 @@
 """Interventions change the value aggregate and the attention weights as they say."""
 
 import dataclasses
+import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -30,49 +32,53 @@ def test_interventions_level_the_positional_variance_at_init():
   The vocabulary is large, because the embeddings of few tokens have a mean that does not average
   away.
   """
-  sizes = dict(num_layers=1, width=512, mlp_width=64, num_heads=4, vocab_size=30000, length=256,
-               linear_std=0.005, norm_epsilon=1e-9)
+  sizes = dict(num_layers=1, width=256, mlp_width=64, num_heads=4, vocab_size=8000, length=128,
+               linear_std=0.005, norm_epsilon=1e-9, tied_head=True)
   base = configs.get('tiny_llama2', **sizes)
   params = init_params(base, 1)
-  ids = np.asarray(jax.random.randint(jax.random.key(0), (32, 256), 0, 30000))
-  i = np.arange(1, 257)
+  ids = np.asarray(jax.random.randint(jax.random.key(0), (48, 128), 0, 8000))
+  i = np.arange(1, 129)
   plain = positional_std(base, params, ids)[0]
   np.testing.assert_allclose(plain / plain[0], 1 / np.sqrt(i), rtol=0.05)
-  for intervention, expected in (('amplify', plain[0]), ('attenuate', plain[0] / 16)):
+  for intervention, expected in (('amplify', plain[0]), ('attenuate', plain[0] / 128**0.5)):
     config = dataclasses.replace(base, intervention=intervention)
     np.testing.assert_allclose(positional_std(config, params, ids)[0], expected, rtol=0.05)
   config = dataclasses.replace(base, intervention='rmsnorm')
   params = init_params(config, 1)
-  assert params['blocks']['value_norm']['scale'].shape == (1, 128)
+  assert params['blocks']['value_norm']['scale'].shape == (1, 64)
   np.testing.assert_allclose(positional_std(config, params, ids)[0], 1, rtol=0.05)
-  for intervention, factor in (('gain', np.sqrt(i).mean()), ('damp', np.sqrt(i / 256).mean())):
+  for intervention, factor in (('gain', np.sqrt(i).mean()), ('damp', np.sqrt(i / 128).mean())):
     config = dataclasses.replace(base, intervention=intervention)
     expected = plain * factor
     np.testing.assert_allclose(positional_std(config, params, ids)[0], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize('config', [LLAMA, GROUPED], ids=['llama', 'grouped'])
-def test_interventions_at_one_position(config):
+@pytest.fixture(scope='module')
+def network():
+  """Parameters, token ids, and what the network computes without an intervention."""
+  params, ids = sharpened(GROUPED), tokens()
+  return params, ids, read(GROUPED, params, ids, 'value_aggregate', 'hidden')
+
+
+@pytest.mark.parametrize('name', AT_ONE)
+def test_interventions_at_one_position(network, name):
   """They change the aggregate at that position as they say, and nothing before it."""
-  params, ids = sharpened(config), tokens()
-  plain = np.asarray(read(config, params, ids, 'value_aggregate')['value_aggregate'])[0, :, 7]
+  params, ids, before = network
+  plain = np.asarray(before['value_aggregate'])[0, :, 7]
   centre = plain.mean(axis=-1, keepdims=True)
   expected = {'norm': 3 * plain, 'variance': centre + 3 * (plain - centre)}
-  for name in AT_ONE:
-    changed = dataclasses.replace(config, intervention=name, intervention_position=7,
-                                  intervention_strength=3.0)
-    made = read(changed, params, ids, 'value_aggregate', 'hidden')
-    if name in expected:
-      np.testing.assert_allclose(made['value_aggregate'][0, :, 7], expected[name], atol=1e-6)
-    before = read(config, params, ids, 'hidden')['hidden']
-    np.testing.assert_array_equal(made['hidden'][:, :7], before[:, :7])
-    assert np.abs(made['hidden'][:, 7] - before[:, 7]).max() > 1e-4
+  changed = dataclasses.replace(GROUPED, intervention=name, intervention_position=7,
+                                intervention_strength=3.0)
+  made = read(changed, params, ids, 'value_aggregate', 'hidden')
+  if name in expected:
+    np.testing.assert_allclose(made['value_aggregate'][0, :, 7], expected[name], atol=1e-6)
+  np.testing.assert_array_equal(made['hidden'][:, :7], before['hidden'][:, :7])
+  assert np.abs(made['hidden'][:, 7] - before['hidden'][:, 7]).max() > 1e-4
 
 
-@pytest.mark.parametrize('config', [LLAMA, GROUPED], ids=['llama', 'grouped'])
-def test_a_masked_position_attends_to_itself_alone(config):
-  params, ids = sharpened(config), tokens()
-  changed = dataclasses.replace(config, intervention='mask', intervention_position=7)
+def test_a_masked_position_attends_to_itself_alone(network):
+  params, ids, _ = network
+  changed = dataclasses.replace(GROUPED, intervention='mask', intervention_position=7)
   made = read(changed, params, ids, 'attention_weights', 'value_aggregate')
   itself = np.broadcast_to(np.eye(150)[7], (3, 6, 4, 150))
   np.testing.assert_array_equal(made['attention_weights'][:, :, :, 7], itself)
@@ -85,28 +91,34 @@ def test_a_masked_position_attends_to_itself_alone(config):
 
 
 @pytest.mark.parametrize('name', [*EVERYWHERE, *AT_ONE])
-def test_the_last_position_alone_is_the_last_of_all(name):
-  config = dataclasses.replace(GROUPED, intervention=name, intervention_position=149)
-  params, ids = init_params(config, 1), tokens()
-  np.testing.assert_allclose(read(config, params, ids, 'hidden_last')['hidden_last'],
-                             read(config, params, ids, 'hidden')['hidden'][:, -1], atol=2e-5)
-
-
-@pytest.mark.parametrize('name', [*EVERYWHERE, *AT_ONE])
-def test_interventions_work_with_other_kernels_and_survive_a_checkpoint(name, tmp_path):
-  config = dataclasses.replace(GROUPED, intervention=name, intervention_position=3)
+def test_the_last_position_alone_and_another_kernel_compute_the_same(name):
+  config = dataclasses.replace(GROUPED, num_layers=2, intervention=name, intervention_position=127)
   params, ids = init_params(config, 1), tokens(2, 128)
-  kernel = lambda *heads: splash(*heads, interpret=True)
-  by_kernel = transformer.read(config, params, ids, ('hidden',), kernel)['hidden']
-  np.testing.assert_allclose(by_kernel, read(config, params, ids, 'hidden')['hidden'], atol=2e-4)
+  whole = read(config, params, ids, 'hidden')['hidden']
+  alone = read(config, params, ids, 'hidden_last')['hidden_last']
+  np.testing.assert_allclose(alone, whole[:, -1], atol=2e-5)
+  kernel = functools.partial(splash, interpret=True)
+  by_kernel = jax.jit(functools.partial(
+      transformer.read, config, names=('hidden',), attend=kernel))(params, ids)['hidden']
+  np.testing.assert_allclose(by_kernel, whole, atol=2e-4)
+
+
+def test_interventions_survive_a_checkpoint(tmp_path):
+  for name in EVERYWHERE + AT_ONE:
+    config = dataclasses.replace(GROUPED, intervention=name, intervention_position=3)
+    metadata = json.loads(json.dumps(checkpoint.as_metadata(config=config)))
+    assert checkpoint.config_of(metadata) == config
+    with pytest.raises(InputError, match=f"intervention='{name}'"):
+      huggingface.save(tmp_path / 'model', config, {})
+  # This one has parameters.
+  config = dataclasses.replace(GROUPED, intervention='rmsnorm')
+  params = init_params(config, 1)
   writer = checkpoint.Writer(tmp_path / 'run')
   writer.save(1, params, {'count': jnp.zeros(1)}, checkpoint.as_metadata(config=config))
   writer.close()
   restored_config, restored = checkpoint.load_params(tmp_path / 'run')
   assert restored_config == config
   jax.tree.map(np.testing.assert_array_equal, restored, params)
-  with pytest.raises(InputError, match=f"intervention='{name}'"):
-    huggingface.save(tmp_path / 'model', config, params)
 
 
 @pytest.mark.parametrize('wrong, message', [

@@ -10,9 +10,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, transformer
 from bornbiased_jax.models.attention_kernels import splash
-from bornbiased_jax.models.initialization import draw_params, init_params
-from bornbiased_jax.models.transformer import READS, Transformer, head_of, unembed
-import small_networks
+from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.transformer import READS
 from textbook import (
   CASES,
   GPT2,
@@ -53,6 +52,7 @@ def test_equals_the_textbook(config):
   expected = textbook(config, params, tokens)
   assert set(actual) == set(expected)
   for name in expected:
+    assert actual[name].dtype == 'float32'
     assert_close(actual[name], expected[name], name)
 
 
@@ -73,43 +73,18 @@ def test_last_reads_of_one_position():
 
 
 @cases('gpt2', 'qwen3', 'mlp_only_relu')
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_shapes_and_types(config, dtype):
-  config = with_fields(config, dtype=dtype)
-  L, D, H, V = config.num_layers, config.width, config.num_heads, config.vocab_size
-  shapes = {
-      'logits': (B, T, V), 'logits_last': (B, V), 'hidden': (B, T, D), 'hidden_last': (B, D),
-      'input_last': (B, D), 'residual': (L, B, T, D), 'residual_last': (L, B, D),
-      'value': (L, B, T, config.num_kv_heads * config.head_size),
-      'value_aggregate': (L, B, T, H * config.head_size), 'attention_weights': (L, B, H, T, T),
-      'attention_received': (L, B, H, T), 'mlp_hidden': (L, B, T, config.mlp_width),
-  }
-  assert set(shapes) == set(READS)
-  params = jax.eval_shape(functools.partial(draw_params, config), 0)
+def test_types_in_bfloat16(config):
+  tokens = random_tokens(config)
+  shapes = {name: x.shape for name, x in textbook(config, random_params(config), tokens).items()}
+  half = with_fields(config, dtype='bfloat16')
+  params = jax.eval_shape(functools.partial(draw_params, half), 0)
   assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
   for names in (every_read(config), LAST, LAST[2:]):
-    tokens = random_tokens(config)
-    out = jax.eval_shape(functools.partial(read, config, names=names), params, tokens)
-    assert set(out) == set(names)
+    out = jax.eval_shape(functools.partial(read, half, names=names), params, tokens)
+    assert {name: x.shape for name, x in out.items()} == {name: shapes[name] for name in names}
     for name, leaf in out.items():
-      assert leaf.shape == shapes[name], name
       always_float32 = name.startswith(('logits', 'attention_'))
-      assert leaf.dtype == ('float32' if always_float32 else dtype), name
-
-
-def test_call_is_the_logits():
-  params, tokens = random_params(ROPE), random_tokens(ROPE)
-  logits = jax.jit(Transformer(ROPE).apply)({'params': params}, tokens)
-  assert_close(logits, textbook(ROPE, params, tokens)['logits'], 'logits')
-
-
-def test_unembed():
-  for config, leaf in ((ROPE, 'embedding'), (LLAMA, 'head')):
-    params = random_params(config)
-    hidden = np.random.default_rng(0).standard_normal((2, 3, config.width)).astype(np.float32)
-    logits = unembed(config, head_of(config, params), hidden)
-    expected = hidden.astype(np.float64) @ params[leaf].T.astype(np.float64)
-    assert_close(logits, expected, leaf)
+      assert leaf.dtype == ('float32' if always_float32 else 'bfloat16'), name
 
 
 @cases('gemma3', 'olmo3')
@@ -154,26 +129,7 @@ def test_the_scale_of_embeddings_is_rounded_as_in_training(dtype):
   np.testing.assert_array_equal(np.asarray(given, np.float32), np.asarray(expected, np.float32))
 
 
-@cases('gpt2', 'llama', 'qwen3')
-def test_causal(config):
-  changed = 4
-  params, tokens = random_params(config), random_tokens(config)
-  others = tokens.copy()
-  others[:, changed] = (tokens[:, changed] + 1) % config.vocab_size
-  before, after = (read(config, params, x, every_read(config)) for x in (tokens, others))
-  for name in ('logits', 'residual', 'value_aggregate'):
-    np.testing.assert_array_equal(before[name][..., :changed, :], after[name][..., :changed, :])
-    assert np.all(np.any(before[name][..., changed:, :] != after[name][..., changed:, :], axis=-1))
-
-
-def test_sequences_do_not_mix():
-  params, tokens = random_params(LLAMA), random_tokens(LLAMA)
-  both, swapped = (read(LLAMA, params, x, every_read(LLAMA))['logits']
-                   for x in (tokens, tokens[::-1].copy()))
-  np.testing.assert_array_equal(both, swapped[::-1])
-
-
-@cases('gpt2', 'qwen2_gelu', 'attention_only')
+@cases('gpt2', 'qwen2_gelu')
 def test_attention_weights_are_causal_distributions(config):
   found = read(config, random_params(config), random_tokens(config), every_read(config))
   weights = found['attention_weights']
@@ -183,22 +139,14 @@ def test_attention_weights_are_causal_distributions(config):
   assert np.all(weights[..., lower] > 0)
 
 
-@pytest.mark.parametrize('config, names', [
-    (GPT2, ('logits',)), (LLAMA, LAST),
-], ids=['gpt2', 'llama_last'])
-def test_continuous_inputs_take_the_place_of_embeddings(config, names):
-  params, tokens = random_params(config), random_tokens(config)
-  by_token = read(config, params, tokens, names)
-  by_vector = read(config, params, params['embedding'][tokens], names)
+@pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)],
+                         ids=['gpt2', 'llama_last'])
+def test_continuous_inputs_equal_the_textbook(config, names):
+  params = random_params(config)
+  vectors = np.random.default_rng(3).standard_normal((B, T, config.width)).astype(np.float32)
+  actual, expected = read(config, params, vectors, names), textbook(config, params, vectors)
   for name in names:
-    np.testing.assert_array_equal(by_token[name], by_vector[name])
-
-
-def test_continuous_inputs_equal_the_textbook():
-  params = random_params(GPT2)
-  vectors = np.random.default_rng(3).standard_normal((B, T, GPT2.width)).astype(np.float32)
-  actual, expected = read(GPT2, params, vectors, ('logits',)), textbook(GPT2, params, vectors)
-  assert_close(actual['logits'], expected['logits'], 'logits')
+    assert_close(actual[name], expected[name], name)
 
 
 def test_layernorm_of_a_large_mean():
@@ -225,18 +173,16 @@ def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
   assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
 
 
-@pytest.mark.parametrize('token', [
-    ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1,
-])
 @pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])
-def test_token_outside_the_vocabulary_gives_nan(token, names):
-  params, tokens = random_params(ROPE), random_tokens(ROPE)
+def test_tokens_outside_the_vocabulary_give_nan(names):
+  wrong_ids = [ROPE.vocab_size, ROPE.vocab_size + 5, 2**31 - 1, -2**31, -1]
+  params, tokens = random_params(ROPE), np.tile(random_tokens(ROPE)[:1], (6, 1))
   wrong = tokens.copy()
-  wrong[0, -1] = token
-  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(B, -1, ROPE.vocab_size)
+  wrong[:5, -1] = wrong_ids
+  expected, logits = (read(ROPE, params, x, names)[names[0]].reshape(6, -1, ROPE.vocab_size)
                       for x in (tokens, wrong))
-  assert np.all(np.isnan(logits[0, -1]))
-  np.testing.assert_array_equal(logits[1], expected[1])
+  assert np.all(np.isnan(logits[:5, -1]))
+  np.testing.assert_array_equal(logits[5], expected[5])
 
 
 @pytest.mark.parametrize('inputs', [
@@ -278,16 +224,3 @@ def test_qk_norm_is_rms_norm_beside_layernorm():
   config = with_fields(ROPE, qk_norm=True)
   blocks = jax.eval_shape(functools.partial(draw_params, config), 0)['blocks']
   assert set(blocks['query_norm']) == {'scale'}
-
-
-def test_mlp_hidden_is_what_the_down_projection_reads():
-  params, ids = init_params(small_networks.GPT2, 1), small_networks.tokens(2, 9)
-  read = functools.partial(small_networks.read, small_networks.GPT2)
-  out = read(params, ids, 'mlp_hidden', 'residual')
-  last = jax.tree.map(lambda leaf: leaf[-1], params['blocks']['down'])
-  cut_off = jax.tree.map(jnp.copy, params)
-  for name in ('kernel', 'bias'):
-    cut_off['blocks']['down'][name] = cut_off['blocks']['down'][name].at[-1].set(0)
-  before = read(cut_off, ids, 'residual')['residual'][-1]
-  written = out['mlp_hidden'][-1] @ last['kernel'] + last['bias'][None, None]
-  np.testing.assert_allclose(out['residual'][-1] - before, written, atol=1e-5)

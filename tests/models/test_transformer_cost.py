@@ -8,6 +8,7 @@ import numpy as np
 from oldest import JAX_IS_OLD
 import pytest
 
+from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.models.transformer import Transformer
 from textbook import (
@@ -60,16 +61,28 @@ def test_bfloat16(request, config, names):
 
 @structures
 def test_multiplications(config):
+  """FLOPs are two for each; what only the last position needs is not computed elsewhere."""
   L, head = config.num_layers, config.width * config.vocab_size
   block = functools.partial(block_multiplications, config)
-  assert multiplications(traced(config, ('logits',))) == B * (L * block(T, T) + T * head)
-  assert multiplications(traced(config, ('residual', 'hidden'))) == B * L * block(T, T)
-  one_head = B * (L * block(T, T) + head)
-  assert multiplications(traced(config, ('residual', 'logits_last'))) == one_head
+  made = lambda *names: multiplications(traced(config, names))
+  for names, num_logits in ((('logits',), T), (('residual', 'hidden'), 0),
+                            (('residual', 'logits_last'), 1)):
+    assert made(*names) == B * (L * block(T, T) + num_logits * head)
+    assert 2 * made(*names) == B * flops.forward_flops(config, T, num_logits)
   earlier = block(1, 1) if config.sublayers == 'mlp_only' else block(T, T)
   last = B * ((L - 1) * earlier + block(1, T))
-  assert multiplications(traced(config, LAST)) == last + B * head
-  assert multiplications(traced(config, ('residual_last', 'hidden_last'))) == last
+  assert made(*LAST) == last + B * head
+  assert made('residual_last', 'hidden_last') == last
+
+
+def test_the_rate_is_the_flops_of_the_product_over_the_median_time(monkeypatch):
+  product, num_flops = flops.matmul('float32')
+  assert num_flops == 2 * multiplications(jax.make_jaxpr(product)())
+  # Three rounds take 1, 4 and 2 seconds.
+  clock = iter([0.0, 1.0, 10.0, 14.0, 20.0, 22.0])
+  monkeypatch.setattr(flops, 'matmul', lambda dtype: (lambda: 0.0, num_flops))
+  monkeypatch.setattr(flops.time, 'perf_counter', lambda: next(clock))
+  assert flops.matmul_rate.__wrapped__('float32', rounds=3) == num_flops / 2
 
 
 @pytest.mark.parametrize('names', [('logits',), ('hidden',), LAST, ('residual', 'value_aggregate')])
@@ -83,13 +96,11 @@ def test_only_what_is_read_leaves_the_layers(names):
   assert stacked == {('logits',): [], ('hidden',): [], LAST: [last]}.get(names, [full, full])
 
 
-@pytest.mark.parametrize('config, names', [
-    (GPT2, ('logits',)), (LLAMA, LAST), (CASES['gemma3'], ('logits',)), (CASES['gemma3'], LAST),
-], ids=['gpt2', 'llama_last', 'gemma3', 'gemma3_last'])
-def test_program_does_not_grow_with_depth(config, names):
+@pytest.mark.parametrize('names', [('logits',), LAST], ids=['all', 'last'])
+def test_program_does_not_grow_with_depth(names):
   def lines(num_layers):
-    windows = (2, None) * (num_layers // 2) if config.windows else ()
-    deep = with_fields(config, num_layers=num_layers, windows=windows)
+    deep = with_fields(CASES['gemma3'], num_layers=num_layers,
+                       windows=(2, None) * (num_layers // 2))
     params = jax.eval_shape(functools.partial(draw_params, deep), 0)
     return len(read.lower(deep, params, random_tokens(deep), names).as_text().splitlines())
 

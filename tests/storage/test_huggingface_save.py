@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from bornbiased_jax import configs
-from bornbiased_jax.data import tokenizers
+from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
@@ -199,7 +199,7 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   config = configs.ModelConfig(**_TINY)
-  monkeypatch.setattr(huggingface, 'save_file', interrupted)
+  monkeypatch.setattr('bornbiased_jax.storage.huggingface.io.save_file', interrupted)
   with pytest.raises(KeyboardInterrupt):
     huggingface.save(tmp_path / 'saved', config, random_params(config))
   assert not list(tmp_path.iterdir())
@@ -231,7 +231,7 @@ def test_live_transformers_finds_the_tokenizer(name, transformers, tmp_path):
   """In every family the ids are bytes, and what `generate` makes of them ends with a document."""
   config = configs.ModelConfig(**dict(SAVED[name][1], vocab_size=257))
   params = random_params(config)
-  huggingface.save(tmp_path / 'saved', config, params, tokenizers.load('bytes'))
+  huggingface.save(tmp_path / 'saved', config, params, load_tokenizer('bytes'))
   tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'saved')
   model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'saved')
   written = 'naïve e\u0301 四'
@@ -245,7 +245,7 @@ def test_live_transformers_finds_the_tokenizer(name, transformers, tmp_path):
 
 
 def test_save_refuses_a_tokenizer_that_would_be_misread(tmp_path):
-  tokenizer = tokenizers.load('bytes')
+  tokenizer = load_tokenizer('bytes')
   for name, message in (('paper_llama2', 'bytes has 257 ids, and the model only vocab_size=96'),
                         ('paper_qwen2', 'takes the tokenizer of every qwen2 model for')):
     config = configs.ModelConfig(**SAVED[name][1])

@@ -25,10 +25,10 @@ import two_hosts
 HERE = Path(__file__).parents[1]
 
 
-def optimizer_checksum(directory, seed=3):
+def saved_digests(directory, seed=3):
   directory = directory / f'seed_{seed}'
   metadata, _ = checkpoint.restore(directory, lambda metadata: {}, checkpoint.steps(directory))
-  return metadata['step'], metadata['checksums']
+  return metadata['step'], metadata['digests']
 
 
 def assert_close(a, b):
@@ -52,13 +52,13 @@ def stop_after(monkeypatch, step, run):
   monkeypatch.undo()
 
 
-@pytest.mark.parametrize('shape', [(), (2, 2, 1)])
-def test_stop_and_resume_is_not_stopping_bit_for_bit(shape, whole, tmp_path, monkeypatch):
-  stop_after(monkeypatch, 2, tiny_runs.run(tmp_path, shape=shape))
+def test_stop_and_resume_is_not_stopping_bit_for_bit(whole, tmp_path, monkeypatch):
+  """On one device the run that is killed shows the same."""
+  shape = 2, 2, 1
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path, shape=shape))
   loop.train(tiny_runs.run(tmp_path, shape=shape))
   jax.tree.map(np.testing.assert_array_equal, final(tmp_path), final(whole(*shape)))
-  assert optimizer_checksum(tmp_path) == optimizer_checksum(whole(*shape))
+  assert saved_digests(tmp_path) == saved_digests(whole(*shape))
   metrics = [[{**line, 'seconds': None} for line in monitor.read(directory / 'seed_3')]
              for directory in (tmp_path, whole(*shape))]
   assert metrics[0] == metrics[1]
@@ -156,18 +156,17 @@ def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   assert checkpoint.steps(run)[-1] == num_steps, error
   loop.train(tiny_runs.run(tmp_path / 'whole', recipe=dict(num_steps=num_steps),
                            save_every=num_steps))
-  assert optimizer_checksum(directory) == optimizer_checksum(tmp_path / 'whole')
+  assert saved_digests(directory) == saved_digests(tmp_path / 'whole')
 
 
-def test_two_processes_train_as_one(tmp_path):
+def test_two_processes_train_as_one(whole, tmp_path):
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     address = f'127.0.0.1:{free.getsockname()[1]}'
   processes = [launch(tmp_path / 'pair', 6, address, '2', str(i), devices=2) for i in range(2)]
   outputs = [process.communicate() for process in processes]
   assert [process.returncode for process in processes] == [0, 0], outputs
-  loop.train(tiny_runs.run(tmp_path / 'one', shape=(2, 2, 1), save_every=1))
-  assert_close(final(tmp_path / 'pair'), final(tmp_path / 'one'))
+  assert_close(final(tmp_path / 'pair'), final(whole(2, 2, 1)))
   lines = (tmp_path / 'pair' / 'seed_3' / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line)['step'] for line in lines] == [1, 2, 3, 3, 4, 5, 6, 6]
   assert [output[1].count('6/6') > 0 for output in outputs] == [True, False]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import jax
 import numpy as np
@@ -62,3 +63,33 @@ def test_lines_after_the_start_and_a_line_cut_off_are_dropped(tmp_path):
   (tmp_path / 'metrics.jsonl').write_text('\n'.join(['garbage', *whole]))
   with pytest.raises(InputError, match='metrics.jsonl, line 1'):
     monitor.read(tmp_path)
+
+
+def test_tensorboard_reads_each_number_once(tmp_path):
+  """The second session repeats the last step of the first, and the number that is not one is left
+  out."""
+  pytest.importorskip('tensorboardX')
+  pytest.importorskip('tensorboard')
+  from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+  for start, losses in ((0, (5.0, 4.0)), (1, (4.5, 3.5))):
+    with monitor.Monitor([tmp_path], start, 3, 1, float) as watched:
+      for step, loss in enumerate(losses, start=start + 1):
+        watched.add(step, metrics(loss))
+      watched.flush()
+      watched.validation(step, np.array([math.log(2) if start else math.nan]))
+  reader = EventAccumulator(str(tmp_path))
+  reader.Reload()
+  of = lambda name: [(event.step, event.value) for event in reader.Scalars(name)]
+  assert of('loss') == [(1, 5.0), (2, 4.5), (3, 3.5)]
+  assert of('validation_loss') == [(3, pytest.approx(math.log(2)))]
+  for name in reader.Tags()['scalars']:
+    lines = {line['step']: line[name] for line in monitor.read(tmp_path)
+             if line.get(name) is not None}
+    assert dict(of(name)) == pytest.approx(lines, rel=1e-6)
+
+
+def test_without_tensorboardx_there_are_no_event_files(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tensorboardX', None)
+  with monitor.Monitor([tmp_path], 0, 1, 1, float) as watched:
+    watched.add(1, metrics(2.0))
+  assert [path.name for path in tmp_path.iterdir()] == ['metrics.jsonl']

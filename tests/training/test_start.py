@@ -1,4 +1,4 @@
-"""A run begins where it should, and refuses the folder of another run."""
+"""A run begins where it should; what is impossible and the folder of another run are refused."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.digests import checksum, digest
+from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
 import small_hub
@@ -35,7 +35,7 @@ def test_where_a_run_begins(whole, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, state.params, last)
   assert int(state.step) == 0 and float(state.opt_state[1][0].mu['embedding'].std()) == 0
   assert (metadata['seed'], metadata['step']) == (3, 6)
-  assert metadata['checksum'] == checksum(last)
+  assert metadata['digest'] == digest(last)
   state, parents = started()
   np.testing.assert_array_equal(state.params['embedding'],
                                 checkpoint.load_params(parent / 'seed_3', 0)[1]['embedding'])
@@ -69,6 +69,7 @@ def test_onwards_from_a_transformers_directory(whole, tmp_path):
 def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
   pytest.importorskip('huggingface_hub')
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
   params = init_params(tiny_runs.CONFIG, 1)
   huggingface.save(tmp_path / 'exported', tiny_runs.CONFIG, params)
   small_hub.lay(tmp_path, 'org/model', tmp_path / 'exported')
@@ -95,3 +96,19 @@ def test_what_may_change_between_stop_and_resume(whole):
   remat = dataclasses.replace(tiny_runs.CONFIG, remat='full')
   state, _ = begin(tiny_runs.run(whole(), config=remat, recipe=dict(accumulation=2)))
   assert int(state.step) == 6
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(shape=(4, 1, 1), recipe=dict(batch_size=6)), 'choose a multiple of 4'),
+    (dict(shape=(2, 1, 1), recipe=dict(accumulation=8)), 'choose a multiple of 16'),
+    (dict(shape=(2, 1, 1), seeds=(1, 2)),
+     '2 networks train together on one device only; here are 2'),
+    (dict(recipe=dict(length=4096)), 'length=4096 exceeds'),
+    (dict(seeds=(1, 1)), 'has one of them twice'),
+    (dict(seeds=(2**32,)), 'seed 4294967296 is not'),
+    (dict(recipe=dict(start_id=50)), 'start_id=50 is not one of the 50 token ids'),
+    (dict(save_every=0), 'save_every=0 must be a whole number'),
+])
+def test_impossible_runs_are_refused(tmp_path, change, message):
+  with pytest.raises(InputError, match=message):
+    tiny_runs.run(tmp_path, **change)

@@ -34,8 +34,8 @@ from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
 FITTED = ', fitted basis'
-# A test has found something below the first (there are two tests of each group), and needs no other
-# explanation below the second.
+# Below the first p-value a test has found something (there are two tests of each group). Below the
+# second, what is found in place is so clear that moved layers are not looked for.
 _LEVEL = math.log10(levels.UNRELATED_ABOVE / (2 * len(GROUPS)))
 _DECIDED = math.log10(levels.ALPHA) - 1
 

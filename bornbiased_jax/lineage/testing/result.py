@@ -12,9 +12,9 @@ class TestResult:
 
   Attributes:
     statistic: the effect size, 0 for unrelated networks and 1 for copies.
-    bound: the part of the statistic that is no evidence.
+    bound: likeness that unrelated networks can have; it is subtracted.
     std: its std under the null hypothesis.
-    z: (statistic - bound) / std.
+    z: (statistic - bound) / std, less the mean of SeedPrint's statistic.
     log10_p: log10 of its one-sided p-value, or of an upper bound of it.
     level: of a test without p-value, the statistic above which networks are alike; else None.
     applies: False if these networks have nothing that the test could compare.
@@ -54,7 +54,8 @@ class TestResult:
 
   def detectable(self, num_tests: int, alpha: float = levels.ALPHA) -> float:
     """The mean likeness that the test finds with probability `levels.POWER`."""
-    return levels.detectable(self.bound, self.std or 0.0, num_tests, alpha)
+    # Features that are all alike, as zeros are, have a std of 0 and tell nothing.
+    return levels.detectable(self.bound, self.std or math.inf, num_tests, alpha)
 
 
 def does_not_apply(reason: str) -> TestResult:

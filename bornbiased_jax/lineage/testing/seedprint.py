@@ -1,4 +1,4 @@
-"""SeedPrint: does one network descend from another? The test whose false-positive rate holds.
+"""SeedPrint as a test of independence, with a false-positive rate that holds.
 
 It takes the hidden states of two networks that read one probe: outputs of the final norm
 at the last position, [n, D]. The test of the paper's Section 4 and
@@ -32,7 +32,7 @@ class CalibratedResult(NamedTuple):
     std: std of t over all permutations.
     channel_D: the D diagonal elements whose mean is t.
     num_constant: number of channels that are constant in one of the networks.
-    leak: the part of t that is no evidence.
+    leak: the part of t that the shared input may cause; it is subtracted.
   """
 
   statistic: float

@@ -13,8 +13,9 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import archive, hidden_states
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared, probe_settings
-from bornbiased_jax.models import sharding, transformer
+from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
+from small_networks import read
 from small_signatures import noise
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
@@ -34,7 +35,7 @@ def states(params, probe=TOKENS, **options):
 def test_they_are_those_of_the_last_token_of_each_sequence(probe, params):
   made = states(params, probe, batch_size=16)
   inputs = probe.inputs(CONFIG, jnp.arange(40))
-  hidden = transformer.read(CONFIG, params, inputs, ('hidden',))['hidden'][:, -1]
+  hidden = read(CONFIG, params, inputs, 'hidden')['hidden'][:, -1]
   np.testing.assert_allclose(made.hidden_ND, hidden, atol=2e-5)
   expected = inputs[:, -1] if probe.kind == 'gaussian' else params['embedding'][inputs[:, -1]]
   np.testing.assert_allclose(made.input_ND, expected, atol=1e-8)

@@ -1,13 +1,16 @@
-"""Every test says what it is, and has a result or a reason."""
+"""Every test says what it is, and has a result or a reason not to count."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, run_tests, seedprint_test
+from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 from bornbiased_jax.models.initialization import init_params
 from small_networks import DEEP, DEEP_GPT2
 from small_signatures import PROBE, noise, of_seed, random_states
@@ -53,3 +56,24 @@ def test_hidden_states_that_cannot_be_compared():
     result = seedprint_test(a, dataclasses.replace(a, hidden_ND=hidden_ND, input_ND=-hidden_ND))
     assert result.counts == counts and result.applies and np.isfinite(result.z)
   assert '4 of 32 channels are constant' in result.reason
+
+
+FOUND = TestResult(0.5, 0.1, 0.1, 4.0, -6.0)
+
+
+def test_what_counts_and_what_is_alike():
+  assert FOUND.counts and FOUND.is_alike(7)
+  limit = math.log10(levels.UNRELATED_ABOVE / 7)
+  alike = [TestResult(0.5, 0.1, 0.1, 4.0, limit + change).is_alike(7) for change in (-0.01, 0.01)]
+  assert alike == [True, False]
+  assert not TestResult(0.5, 0.1, 0.1, 4.0, -6.0, reason='a pattern').is_alike(7)
+  nothing = does_not_apply('other widths')
+  assert not (nothing.counts or nothing.applies or nothing.is_alike(7))
+  assert [TestResult(x, level=0.5).is_alike(7) for x in (0.4, 0.6)] == [False, True]
+
+
+def test_other_units_keep_z():
+  found = FOUND.scaled(3)
+  assert (found.statistic - found.bound) / found.std == pytest.approx(found.z)
+  assert found.detectable(4) == pytest.approx(levels.detectable(0.3, 0.3, 4))
+  assert does_not_apply('other widths').scaled(3) == does_not_apply('other widths')

@@ -9,6 +9,7 @@ from scipy import stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.testing import rank_correlation as kendall
+from bornbiased_jax.lineage.testing import rank_correlation_host as host
 from random_columns import random_pair
 
 
@@ -32,12 +33,12 @@ def assert_same(actual, expected):
 # Each k is a multiple of the number of columns computed at once, or smaller than it. Other sizes
 # would compile a second program for the rest.
 @pytest.mark.parametrize('n, k', [
-    (2, 256), (3, 512), (17, 1024), (128, 256), (129, 512), (1000, 128), (5000, 32), (20_000, 12)])
-@both_ways
-def test_equals_scipy(n, k, compiled):
+    (2, 256), (17, 1024), (128, 256), (129, 512), (1000, 128), (20_000, 12)])
+def test_equals_scipy(n, k):
   a, b = random_pair(n, k, seed=n)
   expected = scipys(a, b)
-  assert_same(compiled(kendall.kendall_tau)(a, b), expected)
+  for function in (kendall.kendall_tau, jax.jit(kendall.kendall_tau)):
+    assert_same(function(a, b), expected)
   extremes = {-1, 1} <= set(expected[~np.isnan(expected)].round(6))
   assert k < 100 or extremes and np.isnan(expected).any()
 
@@ -158,3 +159,15 @@ def test_shapes_are_refused_in_traced_code():
     jax.jit(kendall.kendall_tau)(GOOD[:1], GOOD[:1])
   with pytest.raises(InputError, match='but are'):
     jax.vmap(kendall.kendall_matrix)(GOOD, GOOD)
+
+
+def test_inversions_are_those_of_all_pairs():
+  rank_KN = np.array([np.random.default_rng(i).permutation(50) for i in range(3)], np.uint16)
+  expected = [sum(row[i] > row[j] for i in range(50) for j in range(i + 1, 50)) for row in rank_KN]
+  np.testing.assert_array_equal(host.num_inversions(rank_KN), expected)
+
+
+def test_mean_ranks_are_scipys():
+  x, _ = random_pair(100, 8, seed=1)
+  key_ND = np.asarray(host.keys(host.narrow(x)))
+  np.testing.assert_array_equal(host.mean_ranks(key_ND.T).T, stats.rankdata(x, axis=0))

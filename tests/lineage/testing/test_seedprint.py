@@ -58,7 +58,7 @@ def test_a_shared_input_is_no_evidence():
 @pytest.mark.parametrize('embedding_std', [0.3, 1.0])
 def test_what_passes_through_a_norm_is_no_evidence(embedding_std):
   """If a hidden state is mostly what was read, the norm hides some of it from least squares."""
-  config = configs.get('tiny_llama2', vocab_size=64, embedding_std=embedding_std)
+  config = configs.get('tiny_llama2', num_layers=2, vocab_size=64, embedding_std=embedding_std)
   states = hidden_states.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
   x = states[0].input_ND
   results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x)

@@ -10,7 +10,6 @@ from bornbiased_jax.lineage.transforms import preserving
 from small_networks import GEMMA2, OLMO3, SMALL, logits, trained
 
 CONFIGS = {
-    'llama': configs.get('tiny_llama2', **SMALL),
     'grouped with biases': configs.get('tiny_llama2', **SMALL, num_kv_heads=2, qkv_bias=True,
                                        mlp_bias=True, tied_head=True),
     'learned positions': configs.get('tiny_gpt2', **SMALL, positions='learned'),

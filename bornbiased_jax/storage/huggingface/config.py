@@ -1,0 +1,124 @@
+"""config.json: the configuration that it describes, and the family that describes a configuration.
+
+The rows of `families` say what a family calls our fields.
+"""
+
+from pathlib import Path
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage.huggingface.entries import (
+  COUNT,
+  COUNT_OR_NULL,
+  FLAG,
+  NUMBER,
+  NUMBER_OR_NULL,
+  entry,
+  only,
+  read_json,
+  show,
+)
+from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
+from bornbiased_jax.storage.huggingface.rope import read_rope, rope_to_stored
+from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_stored
+
+# Entries of config.json of any family, with the only value that our Transformer can compute.
+_ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
+             add_cross_attention=False, quantization_config=None)
+_ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
+                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
+_STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+# For each of our fields what its value in config.json must be.
+_KINDS = {
+    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), COUNT),
+    **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size'), COUNT_OR_NULL),
+    **dict.fromkeys(('score_cap', 'logit_cap'), NUMBER_OR_NULL),
+    'norm_epsilon': NUMBER,
+    # A class of transformers has it as a whole number.
+    'score_divisor': COUNT,
+    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual'),
+                    FLAG),
+    'activation': (f'one of {", ".join(_ACTIVATIONS)}',
+                   lambda value: type(value) is str and value in _ACTIVATIONS),
+}
+# Fields of ModelConfig that have no place in config.json.
+_UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
+
+
+def read_config(file: Path) -> tuple[ModelConfig, Family]:
+  """Reads config.json; raises InputError if our Transformer cannot compute what it says."""
+  stored = read_json(file)
+  try:
+    name = stored.get('model_type')
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+      raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
+    if stored.get('architectures'):
+      only(stored, 'architectures', [family.architecture])
+    return _from_stored(stored, family), family
+  except (InputError, RecursionError) as error:
+    raise InputError(f'{file}: {error}') from None
+
+
+def _from_stored(stored, family):
+  stored = _ONLY | family.defaults | stored
+  kinds = _KINDS | family.kinds
+  values = {ours: entry(stored, name, *kinds[ours]) for ours, name in family.fields.items()}
+  values['activation'] = _ACTIVATIONS[values['activation']]
+  # JSON may have it as a whole number, which need not fit in an int of JAX.
+  values['norm_epsilon'] = float(values['norm_epsilon'])
+  values['mlp_width'] = values['mlp_width'] or 4 * values['width']
+  for name, wanted in _ONLY.items():
+    only(stored, name, wanted)
+  for name, choices in family.only.items():
+    if stored[name] not in choices:
+      only(stored, name, choices[0])
+  if values.get('score_divisor') == values.get('head_size'):
+    values.pop('score_divisor', None)
+  values['windows'] = read_windows(stored, family.windows, values['num_layers'])
+  if family.whole_heads and values['width'] % values['num_heads']:
+    raise InputError(f'num_attention_heads={values["num_heads"]} does not divide '
+                     f'hidden_size={values["width"]}')
+  if family.constants['positions'] == 'rope':
+    values |= read_rope(stored, family.rope, values['windows'])
+    if 'head_size' not in family.fields and stored.get('head_dim') is not None:
+      only(stored, 'head_dim', values['width'] // values['num_heads'])
+  return ModelConfig(**values, **family.constants)
+
+
+def to_stored(config: ModelConfig, family: Family) -> dict:
+  """The entries of config.json that describe `config`, as far as the family can."""
+  stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
+  stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
+  if 'score_divisor' in family.fields:
+    divisor = config.head_size if config.score_divisor is None else config.score_divisor
+    stored[family.fields['score_divisor']] = int(divisor) if divisor == int(divisor) else divisor
+  if family.constants['positions'] == 'rope':
+    stored |= rope_to_stored(config, family.rope)
+  return stored | windows_to_stored(config, family.windows)
+
+
+def choose_family(config: ModelConfig) -> tuple[str, Family]:
+  """The first family whose config.json describes all of `config`, so that it is read the same.
+
+  Raises InputError with the nearest family and the fields in which it differs, if there is none.
+  """
+  misfits = {}
+  ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (
+      config.positions == 'learned')
+  ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
+  for name, family in FAMILIES.items():
+    try:
+      back = _from_stored(to_stored(config, family), family)
+      misfits[name] = [f'{field}={value!r}'
+                       for field, value in vars(config).items()
+                       if field not in ignored and value != getattr(back, field)]
+    except InputError as error:
+      misfits[name] = [str(error)]
+    if not misfits[name]:
+      return name, family
+  unlike = lambda family: sum(getattr(config, field) != value
+                              for field, value in family.constants.items())
+  nearest = min(misfits, key=lambda name: (unlike(FAMILIES[name]), len(misfits[name])))
+  raise InputError(f'transformers has no such model; {nearest} comes near, but for '
+                   f'{", ".join(misfits[nearest])}')

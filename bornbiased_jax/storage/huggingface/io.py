@@ -1,0 +1,197 @@
+"""The door to Hugging Face: directories of `transformers`, without torch or pickle."""
+
+import json
+import os
+from pathlib import Path
+import shutil
+import uuid
+
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data.tokenizers import Tokenizer
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import sharding
+from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
+from bornbiased_jax.storage.huggingface.entries import show
+from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
+from bornbiased_jax.storage.layers import Layers
+
+
+def load(path: str | os.PathLike,
+         mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+  """Loads a checkpoint of one of the families in `families.FAMILIES`.
+
+  These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
+  OLMo 3, Gemma 2, Gemma 3 (text) and Phi-3.
+
+  The names, shapes and types of all tensors are checked before any memory is
+  taken. Then the leaves of the result are filled one after another.
+
+  Args:
+    path: directory with config.json and either model.safetensors or
+      model.safetensors.index.json and its shards. Their tensors are float32,
+      float16 or bfloat16.
+    mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
+      is read, so that the host holds one leaf at a time. By default one device
+      holds the network.
+
+  Returns:
+    The configuration, and the parameters as float32 arrays in the tree of
+    `initialization.init_params`. Gains of norms are what these multiply by, also of Gemma,
+    which stores them less 1. Fields that config.json does not contain (how
+    weights are drawn, and in which type to compute) have ModelConfig's defaults.
+
+  Raises:
+    InputError: a file is missing or broken, or describes a model that
+      `transformer.Transformer` cannot compute. The message names the file.
+  """
+  config, family, tensors, wanted, shapes = _checked(Path(path))
+  placed = _placed(mesh, shapes)
+  params: dict[str, jax.Array] = {}
+  for group in wanted:
+    leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
+    for name, index in group.stored():
+      group.fill(leaves, index, tensors[name].read(), config, family)
+    params |= {name: jax.device_put(leaf, placed[name])
+               for name, leaf in zip(group.leaves, leaves, strict=True)}
+  return config, unflatten_dict(params, sep='/')
+
+
+def open_layers(path: str | os.PathLike) -> Layers:
+  """A checkpoint that `load` can load, of which only what is asked for is read.
+
+  No file stays open or mapped between two reads. Raises InputError as `load` does; so does
+  a read of a file that is gone or has changed meanwhile.
+  """
+  config, family, tensors, wanted, shapes = _checked(Path(path))
+  in_blocks = [group for group in wanted if group.layers]
+  outside = {group.leaves[0]: group for group in wanted if not group.layers}
+
+  def read_block(layer):
+    block: dict[str, np.ndarray] = {}
+    for group in in_blocks:
+      leaves = [np.empty(shapes[name][1:], np.float32) for name in group.leaves]
+      tensor = tensors[group.template.format(layer)].read()
+      group.fill(leaves, ..., tensor, config, family)
+      block |= zip(group.leaves, leaves, strict=True)
+    return unflatten_dict(block, sep='/')['blocks']
+
+  def read_rows(name, first, last):
+    group = outside[name]
+    tensor = tensors[group.template].read(first, last)
+    leaves = [np.empty(tensor.shape, np.float32)]
+    group.fill(leaves, ..., tensor, config, family)
+    return leaves[0]
+
+  return Layers(config, shapes, read_block, read_rows)
+
+
+def _checked(path):
+  """What is known of a checkpoint from its headers, all of it checked."""
+  config, family = _config(path)
+  shapes = leaf_shapes(config)
+  wanted = list(groups(config, family, shapes))
+  return config, family, find(path, config, family, wanted), wanted, shapes
+
+
+def _placed(mesh, shapes):
+  leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+  return flatten_dict(sharding.shardings(mesh, unflatten_dict(leaves, sep='/')), sep='/')
+
+
+def load_config(path: str | os.PathLike) -> ModelConfig:
+  """The configuration alone; raises InputError as `load` does."""
+  return _config(Path(path))[0]
+
+
+def _config(path):
+  if not os.path.isdir(path):
+    raise InputError(f'{path} is not a directory; give the one that holds config.json and '
+                     'model.safetensors')
+  return read_config(path / 'config.json')
+
+
+def save(path: str | os.PathLike, config: ModelConfig, params: dict,
+         tokenizer: Tokenizer | None = None) -> None:
+  """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
+
+  The directory appears complete or not at all. It does not say how weights were
+  drawn (init_scheme, linear_std, embedding_std) nor how the network is computed
+  (dtype, remat), because config.json has no entries for that. All parameters come back
+  exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
+
+  Args:
+    path: directory to make; it must be missing or empty.
+    config: the architecture.
+    params: its parameters, as from `initialization.init_params`.
+    tokenizer: from `load_tokenizer`. `AutoTokenizer.from_pretrained` then loads one
+      that gives the same ids, and `generate` stops where a document ends. A model of
+      the family qwen2 cannot have one, as `transformers` 5 always takes Qwen2's own.
+
+  Raises:
+    InputError: no family of `transformers` computes this architecture (the
+      message names the fields in the way), the parameters do not belong to the
+      configuration, `transformers` cannot have this tokenizer (`tokenizer_files`), or
+      `path` is not empty or cannot be written.
+  """
+  path = Path(os.path.realpath(path))
+  name, family = choose_family(config)
+  _check_params(config, params)
+  files = _tokenizer_files(name, config, tokenizer) if tokenizer else {}
+  partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex}')
+  try:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+      raise InputError(f'{path} exists and is not an empty directory; give a new one')
+    partial.mkdir(parents=True)
+    header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
+                  bos_token_id=None, pad_token_id=None,
+                  eos_token_id=tokenizer.end_id if tokenizer else None)
+    stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
+    for file, content in (files | {'config.json': stored.encode()}).items():
+      (partial / file).write_bytes(content)
+    # Older versions of transformers refuse a file whose metadata has no format.
+    save_file(_stored_tensors(config, family, params), partial / 'model.safetensors',
+              metadata=dict(format='pt'))
+    # safetensors lets only the owner read its file, so take the usual permissions.
+    shutil.copymode(partial / 'config.json', partial / 'model.safetensors')
+    partial.rename(path)
+  except (OSError, SafetensorError) as error:
+    raise InputError(f'{path} cannot be written: {show(error)}') from None
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _tokenizer_files(family_name, config, tokenizer):
+  if family_name == 'qwen2':
+    raise InputError('transformers 5 takes the tokenizer of every qwen2 model for Qwen2\'s own; '
+                     'save it without one')
+  if tokenizer.vocab_size > config.vocab_size:
+    raise InputError(f'tokenizer {tokenizer.name} has {tokenizer.vocab_size} ids, and the model '
+                     f'only vocab_size={config.vocab_size}')
+  return tokenizer.files()
+
+
+def _check_params(config, params):
+  leaves, shapes = flatten_dict(params, sep='/'), leaf_shapes(config)
+  for name in sorted(shapes.keys() | leaves.keys()):
+    given = f'{leaves[name].dtype}{list(leaves[name].shape)}' if name in leaves else 'absent'
+    wanted = f'float32{list(shapes[name])}' if name in shapes else 'absent'
+    if given != wanted:
+      raise InputError(f'params are not of this configuration: {name} is {given} and should be '
+                       f'{wanted}')
+
+
+def _stored_tensors(config, family, params):
+  leaves, tensors = flatten_dict(params, sep='/'), {}
+  for group in groups(config, family, leaf_shapes(config)):
+    parts = [np.asarray(leaves[name]) for name in group.leaves]
+    for name, index in group.stored():
+      tensors[name] = np.empty(group.shape, np.float32)
+      for ours, theirs in group.aligned(parts, index, tensors[name], config, family):
+        theirs[...] = ours - group.shift if group.shift else ours
+  return tensors

@@ -1,0 +1,163 @@
+"""Settings of RoPE in config.json, under all names and in all places that they have had."""
+
+import math
+from typing import Any, NamedTuple
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.rope_scaling import RopeScaling
+from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only, show
+from bornbiased_jax.storage.huggingface.windows import FULL, SLIDING
+
+_NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',
+              rotary_emb_base='rope_theta', rope_local_base_freq='rope_theta',
+              partial_rotary_factor='partial_rotary_factor', rotary_pct='partial_rotary_factor')
+_LENGTH = 'original_max_position_embeddings'
+# For each rope_type the fields of RopeScaling, and what they are called there. 'dynamic' lowers
+# frequencies for sequences of more than max_position_embeddings tokens, which we do not read.
+_TYPES = {
+    'default': {},
+    'dynamic': {},
+    'linear': dict(factor='factor'),
+    'llama3': dict(factor='factor', original_length=_LENGTH, slow='low_freq_factor',
+                   fast='high_freq_factor'),
+    'yarn': dict(factor='factor', original_length=_LENGTH, slow='beta_slow', fast='beta_fast',
+                 attention_factor='attention_factor'),
+}
+# Settings that change nothing if they have this value; None stands for any.
+_IDLE = {'dynamic': dict(factor=None, original_max_position_embeddings=None),
+         'yarn': dict(truncate=True)}
+_FACTOR = ('a number above 0 and at most 1', lambda value: NUMBER[1](value) and value <= 1)
+
+
+class RopeRules(NamedTuple):
+  """What one family reads of RoPE.
+
+  Attributes:
+    names: entries beside rope_parameters that it reads.
+    others: entries beside them that belong to layers of the other kind.
+    rotary_factor: the share of a head that turns, if config.json does not say; None if heads
+      always turn as a whole.
+    theta: rope_theta, if config.json does not say.
+    types: what rope_type may be.
+    of_windows: rules of layers with a window, in families where rope_parameters has two parts;
+      None where all layers turn alike.
+  """
+
+  names: tuple[str, ...] = ('rope_theta',)
+  others: tuple[str, ...] = ()
+  rotary_factor: float | None = None
+  theta: float = 10000.0
+  types: tuple[str, ...] = tuple(_TYPES)
+  of_windows: Any = None
+
+
+def read_rope(stored: dict, rules: RopeRules, windows: tuple[int | None, ...] = ()) -> dict:
+  """The fields of ModelConfig that describe RoPE.
+
+  Raises InputError if an entry of config.json is wrong, contradicts another, or cannot be computed.
+  """
+  if rules.of_windows is None:
+    return _agreed(stored, of_type(stored, 'rope_parameters', dict), rules)
+  parts = of_type(stored, 'rope_parameters', dict)
+  for name in sorted(parts.keys() - {FULL, SLIDING}):
+    raise InputError(f'rope_parameters with {show(name)} is not supported in this family; '
+                     f'{FULL} and {SLIDING} are')
+  # Versions of transformers before 5 read these two here, and later ones do not.
+  if stored.get(_LENGTH) is not None:
+    raise InputError(f'{_LENGTH}={show(stored[_LENGTH])} belongs into the settings of RoPE')
+  if 'rope_type' not in (scaling := of_type(stored, 'rope_scaling', dict)) and 'type' in scaling:
+    raise InputError(f'rope_scaling with type={show(scaling["type"])} must call it rope_type')
+  full = _agreed(stored, of_type(parts, FULL, dict), rules)
+  local = _reading(stored, of_type(parts, SLIDING, dict), rules.of_windows)
+  if windows and None not in windows:
+    return local
+  return full | ({'window_rope_theta': local['rope_theta']} if windows and local != full else {})
+
+
+def _agreed(stored, parameters, rules):
+  places = [place for place in (parameters, of_type(stored, 'rope_scaling', dict)) if place]
+  readings = [_reading(stored, place, rules) for place in places or [{}]]
+  # transformers reads one of the two, and which one depends on its version.
+  if readings[-1] != readings[0]:
+    raise InputError('rope_parameters and rope_scaling describe different RoPE')
+  return readings[0]
+
+
+def _reading(stored, place, rules):
+  rope = dict(rope_type='default', rope_theta=rules.theta,
+              partial_rotary_factor=rules.rotary_factor or 1.0)
+  rope |= _settings(stored, place, rules.names)
+  for name in sorted(_NAMES.keys() - {*rules.names, *rules.others, 'type'}):
+    if stored.get(name) not in (None, rope[_NAMES[name]]):
+      raise InputError(f'{name}={show(stored[name])} is not supported in this family')
+  if not isinstance(rope['rope_type'], str) or rope['rope_type'] not in rules.types:
+    raise InputError(f'rope_type={show(rope["rope_type"])} is not supported; '
+                     f'{", ".join(rules.types)} {"are" if len(rules.types) > 1 else "is"}')
+  share = entry(rope, 'partial_rotary_factor', *_FACTOR)
+  if rules.rotary_factor is None:
+    only(rope, 'partial_rotary_factor', 1.0)
+  return dict(rope_theta=float(entry(rope, 'rope_theta', *NUMBER)), rotary_factor=float(share),
+              rope_scaling=_scaling(rope, stored))
+
+
+def _settings(stored, place, own_names):
+  """All settings by their present names; the same setting twice must be the same."""
+  rope = {}
+  given = [(_NAMES[name], stored.get(name)) for name in own_names]
+  given += [('rope_type' if name == 'type' else name, value) for name, value in place.items()]
+  for name, value in given:
+    # Without a value most settings have their default, but this one is off.
+    if value is None and name != 'truncate':
+      continue
+    if rope.setdefault(name, value) != value:
+      raise InputError(f'{name} is both {show(rope[name])} and {show(value)}')
+  return rope
+
+
+def _scaling(rope, stored):
+  kind, fields = rope['rope_type'], _TYPES[rope['rope_type']]
+  idle = _IDLE.get(kind, {})
+  for name in sorted(rope.keys() - {*_NAMES.values(), *fields.values()}):
+    if name not in idle or idle[name] not in (None, rope[name]):
+      raise InputError(f'RoPE with {show(name)}={show(rope[name])} is not supported in '
+                       f'rope_type={show(kind)}')
+  if not fields:
+    return None
+  # This one has priority where it stands outside of the settings.
+  given = {_LENGTH: stored['max_position_embeddings']} | rope
+  if stored.get(_LENGTH) is not None:
+    given[_LENGTH] = stored[_LENGTH]
+  if kind == 'yarn':
+    factor = entry(given, 'factor', *NUMBER)
+    given = dict(beta_slow=1, beta_fast=32,
+                 attention_factor=1 + 0.1 * math.log(max(factor, 1))) | given
+  try:
+    return RopeScaling(kind, **{
+        ours: entry(given, name, *COUNT) if name == _LENGTH else float(entry(given, name, *NUMBER))
+        for ours, name in fields.items()})
+  except InputError as error:
+    raise InputError(f'RoPE: {error}') from None
+
+
+def rope_to_stored(config: ModelConfig, rules: RopeRules) -> dict:
+  """The entries of config.json that describe RoPE, as far as the family can.
+
+  Entries beside rope_parameters are what versions of transformers before 5 read.
+  """
+  scaling = config.rope_scaling
+  kind = scaling.kind if scaling else 'default'
+  changed = {'rope_type': kind} | {name: getattr(scaling, ours)
+                                   for ours, name in _TYPES[kind].items()}
+  rope = changed | dict(rope_theta=float(config.rope_theta),
+                        partial_rotary_factor=float(config.rotary_factor))
+  stored = {name: rope[_NAMES[name]] for name in rules.names}
+  if rules.of_windows is None:
+    stored['rope_parameters'] = rope
+  else:
+    theta = config.rope_theta if config.window_rope_theta is None else config.window_rope_theta
+    local = dict(rope_type='default', rope_theta=float(theta))
+    stored |= {name: local['rope_theta'] for name in rules.of_windows.names}
+    del rope['partial_rotary_factor']
+    stored['rope_parameters'] = {FULL: rope, SLIDING: local}
+  return stored | ({'rope_scaling': changed} if scaling else {})

@@ -1,0 +1,236 @@
+"""The safetensors files of a directory of `transformers`, and which tensor holds which leaf."""
+
+from collections.abc import Iterator
+import contextlib
+import functools
+import os
+from pathlib import Path
+import re
+from typing import Any, NamedTuple
+
+from flax.traverse_util import flatten_dict
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.storage.huggingface.entries import read_json, show
+from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.layers import ROWS
+
+WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_PART = 2**22
+_DTYPES = ('F32', 'F16', 'BF16')
+_HEADS = ('lm_head.weight', 'embed_out.weight')
+# Tensors that older versions stored although they are no weights.
+_BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
+
+
+class Tensor(NamedTuple):
+  """A tensor in a file. Its values are not read before `read`."""
+
+  file: Path
+  stored_name: str
+  shape: list
+  dtype: str
+  stamp: tuple  # of the file when its header was read
+
+  def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Its rows from `first` to before `last`, or all.
+
+    Raises InputError if the file has changed, or what it holds there is not all finite numbers.
+    """
+    # A file is mapped only while it is read: what is mapped counts as memory in use.
+    with _open_file(self.file) as handle:
+      if _stamp(self.file) != self.stamp:
+        raise InputError(f'{self.file} has changed while it was read')
+      values = handle.get_slice(self.stored_name)[first:last]
+    if not _is_finite(values):
+      raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
+                       'weights')
+    return values
+
+
+def _is_finite(values):
+  """Whether all are finite numbers, asked of a part at a time, as the answers take memory."""
+  flat = values.reshape(-1)
+  return all(np.isfinite(flat[start:start + _PART]).all() for start in range(0, flat.size, _PART))
+
+
+def open_tensors(path: Path) -> Iterator[Tensor]:
+  """All tensors of a directory; only headers are read. Raises InputError if files are not right."""
+  for file in _files(path):
+    with _open_file(file) as handle:
+      for name in handle.keys():
+        header = handle.get_slice(name)
+        yield Tensor(file, name, header.get_shape(), header.get_dtype(), _stamp(file))
+
+
+def _stamp(file):
+  """What tells a file from another one that took its place, or was written over it."""
+  status = os.stat(file)
+  return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _open_file(file) -> Iterator[Any]:
+  try:
+    # NumPy knows bfloat16 here because jax imports ml_dtypes.
+    with safe_open(file, framework='np') as handle:
+      yield handle
+  except (SafetensorError, OSError) as error:
+    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
+
+
+def _files(path):
+  """The safetensors files of a checkpoint."""
+  if os.path.isfile(path / WHOLE):
+    return [path / WHOLE]
+  if os.path.isfile(path / INDEX):
+    shards = [path / name for name in shard_names(path / INDEX)]
+    for file in shards:
+      if not os.path.isfile(file):
+        raise InputError(f'{file} is missing; {INDEX} asks for it')
+    return shards
+  for pickled in sorted(file for file in path.iterdir() if file.suffix in ('.bin', '.pt', '.pth')):
+    raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
+  raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
+
+
+def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
+  """Why a pickle is not read, and how to convert what `from_pretrained(source)` takes."""
+  return (f'{file} is a pickle, which could run code; convert it with '
+          'python -c "from transformers import AutoModelForCausalLM as M; '
+          f"M.from_pretrained({source}).save_pretrained('{target}', safe_serialization=True)\"")
+
+
+def shard_names(index: Path) -> list[str]:
+  """The files that model.safetensors.index.json asks for, all of them beside it.
+
+  Raises:
+    InputError: it is damaged, or a name could lead out of its directory.
+  """
+  weight_map = read_json(index).get('weight_map')
+  if not (isinstance(weight_map, dict) and weight_map):
+    raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
+                     'to shards')
+  for name in weight_map.values():
+    # A name with a path separator could lead out of the directory.
+    if not (isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name)):
+      raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
+                       'beside it')
+  return sorted(set(weight_map.values()))
+
+
+class Group(NamedTuple):
+  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
+
+  template: str
+  leaves: tuple
+  layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
+  shape: tuple  # shape of a stored tensor
+  transposed: bool
+  shift: np.float32  # our value less the stored one
+
+  def stored(self) -> Iterator:
+    """For each layer, the name of the stored tensor and its index in our leaves."""
+    indices = (...,) if self.layers is None else range(self.layers)
+    return ((self.template.format(i), i) for i in indices)
+
+  def fill(self, leaves, index, tensor, config, family):
+    """Fills the leaves at `index` with a stored tensor."""
+    for ours, theirs in self.aligned(leaves, index, tensor, config, family):
+      ours[...] = theirs
+      if self.shift:
+        ours += self.shift
+
+  def aligned(self, leaves, index, tensor, config, family):
+    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
+    tensor = tensor.T if self.transposed else tensor
+    sizes = [leaf.shape[-1] for leaf in leaves]
+    parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
+    return [(leaf[index].reshape(part.shape), part)
+            for leaf, part in zip(leaves, parts, strict=True)]
+
+
+def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of each leaf of the parameters, by its name."""
+  tree = jax.eval_shape(functools.partial(init_params, config), 0)
+  return {name: leaf.shape for name, leaf in flatten_dict(tree, sep='/').items()}
+
+
+def groups(config: ModelConfig, family: Family,
+           shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
+  """What a family stores of a network whose leaves have these shapes."""
+  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
+  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
+  for ours, theirs in (modules | dict(head=family.head)).items():
+    for ending, suffix in endings.items():
+      leaves = tuple(module + ending for module in ours.split())
+      if leaves[0] in shapes:
+        layers = config.num_layers if '{}' in theirs else None
+        parts = [shapes[leaf][layers is not None:] for leaf in leaves]
+        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+        transposed = family.transposed and ending == '/kernel'
+        shape = shape[::-1] if transposed else shape
+        shift = np.float32(family.gain_less if ending == '/scale' else 0)
+        yield Group(theirs + suffix, leaves, layers, shape, transposed, shift)
+
+
+def find(path: Path, config: ModelConfig, family: Family,
+         wanted: list[Group]) -> dict[str, Tensor]:
+  """All tensors of a directory, by the names that the family gives them.
+
+  Raises InputError, which names the file, unless it holds what is wanted and no more: names, shapes
+  and types are checked, and that a head is the embedding where it has to be.
+  """
+  tensors: dict[str, Tensor] = {}
+  for tensor in open_tensors(path):
+    name = tensor.stored_name
+    name = name if name.startswith(family.base) else family.base + name
+    name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
+    if name in tensors:
+      raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
+    tensors[name] = tensor
+  _check(path, tensors, wanted, family)
+  _check_tied(tensors, config, family)
+  return tensors
+
+
+def _check(path, tensors, wanted, family):
+  known = {f'{family.head}.weight'}
+  for group in wanted:
+    for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{path}: no safetensors file has tensor {name} {list(group.shape)}')
+      _check_kind(name, tensors[name], group.shape)
+      known.add(name)
+  for name in sorted(tensors.keys() - known):
+    if not _BUFFERS.fullmatch(name):
+      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
+                       'place in this model')
+
+
+def _check_kind(name, tensor, shape):
+  # A shape may have any number of ones.
+  for given, said, right in ((tensor.shape, show(tensor.shape), [list(shape)]),
+                             (tensor.dtype, tensor.dtype, _DTYPES)):
+    if given not in right:
+      raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
+                       f'{" or ".join(map(str, right))}')
+
+
+def _check_tied(tensors, config, family):
+  head = tensors.get(f'{family.head}.weight')
+  if not (head and config.tied_head):
+    return
+  _check_kind(f'{family.head}.weight', head, (config.vocab_size, config.width))
+  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+  for first in range(0, config.vocab_size, ROWS):
+    last = min(first + ROWS, config.vocab_size)
+    rows = [tensor.read(first, last) for tensor in (embedding, head)]
+    if not np.array_equal(*rows, equal_nan=True):
+      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
+                       'tie_word_embeddings is true')

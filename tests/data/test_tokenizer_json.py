@@ -1,0 +1,227 @@
+"""Any tokenizer.json gives the ids of `transformers`, and its settings are kept."""
+
+import json
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from bornbiased_jax.data import corpus, load_tokenizer
+from bornbiased_jax.errors import InputError
+from directories import quiet_transformers
+from small_tokenizers import PROSE, UNICODE, train_sentencepiece, write_gpt2
+
+TEXTS = [*UNICODE, '  two  spaces  ', '▁ ▁▁', 'ﬁ Å ①', "I'LL say: 1,234.5!", 'the theatre then']
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+          r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
+BYTES = pre_tokenizers.ByteLevel.alphabet()
+PIECES = [f'<0x{byte:02X}>' for byte in range(256)]
+
+
+def byte_level(words):
+  made = tokenizers.Tokenizer(models.BPE())
+  made.pre_tokenizer = words
+  made.decoder = decoders.ByteLevel()
+  return made, trainers.BpeTrainer(vocab_size=330, initial_alphabet=BYTES, show_progress=False,
+                                   special_tokens=['<|endoftext|>', '<s>'])
+
+
+def gpt2():
+  return byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+
+
+def llama3():
+  return byte_level(pre_tokenizers.Sequence([
+      pre_tokenizers.Split(tokenizers.Regex(LLAMA3), 'isolated'),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+def qwen2():
+  made, trainer = llama3()
+  made.normalizer = normalizers.NFC()
+  return made, trainer
+
+
+def unigram():
+  made = tokenizers.Tokenizer(models.Unigram())
+  made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(
+      tokenizers.Regex(' {2,}'), ' ')])
+  made.pre_tokenizer = pre_tokenizers.Metaspace()
+  made.decoder = decoders.Metaspace()
+  return made, trainers.UnigramTrainer(vocab_size=150, unk_token='<unk>', show_progress=False,
+                                       special_tokens=['<unk>', '<s>', '</s>'])
+
+
+def llama2():
+  """SentencePiece's BPE as the library has it: pieces for bytes; words only in training."""
+  made = tokenizers.Tokenizer(models.BPE(unk_token='<unk>', fuse_unk=True, byte_fallback=True))
+  made.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')])
+  made.pre_tokenizer = pre_tokenizers.Split('▁', 'merged_with_next')
+  made.decoder = decoders.Sequence([
+      decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(),
+      decoders.Strip(' ', 1, 0)])
+  return made, trainers.BpeTrainer(vocab_size=400, limit_alphabet=40, show_progress=False,
+                                   special_tokens=['<unk>', '<s>', '</s>', *PIECES])
+
+
+KINDS = {kind.__name__: kind for kind in (gpt2, llama3, qwen2, unigram, llama2)}
+
+
+def write(folder, kind, config=None, template=True):
+  """A folder as of a model, whose text begins with <s> by its template."""
+  made, trainer = KINDS[kind]()
+  made.train_from_iterator(PROSE.split('\n') * 20, trainer)
+  if kind == 'llama2':
+    made.pre_tokenizer = None
+  made.add_tokens([tokenizers.AddedToken('theatre', normalized=False),
+                   tokenizers.AddedToken('[INST]', special=True)])
+  if template:
+    made.post_processor = processors.TemplateProcessing('<s> $A', '<s> $A $B', [
+        ('<s>', made.token_to_id('<s>'))])
+  made.enable_truncation(5)
+  made.enable_padding(length=50, pad_token='<s>')
+  folder.mkdir(exist_ok=True)
+  made.save(str(folder / 'tokenizer.json'))
+  end = next(end for end in ('<|endoftext|>', '</s>') if made.token_to_id(end) is not None)
+  config = {'tokenizer_class': 'PreTrainedTokenizerFast', 'bos_token': '<s>',
+            'eos_token': {'content': end, '__type': 'AddedToken'}} | (config or {})
+  (folder / 'tokenizer_config.json').write_text(json.dumps(config))
+  (folder / 'config.json').write_text('{"model_type": "llama"}')
+  return folder
+
+
+def transformers_of(folder):
+  return quiet_transformers().AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize('config, template', [({}, True), ({'add_bos_token': False}, True),
+                                              ({'add_bos_token': True}, False)], ids=str)
+@pytest.mark.parametrize('kind', KINDS)
+def test_ids_are_those_of_transformers(kind, template, config, tmp_path):
+  folder = write(tmp_path, kind, config, template)
+  tokenizer, theirs = load_tokenizer(str(folder)), transformers_of(folder)
+  assert (tokenizer.vocab_size, tokenizer.end_id) == (len(theirs), theirs.eos_token_id)
+  assert tokenizer.begin_ids == ((theirs.bos_token_id,) if template else ())
+  for text in TEXTS:
+    ids = tokenizer.encode(text).tolist()
+    assert theirs.encode(text, split_special_tokens=True) == [*tokenizer.begin_ids, *ids]
+    if '<' not in text:  # It spells no special token.
+      assert theirs.encode(text) == [*tokenizer.begin_ids, *ids]
+      assert tokenizer.decode(ids) == theirs.decode(ids)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_files_give_the_tokenizer_back(kind, tmp_path):
+  """Here and in `transformers`."""
+  assert_kept(load_tokenizer(str(write(tmp_path, kind))), tmp_path / 'copy')
+
+
+@pytest.mark.parametrize('begins', [True, False])
+@pytest.mark.parametrize('make', [write_gpt2, train_sentencepiece])
+def test_add_bos_token(make, begins, tmp_path):
+  path = make(tmp_path)
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps({'add_bos_token': begins}))
+  tokenizer = load_tokenizer(str(path))
+  bos = tokenizer.end_id if make is write_gpt2 else 1
+  assert tokenizer.begin_ids == ((bos,) if begins else ())
+  assert_kept(tokenizer, tmp_path / 'copy')
+
+
+def assert_kept(tokenizer, copy):
+  copy.mkdir()
+  for name, content in (tokenizer.files() | {'config.json': b'{"model_type": "llama"}'}).items():
+    (copy / name).write_bytes(content)
+  back, theirs = load_tokenizer(str(copy)), transformers_of(copy)
+  assert back[:3] == tokenizer[:3] and back.begin_ids == tokenizer.begin_ids
+  assert theirs.eos_token_id == tokenizer.end_id
+  for text in (PROSE, 'the theatre'):
+    assert back.encode(text).tolist() == tokenizer.encode(text).tolist()
+    assert theirs.encode(text) == [*tokenizer.begin_ids, *tokenizer.encode(text)]
+
+
+def test_special_tokens_in_a_text_are_text(tmp_path):
+  tokenizer = load_tokenizer(str(write(tmp_path, 'llama3')))
+  ids = tokenizer.encode('<|endoftext|><s>[INST]')
+  assert not {tokenizer.end_id, *tokenizer.begin_ids, tokenizer.vocab_size - 1} & {*ids.tolist()}
+  assert tokenizer.decode(ids) == '<|endoftext|><s>[INST]'
+
+
+@pytest.mark.parametrize('kind', ['gpt2', 'unigram', 'llama2'])
+def test_parts_of_a_document_have_the_ids_of_the_whole(kind, tmp_path):
+  tokenizer = load_tokenizer(str(write(tmp_path, kind)))
+  text = PROSE.replace('theatre', 'theater')
+  cuts = [match.start() for match in corpus.text.CUT.finditer(text)]
+  assert len(cuts) > 10
+  for cut in cuts:
+    parts = [*tokenizer.encode(text[:cut]), *tokenizer.encode(text[cut:], continues=True)]
+    assert parts == tokenizer.encode(text).tolist(), text[cut:]
+
+
+def test_gpt2_is_the_same_from_either_kind_of_file(tmp_path):
+  """A corpus that was made with the two files is that of the tokenizer.json."""
+  two = load_tokenizer(str(write_gpt2(tmp_path)))
+  assert two.name == 'gpt2-3368a30bd146'  # As corpora have it that were made earlier.
+  (tmp_path / 'whole').mkdir()
+  whole = json.loads(two.files()['tokenizer.json'])
+  for merges in (whole['model']['merges'], list(map(' '.join, whole['model']['merges']))):
+    whole['model']['merges'] = merges
+    (tmp_path / 'whole/tokenizer.json').write_text(json.dumps(whole))
+    assert load_tokenizer(str(tmp_path / 'whole/tokenizer.json'))[:3] == two[:3]
+  whole['pre_tokenizer']['add_prefix_space'] = True
+  (tmp_path / 'whole/tokenizer.json').write_text(json.dumps(whole))
+  assert load_tokenizer(str(tmp_path / 'whole')).name.startswith('tokenizers-')
+
+
+@pytest.mark.parametrize('first', ['#version: 0.2\n', '#version: 1 by me\n', '',
+                                   '#version: 0.2\r\n'])
+def test_the_first_line_of_merges(first, tmp_path):
+  wanted = load_tokenizer(str(write_gpt2(tmp_path)))
+  merges = (tmp_path / 'vocab.bpe').read_text().removeprefix('#version: 0.2\n')
+  end = '\r\n' if '\r' in first else '\n'
+  (tmp_path / 'vocab.bpe').write_bytes((first + merges.replace('\n', end)).encode())
+  assert load_tokenizer(str(tmp_path))[:3] == wanted[:3]
+
+
+def test_sentencepiece_and_what_is_added_to_it(tmp_path):
+  """tokenizer.model goes first, unless tokenizer.json has more tokens."""
+  model = train_sentencepiece(tmp_path)
+  folder = tmp_path / 'model'
+  folder.mkdir()
+  for name, content in load_tokenizer(str(model)).files().items():
+    (folder / name).write_bytes(content)
+  assert load_tokenizer(str(folder))[:3] == load_tokenizer(str(model))[:3]
+  made = tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json'))
+  made.add_special_tokens(['<|im_end|>'])
+  made.save(str(folder / 'tokenizer.json'))
+  (folder / 'tokenizer_config.json').write_text('{}')
+  (folder / 'special_tokens_map.json').write_text('{"eos_token": "<|im_end|>"}')
+  end = load_tokenizer(str(model)).vocab_size
+  assert load_tokenizer(str(folder))[1:3] == (end + 1, end)
+
+
+@pytest.mark.parametrize('name, content, message', [
+    ('tokenizer.json', '', 'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', '{', 'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', '[]', 'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', '{"model": 3}', 'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', b'\xff', 'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["q", "q"]]}}',
+     'tokenizer.json is not a tokenizer.json, or damaged'),
+    ('tokenizer.json', '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}',
+     "tokenizer.json has no token '<|endoftext|>' to end a document"),
+    ('tokenizer_config.json', '{', 'tokenizer_config.json is damaged'),
+    ('tokenizer_config.json', '3', 'tokenizer_config.json is damaged'),
+    ('tokenizer_config.json', b'\xff', 'tokenizer_config.json is damaged'),
+    ('special_tokens_map.json', '"ab"', 'special_tokens_map.json is damaged'),
+    ('tokenizer_config.json', '{"eos_token": "<end>"}', "has no token '<end>' to end a document"),
+    ('tokenizer_config.json', '{"eos_token": [1]}', "has no token '[1]' to end a document"),
+])
+def test_damage_is_one_line_that_names_the_file(name, content, message, tmp_path):
+  folder = write(tmp_path, 'gpt2')
+  (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  if name == 'tokenizer.json':
+    (folder / 'tokenizer_config.json').unlink()
+  with pytest.raises(InputError) as error:
+    load_tokenizer(str(folder))
+  assert message in str(error.value) and '\n' not in str(error.value)
+  assert str(folder) in str(error.value)

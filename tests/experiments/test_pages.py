@@ -1,0 +1,117 @@
+"""Pages show the stored tables, notice a number that is not stored, and are short."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bornbiased_jax.lineage.testing.every_test import TESTS
+from experiments import pages
+
+ROOT = pages.HERE.parent
+PAGES = [ROOT / 'README.md', pages.HERE / 'README.md', *sorted(pages.MEASURED.glob('*/README.md'))]
+
+
+def test_pages_agree_with_what_is_stored():
+  before = [path.stat().st_mtime_ns for path in PAGES]
+  done = subprocess.run([sys.executable, '-m', 'experiments.pages', '--check'], cwd=ROOT,
+                        check=False, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout
+  assert [path.stat().st_mtime_ns for path in PAGES] == before
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+  """The folder of one result, its page and its data, apart from the repository."""
+  measured = tmp_path / 'experiments' / 'measured'
+  folder = shutil.copytree(pages.MEASURED / 'calibrate_trained', measured / 'calibrate_trained')
+  for name in ('training_study', 'calibrate'):
+    (measured / name).mkdir()
+  monkeypatch.setattr(pages, 'HERE', measured.parent)
+  monkeypatch.setattr(pages, 'MEASURED', measured)
+  pages.table.cache_clear()
+  pages.numbers.cache_clear()
+  yield folder
+  pages.table.cache_clear()
+  pages.numbers.cache_clear()
+
+
+def found(folder):
+  return pages.update(folder, check=True) + pages.problems(folder / 'README.md')
+
+
+def test_a_page_as_it_is_has_no_problems(copy):
+  assert found(copy) == []
+
+
+def test_a_changed_result_is_noticed_by_table_page_and_text(copy):
+  path = copy / 'results.json'
+  content = json.loads(path.read_text())
+  content['summary'][1]['published_t_0.01'] += 0.1
+  path.write_text(json.dumps(content))
+  problems = ' '.join(found(copy))
+  assert 'table.md: its table is not that of results.json' in problems
+  assert 'README.md: its table is not that of results.json' in problems
+  assert 'README.md: 25.8 is in no result beside it' in problems
+
+
+@pytest.mark.parametrize('before, after, problem', [
+    ('25.8 %', '25.9 %', '25.9 is in no result beside it'),
+    ('8.9 %', '9.8 %', '9.8 is in no result beside it'),
+    ('](../calibrate)', '](../calibrated)', 'there is no ../calibrated'),
+    ('related with tokens', 'related in 0.123 with tokens', '0.123 is in no result beside it'),
+    ('Twenty ', '<!-- not from results.json: 7.5 (the paper) -->\nTwenty ', '7.5 is listed'),
+])
+def test_a_changed_page_is_noticed(copy, before, after, problem):
+  page = copy / 'README.md'
+  assert before in page.read_text()
+  page.write_text(page.read_text().replace(before, after))
+  assert problem in ' '.join(found(copy))
+
+
+def test_a_number_may_be_listed(copy):
+  page = copy / 'README.md'
+  page.write_text(page.read_text() +
+                  'The paper has 0.123.\n\n<!-- not from results.json: 0.123 (paper) -->\n')
+  assert found(copy) == []
+
+
+@pytest.mark.parametrize('text, stored, is_stored', [
+    ('4.7 ± 0.5 %', [0.0472, 0.0049], True), ('4.7 ± 0.5 %', [0.0472, 0.0056], False),
+    ('between 45–65 %', [0.447, 0.65], True), ('−0.30', [0.3], False), ('0.30 lower', [-0.3], True),
+    ('5.6e-4', [5.62e-4], True), ('1,234.5', [1234.46], True), ('1.8 GiB', [1.76 * 2**30], True),
+    ('version 0.10.2 and 2602.05927v1', [], True), ('at T = 16, 5.8 %', [0.058], True),
+])
+def test_how_a_number_is_compared(tmp_path, monkeypatch, text, stored, is_stored):
+  monkeypatch.setattr(pages, 'numbers', lambda folder: pages.np.array(stored, float))
+  assert (pages.unknown(tmp_path, text) == []) == is_stored
+
+
+def test_pages_are_short_and_every_result_has_one():
+  lines = {path: len(path.read_text().splitlines()) for path in PAGES}
+  assert {path.parent for path in PAGES[2:]} == set(pages.MEASURED.iterdir())
+  limits = {path: 200 if path in PAGES[:2] else 80 for path in PAGES}
+  assert [path for path in PAGES if lines[path] > limits[path]] == []
+  index = PAGES[1].read_text()
+  assert [path for path in PAGES[2:] if f'(measured/{path.parent.name})' not in index] == []
+
+
+def test_the_first_python_of_readme_runs(capsys):
+  code = re.search(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
+  for size, smaller in {'=1000': '=300', 'length=64': 'length=4', 'range(10)': 'range(3)'}.items():
+    assert size in code
+    code = code.replace(size, smaller)
+  exec(compile(code, 'README.md', 'exec'), {})  # noqa: S102
+  shares = [float(line.split()[2]) for line in capsys.readouterr().out.splitlines()]
+  # Uniform ids would have a favourite in about 3 of 300 sequences.
+  assert len(shares) == 3 and sum(shares) / 3 > 0.02
+
+
+def test_the_page_of_a_verdict_names_every_test():
+  text = (ROOT / 'bornbiased_jax' / 'lineage' / 'README.md').read_text()
+  for name, kind in TESTS.items():
+    decides = 'yes' if kind.decides else 'no'
+    assert f'| {name} | {kind.compares} | {decides} | {kind.misses} |' in text
