@@ -52,8 +52,9 @@ class Settings(ProgramSettings):
                                             'of the network, 0 takes the likeliest token')
   seed: int = setting(0, natural, 'seed of what is drawn')
   tokenizer: str | None = setting(
-      None, str, "'bytes', a SentencePiece .model file, a folder with one or with GPT-2's "
-      "encoder.json and vocab.bpe, or 'none' for token ids; if not given, the network's own")
+      None, str, "'bytes', a tokenizer.json, a SentencePiece .model file, a folder with one or "
+      "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "
+      "network's own")
   networks: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'networks'

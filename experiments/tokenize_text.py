@@ -4,8 +4,8 @@
 
 --input takes .txt and .jsonl files, both also as .xz, folders of them, and prepared
 tensorflow-datasets as tfds:NAME[:split], comma-separated. --tokenizer takes 'bytes', a
-SentencePiece .model file, or a folder with GPT-2's encoder.json and vocab.bpe. The last two need
-the extra: pip install -e '.[text]'. One core turns about 5 MB of text per second into ids with
+tokenizer.json, a SentencePiece .model file, which needs the extra text (pip install -e '.[text]'),
+or a folder with one or with GPT-2's encoder.json and vocab.bpe. One core turns about 5 MB of text per second into ids with
 SentencePiece, and 11 MB with GPT-2's BPE.
 
 Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. If a run was stopped,
