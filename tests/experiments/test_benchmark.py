@@ -2,17 +2,15 @@
 
 import json
 import time
-from types import SimpleNamespace
 
-from absl import flags
 import numpy as np
 import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.step import Recipe
-from experiments import benchmark
-from experiments.benchmarks import chart, kendall, statistics, step_parts, streaming, timing
+from experiments.benchmark import __main__ as benchmark
+from experiments.benchmark import chart, kendall, statistics, step_parts, streaming, timing
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -25,10 +23,9 @@ def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
 
 
 def test_each_benchmark_says_how_it_came_about(tmp_path, monkeypatch):
-  monkeypatch.setattr(flags, 'FLAGS', SimpleNamespace(output_dir=tmp_path))
   for module in (kendall, statistics):
     monkeypatch.setattr(module, 'run', lambda: time.sleep(0.1) or [{'benchmark': 'alone'}])
-  benchmark.main('kendall', 'statistics')
+  benchmark.main(benchmark.Settings('laptop', tmp_path, ['kendall', 'statistics']))
   first, second = (json.loads((tmp_path / f'{name}.json').read_text())['run']
                    for name in ('kendall', 'statistics'))
   assert first.keys() == {'command', 'commit', 'started', 'seconds'}
