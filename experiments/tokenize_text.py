@@ -5,8 +5,8 @@
 --input takes .txt and .jsonl files, both also as .xz, folders of them, and prepared
 tensorflow-datasets as tfds:NAME[:split], comma-separated. --tokenizer takes 'bytes', a
 tokenizer.json, a SentencePiece .model file, which needs the extra text (pip install -e '.[text]'),
-or a folder with one or with GPT-2's encoder.json and vocab.bpe. One core turns about 5 MB of text per second into ids with
-SentencePiece, and 11 MB with GPT-2's BPE.
+or a folder with one or with GPT-2's encoder.json and vocab.bpe. One core turns about 5 MB of text
+per second into ids with SentencePiece, and 11 MB with GPT-2's BPE.
 
 Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. If a run was stopped,
 the same command continues it.
