@@ -16,8 +16,8 @@ A pair is judged twice: as published (the same network if the score is above 0.8
 by a p-value of at most 0.01. That is the p-value of the method itself or, if it has none, the rank
 of the score among the scores of the base with --references fresh networks. For trained networks
 that rank is not a level, because they are more alike than random ones. Table 4d shows by how much,
-and experiments.robustness compares methods at one rate. experiments/README.md says what each method
-compares. REEF reads passages of a text.
+and experiments.robustness compares methods at one rate; its page says what each compares. REEF
+reads passages of a text.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """

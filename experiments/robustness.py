@@ -12,7 +12,7 @@ is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text. Transforms that the architecture does not allow are
-left out. experiments/README.md says what each method compares and what each transform does.
+left out. experiments/measured/robustness_trained says what methods compare and transforms do.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
