@@ -174,7 +174,7 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
 
 def label(config) -> str:
   """An architecture for readers."""
-  family = 'Qwen' if config.qkv_bias else 'LLaMA' if config.gated_mlp else 'GPT-2'
+  family = 'GPT-2' if not config.gated_mlp else 'Qwen' if config.qkv_bias else 'LLaMA'
   head = 'tied' if config.tied_head else 'own head'
   return f'{family} of width {config.width}, {head}'
 

@@ -298,6 +298,12 @@ def test_robustness_of_trained_networks(study):
   assert row['PCS, related log10 p'] == [None] * 2
 
 
+@pytest.mark.parametrize('preset, name', [
+    ('tiny_gpt2', 'GPT-2'), ('tiny_llama2', 'LLaMA'), ('tiny_qwen2', 'Qwen')])
+def test_an_architecture_has_its_name(preset, name):
+  assert calibrate.label(configs.get(preset)).startswith(f'{name} of width 128')
+
+
 def test_unrelated_networks_are_calibrated(tmp_path, study):
   calibrate.main(smoke(calibrate, probes='gaussian,verdict'), tmp_path)
   row, judged = results_of(tmp_path)['rows']
