@@ -81,8 +81,8 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
 
 
 def test_a_sink_grows_where_a_head_rests():
-  task, made = backcopy.load(), settings(num_steps='200', length='64', lengths='64')
-  made.train_sequences = 32
+  task = backcopy.load()
+  made = settings(num_steps='200', length='64', lengths='64', train_sequences='32')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   ids_NT = sink_growth.held_out(task, made, 64, start=True)
   *_, (_, networks) = sink_growth.grow(

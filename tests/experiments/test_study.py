@@ -392,9 +392,9 @@ def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
     logits = peer(torch.tensor(ids)).logits.numpy()
   ours = Transformer(config).apply({'params': params}, ids)
   np.testing.assert_allclose(ours, logits, atol=2e-5)
-  onwards = small(init_from=str(tmp_path / 'model'), seeds='1')
-  run, = runs.runs_of(onwards, tmp_path / 'onwards')
-  onwards.seeds = [1, 2]
+  onwards = lambda seeds: runs.runs_of(
+      small(init_from=str(tmp_path / 'model'), seeds=seeds), tmp_path / 'onwards')
+  run, = onwards('1')
   with pytest.raises(InputError, match='--seeds: 2 networks that all go on from .* the same'):
-    runs.runs_of(onwards, tmp_path / 'onwards')
+    onwards('1,2')
   assert run.config.vocab_size == 257 and run.config.num_layers == 4

@@ -138,7 +138,7 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
     (dict(position='8'),
      '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
     (dict(data='none'), '--data: is missing'),
-    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
+    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
     (dict(strength='0'), "--strength: '0' is not a number above 0"),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
