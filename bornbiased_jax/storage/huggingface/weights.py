@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 import jax
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -76,7 +76,7 @@ def _slice(file, name, first, last):
   with _open_file(file) as handle:
     if handle.get_slice(name).get_dtype() != 'F8_E4M3':
       return handle.get_slice(name)[first:last]
-  return _slice_bytes(file, name, ml_dtypes.float8_e4m3fn)[first:last]
+  return _slice_bytes(file, name, jnp.float8_e4m3fn.dtype)[first:last]
 
 
 def _slice_bytes(file, name, dtype):
