@@ -19,6 +19,7 @@ from bornbiased_jax import hosts
 from bornbiased_jax.errors import InputError
 
 _BUCKET = 'gs://'
+_POINTER = b'version https://git-lfs.github.com/spec/'
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
@@ -75,6 +76,14 @@ def local(path: str | os.PathLike) -> Path:
   if in_bucket(path):
     raise InputError(f'{os.fspath(path)}: this must be a local folder')
   return path_of(path)
+
+
+def check_fetched(path: Path) -> None:
+  """Raises InputError for a pointer of Git LFS: the content of the file was not fetched."""
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    if file.read(len(_POINTER)) == _POINTER:
+      raise InputError(f'{path} is a pointer of Git LFS, not the file itself: run git lfs pull in '
+                       'its folder')
 
 
 def remove_folder(path: Path) -> None:
