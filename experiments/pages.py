@@ -66,7 +66,9 @@ def update(folder: Path, check: bool) -> list[str]:
 def table(folder: Path) -> str:
   """The table of stored results, as their program writes it."""
   content = json.loads((folder / 'results.json').read_text(), object_hook=readable)
-  program = importlib.import_module(f'{__package__}.{content["experiment"]}')
+  name = f'{__package__}.{content["experiment"]}'
+  is_package = hasattr(importlib.import_module(name), '__path__')
+  program = importlib.import_module(f'{name}.__main__' if is_package else name)
   return tables.markdown([program.display(row) for row in content['summary']])
 
 

@@ -17,7 +17,9 @@ Prints the prompt and what follows. The end of a document is shown as <|endoftex
 goes on with another one. Every token costs a forward pass over the whole text.
 """
 
-from absl import flags
+import dataclasses
+from typing import ClassVar
+
 import jax
 import numpy as np
 
@@ -29,8 +31,8 @@ from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import checkpoint, hub
 
 from .shared import command_line
-from .shared.command_line import Setting, flagged
-from .shared.parsing import number, whole
+from .shared.parsing import natural, number, whole
+from .shared.settings import ProgramSettings, name_flag, setting
 
 
 def utf8(text: str) -> str:
@@ -42,25 +44,28 @@ def utf8(text: str) -> str:
   return text
 
 
-SETTINGS = {
-    'prompt': Setting(utf8, 'text to begin with; if empty, a document begins (default: empty)'),
-    'num_tokens': Setting(lambda text: whole(text, 1, 2**20), 'tokens to add (default: 200)'),
-    'temperature': Setting(number, 'divides the logits; 1 draws from the probabilities of the '
-                                   'network, 0 takes the likeliest token (default: 1)'),
-    'seed': Setting(lambda text: whole(text, 0), 'seed of what is drawn (default: 0)'),
-    'tokenizer': Setting(str, "'bytes', a SentencePiece .model file, a folder with one or with "
-                              "GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not "
-                              "given, the network's own"),
-}
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  prompt: str = setting('', utf8, 'text to begin with; if empty, a document begins')
+  num_tokens: int = setting(200, lambda text: whole(text, 1, 2**20), 'tokens to add')
+  temperature: float = setting(1.0, number, 'divides the logits; 1 draws from the probabilities '
+                                            'of the network, 0 takes the likeliest token')
+  seed: int = setting(0, natural, 'seed of what is drawn')
+  tokenizer: str | None = setting(
+      None, str, "'bytes', a tokenizer.json, a SentencePiece .model file, a folder with one or "
+      "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "
+      "network's own")
+  networks: list[str] = dataclasses.field(default_factory=list)
+
+  WORDS: ClassVar = 'networks'
 
 
-def main(*words):
-  if len(words) != 1:
+def main(settings):
+  if len(settings.networks) != 1:
     raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
                      'ORG/MODEL[@REVISION] of the Hugging Face Hub, or PRESET:SEED')
-  given = {name: flagged(name, setting.parse, flags.FLAGS[name].value)
-           for name, setting in SETTINGS.items() if flags.FLAGS[name].value is not None}
-  print(continued(words[0], **given))
+  print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,
+                  settings.seed, settings.tokenizer))
 
 
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
@@ -71,9 +76,9 @@ def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: f
     InputError: there is no such network or tokenizer, or the prompt cannot be read.
   """
   config = load_config(name)
-  known = None if tokenizer == 'none' else flagged('tokenizer', tokenizer_of, name, tokenizer)
+  known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
   begin = begin_ids(name, known) if known else ()
-  ids = flagged('prompt', ids_of, prompt, config, known, begin)
+  ids = name_flag('prompt', ids_of, prompt, config, known, begin)
   config, params = lineage.load(name)
   added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
                         known.vocab_size if known else None)
@@ -129,6 +134,4 @@ def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None,
 
 
 if __name__ == '__main__':
-  for flag, setting in SETTINGS.items():
-    flags.DEFINE_string(flag, None, setting.help)
-  command_line.launch(main, __doc__, tuple(SETTINGS), takes_words=True)
+  command_line.start(main, Settings, __doc__)
