@@ -270,7 +270,10 @@ def display(row):
   rate = lambda test, alpha: f'{row[name]:.1%}' if (name := f'{test}_{alpha}') in row else '–'
   ends = row.get(f'{test}_0.01_ci95')
   verdicts = ', '.join(f'{count} {name}' for name, count in row.get('verdicts', {}).items())
-  return {'unrelated networks': row['cell'], 'pairs': str(row['pairs']),
+  cell = row['cell'].removesuffix(', verdict')
+  for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
+    cell = cell.replace(words, shorter)
+  return {'unrelated networks': cell, 'pairs': str(row['pairs']),
           'verdicts': verdicts or '–',
           'sd z': f'{row["sd_z"]:.2f}' if 'sd_z' in row else '–',
           'false positives at 0.05': rate(test, 0.05),
