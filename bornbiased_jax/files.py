@@ -132,6 +132,8 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(partial, path)
-  except BaseException:
-    partial.unlink(missing_ok=True)
+  except OSError as error:
+    error.filename = error.filename or str(path)  # That of a full disk names no file.
     raise
+  finally:
+    partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Writes table.md beside stored results and puts it into their pages, and checks all pages.
+"""Writes the tables of stored results into their pages, and checks all pages.
 
     python -m experiments.pages           # writes the tables
     python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees
