@@ -189,7 +189,7 @@ def draw_spread(ax, rows, theory, settings):
   ax.axhline(1, color='black', linestyle=':', linewidth=1)
   ax.text(-0.45, 1, 'drawn uniformly', va='bottom')
   ratios, lengths = [row['baseline_ratio'] for row in rows], settings.lengths
-  ax.set(yscale='log', ylim=(min(0.5, 0.8 * min(ratios)), max(2, 1.3 * max(ratios))),
+  ax.set(yscale='log', ylim=(min(0.5, 0.8 * min(ratios)), max(2, 1.3 * ax.dataLim.y1)),
          xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')

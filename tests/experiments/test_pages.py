@@ -83,12 +83,15 @@ def test_a_number_may_be_listed(copy):
 
 @pytest.mark.parametrize('text, stored, is_stored', [
     ('4.7 ± 0.5 %', [0.0472, 0.0049], True), ('4.7 ± 0.5 %', [0.0472, 0.0056], False),
+    ('4.7 ± 0.5 %', [[0.0472], [0.0049]], False),
     ('between 45–65 %', [0.447, 0.65], True), ('−0.30', [0.3], False), ('0.30 lower', [-0.3], True),
     ('5.6e-4', [5.62e-4], True), ('1,234.5', [1234.46], True), ('1.8 GiB', [1.76 * 2**30], True),
     ('version 0.10.2 and 2602.05927v1', [], True), ('at T = 16, 5.8 %', [0.058], True),
 ])
 def test_how_a_number_is_compared(tmp_path, monkeypatch, text, stored, is_stored):
-  monkeypatch.setattr(pages, 'numbers', lambda folder: pages.np.array(stored, float))
+  monkeypatch.setattr(pages, 'numbers', lambda folder: [
+      pages.np.array(row, float) for row in (stored if stored and isinstance(stored[0], list)
+                                             else [stored])])
   assert (pages.unknown(tmp_path, text) == []) == is_stored
 
 
