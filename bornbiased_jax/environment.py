@@ -77,6 +77,19 @@ def unused_accelerator() -> str | None:
   return f'This machine has a {kind.upper()}, but JAX {jax.__version__} uses the CPU: {advice}.'
 
 
+def unusable_platform() -> str | None:
+  """What to do, in one line, if JAX cannot use what JAX_PLATFORMS names; else None."""
+  wanted = os.environ.get('JAX_PLATFORMS')
+  try:
+    if wanted:
+      jax.local_devices()
+  # For 'cuda' without a GPU, JAX only fails an assertion.
+  except (RuntimeError, AssertionError) as error:
+    reason = str(error) or 'no such device was found'
+    return f'JAX_PLATFORMS={wanted} cannot be used here: {reason}; unset it, or name what is here'
+  return None
+
+
 def _accelerator():
   """'gpu', 'tpu' or None, by what the machine shows without JAX."""
   if shutil.which('nvidia-smi') or Path('/dev/nvidia0').exists():

@@ -19,6 +19,7 @@ from bornbiased_jax import hosts
 from bornbiased_jax.errors import InputError
 
 _BUCKET = 'gs://'
+_POINTER = b'version https://git-lfs.github.com/spec/'
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
@@ -77,6 +78,14 @@ def local(path: str | os.PathLike) -> Path:
   return path_of(path)
 
 
+def check_fetched(path: Path) -> None:
+  """Raises InputError for a pointer of Git LFS: the content of the file was not fetched."""
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    if file.read(len(_POINTER)) == _POINTER:
+      raise InputError(f'{path} is a pointer of Git LFS, not the file itself: run git lfs pull in '
+                       'its folder')
+
+
 def remove_folder(path: Path) -> None:
   """Removes a folder and all in it, if it is there."""
   if in_bucket(path):
@@ -123,6 +132,8 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(partial, path)
-  except BaseException:
-    partial.unlink(missing_ok=True)
+  except OSError as error:
+    error.filename = error.filename or str(path)  # That of a full disk names no file.
     raise
+  finally:
+    partial.unlink(missing_ok=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cycler import cycler
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+import matplotlib.style
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 import numpy as np
 
@@ -45,8 +45,11 @@ _STYLE: Any = {
 
 
 def style() -> contextlib.AbstractContextManager:
-  """The shared look, for everything that is drawn within `with plotting.style():`."""
-  return matplotlib.rc_context(_STYLE)
+  """The shared look, for everything that is drawn within `with plotting.style():`.
+
+  It begins with the defaults: a matplotlibrc may ask for what a machine lacks, such as TeX.
+  """
+  return matplotlib.style.context(['default', _STYLE])
 
 
 def figure(width: float, height: float) -> Figure:

@@ -16,7 +16,11 @@ os.environ.setdefault('TQDM_DYNAMIC_NCOLS', '1')
 if not (sys.stderr and sys.stderr.isatty()):
   os.environ.setdefault('TQDM_MININTERVAL', '10')
 
+# A letter that the encoding of the output lacks is shown as its number.
+if _is_program and sys.stdout:
+  sys.stdout.reconfigure(errors='backslashreplace')
+
 for _word, _module in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
-  if _word == '-m' and _module.startswith(f'{__name__}.') and _module.count('.') > 1:
-    print(f'error: {_module} is no program; python -m {__name__} lists them', file=sys.stderr)
-    sys.exit(2)
+  if _word == '-m' and _module.startswith(f'{__name__}.'):
+    from .__main__ import check_name
+    check_name(_module.removeprefix(f'{__name__}.'))

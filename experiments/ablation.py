@@ -46,7 +46,7 @@ def main(settings, output_dir):
   measure_cells(variants, settings, results)
   cosine_L = predict(variants, measurements.predicted_cosine)
   results.finish(summarize(results.rows, cosine_L, settings), display,
-                 draw(results.rows, cosine_L, settings))
+                 lambda: draw(results.rows, cosine_L, settings))
 
 
 def cells(settings):

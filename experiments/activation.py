@@ -54,7 +54,7 @@ def main(settings, output_dir):
   results = Results(output_dir, 'activation', settings)
   cells = [*mlp0_cells(settings), *block_cells(settings), *gelu_cells(settings)]
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  results.finish(summarize(results.rows, settings), display, lambda: draw(results.rows, settings))
 
 
 def mlp0_cells(settings):

@@ -48,7 +48,7 @@ def main(settings, output_dir):
     cells.append(stack_cell({'layers': f'{first}, {second}', 'length': length}, config, length,
                             settings, statistic, measurements.layers_row))
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  results.finish(summarize(results.rows, settings), display, lambda: draw(results.rows, settings))
 
 
 def summarize(rows, settings):

@@ -101,7 +101,7 @@ def main(settings, output_dir):
           if (row['table'], row['related'], row['base'], row['suspect']) in todo]
   summary = [summarize(fields, group)
              for fields, group in grouped(rows, 'table', 'related', 'method')]
-  results.finish(summary, display, draw(rows, settings))
+  results.finish(summary, display, lambda: draw(rows, settings))
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:

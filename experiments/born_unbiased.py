@@ -84,7 +84,7 @@ def main(settings: Settings, output_dir: Path) -> None:
         if (init, seed, step) not in done:
           results.add({'init': init, 'seed': seed, 'step': step,
                        **measured(run, control, step, settings, output_dir / 'hidden_states')})
-  results.finish(summarize(results.rows), display, draw(results.rows))
+  results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
 def arm(settings: Settings, init: str) -> Training:

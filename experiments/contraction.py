@@ -45,7 +45,7 @@ def main(settings, output_dir):
   measure_cells(cells, settings, results)
   cosine_L = predict(cells, measurements.predicted_cosine)
   results.finish(summarize(results.rows, cosine_L, settings), display,
-                 draw(results.rows, cosine_L))
+                 lambda: draw(results.rows, cosine_L))
 
 
 def summarize(rows, theory, settings):

@@ -68,7 +68,7 @@ def main(settings, output_dir):
   results = Results(output_dir, 'intra_sequence', settings)
   cells = [*attn0_cells(settings), *bare_cells(settings), *transformer_cells(settings)]
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows), display, draw(results.rows, settings))
+  results.finish(summarize(results.rows), display, lambda: draw(results.rows, settings))
 
 
 def proposition_5(settings):

@@ -51,7 +51,7 @@ def main(settings, output_dir):
   measure_cells(architectures, settings, results)
   summary = results.summary or summarize(
       results.rows, predict(architectures, measurements.predicted_similarity))
-  results.finish(summary, display, draw(summary))
+  results.finish(summary, display, lambda: draw(summary))
 
 
 def cells(settings):

@@ -77,12 +77,12 @@ def main(settings, output_dir):
   taken = of_each(_bar(names, unit='network', desc='signatures'), settings.networks,
                   lambda name: take(name, probe, output_dir, settings.stream))
   rows, names = compare_all(taken), list(taken)
+  show(rows)
   write_json(output_dir / 'results.json', header('lineage', settings, record()) | {
       'networks': names, 'about': [each.about for each in taken.values()], 'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
   drawn = figures.write(draw(names, z_MM), output_dir)
-  show(rows)
   print(f'wrote {output_dir}/results.json, matrix.csv and {drawn.name}')
 
 

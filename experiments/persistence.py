@@ -75,7 +75,7 @@ def main(settings, output_dir):
                        **agreement('control', other, network, settings.top_k)})
   summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
              for row in results.rows]
-  results.finish(summary, display, draw(results.rows, settings))
+  results.finish(summary, display, lambda: draw(results.rows, settings))
 
 
 def check(settings, config) -> None:

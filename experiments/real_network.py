@@ -66,7 +66,7 @@ def main(settings, output_dir):
   for truth, name, other in tqdm([*related, *others][len(results.rows):], unit='pair'):
     results.add({'truth': truth, 'base': name, 'suspect': other}
                 | measure(subjects[name], subjects[other]))
-  results.finish(results.rows, display, draw(results.rows))
+  results.finish(results.rows, display, lambda: draw(results.rows))
 
 
 def make_descendants(base, settings) -> dict:

@@ -83,7 +83,7 @@ def main(settings, output_dir):
     row = measure(*make(), settings.methods)
     results.add({'transform': name, 'strength': strength} | row)
   summary = summarize(results.rows, settings)
-  results.finish(summary, display, draw(results.rows, settings))
+  results.finish(summary, display, lambda: draw(results.rows, settings))
 
 
 def random_networks(settings) -> dict[int, Subject]:

@@ -10,14 +10,16 @@ or PRESET:SEED for a random network.
 
 The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
 SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
---tokenizer. The text begins with what a run was trained with (--start_id), or with the BOS that the
-tokenizer's files ask for. With --tokenizer=none the prompt is token ids alone, and ids are printed.
+--tokenizer. The text begins with what a run was trained with, else with the BOS that the
+tokenizer's files ask for, else with --start_id. With --tokenizer=none the prompt is token ids
+alone, and ids are printed.
 
 Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
 goes on with another one. Every token costs a forward pass over the whole text.
 """
 
 import dataclasses
+import sys
 from typing import ClassVar
 
 import jax
@@ -28,9 +30,10 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config, locate
-from bornbiased_jax.storage import checkpoint, hub
+from bornbiased_jax.storage import hub
 
 from .shared import command_line
+from .shared.beginnings import beginning_of, recorded
 from .shared.parsing import natural, number, whole
 from .shared.settings import ProgramSettings, name_flag, setting
 
@@ -55,6 +58,9 @@ class Settings(ProgramSettings):
       None, str, "'bytes', a tokenizer.json, a SentencePiece .model file, a folder with one or "
       "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "
       "network's own")
+  start_id: int | None = setting(
+      None, natural, 'token id that the text begins with, if neither the run nor the tokenizer '
+      'says one')
   networks: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'networks'
@@ -65,11 +71,11 @@ def main(settings):
     raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
                      'ORG/MODEL[@REVISION] of the Hugging Face Hub, or PRESET:SEED')
   print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,
-                  settings.seed, settings.tokenizer))
+                  settings.seed, settings.tokenizer, settings.start_id))
 
 
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
-              seed: int = 0, tokenizer: str | None = None) -> str:
+              seed: int = 0, tokenizer: str | None = None, start_id: int | None = None) -> str:
   """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids.
 
   Raises:
@@ -77,7 +83,10 @@ def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: f
   """
   config = load_config(name)
   known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
-  begin = begin_ids(name, known) if known else ()
+  begin = ()
+  if known and (beginning := beginning_of(name, known, start_id)).ids:
+    begin = beginning.ids
+    print(f'the text begins with id {beginning}', file=sys.stderr)
   ids = name_flag('prompt', ids_of, prompt, config, known, begin)
   config, params = lineage.load(name)
   added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
@@ -89,7 +98,9 @@ def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: f
 def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   """The tokenizer that is given for a network, or else the one that it is known to have."""
   kind, place, _ = locate(name)
-  trained = trained_with(place) if kind == 'run' else 'unknown'
+  trained = 'unknown'
+  if kind == 'run':
+    trained = (recorded(place).get('data') or {}).get('tokenizer', trained)
   known = place if kind == 'transformers' else 'bytes' if trained == 'bytes' else None
   if kind == 'hub' and not given:
     known = str(hub.tokenizer(place))
@@ -100,22 +111,6 @@ def tokenizer_of(name: str, given: str | None) -> Tokenizer:
   if trained not in ('unknown', found.name):
     raise InputError(f'{name} was trained with {trained}, and this is {found.name}')
   return found
-
-
-def trained_with(run: str) -> str:
-  """The name of the tokenizer whose ids a run was trained on, as its checkpoints record it."""
-  metadata, _ = checkpoint.restore(run, lambda metadata: {})
-  return (metadata.get('data') or {}).get('tokenizer', 'unknown')
-
-
-def begin_ids(name: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-  """What begins a sequence: for a run what it was trained with, else what its tokenizer says."""
-  kind, place, _ = locate(name)
-  if kind != 'run':
-    return tokenizer.begin_ids
-  metadata, _ = checkpoint.restore(place, lambda metadata: {})
-  start_id = (metadata.get('recipe') or {}).get('start_id')
-  return () if start_id is None else (start_id,)
 
 
 def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None,

@@ -71,7 +71,7 @@ def main(settings, output_dir):
   # Theory takes longer than the networks, and is not computed again to draw them.
   summary = results.summary or (
       summarize(results.rows, predict(cells, predicted)) + predictions(settings))
-  results.finish(summary, display, draw(summary, settings))
+  results.finish(summary, display, lambda: draw(summary, settings))
 
 
 def variants(settings, factor: str, dense: bool = False) -> list[tuple]:

@@ -57,7 +57,8 @@ def main(settings, output_dir):
                                     measurements.direction_token))
   measure_cells(cells, settings, results)
   theory = predict(cells, functools.partial(predicted, min(settings.lengths)))
-  results.finish(summarize(results.rows, theory), display, draw(results.rows, theory, settings))
+  results.finish(summarize(results.rows, theory), display,
+                 lambda: draw(results.rows, theory, settings))
 
 
 def row(baseline, is_compared, measured):

@@ -84,12 +84,12 @@ def main(settings, output_dir):
   report = header('seedprint', recorded, record()) | report
   folder = output_dir / folder_name(report)
   make_directory(folder)
+  show(report)
+  write_json(folder / 'results.json', report)
   drawn = draw(report)
   file = figures.write(drawn, folder)
   page = verdict_page.render(report, plotting.encode(drawn, 'png'))
   write_atomically(folder / 'report.html', page.encode())
-  write_json(folder / 'results.json', report)
-  show(report)
   print(f'wrote {folder}/results.json, {file.name} and report.html')
   sys.exit(EXIT_CODES[report['verdict']])
 

@@ -93,7 +93,7 @@ def main(settings, output_dir):
                    **compare(take(base), take(suspect), null)})
   summary = [summarize(fields, rows)
              for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
-  results.finish(summary, display, draw(results.rows, settings.num_sequences))
+  results.finish(summary, display, lambda: draw(results.rows, settings.num_sequences))
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:

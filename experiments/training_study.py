@@ -116,7 +116,7 @@ def report(settings: Settings, output_dir: Path, results: TrainingResults) -> No
              for phase, of_seed in metrics.items() for seed, lines in of_seed.items()]
   panels = {title: metrics[phase]
             for phase, title in (('english', 'English'), ('python', 'then Python source'))}
-  results.finish(summary, display, runs.figure(panels, runs.unit_of(settings)))
+  results.finish(summary, display, lambda: runs.figure(panels, runs.unit_of(settings)))
 
 
 if __name__ == '__main__':

@@ -73,6 +73,22 @@ def test_nothing_is_said_of_a_cpu_or_of_a_platform_that_was_chosen(machine, monk
   assert environment.unused_accelerator() is None
 
 
+@pytest.mark.parametrize('platforms, error, words', [
+    ('cuda', AssertionError(), 'no such device was found'),
+    ('tpu', RuntimeError("Unable to initialize backend 'tpu'"), "Unable to initialize backend")])
+def test_a_platform_that_is_not_here_is_named(platforms, error, words, monkeypatch):
+  def fail():
+    raise error
+
+  monkeypatch.setenv('JAX_PLATFORMS', platforms)
+  assert environment.unusable_platform() is None
+  monkeypatch.setattr(environment.jax, 'local_devices', fail)
+  line = environment.unusable_platform()
+  assert line.startswith(f'JAX_PLATFORMS={platforms} cannot be used here: {words}')
+  monkeypatch.delenv('JAX_PLATFORMS')
+  assert environment.unusable_platform() is None
+
+
 def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
   free = environment.free_memory()
   physical = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')

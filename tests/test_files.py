@@ -149,7 +149,8 @@ def test_results_in_a_bucket(bucket):
   settings = types.SimpleNamespace(seeds=[1])
   begun = results.Results(bucket, 'sweep', settings)
   begun.add({'seed': 1})
-  begun.finish([{'mean': 1.0}], lambda row: {'mean': '1'}, plotting.figure(2, 2))
+  begun.finish([{'mean': 1.0}], lambda row: {'mean': '1'},
+               lambda: plotting.figure(2, 2))
   found = results.Results('gs://bucket/run', 'sweep', settings)
   assert found.rows == [{'seed': 1}] and found.content['complete']
   assert sorted(path.name for path in bucket.iterdir()) == ['figure.png', 'results.json',

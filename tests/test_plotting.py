@@ -2,6 +2,7 @@
 
 import struct
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -27,6 +28,19 @@ def test_the_path_says_the_format(ax, tmp_path, suffix, beginning):
   plotting.save(ax.figure, tmp_path / f'figure.{suffix}')
   content = (tmp_path / f'figure.{suffix}').read_bytes()
   assert content.startswith(beginning) and b'/Type3' not in content
+
+
+def test_the_look_is_the_same_whatever_a_user_has_set(tmp_path):
+  def content():
+    with plotting.style():
+      figure = plotting.figure(2, 1)
+      figure.text(0.1, 0.5, 'loss_total')
+    return plotting.encode(figure, 'png')
+
+  with matplotlib.rc_context(matplotlib.rcParamsDefault):
+    wanted = content()
+  with matplotlib.rc_context({'text.usetex': True, 'font.size': 20, 'savefig.facecolor': 'red'}):
+    assert content() == wanted
 
 
 def test_cells_are_darker_the_larger_their_value_and_grey_without_one(ax):

@@ -139,6 +139,14 @@ def _template(begin, id_):
           'special_tokens': {begin: {'id': begin, 'ids': [id_], 'tokens': [begin]}}}
 
 
+def undescribed_tokens(processor: dict[str, Any]) -> set[str]:
+  """Tokens that a post_processor names without saying their ids, at which the library panics."""
+  if 'processors' in processor:
+    return set().union(*map(undescribed_tokens, processor['processors']))
+  pieces = [piece.get('SpecialToken', {}) for piece in processor.get('single', ())]
+  return {piece['id'] for piece in pieces if piece} - {*processor.get('special_tokens', {})}
+
+
 def _added(id_, content):
   return {'id': id_, 'content': content, 'special': True, 'single_word': False,
           'lstrip': False, 'rstrip': False, 'normalized': False}

@@ -13,6 +13,7 @@ import numpy as np
 from bornbiased_jax.data import tokenizer_files
 from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import check_fetched
 
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
 # What ends a document if tokenizer_config.json names no eos_token.
@@ -212,11 +213,21 @@ def _from_json(path, content=None):
   if end not in ids:
     raise InputError(f'{path} has no token {end!r} to end a document; name one that it has as '
                      'eos_token in tokenizer_config.json beside it')
-  begin = made.encode('a')  # As the template says, whatever add_bos_token may say.
+  if missing := tokenizer_files.undescribed_tokens(spec.get('post_processor') or {}):
+    raise InputError(f'{path} is damaged: its post_processor does not describe '
+                     f'{", ".join(map(repr, sorted(missing)))}; copy it again')
+
+  def encode(text, with_template=False):
+    try:
+      return made.encode(text, add_special_tokens=with_template)
+    except Exception as error:  # The library raises nothing narrower.
+      raise InputError(f'{path} has no tokens for some texts: {error}') from None
+
+  begin = encode('a', with_template=True)  # Whatever add_bos_token may say.
   return Tokenizer(
       _named('gpt2', b' '.join(gpt2)) if gpt2 else _named('tokenizers', content),
       1 + max(ids.values()), ids[end],
-      _in_parts(lambda text: made.encode(text, add_special_tokens=False).ids),
+      _in_parts(lambda text: encode(text).ids),
       lambda ids: made.decode(ids, skip_special_tokens=False),
       lambda: tokenizer_files.with_config(content, end),
       tuple(begin.ids[:[*begin.special_tokens_mask, 0].index(0)]))
@@ -240,6 +251,7 @@ def _named(kind, content):
 
 
 def _read(path):
+  check_fetched(path)
   try:
     content = path.read_bytes()
     return lzma.decompress(content) if path.suffix == '.xz' else content

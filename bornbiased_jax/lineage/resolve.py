@@ -25,6 +25,7 @@ from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import checkpoint, hub, huggingface
+from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE
 
 FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, a saved signature (.safetensors), or PRESET:SEED')
@@ -134,7 +135,7 @@ def locate(name: str) -> tuple[str, str, Any]:
   directory, step = _split(name)
   if huggingface.is_gguf(name) and directory.is_file():
     return 'transformers', str(local(directory)), None
-  if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
+  if step is None and _has_model(directory) and not checkpoint.steps(directory):
     return 'transformers', str(local(directory)), None
   if directory.is_file():
     raise InputError(f'{name} is a file; give {FORMS}')
@@ -145,6 +146,11 @@ def locate(name: str) -> tuple[str, str, Any]:
                      f'{", ".join(configs.PRESETS)}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return 'run', str(directory), step
+
+
+def _has_model(directory):
+  """Whether a folder has any file of a model of `transformers`; its loader says what is missing."""
+  return any((directory / file).is_file() for file in ('config.json', WHOLE, INDEX))
 
 
 def _hint(name):

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.errors import InputError, check_count, check_id
+from bornbiased_jax.files import path_of
 from bornbiased_jax.models.initialization import as_seed
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint
@@ -63,6 +64,7 @@ class Run:
   init_from: str | os.PathLike | None = None
 
   def __post_init__(self):
+    object.__setattr__(self, 'directory', path_of(self.directory))
     if len({int(as_seed(seed)) for seed in self.seeds}) != len(self.seeds):
       raise InputError(f'seeds={self.seeds} has one of them twice', 'seeds')
     for name in ('save_every', 'evaluate_every', 'validation_sequences'):

@@ -62,7 +62,7 @@ def main(settings, output_dir):
       results.add({'construction': name, 'truth': made.truth, 'by_principle': made.by_principle}
                   | measure(made.make(settings.networks), settings))
   summary = [summarize(row) for row in results.rows]
-  results.finish(summary, display, draw(results.rows))
+  results.finish(summary, display, lambda: draw(results.rows))
   for line in totals(summary):
     print(line)
 

@@ -96,7 +96,7 @@ def main(settings, output_dir):
       bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
       add_rows(results, condition, task, settings, bar.update)
   results.finish(growth_report.summarize(results.rows), display,
-                 growth_report.draw(results.rows, settings))
+                 lambda: growth_report.draw(results.rows, settings))
 
 
 def check(settings) -> None:

@@ -127,7 +127,7 @@ def main(settings, output_dir):
   for name, make in todo.items():
     if name not in done:
       results.add({'cell': name} | make())
-  results.finish(summarize(results.rows), display, draw(results.rows))
+  results.finish(summarize(results.rows), display, lambda: draw(results.rows))
   for kind in KINDS:
     show_tests(kind, judged(results.rows, kind))
 

@@ -1,6 +1,7 @@
 """From the command line to a program's settings: flags, --help, and one line for a mistake."""
 
 from collections.abc import Callable
+import errno
 import os
 from pathlib import Path
 import signal
@@ -12,6 +13,7 @@ from absl import app, flags, logging
 import jax
 
 from bornbiased_jax import configs, files, hosts
+from bornbiased_jax.environment import unusable_platform
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.keys import pin_settings
 
@@ -20,6 +22,7 @@ from .parsing import natural, switch, whole
 from .settings import Kind, ProgramSettings, default_text, kinds, name_flag, resolve, values_of
 
 FLAGS = flags.FLAGS
+_NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS
 # What tells a process of its place among several hosts. A result does not depend on it, so that
 # these are flags, but no settings of a run.
 HOSTS = {
@@ -139,7 +142,13 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
       main(*words)
     except InputError as error:
       fail(f'--{error.field}: {error}' if error.field in FLAGS else str(error))
-    except jax.errors.JaxRuntimeError as error:
+    except OSError as error:
+      if error.errno not in _NO_ROOM:
+        raise
+      fail(f'{error.filename} cannot be written: {error.strerror}')
+    except (RuntimeError, AssertionError) as error:
+      if advice := unusable_platform():
+        fail(advice)
       if 'RESOURCE_EXHAUSTED' not in str(error):
         raise
       fail('out of memory; choose a smaller model, shorter sequences, or a smaller --batch_size or '

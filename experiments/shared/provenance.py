@@ -5,6 +5,7 @@ import contextlib
 from datetime import UTC, datetime
 import functools
 import hashlib
+import os
 from pathlib import Path
 import shlex
 import subprocess
@@ -81,9 +82,12 @@ def commit() -> str:
     return _digest()
   describe = ['git', '-C', str(_ROOT), 'describe', '--always', '--dirty', '--abbrev=12',
               '--exclude=*']
+  # Variables such as GIT_DIR, which hooks of git set, would name another repository.
+  variables = {name: value for name, value in os.environ.items() if not name.startswith('GIT_')}
   try:
     # On a busy machine git may take long, and two answers would look like two versions.
-    done = subprocess.run(describe, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(describe, capture_output=True, text=True, timeout=120, check=True,
+                          env=variables)
   except (OSError, subprocess.SubprocessError):
     return _digest()
   return done.stdout.strip()

@@ -22,7 +22,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
 from . import figures, provenance
-from .tables import show_table
+from .tables import markdown, table
 
 WRITE_INTERVAL_S = 1.0
 
@@ -87,19 +87,21 @@ class Results:
       self.write()
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
-             figure: 'plotting.Figure', **more) -> None:
-    """Writes the summary and the figure, and prints the summary as a table.
+             draw: Callable[[], 'plotting.Figure'], **more) -> None:
+    """Prints the summary as a table and writes it, and only then draws the figure.
 
     Args:
       summary: rows of their own, which results.json keeps beside the others.
       display: function from a row of the summary to its texts by column.
-      figure: what the file figure.png, or of the --format that is asked for, shows.
+      draw: makes what the file figure.png, or of the --format that is asked for, shows.
       more: other parts of the file.
     """
+    shown = [display(row) for row in summary]
+    print(table(shown))
     self.content.update(more, summary=summary, complete=True)
     self.write()
-    figure_path = figures.write(figure, self.path.parent)
-    show_table([display(row) for row in summary], self.path.parent)
+    write_atomically(self.path.parent / 'table.md', markdown(shown).encode())
+    figure_path = figures.write(draw(), self.path.parent)
     print(f'wrote {self.path} and {figure_path}')
 
   def write(self) -> None:

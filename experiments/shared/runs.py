@@ -44,7 +44,7 @@ def train(settings: Training, output_dir: Path) -> None:
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
-    results.finish(summary, display, figure({'Training loss': metrics}, unit_of(settings)),
+    results.finish(summary, display, lambda: figure({'Training loss': metrics}, unit_of(settings)),
                    rates=rates)
 
 

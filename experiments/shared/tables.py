@@ -1,13 +1,10 @@
 """Rows of results: groups of them, their means with intervals, and the table that shows them."""
 
 import math
-from pathlib import Path
 import textwrap
 
 import numpy as np
 import scipy
-
-from bornbiased_jax.files import write_atomically
 
 TABLE_WIDTH = 100
 
@@ -119,12 +116,6 @@ def share_of(row: dict, name: str) -> str:
     return f'{round(row[name] * row["networks"])} of {row["networks"]}'
   low, high = row[f'{name}_ci95']
   return f'{row[name]:.0%} ({low:.0%}–{high:.0%})'
-
-
-def show_table(rows: list[dict[str, str]], directory: Path) -> None:
-  """Prints a table, and writes it to table.md."""
-  write_atomically(directory / 'table.md', markdown(rows).encode())
-  print(table(rows))
 
 
 def markdown(rows: list[dict[str, str]]) -> str:

@@ -27,6 +27,9 @@ per token of --tokenizer, which is a byte unless another tokenizer is given.
 The 18 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
 same command continues it.
 
+Sequences begin with what their run was trained with, else with the BOS that the tokenizer's files
+ask for, else with --start_id; each row says which.
+
 Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
 step: sink rates by length, layer and head, massive activations, effective rank, positional std,
 losses) and figure.png (the comparison).
@@ -39,13 +42,14 @@ from typing import ClassVar, NamedTuple
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage
-from bornbiased_jax.data import Corpus, hold_out, load_tokenizer
+from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
 from ..shared import command_line, runs, training_settings
+from ..shared.beginnings import Beginning, beginning_of
 from ..shared.networks import check_length
 from ..shared.parsing import listed, natural, optional, positive, some_of, whole
 from ..shared.results import Results
@@ -111,8 +115,8 @@ class Case(NamedTuple):
 
 def main(settings, output_dir):
   check(settings)
-  texts = load_texts(settings)
-  cases = named(settings, texts) if settings.networks else None
+  tokenizer, texts = load_texts(settings)
+  cases = named(settings, tokenizer, texts) if settings.networks else None
   if not cases:
     name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
@@ -121,14 +125,16 @@ def main(settings, output_dir):
     cases = cases or trained(settings, output_dir)
   for case in tqdm(cases, desc='measuring', unit='network', delay=1):
     if case[:-1] not in done:
-      results.add(row_of(case, texts, settings))
+      results.add(row_of(case, tokenizer, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, display, report.draw(results.rows, settings))
+  results.finish(summary, display, lambda: report.draw(results.rows, settings))
 
 
-def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
+def row_of(case: Case, tokenizer: Tokenizer, texts: dict[str, Corpus], settings) -> dict:
   """What is measured of a network; a checkpoint before the last has no losses."""
   config, params = load(case, settings)
+  beginning = check_beginning(case.source, tokenizer, settings)
+  settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
   is_last = case.step in (None, settings.num_steps)
   lengths = settings.lengths if is_last else settings.lengths[-1:]
   fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
@@ -136,7 +142,7 @@ def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
   if case.step and not is_last:
     del row['positional_std_LT']  # A curve per layer is much to keep of every step.
   loss = losses(config, params, texts, settings) if is_last else None
-  return fields | row | {'loss': loss}
+  return fields | {'begins_with': str(beginning)} | row | {'loss': loss}
 
 
 def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
@@ -147,6 +153,13 @@ def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
         config, intervention=case.afterwards, intervention_position=settings.position,
         intervention_strength=settings.strength)
   return config, params
+
+
+def check_beginning(name: str, tokenizer: Tokenizer, settings) -> Beginning:
+  beginning = beginning_of(name, tokenizer, settings.start_id)
+  if len(beginning.ids) > 1:
+    raise InputError(f'sequences of {name} begin with ids {beginning}; only one can be set here')
+  return beginning
 
 
 def check(settings) -> None:
@@ -169,8 +182,8 @@ def check(settings) -> None:
     training_settings.check(training_of(settings, intervention))
 
 
-def load_texts(settings) -> dict[str, Corpus]:
-  """What to evaluate on, by its name."""
+def load_texts(settings) -> tuple[Tokenizer, dict[str, Corpus]]:
+  """The tokenizer, and what to evaluate on, by its name."""
   tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   if (settings.start_id or 0) >= tokenizer.vocab_size:
     raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
@@ -183,7 +196,7 @@ def load_texts(settings) -> dict[str, Corpus]:
   flag = 'texts' if settings.texts else 'data'
   for name, text in texts.items():
     name_flag(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
-  return texts
+  return tokenizer, texts
 
 
 def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
@@ -193,7 +206,7 @@ def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
                      'and the token after it')
 
 
-def named(settings, texts: dict[str, Corpus]) -> list[Case]:
+def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case]:
   """Each network of the command line, as it is and under each intervention."""
   vocab_size = next(iter(texts.values())).vocab_size
   cases = []
@@ -203,6 +216,7 @@ def named(settings, texts: dict[str, Corpus]) -> list[Case]:
       raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
                        f"{config.vocab_size}; give the network's own")
     check_length(settings.length, config, name)
+    check_beginning(name, tokenizer, settings)
     afterwards = settings.afterwards if config.intervention == 'none' else None
     cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
   return cases

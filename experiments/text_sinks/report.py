@@ -38,7 +38,8 @@ def summarize(rows) -> list[dict]:
     for name in (*AT_LONGEST, 'disparity'):
       means |= mean_ci95(each, name)
     loss = {text: compare_losses(text, group, base) for text in group[0]['loss']}
-    summary.append(fields | {'networks': len(group), 'loss': loss} | means)
+    summary.append(fields | {'begins_with': group[0].get('begins_with'),
+                             'networks': len(group), 'loss': loss} | means)
   return summary
 
 
@@ -50,7 +51,8 @@ def compare_losses(text, group, base) -> dict:
 
 
 def display(row):
-  cells = {'network': label_of(row)}
+  # Results of earlier versions do not say it.
+  cells = {'network': label_of(row), 'begins with': row.get('begins_with') or '–'}
   for text, loss in row['loss'].items():
     name = Path(text).name[-24:]
     cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',

@@ -11,6 +11,7 @@ from bornbiased_jax.errors import InputError
 from directories import quiet_transformers
 from small_tokenizers import PROSE, UNICODE, train_sentencepiece, write_gpt2
 
+POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 TEXTS = [*UNICODE, '  two  spaces  ', '▁ ▁▁', 'ﬁ Å ①', "I'LL say: 1,234.5!", 'the theatre then']
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
@@ -209,6 +210,7 @@ def test_sentencepiece_and_what_is_added_to_it(tmp_path):
      'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}',
      "tokenizer.json has no token '<|endoftext|>' to end a document"),
+    ('tokenizer.json', POINTER, 'tokenizer.json is a pointer of Git LFS'),
     ('tokenizer_config.json', '{', 'tokenizer_config.json is damaged'),
     ('tokenizer_config.json', '3', 'tokenizer_config.json is damaged'),
     ('tokenizer_config.json', b'\xff', 'tokenizer_config.json is damaged'),
@@ -225,3 +227,31 @@ def test_damage_is_one_line_that_names_the_file(name, content, message, tmp_path
     load_tokenizer(str(folder))
   assert message in str(error.value) and '\n' not in str(error.value)
   assert str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize('nested', [False, True])
+def test_a_template_of_unknown_tokens_is_refused_before_the_library_panics(nested, tmp_path, capfd):
+  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
+  spec = json.loads(path.read_text())
+  template = spec['post_processor'] | {'special_tokens': {}}
+  spec['post_processor'] = (
+      {'type': 'Sequence', 'processors': [template]} if nested else template)
+  path.write_text(json.dumps(spec))
+  with pytest.raises(InputError, match="is damaged: its post_processor does not describe '<s>'"):
+    load_tokenizer(str(path))
+  assert not capfd.readouterr().err
+
+
+def test_a_unigram_model_without_an_unknown_piece_reads_what_it_can(tmp_path):
+  path = write(tmp_path, 'unigram') / 'tokenizer.json'
+  spec = json.loads(path.read_text())
+  spec['model']['unk_id'] = None
+  path.write_text(json.dumps(spec))
+  with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts: .*unk_id'):
+    load_tokenizer(str(path))
+  spec['model']['vocab'] += [['\n', -9.0], ['▁', -9.0]]
+  path.write_text(json.dumps(spec))
+  tokenizer = load_tokenizer(str(path))
+  assert tokenizer.decode(tokenizer.encode('the theatre')) == 'the theatre'
+  with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts'):
+    tokenizer.encode('\u4e00')

@@ -17,8 +17,8 @@ from programs import EXPERIMENTS
 assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 
 
-def command(*arguments):
-  return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True)
+def command(*arguments, **how):
+  return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True, **how)
 
 
 def test_overrides_replace_the_scale():
@@ -106,13 +106,49 @@ def test_a_mistake_names_its_flag(flag, text):
 @pytest.mark.parametrize('arguments', [
     ('experiments.seed_sweep', '--scale=huge'), ('experiments.seed_sweep', '--sedes=1'),
     ('experiments.seed_sweep', 'smoke'), ('experiments.benchmark', 'sleep'),
-    ('experiments', 'sed_sweep'), ('experiments.shared.cells',),
+    ('experiments', 'sed_sweep'), ('experiments.sed_sweep',), ('experiments.shared.cells',),
 ])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path):
   done = command(*arguments, f'--output_dir={tmp_path}/out')
   assert done.returncode == 2
   assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('arguments', [('experiments', 'sed_sweep'), ('experiments.sed_sweep',)])
+def test_of_a_misspelt_experiment_the_right_one_is_named(arguments):
+  message = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); there are ablation, "
+  assert command(*arguments).stderr.startswith(message)
+
+
+SAMPLE = 'experiments.sample', 'tiny_gpt2:1', '--tokenizer=bytes', '--num_tokens=1'
+
+
+def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
+  done = command(*SAMPLE, env=os.environ | {'JAX_PLATFORMS': 'abacus'})
+  assert done.returncode == 2 and done.stderr.count('\n') == 1
+  assert done.stderr.startswith('error: JAX_PLATFORMS=abacus cannot be used here: ')
+
+
+def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
+  done = command(*SAMPLE, '--prompt=naïve –', env=os.environ | {'PYTHONIOENCODING': 'ascii'})
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith(r'na\xefve \u2013')
+
+
+@pytest.mark.parametrize('program, file, printed', [
+    ('seed_sweep', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
+def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, tmp_path):
+  """A disk on which a file can have 40 kB at most."""
+  limited = ('import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2);'
+             'os.execv(sys.executable, [sys.executable, *sys.argv[1:]])')
+  done = subprocess.run(
+      [sys.executable, '-c', limited, '-m', f'experiments.{program}', '--scale=smoke',
+       f'--output_dir={tmp_path}'], capture_output=True, text=True)
+  assert done.returncode == 2, done.stderr
+  assert 'Traceback' not in done.stderr
+  assert done.stderr.endswith(f'{file} cannot be written: File too large\n')
+  assert printed in done.stdout
 
 
 def test_all_experiments_are_listed_and_run_by_name():

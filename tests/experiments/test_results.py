@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 import json
 import math
 from pathlib import Path
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -27,7 +28,7 @@ def saved(directory):
 
 
 def finish(opened, mean):
-  opened.finish([{'mean': mean}], lambda row: {'mean': str(row['mean'])}, Figure())
+  opened.finish([{'mean': mean}], lambda row: {'mean': str(row['mean'])}, Figure)
 
 
 @pytest.fixture
@@ -129,6 +130,24 @@ def test_installed_code_is_told_from_another_version(tmp_path, monkeypatch):
     found.append(provenance.commit())
   provenance._digest.cache_clear()
   assert found[0] != found[1] == found[2]
+
+
+def test_the_commit_is_that_of_this_code_whatever_git_is_told(tmp_path, monkeypatch):
+  other = ['git', '-C', str(tmp_path)]
+  subprocess.run([*other, 'init', '-q'], check=True)
+  subprocess.run([*other, '-c', 'user.name=a', '-c', 'user.email=a', 'commit', '-q', '-m', 'other',
+                  '--allow-empty'], check=True)
+  here = provenance.commit()
+  monkeypatch.setenv('GIT_DIR', str(tmp_path / '.git'))
+  assert provenance.commit() == here
+
+
+def test_a_figure_that_fails_loses_no_result(tmp_path, capsys):
+  opened = open_results(tmp_path)
+  with pytest.raises(ZeroDivisionError):
+    opened.finish([{'mean': 0.5}], lambda row: {'mean': str(row['mean'])}, lambda: 1 / 0)
+  assert json.loads((tmp_path / 'results.json').read_text())['complete']
+  assert '0.5' in capsys.readouterr().out and '0.5' in (tmp_path / 'table.md').read_text()
 
 
 def test_a_complete_run_gets_no_more_rows(run):

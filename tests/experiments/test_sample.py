@@ -95,7 +95,7 @@ def test_a_text_begins_as_the_tokenizer_says(tmp_path):
   assert continued(str(tmp_path / 'model'), 'the', 20) == 'the' + tokenizer.decode(added)
 
 
-def test_a_text_begins_as_the_run_was_trained(tmp_path):
+def test_a_text_begins_as_the_run_was_trained(tmp_path, capsys):
   config = dataclasses.replace(LLAMA, vocab_size=257)
   params = init_params(config, 1)
   writer = checkpoint.Writer(tmp_path / 'run')
@@ -104,6 +104,16 @@ def test_a_text_begins_as_the_run_was_trained(tmp_path):
   writer.close()
   added, = np.asarray(sample(config, params, np.array([[7, 97]]), 20, KEY, num_ids=257))
   assert continued(str(tmp_path / 'run'), 'a', 20) == 'a' + as_text(added)
+  assert capsys.readouterr().err == 'the text begins with id 7 (run)\n'
+  with pytest.raises(InputError, match=r'--start_id: 8, but .*run begin with 7 \(run\)'):
+    continued(str(tmp_path / 'run'), 'a', 20, start_id=8)
+
+
+def test_where_neither_run_nor_tokenizer_says_it_a_flag_begins_a_text(run, capsys):
+  config, params = checkpoint.load_params(run)
+  added, = np.asarray(sample(config, params, np.array([[7, 97]]), 20, KEY))
+  assert continued(run, 'a', 20, start_id=7) == 'a' + as_text(added)
+  assert capsys.readouterr().err == 'the text begins with id 7 (--start_id)\n'
 
 
 def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):

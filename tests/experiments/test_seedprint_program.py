@@ -48,6 +48,15 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
     assert [row['reason'] for row in again['tests']] == [None] * len(report['tests'])
 
 
+def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(seedprint, 'draw', lambda report: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    seedprint.main(settings('tiny_gpt2:1', 'tiny_gpt2:1'), tmp_path)
+  path, = tmp_path.glob('*/results.json')
+  assert json.loads(path.read_text())['verdict'] == 'related'
+  assert capsys.readouterr().out.startswith('RELATED: ')
+
+
 def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_llama2:2')
   assert (code, report['verdict']) == (3, 'inconclusive')

@@ -4,11 +4,12 @@ import json
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.data import corpus
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -17,6 +18,7 @@ from experiments import pretrain
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 from experiments.text_sinks import measures, report
+from small_tokenizers import write_gpt2
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -131,6 +133,49 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
   for row in rows:
     (loss,) = row['loss'].values()
     assert loss == pytest.approx(math.log(264), abs=0.5)  # Random logits vary by about one.
+
+
+@pytest.fixture(scope='module')
+def llama(tmp_path_factory):
+  """A network whose tokenizer, a small GPT-2, puts a token before each text."""
+  folder = tmp_path_factory.mktemp('llama')
+  (folder / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
+  tokenizer = load_tokenizer(str(write_gpt2(folder)))
+  config = configs.get('tiny_llama2', vocab_size=tokenizer.vocab_size)
+  huggingface.save(folder / 'model', config, init_params(config, 3), tokenizer)
+  return folder / 'model', tokenizer
+
+
+def test_sequences_begin_as_the_tokenizer_says(llama, tmp_path):
+  path, tokenizer = llama
+  ways = dict(lengths='16', afterwards='none', tokenizer=str(path))
+  text_sinks.main(settings([str(path)], **ways), tmp_path / 'out')
+  (row,) = results(tmp_path / 'out')['rows']
+  assert row['begins_with'] == f'{tokenizer.end_id} (tokenizer)'
+  assert f'{tokenizer.end_id} (tokenizer)' in (tmp_path / 'out/table.md').read_text()
+  config, params = huggingface.load(path)
+  text = text_sinks.load_texts(settings(**ways))[1]
+  begun = settings(start_id=str(tokenizer.end_id), **ways)
+  plain = settings(**ways)
+  for begin, is_same in ((begun, True), (plain, False)):
+    assert (measures.losses(config, params, text, begin) == row['loss']) == is_same
+  with pytest.raises(InputError, match=f'--start_id: 5, but .* with {tokenizer.end_id} .tokenizer'):
+    text_sinks.main(settings([str(path)], start_id='5', **ways), tmp_path / 'other')
+
+
+def test_sequences_begin_as_the_run_was_trained(tmp_path):
+  config = configs.get('tiny_gpt2', vocab_size=257)
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(0, init_params(config, 3), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+      config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
+  writer.close()
+  text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
+                  tmp_path / 'out')
+  (row,) = results(tmp_path / 'out')['rows']
+  assert row['begins_with'] == '7 (run)'
+  text = text_sinks.load_texts(settings())[1]
+  assert row['loss'] == measures.losses(config, init_params(config, 3), text,
+                                        settings(start_id='7'))
 
 
 @pytest.mark.parametrize('wrong, message', [

@@ -35,6 +35,12 @@ def test_every_source_gives_the_same_network(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
 
 
+def test_weights_without_a_configuration_are_named(tmp_path):
+  (tmp_path / 'model.safetensors').touch()
+  with pytest.raises(InputError, match='config.json is missing'):
+    resolve.load(str(tmp_path))
+
+
 @pytest.mark.parametrize('name, message', [
     ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
     (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),

@@ -23,7 +23,7 @@ from huggingface_hub import errors  # noqa: E402
 
 SHARDS = 'model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'
 INDEX = 'model.safetensors.index.json'
-TOKENIZER = 'tokenizer.json', 'merges.txt'
+TOKENIZER = 'tokenizer.json', 'merges.txt', 'tokenizer_config.json', 'special_tokens_map.json'
 # Nothing of this is ever wanted.
 REST = {name: b'0' * 99 for name in (
     'pytorch_model.bin', 'consolidated.safetensors', 'model.fp16.safetensors', 'modeling_own.py',
@@ -145,7 +145,7 @@ def test_only_wanted_files_are_fetched(download):
   assert hub.tokenizer('org/whole').name == COMMIT
   assert sorted(download.fetched[2:]) == sorted(fetched('whole', *TOKENIZER))
   assert digest(resolve.load('org/sharded')[1]) == golden_digest('llama_tied_sharded')
-  assert sorted(download.fetched[4:]) == sorted(fetched('sharded', 'config.json', INDEX, *SHARDS))
+  assert sorted(download.fetched[6:]) == sorted(fetched('sharded', 'config.json', INDEX, *SHARDS))
 
 
 @pytest.mark.parametrize('name, words', [

@@ -96,6 +96,27 @@ def test_tied_head_stored_too(copy):
     huggingface.load(path)
 
 
+@pytest.mark.parametrize('name', ['qwen3_tied', 'gpt2'])
+def test_of_a_tied_model_safetensors_may_keep_the_head_alone(name, copy):
+  """As its function save_model does."""
+  path = copy(name)
+  theirs = 'model.embed_tokens.weight' if name == 'qwen3_tied' else 'transformer.wte.weight'
+  edit_tensors(path, lambda tensors: tensors.update({'lm_head.weight': tensors.pop(theirs)}))
+  assert_same(path, name)
+  edit_config(path, tie_word_embeddings=False)
+  with pytest.raises(InputError, match=f'no safetensors file has tensor {theirs}'):
+    huggingface.load(path)
+
+
+def test_live_a_tied_model_by_save_model(transformers, tmp_path):
+  safetensors = pytest.importorskip('safetensors.torch')
+  model = transformers.AutoModelForCausalLM.from_pretrained(GOLDENS / 'qwen3_tied')
+  model.config.save_pretrained(tmp_path)
+  safetensors.save_model(model, str(tmp_path / 'model.safetensors'))
+  assert 'model.embed_tokens.weight' not in load_file(tmp_path / 'model.safetensors')
+  assert_same(tmp_path, 'qwen3_tied')
+
+
 def test_symlinks_as_in_the_cache_of_the_hub(tmp_path):
   for file in (GOLDENS / 'llama_tied_sharded').iterdir():
     (tmp_path / file.name).symlink_to(file)

@@ -140,6 +140,35 @@ def test_other_families_are_refused_by_name(name, tmp_path):
   assert f'model_type={name!r} is not supported; {", ".join(FAMILIES)} are' in message
 
 
+@pytest.mark.parametrize('is_causal, words', [
+    (False, 'is_causal=False is not supported'), (None, 'is_causal=None is not supported')])
+@pytest.mark.parametrize('family', FAMILIES)
+def test_networks_that_look_ahead_are_refused(family, is_causal, words, tmp_path):
+  sizes = dict(n_embd=32, n_layer=3, n_head=4, n_positions=256, layer_norm_epsilon=1e-5,
+               activation_function='gelu') if family == 'gpt2' else {}
+  write_config(tmp_path, minimal_config(family, **sizes, is_causal=True))
+  huggingface.load_config(tmp_path)
+  write_config(tmp_path, minimal_config(family, **sizes, is_causal=is_causal))
+  assert words in refusal(tmp_path)
+
+
+def test_names_of_gpt2_that_all_families_share_go_first(transformers, tmp_path):
+  stored = dict(model_type='gpt2', vocab_size=96, n_embd=48, n_layer=5, n_head=3, n_positions=128,
+                layer_norm_epsilon=1e-5, activation_function='gelu')
+  write_config(tmp_path, stored | dict(
+      hidden_size=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32))
+  ours, theirs = (library.load_config(tmp_path) if library is huggingface
+                  else library.AutoConfig.from_pretrained(tmp_path)
+                  for library in (huggingface, transformers))
+  assert (ours.width, ours.num_layers, ours.num_heads, ours.length) == (64, 2, 4, 32)
+  assert (theirs.n_embd, theirs.n_layer, theirs.n_head, theirs.n_positions) == (64, 2, 4, 32)
+
+
+def test_the_letters_of_an_architecture_may_be_large_or_small(tmp_path):
+  write_config(tmp_path, minimal_config('llama', architectures=['LLaMAForCausalLM']))
+  assert huggingface.load_config(tmp_path).num_layers == 3
+
+
 @pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
 def test_bounds_may_be_absent(family, tmp_path):
   write_config(tmp_path, minimal_config(family) | dict(

@@ -62,6 +62,8 @@ def _pickled(path):
   (path / 'pytorch_model.bin').write_bytes(pickle.dumps({}))
 
 
+# What git leaves in place of a large file that it has not fetched.
+POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
 # How the golden directory 'qwen3_tied' is broken, the file that the message names, and what the
 # message says of it.
@@ -90,6 +92,7 @@ BROKEN = {
     'layers_huge': (_config(num_hidden_layers=2**31 - 1, layer_types=...),
                     '', 'has no tensor model.layers.2.'),
     'width_huge': (_config(hidden_size=2**31 - 1), _WEIGHTS, 'config.json needs [96, 2147483647]'),
+    'not_causal': (_config(is_causal=False), _JSON, 'is_causal=False is not supported; True is'),
     'flag': (_config(tie_word_embeddings='no'),
              _JSON, "tie_word_embeddings='no' must be true or false"),
     'epsilon_nan': (_config(rms_norm_eps=float('nan')),
@@ -111,8 +114,9 @@ BROKEN = {
                    'RoPE: slow=4.0 must be below fast=1.0'),
     'rope_yarn_base': (_config(rope_parameters=dict(rope_type='yarn', factor=2.0, rope_theta=1.0)),
                        _JSON, "rope_theta=1.0 must be above 1 with kind='yarn'"),
-    'rope_mscale': (_config(rope_parameters=dict(rope_type='yarn', factor=2.0, mscale=0.7)), _JSON,
-                    "RoPE with 'mscale'=0.7 is not supported in rope_type='yarn'"),
+    'rope_mscale': (_config(rope_parameters=dict(
+        rope_type='yarn', factor=2.0, mscale=0.7, mscale_all_dim='x')), _JSON,
+                    "mscale_all_dim='x' must be a positive number"),
     'rope_truncate': (_config(rope_parameters=dict(rope_type='yarn', factor=2.0, truncate=None)),
                       _JSON, "RoPE with 'truncate'=None is not supported"),
     'rope_places': (_config(rope_parameters=dict(rope_type='linear', factor=2.0, rope_theta=500.0),
@@ -156,8 +160,12 @@ BROKEN = {
     'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), _WEIGHTS,
                      'model.layers.1.mlp.up_proj.weight is [32, 48]; config.json needs [48, 32]'),
     'tensor_dtype': (_tensors(mlp__up_proj__weight=np.ones((48, 32), np.int32)), _WEIGHTS,
-                     'model.layers.1.mlp.up_proj.weight is I32; '
-                     'config.json needs F32 or F16 or BF16'),
+                     'model.layers.1.mlp.up_proj.weight is I32, and only F32, F16, BF16 can be'),
+    'tensor_double': (_tensors(mlp__up_proj__weight=np.ones((48, 32))), _WEIGHTS,
+                      "is F64, and only F32, F16, BF16 can be read; load the model by "
+                      "from_pretrained(…, dtype='float32')"),
+    'pointer': (_write(_WEIGHTS, POINTER), _WEIGHTS, 'is a pointer of Git LFS'),
+    'config_pointer': (_write(_JSON, POINTER), _JSON, 'run git lfs pull'),
     'tensor_nan': (_tensors(mlp__up_proj__weight=np.full((48, 32), np.nan, np.float32)), _WEIGHTS,
                    'has NaN or infinities'),
     'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), _WEIGHTS,

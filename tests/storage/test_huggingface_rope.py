@@ -59,6 +59,19 @@ def test_yarn_has_defaults(copy):
   assert scaling.attention_factor == pytest.approx(1 + 0.1 * np.log(2))
 
 
+@pytest.mark.parametrize('factors', [
+    dict(mscale=0.7, mscale_all_dim=0.5), dict(mscale=1.0, mscale_all_dim=1.0), dict(mscale=0.7),
+    dict(mscale_all_dim=0.7), dict(mscale=0.0, mscale_all_dim=0.5), dict(attention_factor=1.5),
+    dict(mscale=0.7, mscale_all_dim=0.5, attention_factor=1.5)], ids=str)
+def test_the_attention_factor_of_yarn_is_that_of_transformers(factors, transformers, tmp_path):
+  rope = dict(rope_type='yarn', rope_theta=1e4, factor=8.0, original_max_position_embeddings=32)
+  write_config(tmp_path, minimal_config('llama', rope_parameters=rope | factors))
+  theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(
+      transformers.AutoConfig.from_pretrained(tmp_path))
+  scaling = huggingface.load_config(tmp_path).rope_scaling
+  assert scaling.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
+
+
 def test_two_bases_before_transformers_5(copy):
   path = copy('gemma3_bf16')
   edit_config(path, rope_parameters=..., rope_theta=900, rope_local_base_freq=40.0, layer_types=...,

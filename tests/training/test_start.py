@@ -98,6 +98,11 @@ def test_what_may_change_between_stop_and_resume(whole):
   assert int(state.step) == 6
 
 
+def test_the_folder_of_a_run_may_be_text(tmp_path):
+  run = tiny_runs.run(f'{tmp_path}/run')
+  assert run.directories == [tmp_path / 'run' / 'seed_3']
+
+
 @pytest.mark.parametrize('change, message', [
     (dict(shape=(4, 1, 1), recipe=dict(batch_size=6)), 'choose a multiple of 4'),
     (dict(shape=(2, 1, 1), recipe=dict(accumulation=8)), 'choose a multiple of 16'),

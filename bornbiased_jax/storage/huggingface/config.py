@@ -25,7 +25,7 @@ from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False)
+             add_cross_attention=False, is_causal=True)
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
                     gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
@@ -55,7 +55,8 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
     if family is None:
       raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
     read_settings(stored)  # Refuses weights that cannot be dequantized.
-    if stored.get('architectures'):
+    named = stored.get('architectures')
+    if named and str(named).lower() != str([family.architecture]).lower():
       only(stored, 'architectures', [family.architecture])
     return from_stored(stored, family), family
   except (InputError, RecursionError) as error:
@@ -65,6 +66,7 @@ def read_config(file: Path) -> tuple[ModelConfig, Family]:
 def from_stored(stored: dict, family: Family) -> ModelConfig:
   """The configuration that the entries of config.json describe; raises InputError if none."""
   stored = _ONLY | family.defaults | stored
+  stored |= {name: stored[first] for first, name in family.aliases.items() if first in stored}
   kinds = _KINDS | family.kinds
   values = {ours: entry(stored, name, *kinds[ours]) for ours, name in family.fields.items()}
   values['activation'] = _ACTIVATIONS[values['activation']]

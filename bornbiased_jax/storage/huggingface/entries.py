@@ -8,6 +8,7 @@ import reprlib
 from typing import Any
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import check_fetched
 
 _LARGEST_JSON = 100_000_000
 
@@ -33,6 +34,7 @@ def read_json(file: Path) -> dict:
   """The JSON object that a file holds; raises InputError if it holds none."""
   if not os.path.isfile(file):
     raise InputError(f'{file} is missing or unreadable')
+  check_fetched(file)
   try:
     if file.stat().st_size > _LARGEST_JSON:
       raise ValueError(f'it has more than {_LARGEST_JSON} bytes')

@@ -45,6 +45,7 @@ class Family(NamedTuple):
   gain_less: float = 0.0  # what their norms add to the stored weight
   kinds: dict = {}  # field of ModelConfig → what its entry must be, if not as elsewhere
   only: dict = {}  # entry of config.json → the values that our Transformer can compute
+  aliases: dict = {}  # second name of an entry, which goes before the first → the first
 
 
 _QKV = 'blocks/query blocks/key blocks/value'
@@ -64,7 +65,9 @@ _GPT2 = Family(
              'blocks/attention_norm': 'h.{}.ln_1', _QKV: 'h.{}.attn.c_attn',
              'blocks/output': 'h.{}.attn.c_proj', 'blocks/mlp_norm': 'h.{}.ln_2',
              'blocks/up': 'h.{}.mlp.c_fc', 'blocks/down': 'h.{}.mlp.c_proj'},
-    base='transformer.', transposed=False)
+    base='transformer.', transposed=False,
+    aliases=dict(hidden_size='n_embd', max_position_embeddings='n_positions',
+                 num_attention_heads='n_head', num_hidden_layers='n_layer'))
 _GPT_NEOX = Family(
     architecture='GPTNeoXForCausalLM',
     fields=_COMMON | dict(norm_epsilon='layer_norm_eps', qkv_bias='attention_bias',

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import check_fetched
 from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.weights import Tensor, stamp
 from bornbiased_jax.storage.layers import ROWS
@@ -74,6 +75,7 @@ def _package():
 
 @contextlib.contextmanager
 def _open(file) -> Iterator[BinaryIO]:
+  check_fetched(file)
   try:
     with open(file, 'rb') as handle:
       yield handle

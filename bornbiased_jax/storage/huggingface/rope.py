@@ -24,9 +24,9 @@ _TYPES = {
     'yarn': dict(factor='factor', original_length=_LENGTH, slow='beta_slow', fast='beta_fast',
                  attention_factor='attention_factor'),
 }
-# Settings that change nothing if they have this value; None stands for any.
+# Other settings that may be there, with their only value; None stands for any.
 _IDLE = {'dynamic': dict(factor=None, original_max_position_embeddings=None),
-         'yarn': dict(truncate=True)}
+         'yarn': dict(truncate=True, mscale=None, mscale_all_dim=None)}
 _FACTOR = ('a number above 0 and at most 1', lambda value: NUMBER[1](value) and value <= 1)
 
 
@@ -129,15 +129,23 @@ def _scaling(rope, stored):
   if stored.get(_LENGTH) is not None:
     given[_LENGTH] = stored[_LENGTH]
   if kind == 'yarn':
-    factor = entry(given, 'factor', *NUMBER)
-    given = dict(beta_slow=1, beta_fast=32,
-                 attention_factor=1 + 0.1 * math.log(max(factor, 1))) | given
+    given = dict(beta_slow=1, beta_fast=32, attention_factor=_attention_factor(given)) | given
   try:
     return RopeScaling(kind, **{
         ours: entry(given, name, *COUNT) if name == _LENGTH else float(entry(given, name, *NUMBER))
         for ours, name in fields.items()})
   except InputError as error:
     raise InputError(f'RoPE: {error}') from None
+
+
+def _attention_factor(given):
+  """What YaRN multiplies queries and keys by, if config.json does not say."""
+  growth = 0.1 * math.log(max(entry(given, 'factor', *NUMBER), 1))
+  if not (given.get('mscale') and given.get('mscale_all_dim')):
+    return 1 + growth
+  scale, divisor = (1 + growth * entry(given, name, *NUMBER)
+                    for name in ('mscale', 'mscale_all_dim'))
+  return scale / divisor
 
 
 def rope_to_stored(config: ModelConfig, rules: RopeRules) -> dict:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import check_fetched
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage.huggingface.entries import read_json, show
 from bornbiased_jax.storage.huggingface.families import Family
@@ -97,6 +98,7 @@ def stamp(file: Path) -> tuple:
 
 @contextlib.contextmanager
 def _open_file(file) -> Iterator[Any]:
+  check_fetched(file)
   try:
     # NumPy knows bfloat16 here because jax imports ml_dtypes.
     with safe_open(file, framework='np') as handle:
@@ -215,6 +217,10 @@ def find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],
     if name in tensors:
       raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
     tensors[name] = tensor
+  head, embedding = f'{family.head}.weight', f'{family.base}{family.modules["embedding"]}.weight'
+  # Of two names of one tensor save_model of safetensors keeps the first in the alphabet.
+  if config.tied_head and embedding not in tensors and head in tensors:
+    tensors[embedding] = tensors.pop(head)
   _check(path, tensors, wanted, family)
   _check_tied(tensors, config, family)
   return tensors
@@ -236,12 +242,14 @@ def _check(path, tensors, wanted, family):
 
 def _check_kind(name, tensor, shape):
   # A shape may have any number of ones.
-  for given, said, right in ((tensor.shape, show(tensor.shape), [list(shape)]),
-                             (tensor.dtype, tensor.dtype, _DTYPES)):
-    if given not in right:
-      source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
-      raise InputError(f'{tensor.file}: tensor {name} is {said}; {source} '
-                       f'{" or ".join(map(str, right))}')
+  if tensor.shape != list(shape):
+    source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
+    raise InputError(f'{tensor.file}: tensor {name} is {show(tensor.shape)}; {source} '
+                     f'{list(shape)}')
+  if tensor.dtype not in _DTYPES:
+    raise InputError(f'{tensor.file}: tensor {name} is {tensor.dtype}, and only '
+                     f'{", ".join(_DTYPES)} can be read; load the model by from_pretrained(…, '
+                     "dtype='float32') of transformers, and save it by save_pretrained")
 
 
 def _check_tied(tensors, config, family):
