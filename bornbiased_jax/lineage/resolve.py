@@ -4,6 +4,7 @@
 - RUN@STEP: one checkpoint of a run
 - DIRECTORY: a directory of `transformers`
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
+- BASE+ADAPTER: one of the two, with an adapter of PEFT; ADAPTER alone, if it names its base
 - PRESET:SEED: a random network, such as tiny_gpt2:42
 """
 
@@ -23,10 +24,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
-from bornbiased_jax.storage import checkpoint, hub, huggingface
+from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
+from bornbiased_jax.storage.huggingface.adapters import read_adapter
 
-FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, a '
-         'saved signature (.safetensors), or PRESET:SEED')
+FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, '
+         'BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Resolved:
     place: the preset, the directory, or the name on the Hub.
     number: the seed of a preset, or the step of a run, if it is given.
     about: JSON that says which network it is.
+    adapter: the folder of an adapter of the network in `place`.
   """
 
   name: str
@@ -46,6 +49,7 @@ class Resolved:
   place: str
   number: Any
   about: dict
+  adapter: Path | None = None
 
   @functools.cached_property
   def config(self) -> ModelConfig:
@@ -53,7 +57,19 @@ class Resolved:
     readers: dict[str, Callable[..., ModelConfig]] = {
         'preset': configs.get, 'run': checkpoint.load_config,
         'transformers': huggingface.load_config, 'hub': hub.load_config}
-    return readers[self.kind](self.place)
+    return readers[self.kind](self.place, *self._adapters)
+
+  @property
+  def _adapters(self):
+    return () if self.adapter is None else (self.adapter,)
+
+  @functools.cached_property
+  def sources(self) -> dict:
+    """JSON with the digests of base and adapter, which are read for it; {} without an adapter."""
+    if self.adapter is None or self.folder is None:
+      return {}
+    return {'base': {'name': self.place, 'digest': huggingface.open_layers(self.folder).digest()},
+            'adapter': {'name': str(self.adapter), 'digest': read_adapter(self.adapter).digest()}}
 
   @functools.cached_property
   def folder(self) -> Path | None:
@@ -67,7 +83,7 @@ class Resolved:
     if self.kind == 'run':
       return checkpoint.load_params(self.place, self.number, mesh)
     if self.folder:
-      return huggingface.load(self.folder, mesh)
+      return huggingface.load(self.folder, mesh, self.adapter)
     if mesh is None:
       return self.config, init_params(self.config, self.number)
     draw, seed = functools.partial(draw_params, self.config), as_seed(self.number)
@@ -77,11 +93,12 @@ class Resolved:
 
 def resolve(name: str) -> Resolved:
   """What the name of a network means; raises InputError if it names none."""
-  kind, place, number = locate(name)
+  kind, place, number, adapter = _located(name)
   if kind != 'hub':
-    return Resolved(name, kind, place, number, {'name': name})
-  exact = hub.pinned(name)
-  return Resolved(exact, kind, exact, None, {'name': name, 'revision': exact.rpartition('@')[2]})
+    return Resolved(name, kind, place, number, {'name': name}, adapter)
+  exact = hub.pinned(place)
+  about = {'name': name, 'revision': exact.rpartition('@')[2]}
+  return Resolved(f'{exact}+{adapter}' if adapter else exact, kind, exact, None, about, adapter)
 
 
 def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
@@ -109,8 +126,8 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
 
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises InputError as `load` does."""
-  kind, place, number = locate(name)  # A branch of the Hub need not be asked for its commit.
-  return Resolved(name, kind, place, number, {}).config
+  kind, place, number, adapter = _located(name)  # A branch need not be asked for its commit.
+  return Resolved(name, kind, place, number, {}, adapter).config
 
 
 def is_signature(name: str) -> bool:
@@ -123,25 +140,37 @@ def locate(name: str) -> tuple[str, str, Any]:
 
   Returns:
     ('preset', its name, seed), ('run', directory, step | None),
-    ('transformers', directory, None) or ('hub', its name there, None).
+    ('transformers', directory, None) or ('hub', its name there, None). Of a network with an
+    adapter this is its base.
   """
+  return _located(name)[:3]
+
+
+def _located(name):
+  """What `locate` returns, and the folder of an adapter or None."""
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
-    return 'preset', preset, int(seed)
+    return 'preset', preset, int(seed), None
+  base, adapter = adapted.split(name)
+  if adapter:
+    kind, place, _ = locate(base)
+    if kind not in ('transformers', 'hub'):
+      raise InputError(f'{base} is no directory of transformers, as the base of {adapter} must be')
+    return kind, place, None, adapter
   directory, step = _split(name)
   if step is None and (directory / 'config.json').is_file() and not checkpoint.steps(directory):
-    return 'transformers', str(local(directory)), None
+    return 'transformers', str(local(directory)), None, None
   if directory.is_file():
     raise InputError(f'{name} is a file; give {FORMS}')
   if hub.is_name(name):
-    return 'hub', name, None
+    return 'hub', name, None, None
   if not directory.is_dir():
     raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
-  return 'run', str(directory), step
+  return 'run', str(directory), step, None
 
 
 def _hint(name):

@@ -5,6 +5,7 @@
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.rope`, `.windows`: what the families say of RoPE and of sliding windows
 - `.weights`: the safetensors files, and which tensor holds which of our parameters
+- `.adapters`: adapters of PEFT, merged into these
 - `.entries`: the entries of a stranger's JSON file
 """
 

@@ -22,7 +22,7 @@ from bornbiased_jax.storage.layers import ROWS
 
 WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _PART = 2**22
-_DTYPES = ('F32', 'F16', 'BF16')
+DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
 # Tensors that older versions stored although they are no weights.
 _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
@@ -47,13 +47,13 @@ class Tensor(NamedTuple):
       if _stamp(self.file) != self.stamp:
         raise InputError(f'{self.file} has changed while it was read')
       values = handle.get_slice(self.stored_name)[first:last]
-    if not _is_finite(values):
+    if not is_finite(values):
       raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
                        'weights')
     return values
 
 
-def _is_finite(values):
+def is_finite(values: np.ndarray) -> bool:
   """Whether all are finite numbers, asked of a part at a time, as the answers take memory."""
   flat = values.reshape(-1)
   return all(np.isfinite(flat[start:start + _PART]).all() for start in range(0, flat.size, _PART))
@@ -62,10 +62,15 @@ def _is_finite(values):
 def open_tensors(path: Path) -> Iterator[Tensor]:
   """All tensors of a directory; only headers are read. Raises InputError if files are not right."""
   for file in _files(path):
-    with _open_file(file) as handle:
-      for name in handle.keys():
-        header = handle.get_slice(name)
-        yield Tensor(file, name, header.get_shape(), header.get_dtype(), _stamp(file))
+    yield from tensors_in(file)
+
+
+def tensors_in(file: Path) -> Iterator[Tensor]:
+  """All tensors of a file; only its header is read. Raises InputError if it is not whole."""
+  with _open_file(file) as handle:
+    for name in handle.keys():
+      header = handle.get_slice(name)
+      yield Tensor(file, name, header.get_shape(), header.get_dtype(), _stamp(file))
 
 
 def _stamp(file):
@@ -216,7 +221,7 @@ def _check(path, tensors, wanted, family):
 def _check_kind(name, tensor, shape):
   # A shape may have any number of ones.
   for given, said, right in ((tensor.shape, show(tensor.shape), [list(shape)]),
-                             (tensor.dtype, tensor.dtype, _DTYPES)):
+                             (tensor.dtype, tensor.dtype, DTYPES)):
     if given not in right:
       raise InputError(f'{tensor.file}: tensor {name} is {said}; config.json needs '
                        f'{" or ".join(map(str, right))}')
