@@ -38,7 +38,7 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
-from bornbiased_jax.lineage import Signature
+from bornbiased_jax.lineage import Signature, resolve
 from bornbiased_jax.lineage.evidence.archive import SUFFIX
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
@@ -141,7 +141,7 @@ def expand(given: str, output_dir: Path) -> list[str]:
   path = path_of(given)
   if checkpoint.steps(path):
     return [f'{given.rstrip("/")}@{step}' for step in checkpoint.steps(path)]
-  if not path.is_dir() or (path / 'config.json').exists():
+  if not path.is_dir() or (path / 'config.json').exists() or resolve.why_none(path):
     return [given]
   inside = [child for child in sorted(path.iterdir())
             if child.is_dir() and child.name not in _CACHES

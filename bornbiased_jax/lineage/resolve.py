@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import functools
 from pathlib import Path
+import re
 from typing import Any
 
 import jax
@@ -25,10 +26,13 @@ from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
-from bornbiased_jax.storage.huggingface.adapters import read_adapter
+from bornbiased_jax.storage.huggingface import adapters
 
 FORMS = ('RUN, RUN@STEP, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, '
          'BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
+# Files of weights that only config.json makes a network of. Others may be signatures or text.
+_WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
+                      r'.*\.(pth?|gguf)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +72,9 @@ class Resolved:
     """JSON with the digests of base and adapter, which are read for it; {} without an adapter."""
     if self.adapter is None or self.folder is None:
       return {}
-    return {'base': {'name': self.place, 'digest': huggingface.open_layers(self.folder).digest()},
-            'adapter': {'name': str(self.adapter), 'digest': read_adapter(self.adapter).digest()}}
+    read = dict(base=(self.place, huggingface.open_layers(self.folder)),
+                adapter=(str(self.adapter), adapters.read_adapter(self.adapter)))
+    return {role: {'name': name, 'digest': each.digest()} for role, (name, each) in read.items()}
 
   @functools.cached_property
   def folder(self) -> Path | None:
@@ -155,7 +160,7 @@ def _located(name):
     return 'preset', preset, int(seed), None
   base, adapter = adapted.split(name)
   if adapter:
-    kind, place, _ = locate(base)
+    kind, place, *_ = ('adapter', '') if adapters.is_adapter(path_of(base)) else _located(base)
     if kind not in ('transformers', 'hub'):
       raise InputError(f'{base} is no directory of transformers, as the base of {adapter} must be')
     return kind, place, None, adapter
@@ -169,8 +174,21 @@ def _located(name):
   if not directory.is_dir():
     raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
+  if step is None and (reason := why_none(directory)):
+    raise InputError(f'{name} {reason}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return 'run', str(directory), step, None
+
+
+def why_none(folder: Path) -> str | None:
+  """Why a folder without config.json is no network and holds none; None if it may be, or may."""
+  inside = sorted(path.name for path in folder.iterdir())
+  if not inside:
+    return 'is empty'
+  if adapters.CONFIG in inside:
+    return f'is an adapter; give BASE+{folder}'
+  weights = next(filter(_WEIGHTS.fullmatch, inside), None)
+  return weights and f'has {weights} but no config.json'
 
 
 def _hint(name):

@@ -29,7 +29,7 @@ def split(name: str) -> tuple[str, Path | None]:
     return name, None
   pairs = [(name[:plus.start()], name[plus.end():]) for plus in re.finditer(r'\+', name)]
   # A folder comes first, as its parent may be called like a model of the Hub.
-  for is_base in (os.path.isdir, hub.is_name):
+  for is_base in (os.path.exists, hub.is_name):
     for base, adapter in pairs:
       if is_base(base):
         return base, hub.fetch_adapter(adapter) if hub.is_name(adapter) else path_of(adapter)

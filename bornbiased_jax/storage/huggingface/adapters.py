@@ -156,9 +156,9 @@ def _read_settings(file):
       entry(stored, name, *kind)
     for name, kind in dict(rank_pattern=COUNT, alpha_pattern=NUMBER).items():
       stored[name] = of_type(stored, name, dict)
-      for pattern in stored[name]:
+      for pattern, value in stored[name].items():
+        entry({f'{name} of {show(pattern)}': value}, f'{name} of {show(pattern)}', *kind)
         _compile(pattern)
-        entry(stored[name], pattern, *kind)
     known = {'peft_type', 'rank_pattern', 'alpha_pattern'} | _KINDS.keys() | _IDLE
     for name in sorted(stored.keys() - known):
       if stored[name]:
@@ -171,11 +171,11 @@ def _read_settings(file):
 def _compile(pattern):
   """A regular expression for the end of a module's name, if it is one that is soon matched."""
   if len(re.findall('[*+?{]', pattern)) > 4 or re.search(r'\)[*+{]', pattern):
-    raise InputError(f'pattern {show(pattern)} has too many repetitions')
+    raise InputError(f'the pattern {show(pattern)} has too many repetitions')
   try:
     return re.compile(rf'(.*\.)?({pattern})$')
   except (re.error, OverflowError, RecursionError) as error:
-    raise InputError(f'pattern {show(pattern)} is no regular expression: {show(error)}') from None
+    raise InputError(f'the pattern {show(pattern)} is not regular: {show(error)}') from None
 
 
 def merge(adapter: Adapter, config: ModelConfig, family: Family,

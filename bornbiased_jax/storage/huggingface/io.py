@@ -124,8 +124,9 @@ def _config(path):
     raise InputError(f'{path} is not a directory; give the one that holds config.json and '
                      'model.safetensors')
   if (path / adapters.CONFIG).is_file():
-    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}); if it holds a model too, move '
-                     "the adapter's files to a folder of their own; then give BASE+ADAPTER for both")
+    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
+                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
+                     'own')
   return read_config(path / 'config.json')
 
 
