@@ -43,7 +43,7 @@ CASES = {
     'bias_of_lora': ('llama_tied_sharded', dict(target_modules=['q_proj'], bias='lora_only')),
     'regex': ('llama_linear', dict(target_modules=r'.*\.(q|up)_proj', exclude_modules=['up_proj'])),
     'one_layer': ('llama_linear', dict(target_modules=['q_proj'], layers_to_transform=[1])),
-    'gains': ('gemma2', dict(target_modules=['k_proj'], modules_to_save=['norm'])),
+    'gains': ('gemma3_bf16', dict(target_modules=['k_proj'], modules_to_save=['norm'])),
     'half': ('qwen2_bf16', dict(target_modules=PROJECTIONS)),
 }
 
@@ -65,7 +65,7 @@ def save_adapter(peft, path, golden, arguments):
   model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=12, **arguments)).eval()
   for parameter in model.parameters():
     if parameter.requires_grad:
-      parameter.data += 0.3 * torch.randn_like(parameter) * parameter.std(correction=0).clamp(0.1)
+      parameter.data += 0.2 * torch.randn_like(parameter) * parameter.std(correction=0).clamp(0.1)
   model.save_pretrained(path)
   tokens = np.load(GOLDENS / golden / 'logits.npz')['tokens']
   with torch.no_grad():
@@ -81,7 +81,6 @@ def test_logits_are_those_of_peft(case, peft, tmp_path):
   config, params = huggingface.load(GOLDENS / golden, adapter=tmp_path)
   given = logits(config, params, tokens)
   plain = logits(*huggingface.load(GOLDENS / golden), tokens)
-  print(case, np.abs(given - wanted).max(), np.abs(plain - wanted).max())
   assert np.abs(plain - wanted).max() > 0.1 and wanted.std() > 1
   np.testing.assert_allclose(given, wanted, rtol=0, atol=TOLERANCE)
 
