@@ -193,7 +193,7 @@ class ModelConfig:
     position = self.intervention_position
     if type(position) is not int or not 0 <= position < self.length:
       raise InputError(f'intervention_position={position!r} is not a position from 0 to '
-                       f'{self.length - 1}')
+                       f'{self.length - 1}', 'intervention_position')
 
   def _check_windows(self):
     if not isinstance(self.windows, tuple) or len(self.windows) not in (0, self.num_layers):
@@ -204,7 +204,8 @@ class ModelConfig:
         check_count('windows', window)
     if self.windows and self.intervention in OF_ALL_BEFORE:
       raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
-                       f'before, and has no meaning with windows={reprlib.repr(self.windows)}')
+                       f'before, and has no meaning with windows={reprlib.repr(self.windows)}',
+                       'intervention')
     if self.window_rope_theta is not None:
       self._check_base('window_rope_theta')
       if not self.windows or self.positions != 'rope':
@@ -217,10 +218,12 @@ class ModelConfig:
         ('positions', POSITIONS), ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES),
         ('dtype', DTYPES), ('remat', REMATS), ('intervention', INTERVENTIONS)):
       if getattr(self, name) not in choices:
-        raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}')
+        raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}',
+                         name)
     if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
       raise InputError("init_scheme='centred' acts on the biases of an MLP without gates "
-                       '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already')
+                       '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already',
+                       'init_scheme')
 
   def _check_numbers(self):
     for name in ('norm_epsilon', 'linear_std', 'embedding_std', 'intervention_strength'):

@@ -9,13 +9,20 @@ class InputError(ValueError):
   """The input is wrong. The message is one line that names it and says what would be right.
 
   Programs print the message and exit with code 2. Any other exception is a bug.
+
+  Attributes:
+    field: the argument or field that is wrong, if it is one; programs have a flag of its name.
   """
+
+  def __init__(self, message: str, field: str | None = None):
+    super().__init__(message)
+    self.field = field
 
 
 def check_count(name: str, value: int) -> None:
   """Raises InputError unless `value` is a whole number of at least 1."""
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-    raise InputError(f'{name}={value!r} must be a whole number of at least 1')
+    raise InputError(f'{name}={value!r} must be a whole number of at least 1', name)
 
 
 def check_positive(name: str, value: float) -> None:
@@ -23,13 +30,13 @@ def check_positive(name: str, value: float) -> None:
   # The exact type, because True is an int too. NaN fails the comparison.
   if type(value) not in (int, float) or not 1.2e-38 < value < 3.4e38:
     raise InputError(f'{name}={reprlib.repr(value)} must be a positive number, from 1.2e-38 to '
-                     '3.4e38')
+                     '3.4e38', name)
 
 
 def check_id(name: str, value: int | None, vocab_size: int) -> None:
   """Raises InputError unless `value` is a token id, or None for none."""
   if value is not None and not 0 <= value < vocab_size:
-    raise InputError(f'{name}={value} is not one of the {vocab_size} token ids')
+    raise InputError(f'{name}={value} is not one of the {vocab_size} token ids', name)
 
 
 def check_ids(tokens: np.ndarray, vocab_size: int) -> None:

@@ -17,6 +17,6 @@ if not (sys.stderr and sys.stderr.isatty()):
   os.environ.setdefault('TQDM_MININTERVAL', '10')
 
 for _word, _module in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
-  if _word == '-m' and _module.startswith((f'{__name__}.shared.', f'{__name__}.benchmarks.')):
+  if _word == '-m' and _module.startswith(f'{__name__}.') and _module.count('.') > 1:
     print(f'error: {_module} is no program; python -m {__name__} lists them', file=sys.stderr)
     sys.exit(2)

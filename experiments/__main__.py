@@ -34,8 +34,10 @@ def main() -> None:
 def programs() -> dict[str, str]:
   """What each experiment is, by name: the first line of its docstring."""
   docstring = lambda path: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
-  return {path.stem: docstring(path).splitlines()[0]
-          for path in sorted(Path(__file__).parent.glob('*.py')) if not path.stem.startswith('_')}
+  folder = Path(__file__).parent
+  files = {path.stem: path for path in folder.glob('*.py') if not path.stem.startswith('_')}
+  files |= {path.parent.name: path for path in folder.glob('*/__main__.py')}
+  return {name: docstring(files[name]).splitlines()[0] for name in sorted(files)}
 
 
 if __name__ == '__main__':

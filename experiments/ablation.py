@@ -17,33 +17,36 @@ Prints a table with one line per model, length and variant. Writes results.json
 was stopped, the same command continues it.
 """
 
+import dataclasses
+
 import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import command_line, measurements
-from .shared.cells import GAUSSIAN, ONE_HEAD, measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import grouped, mean_ci95, plus_minus
 
-_COMMON = GAUSSIAN | ONE_HEAD
-SCALES = {
-    'smoke': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(3)), num_sequences=60, lengths=[8]),
-    'laptop': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(20)), num_sequences=1000,
-        lengths=[64]),
-    'paper': _COMMON | dict(
-        config=['nano_gpt2', 'nano_llama2'], seeds=list(range(10)), num_sequences=10000,
-        lengths=[64]),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(20), smoke=range(3), paper=range(10))
+  lengths: Lengths = setting([64], smoke=[8])
+  probe: str = setting('gaussian')
+  embedding_seed: int | None = setting(0)
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'ablation', settings)
-  measure_cells(cells(settings), settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  variants = cells(settings)
+  measure_cells(variants, settings, results)
+  cosine_L = predict(variants, measurements.predicted_cosine)
+  results.finish(summarize(results.rows, cosine_L, settings), display,
+                 draw(results.rows, cosine_L, settings))
 
 
 def cells(settings):
@@ -54,16 +57,17 @@ def cells(settings):
           for sublayers in configs.SUBLAYERS]
 
 
-def summarize(rows, settings):
+def summarize(rows, theory, settings):
+  """Means over seeds; `theory` has the cosine after each layer by model, length and sublayers."""
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length', 'sublayers')):
+  for fields, group in grouped(rows, 'config', 'length', 'sublayers'):
     cosines = [row['inter_sequence_cosine'] for row in group]
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
+        'theory_cosine': theory[tuple(fields.values())][-1],
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': measurements.median_log10_p(
             cosines, settings.num_sequences, config.width),
@@ -86,7 +90,7 @@ def display(row):
   }
 
 
-def draw(rows, settings):
+def draw(rows, theory, settings):
   """The three variants of each model. Left: similarity by layer. Right: predictions by rank."""
   with plotting.style():
     figure = plotting.figure(8, 3 * len(settings.config))
@@ -98,7 +102,7 @@ def draw(rows, settings):
         label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
         label += f', T = {variant["length"]}' if several else ''
         draw_variant(layers, ranked, own, settings, label)
-        predicted_L = measurements.predicted_cosine(fields | variant, settings)
+        predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
         plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
       layers.plot([], [], 'k--', linewidth=1, label='theory')
       label_axes(layers, ranked, fields['config'], settings)
@@ -128,4 +132,4 @@ def label_axes(layers, ranked, name, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'ablation', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'ablation', Settings, __doc__, several_hosts=True)

@@ -18,6 +18,7 @@ network and variant, and the table as its summary) and figure.png to the output
 folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -31,15 +32,18 @@ from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.models.transformer import activate
 
 from .shared import command_line, measurements
-from .shared.cells import STACK, measure_cells, stack_cell
+from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
+from .shared.settings import Depth, Stacks, Width, setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
-SCALES = {
-    'smoke': STACK | dict(seeds=list(range(3)), width=256, depth=3, num_sequences=60),
-    'laptop': STACK | dict(seeds=list(range(10)), width=2048, depth=6, num_sequences=200),
-    'paper': STACK | dict(seeds=list(range(20)), width=4096, depth=12, num_sequences=2000),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Stacks):
+  width: Width = setting(2048, smoke=256, paper=4096)
+  depth: Depth = setting(6, smoke=3, paper=12)
+  num_sequences: int = setting(200, smoke=60, paper=2000)
+
 EDGES = np.linspace(-4, 4, 161)
 GELU_WIDTH = 768
 SATURATED = 'MLP0, large inputs'
@@ -186,4 +190,4 @@ def draw_gelu(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'activation', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'activation', Settings, __doc__, several_hosts=True)

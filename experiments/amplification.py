@@ -16,6 +16,8 @@ the table as its summary) and figure.png to the output folder. If a run was
 stopped, the same command continues it.
 """
 
+import dataclasses
+
 import numpy as np
 
 from bornbiased_jax import plotting
@@ -23,17 +25,17 @@ from bornbiased_jax.analysis import inter_sequence, theory
 from bornbiased_jax.analysis.simplified import StackConfig
 
 from .shared import command_line, measurements
-from .shared.cells import STACK, measure_cells, stack_cell
+from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
+from .shared.settings import Lengths, Stacks, Width, setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
-SCALES = {
-    'smoke': STACK | dict(seeds=list(range(3)), width=256, lengths=[8, 16], num_sequences=40),
-    'laptop': STACK | dict(
-        seeds=list(range(10)), width=2048, lengths=[3, 10, 32, 100, 1024], num_sequences=40),
-    'paper': STACK | dict(
-        seeds=list(range(20)), width=2048, lengths=[3, 10, 32, 100, 1024], num_sequences=200),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Stacks):
+  width: Width = setting(2048, smoke=256)
+  lengths: Lengths = setting([3, 10, 32, 100, 1024], smoke=[8, 16])
+  num_sequences: int = setting(40, paper=200)
 
 
 def main(settings, output_dir):
@@ -96,4 +98,4 @@ def draw(rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'amplification', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'amplification', Settings, __doc__, several_hosts=True)

@@ -16,12 +16,13 @@ A pair is judged twice: as published (the same network if the score is above 0.8
 by a p-value of at most 0.01. That is the p-value of the method itself or, if it has none, the rank
 of the score among the scores of the base with --references fresh networks. For trained networks
 that rank is not a level, because they are more alike than random ones. Table 4d shows by how much,
-and experiments.robustness compares methods at one rate. experiments/README.md says what each method
-compares. REEF reads passages of a text.
+and experiments.robustness compares methods at one rate; its page says what each compares. REEF
+reads passages of a text.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -37,11 +38,13 @@ from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks, training_settings
-from .shared.command_line import Setting
+from .shared import command_line, networks
+from .shared.networks import Inputs, Methods, Study
 from .shared.parsing import whole
 from .shared.results import Results
+from .shared.settings import Seeds, setting
 from .shared.tables import grouped
+from .shared.training_settings import Tokenizer
 
 LEVEL = 0.01
 COLUMNS = 3
@@ -57,25 +60,21 @@ CHANGED = {'prune': 0.5, 'quantize': 4, 'average': 0.3}
 NUM_OTHERS = 5
 AND = ', then '
 
-SETTINGS = networks.SETTINGS | {
-    'references': Setting(whole,
-                          'fresh random networks, among whose scores those of a method without a '
-                          'p-value are ranked; a p-value of 0.01 needs 99'),
-    'statements': Setting(str, 'text whose passages REEF reads, in a form that pretrain takes'),
-    'statement_length': Setting(whole, 'tokens of each of these 200 passages'),
-    'tokenizer': training_settings.SETTINGS['tokenizer'],
-}
-_LAPTOP = dict(
-    study=None, seeds=list(range(42, 52)),
-    methods=[name for name in METHODS if name != 'SeedPrint logits'], references=99,
-    statements='tinyshakespeare', statement_length=64, tokenizer='bytes', num_sequences=1000,
-    length=32, probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[42, 43], num_sequences=300, length=4, references=3,
-                            statement_length=8),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(seeds=[42, 123, 1000, 2000], num_sequences=10_000, length=1024),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  study: Study = setting(None)
+  seeds: Seeds = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
+  methods: Methods = setting([name for name in METHODS if name != 'SeedPrint logits'])
+  references: int = setting(99, whole, 'fresh random networks, among whose scores those of a '
+                            'method without a p-value are ranked; a p-value of 0.01 needs 99',
+                            smoke=3)
+  statements: str = setting('tinyshakespeare', str,
+                            'text whose passages REEF reads, in a form that pretrain takes')
+  statement_length: int = setting(64, whole, 'tokens of each of these 200 passages', smoke=8)
+  tokenizer: Tokenizer = setting('bytes')
+  num_sequences: int = setting(1000, smoke=300, paper=10_000)
+  length: int = setting(32, smoke=4, paper=1024)
 
 
 def main(settings, output_dir):
@@ -213,4 +212,4 @@ def draw_scores(ax, method, rows, jitter):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'baselines', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'baselines', Settings, __doc__)

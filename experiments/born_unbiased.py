@@ -20,8 +20,8 @@ and checkpoint; the summary has the paired differences with 95 % intervals over 
 figure.png.
 """
 
+import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -34,16 +34,14 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, networks, provenance, runs, training_settings
-from .shared.command_line import flagged
+from .shared import command_line, networks, runs, training_settings
 from .shared.results import Results
+from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
 from .shared.tables import described, grouped, plus_minus
+from .shared.training_settings import EvaluateEvery, Text, Texts, Training, Valid
 
 INITS = ('gpt2', 'centred')
 LABELS = {'gpt2': 'born biased', 'centred': 'centred'}
-SHARED = ('config', 'seeds', 'data', 'valid', 'tokenizer', 'data_seed', 'num_steps', 'keep_steps',
-          'batch_size', 'length', 'evaluate_every')
-SETTINGS = training_settings.SETTINGS
 # What is followed, and how a table and a figure call it.
 MEASURES = {
     'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',
@@ -51,28 +49,31 @@ MEASURES = {
     'tau': "Kendall's tau with birth", 'z': 'z with own birth',
     'body_z': 'z beyond the embedding', 'control_z': 'z with other birth',
 }
-_LAPTOP = dict(
-    config='tiny_gpt2', seeds=list(range(42, 50)), data='tinyshakespeare', valid=None,
-    tokenizer='bytes', num_steps=1000, keep_steps=[10, 30, 100, 300], batch_size=16, length=64,
-    data_seed=42, evaluate_every=10, num_sequences=2000, probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[42, 43], num_steps=6, keep_steps=[3], batch_size=4, length=16,
-                            evaluate_every=3, num_sequences=300),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config='nano_gpt2', data=None, seeds=[42, 43, 44, 45],
-                            num_steps=20_000, keep_steps=[10, 100, 1000, 3000, 10_000],
-                            batch_size=128, length=1024, evaluate_every=100),
-}
 
 
-def main(settings: SimpleNamespace, output_dir: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class Settings(Texts):
+  config: str = setting('tiny_gpt2', paper='nano_gpt2')
+  seeds: list[int] = setting(range(42, 50), smoke=[42, 43], paper=[42, 43, 44, 45])
+  data: Text = setting('tinyshakespeare', paper=None)
+  valid: Valid = setting(None)
+  num_steps: int = setting(1000, smoke=6, paper=20_000)
+  keep_steps: list[int] | None = setting([10, 30, 100, 300], smoke=[3],
+                                         paper=[10, 100, 1000, 3000, 10_000])
+  length: int = setting(64, smoke=16, paper=1024)
+  evaluate_every: EvaluateEvery = setting(10, smoke=3, paper=100)
+  num_sequences: NumSequences = setting(2000, smoke=300)
+  probe_seed: ProbeSeed = setting(0)
+
+
+def main(settings: Settings, output_dir: Path) -> None:
   pairs = networks.with_others(settings.seeds)
   arms = {init: arm(settings, init) for init in INITS}
   for training in arms.values():
     training_settings.check(training)
-  flagged('output_dir', local, output_dir)
+  name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
-  with provenance.repeatedly(results.write):
+  with results.noting_time():
     for init, training in arms.items():
       runs.train(training, output_dir / init)
   done = {(row['init'], row['seed'], row['step']) for row in results.rows}
@@ -86,14 +87,14 @@ def main(settings: SimpleNamespace, output_dir: Path) -> None:
   results.finish(summarize(results.rows), display, draw(results.rows))
 
 
-def arm(settings: SimpleNamespace, init: str) -> SimpleNamespace:
+def arm(settings: Settings, init: str) -> Training:
   """Settings of the training of one initialization."""
   return training_settings.of_study(
-      settings, SHARED, settings.scale, init_scheme=init,
+      settings, settings.scale, init_scheme=init,
       warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
 
 
-def measured(run: Path, control: Path, step: int, settings: SimpleNamespace, cache: Path) -> dict:
+def measured(run: Path, control: Path, step: int, settings: Settings, cache: Path) -> dict:
   """What is followed of one checkpoint, against its own birth and that of another seed."""
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   born, other, now = (networks.take(f'{path}@{at}', probe, cache)
@@ -177,4 +178,4 @@ def draw_curve(ax, rows, name, **line):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'born_unbiased', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'born_unbiased', Settings, __doc__)

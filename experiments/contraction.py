@@ -14,26 +14,27 @@ per network and length) and figure.png to the output folder. If a run was
 stopped, the same command continues it.
 """
 
+import dataclasses
+
 import numpy as np
 
 from bornbiased_jax import configs, plotting
 
 from .shared import command_line, measurements
-from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.tables import grouped, mean_ci95, plus_minus, share_of, with_theory
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import grouped, mean_ci95, plus_minus, share_of
 
-_COMMON = TOKENS | ONE_HEAD
-SCALES = {
-    'smoke': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(4)), num_sequences=60, lengths=[8]),
-    'laptop': _COMMON | dict(
-        config=['tiny_gpt2', 'tiny_llama2'], seeds=list(range(100)), num_sequences=1000,
-        lengths=[64]),
-    'paper': _COMMON | dict(
-        config=['nano_gpt2', 'nano_llama2'], seeds=list(range(100)), num_sequences=2000,
-        lengths=[64, 1024], dtype='bfloat16'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(100), smoke=range(4))
+  num_sequences: int = setting(1000, smoke=60, paper=2000)
+  lengths: Lengths = setting([64], smoke=[8], paper=[64, 1024])
+  embedding_seed: int | None = setting(0)
+  dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
@@ -42,18 +43,21 @@ def main(settings, output_dir):
                             measurements.contraction_row, measurements.direction_token)
            for name in settings.config for length in settings.lengths]
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  cosine_L = predict(cells, measurements.predicted_cosine)
+  results.finish(summarize(results.rows, cosine_L, settings), display,
+                 draw(results.rows, cosine_L))
 
 
-def summarize(rows, settings):
+def summarize(rows, theory, settings):
+  """Means over seeds; `theory` has the cosine after each layer by model and length."""
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length')):
+  for fields, group in grouped(rows, 'config', 'length'):
     width = configs.get(fields['config']).width
     cosines = [row['inter_sequence_cosine'] for row in group]
     summary.append({
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': measurements.predicted_cosine(fields, settings)[-1],
+        'theory_cosine': theory[tuple(fields.values())][-1],
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': measurements.median_log10_p(
@@ -74,7 +78,7 @@ def display(row):
   }
 
 
-def draw(rows, settings):
+def draw(rows, theory):
   """Left: similarity by layer over networks. Right: agreement of direction and preference."""
   with plotting.style():
     figure = plotting.figure(8, 3.2)
@@ -84,11 +88,11 @@ def draw(rows, settings):
       from_one = np.arange(1, cosine.shape[1] + 1)
       plotting.band(layers, from_one, cosine, marker='o', markersize=3,
                     label=f'{fields["config"]}, T = {fields["length"]}')
-      plotting.theory(layers, from_one, measurements.predicted_cosine(fields, settings))
+      plotting.theory(layers, from_one, theory[tuple(fields.values())])
     layers.plot([], [], 'k--', linewidth=1, label='theory')
     layers.set(xlabel='layer', ylabel='cosine of two sequences',
                ylim=(min(0, layers.get_ylim()[0]), None),
-               title=f'similarity of last tokens, {plotting.of_networks(len(settings.seeds))}')
+               title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
     layers.xaxis.get_major_locator().set_params(integer=True)
     layers.legend()
     draw_agreement(agreement, rows)
@@ -117,4 +121,4 @@ def draw_agreement(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'contraction', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'contraction', Settings, __doc__, several_hosts=True)

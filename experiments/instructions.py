@@ -11,28 +11,32 @@ with a pair under "text", whole or not at all.
 import ast
 from collections.abc import Iterable, Iterator
 import copy
+import dataclasses
 import itertools
 import json
 from pathlib import Path
 import warnings
-
-from absl import flags
 
 from bornbiased_jax.data import text
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import replacing
 
 from .shared import command_line
-from .shared.command_line import flagged
-
-NAMES = ('input', 'output')
+from .shared.settings import ProgramSettings, name_flag, setting
 
 
-def main():
-  source, output = command_line.required(*NAMES)
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  input: str | None = setting(None, str, hint='Python source', help=(
+      'Python source: a text file, a folder of them, or tfds:NAME[:split]'))
+  output: str | None = setting(None, str, 'file .jsonl to write', hint='a file')
+
+
+def main(settings):
+  source, output = settings.input, settings.output
   if not output.endswith('.jsonl') or Path(output).exists():
     raise InputError(f'--output: {output} is there already, or does not end with .jsonl')
-  modules = documents(text.fragments(flagged('input', text.sources, [source])))
+  modules = documents(text.fragments(name_flag('input', text.sources, [source])))
   count = 0
   try:
     with replacing(output) as file:
@@ -98,7 +102,4 @@ def without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('input', None, 'Python source: a text file, a folder of them, or '
-                                     'tfds:NAME[:split]')
-  flags.DEFINE_string('output', None, 'file .jsonl to write')
-  command_line.launch(main, __doc__, NAMES)
+  command_line.start(main, Settings, __doc__)

@@ -35,21 +35,28 @@ from bornbiased_jax.analysis import (
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
-from .shared.cells import GAUSSIAN, measure_cells, stack_cell, transformer_cell
+from .shared.cells import measure_cells, stack_cell, transformer_cell
 from .shared.results import Results
+from .shared.settings import (
+  Depth,
+  Lengths,
+  Transformers,
+  Width,
+  setting,
+)
 from .shared.tables import grouped
 
-SCALES = {
-    'smoke': GAUSSIAN | dict(
-        config=['tiny_gpt2'], seeds=list(range(3)), width=128, depth=3, lengths=[16, 32],
-        num_sequences=20),
-    'laptop': GAUSSIAN | dict(
-        config=['tiny_gpt2'], seeds=list(range(10)), width=768, depth=6, lengths=[64, 256],
-        num_sequences=100),
-    'paper': GAUSSIAN | dict(
-        config=['nano_gpt2'], seeds=list(range(10)), width=768, depth=6, lengths=[64, 256, 1024],
-        num_sequences=200),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2'])
+  seeds: list[int] = setting(range(10), smoke=range(3))
+  width: Width = setting(768, smoke=128)
+  depth: Depth = setting(6, smoke=3)
+  lengths: Lengths = setting([64, 256], smoke=[16, 32], paper=[64, 256, 1024])
+  num_sequences: int = setting(100, smoke=20, paper=200)
+  probe: str = setting('gaussian')
+
 
 # After the name of a model: its attention sublayers without residual stream and norm.
 BARE = ', bare'
@@ -238,4 +245,4 @@ def label_axes(depth_ax, position_ax, ratio_ax):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'intra_sequence', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'intra_sequence', Settings, __doc__, several_hosts=True)

@@ -12,43 +12,45 @@ Prints a table with a line per architecture and length. Writes results.json (a r
 figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import itertools
 
 import numpy as np
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import inter_sequence, theory
+from bornbiased_jax.analysis import inter_sequence
 
-from .shared import command_line
-from .shared.cells import TOKENS, measure_cells, transformer_cell
-from .shared.command_line import Setting
+from .shared import command_line, measurements
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import some_of
 from .shared.results import Results
-from .shared.tables import ci95, described, grouped, plus_minus, with_theory
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
-SETTINGS = command_line.SETTINGS | {
-    'sublayers': Setting(some_of(*configs.SUBLAYERS), 'blocks, comma-separated'),
-    'init_schemes': Setting(some_of(*configs.INIT_SCHEMES), 'initializations'),
-    'positions': Setting(some_of(*configs.POSITIONS), 'kinds of positions'),
-    'activations': Setting(some_of(*configs.ACTIVATIONS), 'activations of the MLP'),
-}
-_LAPTOP = TOKENS | dict(
-    config=['tiny_gpt2'], seeds=list(range(12)), num_sequences=100, lengths=[16, 64, 256],
-    sublayers=['full', 'mlp_only'], init_schemes=['gpt2', 'plain'], positions=['rope', 'learned'],
-    activations=['gelu_tanh', 'relu'])
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[0, 1, 2], num_sequences=40, lengths=[8], init_schemes=['gpt2'],
-                            positions=['rope']),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config=['tiny_gpt2', 'nano_gpt2'], num_sequences=1000),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2'], paper=['tiny_gpt2', 'nano_gpt2'])
+  seeds: list[int] = setting(range(12), smoke=range(3))
+  num_sequences: int = setting(100, smoke=40, paper=1000)
+  lengths: Lengths = setting([16, 64, 256], smoke=[8])
+  sublayers: list[str] = setting(['full', 'mlp_only'], some_of(*configs.SUBLAYERS),
+                                 'blocks, comma-separated')
+  init_schemes: list[str] = setting(['gpt2', 'plain'], some_of(*configs.INIT_SCHEMES),
+                                    'initializations', smoke=['gpt2'])
+  positions: list[str] = setting(['rope', 'learned'], some_of(*configs.POSITIONS),
+                                 'kinds of positions', smoke=['rope'])
+  activations: list[str] = setting(['gelu_tanh', 'relu'], some_of(*configs.ACTIVATIONS),
+                                   'activations of the MLP')
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'layer_theory', settings)
-  measure_cells(cells(settings), settings, results)
-  summary = results.summary or summarize(results.rows, settings)
+  architectures = cells(settings)
+  measure_cells(architectures, settings, results)
+  summary = results.summary or summarize(
+      results.rows, predict(architectures, measurements.predicted_similarity))
   results.finish(summary, display, draw(summary))
 
 
@@ -66,13 +68,11 @@ def row(measured):
   return {'layer_cosine': measured['cosine']}
 
 
-def summarize(rows, settings):
+def summarize(rows, theory):
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length', *FIELDS)):
+  for fields, group in grouped(rows, 'config', 'length', *FIELDS):
     cosine_SL = np.array([row['layer_cosine'] for row in group])
-    config = configs.get(fields['config'], length=fields['length'],
-                         **{name: fields[name] for name in FIELDS})
-    predicted = theory.finite_width(config, config.length, settings.probe)
+    predicted = theory[tuple(fields.values())]
     mean_L = cosine_SL.mean(axis=0)
     relative_L = (np.asarray(predicted.inter_cosine_L) - mean_L) / mean_L[-1]
     worst = int(np.abs(relative_L).argmax())
@@ -121,4 +121,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'layer_theory', SCALES, __doc__, SETTINGS, several_hosts=True)
+  command_line.run(main, 'layer_theory', Settings, __doc__, several_hosts=True)

@@ -22,12 +22,13 @@ stop the same command reads no network again, but judges all pairs anew.
 
 from collections.abc import Callable, Iterable
 import csv
+import dataclasses
 import io
 import itertools
 import math
 from pathlib import Path
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -35,7 +36,6 @@ from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature, resolve
@@ -45,8 +45,9 @@ from bornbiased_jax.lineage.verdict import VERDICTS
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, figures, networks, provenance
-from .shared.networks import SETTINGS
-from .shared.results import make_directory, write_json
+from .shared.networks import SharedInputs, Stream
+from .shared.results import header, make_directory, write_json
+from .shared.settings import setting
 from .shared.tables import table
 
 MOST_SHOWN = 40
@@ -57,12 +58,15 @@ FALSE_DISCOVERY_RATE = 0.01
 _SATURATED_Z = 10
 # What programs write beside networks.
 _CACHES = ('signatures', 'hidden_states')
-_LAPTOP = dict(stream='auto') | networks.TOKENS
-SCALES = {
-    'smoke': _LAPTOP | dict(num_sequences=1000, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(length=1024),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  networks: list[str] = dataclasses.field(default_factory=list)
+  stream: Stream = setting('auto')
+  num_sequences: int = setting(2000, smoke=1000)
+  length: int = setting(64, smoke=4, paper=1024)
+
+  WORDS: ClassVar = 'networks'
 
 
 def main(settings, output_dir):
@@ -73,10 +77,8 @@ def main(settings, output_dir):
   taken = of_each(_bar(names, unit='network', desc='signatures'), settings.networks,
                   lambda name: take(name, probe, output_dir, settings.stream))
   rows, names = compare_all(taken), list(taken)
-  write_json(output_dir / 'results.json', {
-      'experiment': 'lineage', 'settings': vars(settings), 'environment': environment(),
-      'run': record(), 'networks': names, 'about': [each.about for each in taken.values()],
-      'rows': rows})
+  write_json(output_dir / 'results.json', header('lineage', settings, record()) | {
+      'networks': names, 'about': [each.about for each in taken.values()], 'rows': rows})
   z_MM = matrix(names, rows)
   write_matrix(output_dir / 'matrix.csv', names, z_MM)
   drawn = figures.write(draw(names, z_MM), output_dir)
@@ -266,5 +268,4 @@ def shorten(names) -> list[str]:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'lineage', SCALES, __doc__, SETTINGS, positional='networks',
-                   several_hosts=True)
+  command_line.run(main, 'lineage', Settings, __doc__, several_hosts=True)

@@ -1,4 +1,4 @@
-"""Writes table.md beside stored results and puts it into their pages, and checks all pages.
+"""Writes the tables of stored results into their pages, and checks all pages.
 
     python -m experiments.pages           # writes the tables
     python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees
@@ -9,6 +9,7 @@ row of a table, or else its section, as it is rounded there. A page lists the ot
 come from, as in <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 / 0.2) -->.
 """
 
+from collections.abc import Collection
 import functools
 import importlib
 import json
@@ -66,7 +67,9 @@ def update(folder: Path, check: bool) -> list[str]:
 def table(folder: Path) -> str:
   """The table of stored results, as their program writes it."""
   content = json.loads((folder / 'results.json').read_text(), object_hook=readable)
-  program = importlib.import_module(f'{__package__}.{content["experiment"]}')
+  name = f'{__package__}.{content["experiment"]}'
+  is_package = hasattr(importlib.import_module(name), '__path__')
+  program = importlib.import_module(f'{name}.__main__' if is_package else name)
   return tables.markdown([program.display(row) for row in content['summary']])
 
 
@@ -85,7 +88,7 @@ def problems(page: Path) -> list[str]:
   listed = {number for origins in NOT_STORED.findall(text)
             for origin in origins.split(';') for number in re.split('[, ]+', origin.split('(')[0])}
   used = {number for section in re.split(r'\n(?=#)', shown)
-          for number in unknown(page.parent, section)}
+          for number in unknown(page.parent, section, listed)}
   return [*(f'{name}: there is no {link}' for link in LINK.findall(text)
             if not re.match('https?:', link) and not (page.parent / link).exists()),
           *(f'{name}: {number} is in no result beside it' for number in sorted(used - listed)),
@@ -93,17 +96,23 @@ def problems(page: Path) -> list[str]:
             if number not in shown)]
 
 
-def unknown(folder: Path, section: str) -> list[str]:
-  """The numbers of a section that are in no result of its folder or of those that it links to."""
+def unknown(folder: Path, section: str, listed: Collection[str] = ()) -> list[str]:
+  """The numbers of a section that are in no result of its folder or of those that it links to.
+
+  Those on both sides of ± must be of one row, unless the second is listed.
+  """
   found = []
   for block in re.split(r'\n\s*\n|\n(?=\||- )', section):
     folders = {folder, *(linked(folder, block) or linked(folder, section))}
-    stored, plain = np.concatenate([*map(numbers, folders)]), LINK.sub(']', block)
+    rows, plain = sum(map(numbers, folders), []), LINK.sub(']', block)
     for match in NUMBER.finditer(plain):
       unit = UNIT.match(plain, match.end())
-      written = '.' in match[0] or PERCENT.match(plain, match.end())
-      if written and not is_stored(*match.groups(), UNITS[unit[1]] if unit else 1, stored):
-        found.append(match[0])
+      scale = UNITS[unit[1]] if unit else 1
+      half = NUMBER.match(plain, match.end() + 3) if plain[match.end():].startswith(' ± ') else None
+      together = [match] + ([half] if half and half[0] not in listed else [])
+      if '.' in match[0] or PERCENT.match(plain, match.end()):
+        if not any(all(is_stored(*each.groups(), scale, row) for each in together) for row in rows):
+          found.append(match[0])
   return found
 
 
@@ -124,18 +133,17 @@ def is_stored(sign: str, digits: str, exponent: str | None, scale: float, stored
 
 
 @functools.cache
-def numbers(folder: Path) -> np.ndarray:
-  """All numbers of a folder's results and its table; of rows only where there is no summary."""
-  found = []
-  keep = lambda digits: found.append(float(digits))
+def numbers(folder: Path) -> list[np.ndarray]:
+  """The numbers of each row of a folder's results: of its summary if it has one, and its table."""
+  rows = []
   for path in folder.glob('*.json') if folder.parent == MEASURED else ():
     content = json.loads(path.read_text())
-    if 'summary' in content and content['summary']:
-      content.pop('rows', None)
-    json.loads(json.dumps(content), parse_float=keep, parse_int=keep)
+    content = content if isinstance(content, list) else content.get('summary') or content['rows']
+    rows += [re.findall(r'-?\d+\.?\d*(?:e[-+]\d+)?', json.dumps(row)) for row in content]
   if (folder / 'results.json').exists():
-    found += [float(digits.replace(',', '')) for _, digits, _ in NUMBER.findall(table(folder))]
-  return np.array(found)
+    rows += [re.findall(r'-?\d+\.?\d*(?:e[-+]?\d+)?', line)
+             for line in table(folder).splitlines()]
+  return [np.array(row, float) for row in rows if row]
 
 
 if __name__ == '__main__':

@@ -16,6 +16,8 @@ Writes results.json (a row per checkpoint) and figure.png. Hidden states are kep
 OUTPUT_DIR/hidden_states.
 """
 
+import dataclasses
+
 import jax
 import numpy as np
 
@@ -30,22 +32,23 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.command_line import Setting
+from .shared.networks import SharedInputs, Study
 from .shared.parsing import optional, whole
 from .shared.results import Results
+from .shared.settings import ProbeKind, Seeds, setting
 from .shared.tables import grouped
 
-SETTINGS = networks.SETTINGS | {
-    'top_k': Setting(optional(whole),
-                     'dimensions to which networks contract most; if not given, the k of the '
-                     'published test, about half of the width'),
-}
-_LAPTOP = dict(study=None, seeds=[42, 43]) | networks.PROBE | dict(top_k=None)
-SCALES = {
-    'smoke': _LAPTOP | dict(num_sequences=300, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(seeds=[42, 123], num_sequences=10_000, length=1024),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  study: Study = setting(None)
+  seeds: Seeds = setting([42, 43], paper=[42, 123])
+  probe: ProbeKind = setting('tokens')
+  num_sequences: int = setting(2000, smoke=300, paper=10_000)
+  length: int = setting(64, smoke=4, paper=1024)
+  top_k: int | None = setting(
+      None, optional(whole), 'dimensions to which networks contract most; if not given, the k of '
+      'the published test, about half of the width')
 
 
 def main(settings, output_dir):
@@ -172,4 +175,4 @@ def draw_largest(ax, kind, rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'persistence', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'persistence', Settings, __doc__)

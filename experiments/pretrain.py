@@ -30,24 +30,24 @@ variable is set, which spares a CPU most of its page faults.
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line, runs
-from .shared.training_settings import SCALES, SETTINGS
+from .shared.settings import values_of
+from .shared.training_settings import Training as Settings
 
 
-def main(settings: SimpleNamespace, output_dir: Path) -> None:
+def main(settings: Settings, output_dir: Path) -> None:
   check_config(settings)
   runs.train(settings, output_dir)
 
 
-def check_config(settings: SimpleNamespace) -> None:
+def check_config(settings: Settings) -> None:
   """Raises InputError for a preset other than the scale's beside a parent, which is a model."""
-  if runs.parent(settings) and settings.config != SCALES[settings.scale]['config']:
+  if runs.parent(settings) and settings.config != values_of(Settings, 'config')[settings.scale]:
     raise InputError('--config: only without --resume and --init_from, which bring a model')
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'pretrain', SCALES, __doc__, SETTINGS, several_hosts=True)
+  command_line.run(main, 'pretrain', Settings, __doc__, several_hosts=True)

@@ -13,6 +13,7 @@ Texts are read in bytes. About 5 minutes on two CPU cores with a network of 260,
 Writes results.json (a row per pair: what is true, verdict, and z of every test) and figure.png.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -26,29 +27,30 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
 from .shared import command_line, surgery
-from .shared.command_line import Setting, flagged
+from .shared.networks import Inputs
 from .shared.parsing import whole
 from .shared.results import Results
+from .shared.settings import Seeds, name_flag, setting
 from .shared.small_training import from_seeds, train
 
-SETTINGS = command_line.SETTINGS | {
-    'network': Setting(str, 'a pretrained network, as experiments.seedprint takes it'),
-    'text': Setting(str, 'the text on which it was trained, as experiments.pretrain takes it'),
-    'other_text': Setting(str, 'another text'),
-    'steps': Setting(whole, 'steps of the networks that are trained from scratch'),
-}
-_LAPTOP = dict(network='tiny_llama2:1', text='tinyshakespeare', other_text='tinyshakespeare',
-               steps=6000, seeds=[1, 2, 3], num_sequences=2000, length=16, probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(steps=3, seeds=[2, 3], num_sequences=1000, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(steps=20_000, length=64),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  network: str = setting('tiny_llama2:1', str,
+                         'a pretrained network, as experiments.seedprint takes it')
+  text: str = setting('tinyshakespeare', str,
+                      'the text on which it was trained, as experiments.pretrain takes it')
+  other_text: str = setting('tinyshakespeare', str, 'another text')
+  steps: int = setting(6000, whole, 'steps of the networks that are trained from scratch',
+                       smoke=3, paper=20_000)
+  seeds: Seeds = setting([1, 2, 3], smoke=[2, 3])
+  num_sequences: int = setting(2000, smoke=1000)
+  length: int = setting(16, smoke=4, paper=64)
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'real_network', settings)
-  base = flagged('network', lineage.load, settings.network)
+  base = name_flag('network', lineage.load, settings.network)
   descendants = make_descendants(base, settings)
   scratch = train(base[0], from_seeds(base[0], settings.seeds), settings.steps,
                   source=settings.text)
@@ -119,4 +121,4 @@ def draw(rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'real_network', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'real_network', Settings, __doc__)

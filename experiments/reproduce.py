@@ -26,6 +26,7 @@ published numbers, the measured ones beside theory, the picture, the command, ve
 
 from collections.abc import Callable
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import json
@@ -36,27 +37,42 @@ import signal
 import subprocess
 import sys
 import time
-
-from absl import flags
+from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, write_atomically
 
 from .shared import catalogue, command_line, report
 from .shared.catalogue import ITEMS, TEXTS, Run
+from .shared.parsing import number, optional, some_of
 from .shared.provenance import TICK
 from .shared.results import make_directory, write_json
+from .shared.settings import ProgramSettings, name_flag, setting
 
-FLAGS = flags.FLAGS
 SCALES = 'smoke', 'laptop', 'overnight', 'paper'
+Texts = dataclasses.make_dataclass('Texts', [
+    (name, str | None, setting(None, str, f'{what}, in a form that pretrain takes'))
+    for name, what in TEXTS.items()], bases=(ProgramSettings,), frozen=True)
 
 
-def main() -> None:
-  scale, began = FLAGS.scale, time.monotonic()
-  items = chosen(FLAGS.only)
-  output_dir = command_line.flagged('output_dir', local,
-                                    FLAGS.output_dir or f'results/reproduce_{scale}')
-  texts = {name: FLAGS[name].value for name in TEXTS if FLAGS[name].value}
+@dataclasses.dataclass(frozen=True)
+class Settings(Texts):
+  only: list[str] = setting(
+      [], some_of(*(name for item in ITEMS for name in item.names)),
+      'figures and tables, such as fig1,table4; if not given, all')
+  budget_minutes: float | None = setting(None, optional(number),
+                                         'time to spend; if not given, what it takes')
+  output_dir: str | None = setting(
+      None, str, 'folder of all results; if not given, results/reproduce_SCALE')
+
+  SCALES: ClassVar = SCALES
+
+
+def main(settings: Settings) -> None:
+  scale, began, budget = settings.scale, time.monotonic(), settings.budget_minutes
+  items = [item for item in ITEMS if not settings.only or set(settings.only) & set(item.names)]
+  output_dir = name_flag('output_dir', local, settings.output_dir or f'results/reproduce_{scale}')
+  texts = {name: given for name in TEXTS if (given := getattr(settings, name))}
   todo = catalogue.runs(items, scale)
   make_directory(output_dir)
   heed_signals()
@@ -65,7 +81,7 @@ def main() -> None:
     state = State(output_dir / 'state.json')
     for number, run in enumerate(todo, 1):
       if not state.is_done(run, commands[run.folder]):
-        left = FLAGS.budget_minutes and FLAGS.budget_minutes - (time.monotonic() - began) / 60
+        left = budget and budget - (time.monotonic() - began) / 60
         problem = obstacle(run, scale, texts, state, left)
         print(f'[{number}/{len(todo)}] {run.folder}: {problem or "python "}'
               f'{"" if problem else " ".join(commands[run.folder])}', flush=True)
@@ -82,19 +98,6 @@ def main() -> None:
   failed = [run.folder for run in todo if state.records[run.folder].get('failed')]
   if failed:
     raise InputError(f'{", ".join(failed)} failed; what they said is above')
-
-
-def chosen(only: list[str]) -> list[catalogue.Item]:
-  """The items of these names, or all.
-
-  Raises:
-    InputError: a name is unknown.
-  """
-  known = [name for item in ITEMS for name in item.names]
-  for name in only:
-    if name not in known:
-      raise InputError(f'--only: {name!r} is not one of {", ".join(known)}')
-  return [item for item in ITEMS if not only or set(only) & set(item.names)]
 
 
 def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> list[str]:
@@ -254,16 +257,5 @@ def interrupt(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def define_flags() -> None:
-  flags.DEFINE_enum('scale', 'laptop', SCALES, f'size of all runs: {", ".join(SCALES)}')
-  flags.DEFINE_string('output_dir', None,
-                      'folder of all results (default: results/reproduce_SCALE)')
-  flags.DEFINE_list('only', [], 'figures and tables, such as fig1,table4 (default: all)')
-  flags.DEFINE_float('budget_minutes', None, 'time to spend (default: what it takes)', 0)
-  for name, what in TEXTS.items():
-    flags.DEFINE_string(name, None, f'{what}, in a form that pretrain takes')
-
-
 if __name__ == '__main__':
-  define_flags()
-  command_line.launch(main, __doc__, ('scale', 'only', 'budget_minutes', *TEXTS, 'output_dir'))
+  command_line.start(main, Settings, __doc__)

@@ -12,13 +12,15 @@ is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text and its fine-tuning by LoRA, merged. Transforms that the
-architecture does not allow are left out. experiments/README.md says what each method compares and
-what each transform does.
+architecture does not allow are left out. experiments/measured/robustness_trained says what methods
+compare and transforms do.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
 that threshold and by its own p-value). If a run was stopped, the same command continues it.
 """
+
+import dataclasses
 
 import jax
 import numpy as np
@@ -33,9 +35,10 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks, small_training
-from .shared.command_line import Setting
-from .shared.parsing import number, optional, some_of
+from .shared.networks import Inputs, Methods
+from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
+from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
 LORA_STEPS = 300
@@ -48,29 +51,24 @@ def rate(text: str) -> float:
 
 
 TRANSFORMS = (*PRESERVING, *DAMAGING)
-SETTINGS = networks.SETTINGS | {
-    'study': Setting(optional(str),
-                     'folder of experiments.training_study, whose trained networks are changed; if '
-                     'not given, random networks are'),
-    'config': Setting(command_line.SETTINGS['config'].parse,
-                      'model of the random networks; not read with --study'),
-    'transforms': Setting(some_of(*TRANSFORMS),
-                          'what is done to networks, comma-separated, of '
-                          f'{", ".join(TRANSFORMS)}'),
-    'false_positive_rate': Setting(rate,
-                                   "share of unrelated pairs that exceed a method's threshold"),
-}
-_LAPTOP = dict(
-    study=None, config=['tiny_llama2'], seeds=list(range(42, 62)), methods=list(METHODS),
-    transforms=list(TRANSFORMS), false_positive_rate=0.01, num_sequences=1000, length=16,
-    probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(
-        seeds=[42, 43, 44], methods=['SeedPrint', 'MLP units', 'Intrinsic'],
-        transforms=['permute units', 'quantize'], num_sequences=300, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config=['nano_llama2'], num_sequences=4000, length=64),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  study: str | None = setting(
+      None, optional(str), 'folder of experiments.training_study, whose trained networks are '
+      'changed; if not given, random networks are')
+  config: list[str] = setting(['tiny_llama2'], listed(preset_name), paper=['nano_llama2'], help=(
+      'model of the random networks; not read with --study'))
+  seeds: Seeds = setting(range(42, 62), smoke=[42, 43, 44])
+  methods: Methods = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
+  transforms: list[str] = setting(
+      list(TRANSFORMS), some_of(*TRANSFORMS),
+      f'what is done to networks, comma-separated, of {", ".join(TRANSFORMS)}',
+      smoke=['permute units', 'quantize'])
+  false_positive_rate: float = setting(
+      0.01, rate, "share of unrelated pairs that exceed a method's threshold")
+  num_sequences: int = setting(1000, smoke=300, paper=4000)
+  length: int = setting(16, smoke=4, paper=64)
 
 
 def main(settings, output_dir):
@@ -288,4 +286,4 @@ def percent(share: float) -> str:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'robustness', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'robustness', Settings, __doc__)

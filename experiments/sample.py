@@ -8,15 +8,18 @@ A network is given as a run of experiments.pretrain (RUN for its latest checkpoi
 another one), a transformers directory (safetensors), ORG/MODEL[@REVISION] of the Hugging Face Hub,
 or PRESET:SEED for a random network.
 
-The tokenizer of a run on bytes is known, and so is that of a directory that this package saved with
-one, or that has SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is
-given as --tokenizer. With --tokenizer=none the prompt is token ids, and ids are printed.
+The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
+SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
+--tokenizer. The text begins with what a run was trained with (--start_id), or with the BOS that the
+tokenizer's files ask for. With --tokenizer=none the prompt is token ids alone, and ids are printed.
 
 Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
 goes on with another one. Every token costs a forward pass over the whole text.
 """
 
-from absl import flags
+import dataclasses
+from typing import ClassVar
+
 import jax
 import numpy as np
 
@@ -28,8 +31,8 @@ from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import checkpoint, hub
 
 from .shared import command_line
-from .shared.command_line import Setting, flagged
-from .shared.parsing import number, whole
+from .shared.parsing import natural, number, whole
+from .shared.settings import ProgramSettings, name_flag, setting
 
 
 def utf8(text: str) -> str:
@@ -41,25 +44,28 @@ def utf8(text: str) -> str:
   return text
 
 
-SETTINGS = {
-    'prompt': Setting(utf8, 'text to begin with; if empty, a document begins (default: empty)'),
-    'num_tokens': Setting(lambda text: whole(text, 1, 2**20), 'tokens to add (default: 200)'),
-    'temperature': Setting(number, 'divides the logits; 1 draws from the probabilities of the '
-                                   'network, 0 takes the likeliest token (default: 1)'),
-    'seed': Setting(lambda text: whole(text, 0), 'seed of what is drawn (default: 0)'),
-    'tokenizer': Setting(str, "'bytes', a SentencePiece .model file, a folder with one or with "
-                              "GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not "
-                              "given, the network's own"),
-}
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  prompt: str = setting('', utf8, 'text to begin with; if empty, a document begins')
+  num_tokens: int = setting(200, lambda text: whole(text, 1, 2**20), 'tokens to add')
+  temperature: float = setting(1.0, number, 'divides the logits; 1 draws from the probabilities '
+                                            'of the network, 0 takes the likeliest token')
+  seed: int = setting(0, natural, 'seed of what is drawn')
+  tokenizer: str | None = setting(
+      None, str, "'bytes', a tokenizer.json, a SentencePiece .model file, a folder with one or "
+      "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "
+      "network's own")
+  networks: list[str] = dataclasses.field(default_factory=list)
+
+  WORDS: ClassVar = 'networks'
 
 
-def main(*words):
-  if len(words) != 1:
+def main(settings):
+  if len(settings.networks) != 1:
     raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
                      'ORG/MODEL[@REVISION] of the Hugging Face Hub, or PRESET:SEED')
-  given = {name: flagged(name, setting.parse, flags.FLAGS[name].value)
-           for name, setting in SETTINGS.items() if flags.FLAGS[name].value is not None}
-  print(continued(words[0], **given))
+  print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,
+                  settings.seed, settings.tokenizer))
 
 
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
@@ -70,13 +76,14 @@ def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: f
     InputError: there is no such network or tokenizer, or the prompt cannot be read.
   """
   config = load_config(name)
-  known = None if tokenizer == 'none' else flagged('tokenizer', tokenizer_of, name, tokenizer)
-  ids = flagged('prompt', ids_of, prompt, config, known)
+  known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
+  begin = begin_ids(name, known) if known else ()
+  ids = name_flag('prompt', ids_of, prompt, config, known, begin)
   config, params = lineage.load(name)
   added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
                         known.vocab_size if known else None)
   ids = np.concatenate([ids, added[0]])
-  return known.decode(ids) if known else ' '.join(map(str, ids))
+  return known.decode(ids[len(begin):]) if known else ' '.join(map(str, ids))
 
 
 def tokenizer_of(name: str, given: str | None) -> Tokenizer:
@@ -101,15 +108,25 @@ def trained_with(run: str) -> str:
   return (metadata.get('data') or {}).get('tokenizer', 'unknown')
 
 
-def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None) -> np.ndarray:
-  """Ids [T] of a prompt. An empty one is the end of the document before."""
+def begin_ids(name: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+  """What begins a sequence: for a run what it was trained with, else what its tokenizer says."""
+  kind, place, _ = locate(name)
+  if kind != 'run':
+    return tokenizer.begin_ids
+  metadata, _ = checkpoint.restore(place, lambda metadata: {})
+  start_id = (metadata.get('recipe') or {}).get('start_id')
+  return () if start_id is None else (start_id,)
+
+
+def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None,
+           begin: tuple[int, ...]) -> np.ndarray:
+  """Ids [T] of a prompt after `begin`. An empty one without it is the end of a document."""
   if tokenizer is None:
     ids = [whole(word, 0, config.vocab_size - 1) for word in prompt.split()]
     if not ids:
       raise InputError('is missing: token ids, for instance 5 7 11')
     return np.array(ids)
-  ids = tokenizer.encode(prompt)
-  ids = ids if ids.size else np.array([tokenizer.end_id])
+  ids = np.array([*begin, *tokenizer.encode(prompt)] or [tokenizer.end_id])
   if ids.max() >= config.vocab_size:
     raise InputError(f'{prompt!r} has id {ids.max()} of tokenizer {tokenizer.name}, and the '
                      f'network only {config.vocab_size} ids; give its own --tokenizer')
@@ -117,6 +134,4 @@ def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None) -> np.
 
 
 if __name__ == '__main__':
-  for flag, setting in SETTINGS.items():
-    flags.DEFINE_string(flag, None, setting.help)
-  command_line.launch(main, __doc__, tuple(SETTINGS), takes_words=True)
+  command_line.start(main, Settings, __doc__)

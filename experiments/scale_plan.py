@@ -49,9 +49,10 @@ from bornbiased_jax.models import attention_kernels, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
 from .shared import command_line, measurements, provenance
-from .shared.command_line import Setting
 from .shared.parsing import choice, optional, preset_name, whole
 from .shared.results import make_directory, write_json
+from .shared.settings import Dtype, Kind, NumSequences, default_text, kind_of, name_flag
+from .shared.training_settings import Remat
 
 LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
                'smaller --batch_size, --num_seeds or --length')
@@ -68,24 +69,25 @@ def topology_name(text):
   return text
 
 
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, 'model, one of those below'),
-    'topology': Setting(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
+SETTINGS = {
+    'config': Kind(preset_name, 'model, one of those below'),
+    'topology': Kind(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
                                        'along each side, as v5e:2x4 or v5p:2x2x1'),
-    'num_seeds': Setting(optional(whole),
+    'num_seeds': Kind(optional(whole),
                          'networks at once, over all chips; if not given, one per chip'),
-    'batch_size': Setting(optional(whole),
+    'batch_size': Kind(optional(whole),
                           "sequences per step ('train') or batch ('fingerprint') over all chips, "
                           "or per batch of every network ('sweep'); if not given, the number "
                           'that the package chooses on a TPU'),
-    'length': Setting(optional(whole),
+    'length': Kind(optional(whole),
                       'tokens per sequence; if not given, as many as the model can read'),
-    'accumulation': Setting(whole, 'parts of a batch, computed one after another'),
-    'data': Setting(optional(whole), 'chips that share a batch, each with the whole state; if not '
+    'accumulation': Kind(whole, 'parts of a batch, computed one after another'),
+    'data': Kind(optional(whole), 'chips that share a batch, each with the whole state; if not '
                                      "given, those that --fsdp leaves, with 'train' all"),
-    'fsdp': Setting(optional(whole), 'chips that share a batch and the state; if not given, those '
+    'fsdp': Kind(optional(whole), 'chips that share a batch and the state; if not given, those '
                                      "that --data leaves, with 'fingerprint' all"),
-    'tensor': Setting(whole, 'chips that share each matrix product'),
+    'dtype': kind_of(Dtype), 'remat': kind_of(Remat), 'num_sequences': kind_of(NumSequences),
+    'tensor': Kind(whole, 'chips that share each matrix product'),
 }
 
 _COMMON = dict(topology='v5e:2x4', length=None)
@@ -106,7 +108,7 @@ def main():
   plan = make_plan(resolve(flags.FLAGS.program, given))
   print(describe(plan))
   if flags.FLAGS.output_dir:
-    directory = command_line.flagged('output_dir', path_of, flags.FLAGS.output_dir)
+    directory = name_flag('output_dir', path_of, flags.FLAGS.output_dir)
     make_directory(directory)
     write_json(directory / 'scale_plan.json',
                plan | {'environment': environment(), 'run': record()})
@@ -115,13 +117,14 @@ def main():
 
 def resolve(program: str, given: dict[str, str | None]) -> SimpleNamespace:
   """The settings of a program; those that are given as a flag's text are parsed."""
-  command_line.flagged('program', choice(*PROGRAMS), program)
+  name_flag('program', choice(*PROGRAMS), program)
   for name, text in given.items():
     if text is not None and name not in PROGRAMS[program]:
       others = ', '.join(other for other, defaults in PROGRAMS.items() if name in defaults)
       raise InputError(f'--{name}: not with --program={program}, but with {others}')
-  settings = command_line.resolve(PROGRAMS, program, SETTINGS, **given)
-  settings.program = vars(settings).pop('scale')
+  parsed = {name: name_flag(name, SETTINGS[name].parse, text)
+            for name, text in given.items() if text is not None}
+  settings = SimpleNamespace(program=program, **PROGRAMS[program] | parsed)
   longest = configs.get(settings.config).length
   settings.length = settings.length or longest
   if settings.length > longest:
@@ -265,7 +268,7 @@ if __name__ == '__main__':
   flags.DEFINE_string(
       'program', 'train', f'what to compile, of {", ".join(PROGRAMS)} (default: train)')
   for flag in NAMES:
-    default = command_line.default_text(PROGRAMS, flag)
-    flags.DEFINE_string(flag, None, SETTINGS[flag].help + default)
+    defaults = {name: values.get(flag) for name, values in PROGRAMS.items()}
+    command_line.define(flag, SETTINGS[flag], default_text(defaults))
   flags.DEFINE_string('output_dir', None, 'folder of scale_plan.json (default: none is written)')
   command_line.launch(main, __doc__, ('program', *NAMES, 'output_dir'))

@@ -16,6 +16,7 @@ Prints a table with a line per variant and large model. Writes results.json (a r
 figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -24,11 +25,16 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
 
 from .shared import command_line, measurements
-from .shared.cells import TOKENS, measure_cells, transformer_cell
-from .shared.command_line import Setting
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.settings import (
+  Length,
+  Lengths,
+  Transformers,
+  setting,
+)
+from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {
     'depth': 'layers', 'width': 'width, std 0.02', 'scaled width': 'width, std ∝ 1/√width',
@@ -40,23 +46,21 @@ UNITS = {'gelu': dict(activation='gelu_tanh'), 'relu': dict(activation='relu'),
          'centred gelu': dict(activation='gelu_tanh', init_scheme='centred', mlp_bias=True)}
 UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items()} | {
     'gated silu': dict(activation='silu', gated_mlp=True)}
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, 'model from which the variants differ, one of those below'),
-    'factors': Setting(some_of(*FACTORS), f'what is varied, of {", ".join(FACTORS)}'),
-    'large': Setting(listed(preset_name), 'models of which theory speaks alone'),
-    'large_lengths': Setting(listed(lambda text: whole(text, 1)), 'their sequence lengths'),
-    'large_sequences': Setting(whole, 'sequences that each of them would read'),
-}
-_LAPTOP = TOKENS | dict(
-    config='tiny_gpt2', seeds=list(range(20)), num_sequences=200, length=64, factors=list(FACTORS),
-    large=['gpt2_1b2', 'llama2_7b'], large_lengths=[64, 256, 1024], large_sequences=10_000)
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[0, 1], num_sequences=30, length=8, factors=['unit'],
-                            large=['tiny_gpt2'], large_lengths=[8], large_sequences=50),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config='nano_gpt2', seeds=list(range(100)), num_sequences=10_000,
-                            length=256, dtype='bfloat16'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: str = setting('tiny_gpt2', preset_name, paper='nano_gpt2', help=(
+      'model from which the variants differ, one of those below'))
+  seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
+  num_sequences: int = setting(200, smoke=30, paper=10_000)
+  length: Length = setting(64, smoke=8, paper=256)
+  factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
+                               f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
+  large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
+                             'models of which theory speaks alone', smoke=['tiny_gpt2'])
+  large_lengths: Lengths = setting([64, 256, 1024], smoke=[8], help='their sequence lengths')
+  large_sequences: int = setting(10_000, whole, 'sequences that each of them would read', smoke=50)
+  dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
@@ -65,7 +69,8 @@ def main(settings, output_dir):
            for value, changed in variants(settings, factor)]
   measure_cells(cells, settings, results)
   # Theory takes longer than the networks, and is not computed again to draw them.
-  summary = results.summary or summarize(results.rows, settings) + predictions(settings)
+  summary = results.summary or (
+      summarize(results.rows, predict(cells, predicted)) + predictions(settings))
   results.finish(summary, display, draw(summary, settings))
 
 
@@ -113,24 +118,31 @@ def config_of(settings, changed):
   return configs.get(settings.config, **(dict(length=settings.length) | changed))
 
 
-def summarize(rows, settings):
-  summary = []
-  for fields, group in with_theory(grouped(rows, 'factor', 'value', 'length')):
-    changed = dict(variants(settings, fields['factor']))[fields['value']]
-    config = config_of(settings, changed)
-    finite = theory.finite_width(config, config.length, settings.probe)
-    summary.append(fields | {
-        'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
-        'limit': limit(config, settings.probe), 'theory_cosine': finite.inter_cosine_L[-1],
-        'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
-        **mean_ci95(group, 'top1_frequency'),
-        **(measurements.favourites(config, settings.num_sequences)
-           if (fields['factor'], settings.probe) == ('vocabulary', 'tokens') else {})})
-  return summary
+def predicted(cell):
+  """What theory says of a variant; of favourite tokens where the vocabulary is varied."""
+  config, probe = cell.network.config, cell.probe
+  is_favoured = (cell.fields['factor'], probe.kind) == ('vocabulary', 'tokens')
+  return similarity(config, probe.length, probe.kind) | (
+      measurements.favourites(config, probe.num_sequences) if is_favoured else {})
 
 
-def limit(config, probe):
-  return float(theory.at_birth(config, config.length, probe).inter_cosine_L[-1])
+def similarity(config, length, kind='tokens'):
+  """The cosine of sequences in the limit of infinite width and at the width of a model."""
+  finite = theory.finite_width(config, length, kind)
+  return {'limit': limit(config, kind),
+          'theory_cosine': finite.inter_cosine_L[-1],
+          'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions}
+
+
+def limit(config, kind):
+  return float(theory.at_birth(config, config.length, kind).inter_cosine_L[-1])
+
+
+def summarize(rows, theory):
+  return [fields | {
+      'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
+      **mean_ci95(group, 'top1_frequency'), **theory[tuple(fields.values())]}
+          for fields, group in grouped(rows, 'factor', 'value', 'length')]
 
 
 def predictions(settings):
@@ -139,11 +151,9 @@ def predictions(settings):
   for name in settings.large:
     for length in settings.large_lengths:
       config = configs.get(name, length=length)
-      finite = theory.finite_width(config, length)
       rows.append({
           'factor': name, 'value': 'predicted', 'length': length, 'networks': 0,
-          'limit': limit(config, 'tokens'), 'theory_cosine': finite.inter_cosine_L[-1],
-          'theory_cosine_std': finite.inter_cosine_std, 'dimensions': finite.dimensions,
+          **similarity(config, length),
           **measurements.favourites(config, settings.large_sequences)})
   return rows
 
@@ -213,4 +223,4 @@ def draw_factor(ax, factor, rows, settings, color):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'scaling', SCALES, __doc__, SETTINGS, several_hosts=True)
+  command_line.run(main, 'scaling', Settings, __doc__, several_hosts=True)

@@ -21,28 +21,29 @@ Writes results.json (one row per network and length) and figure.png to the
 output folder. If a run was stopped, the same command continues it.
 """
 
+import dataclasses
 import functools
 
 import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
+from bornbiased_jax.analysis.theory import at_birth
 
 from .shared import command_line, measurements
-from .shared.cells import ONE_HEAD, TOKENS, measure_cells, transformer_cell
+from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.tables import grouped, mean_ci95, plus_minus, with_theory
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import described, grouped, mean_ci95, plus_minus
 
-_COMMON = TOKENS | ONE_HEAD
-SCALES = {
-    'smoke': _COMMON | dict(
-        config=['tiny_gpt2'], seeds=list(range(4)), num_sequences=60, lengths=[4, 8]),
-    'laptop': _COMMON | dict(
-        config=['tiny_gpt2'], seeds=list(range(100)), num_sequences=1000, lengths=[16, 64]),
-    'paper': _COMMON | dict(
-        config=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'], seeds=[42, 43], num_sequences=10000,
-        lengths=[64, 256, 1024], dtype='bfloat16'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'])
+  seeds: list[int] = setting(range(100), smoke=range(4), paper=[42, 43])
+  lengths: Lengths = setting([16, 64], smoke=[4, 8], paper=[64, 256, 1024])
+  embedding_seed: int | None = setting(0)
+  dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
@@ -55,7 +56,8 @@ def main(settings, output_dir):
       cells.append(transformer_cell(name, length, settings, measurements.preference, own_row,
                                     measurements.direction_token))
   measure_cells(cells, settings, results)
-  results.finish(summarize(results.rows, settings), display, draw(results.rows, settings))
+  theory = predict(cells, functools.partial(predicted, min(settings.lengths)))
+  results.finish(summarize(results.rows, theory), display, draw(results.rows, theory, settings))
 
 
 def row(baseline, is_compared, measured):
@@ -75,10 +77,30 @@ def direction(measured):
   return np.round(sum_D / np.linalg.norm(sum_D), 4).astype(float)
 
 
-def summarize(rows, settings):
-  """Means over seeds with 95 % intervals per model and length, and how preferred ids compare."""
+def predicted(shortest, cell):
+  """What theory says of a cell: cosines, and of random tokens the preference."""
+  config, probe, finite = cell.network.config, cell.probe, measurements.predicted_similarity(cell)
+  found = {'theory_cosine': finite.inter_cosine_L[-1],
+           'theory_cosine_std': finite.inter_cosine_std}
+  if probe.length != shortest:
+    limit = at_birth(config, probe.length, probe.kind)
+    found['theory_direction_cosine'] = limit.direction_cosine(shortest)
+  if probe.kind == 'tokens':
+    found |= measurements.favourites(config, probe.num_sequences, shortest)
+    same = found.pop('theory_same_id')
+    # At the shortest length both favourites are of the same sequences.
+    found['theory_same_id_as_shortest'] = 1.0 if probe.length == shortest else same
+  return found
+
+
+def summarize(rows, theory):
+  """Means over seeds with 95 % intervals per model and length, and how preferred ids compare.
+
+  Args:
+    theory: what `predicted` says, by model and length.
+  """
   summary = []
-  for fields, group in with_theory(grouped(rows, 'config', 'length')):
+  for fields, group in grouped(rows, 'config', 'length'):
     shortest = min(row['length'] for row in rows if row['config'] == fields['config'])
     at_shortest = {row['seed']: row for row in rows
                    if (row['config'], row['length']) == (fields['config'], shortest)}
@@ -89,27 +111,18 @@ def summarize(rows, settings):
         **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
         'cosine_std': np.std([row['inter_sequence_cosine'] for row in group],
                              ddof=int(len(group) > 1)),
-        **measurements.predicted_last_cosine(fields, settings),
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
         'same_id_as_shortest': np.mean([row['top1_id'] == other['top1_id']
                                         for row, other in pairs]),
-        **same_direction(pairs, fields, settings, shortest),
-        **measurements.direction_agreement(group),
-        **(measurements.predicted_preference(fields, settings) if settings.probe == 'tokens'
-           else {}),
+        **measurements.direction_agreement(group), **theory[tuple(fields.values())],
     })
+    # Older runs have not kept the direction.
+    if fields['length'] == shortest or any('direction' not in each for each in group):
+      summary[-1].pop('theory_direction_cosine', None)
+    else:
+      summary[-1] |= described([np.dot(row['direction'], other['direction'])
+                                for row, other in pairs], 'direction_cosine')
   return summary
-
-
-def same_direction(pairs, fields, settings, shortest):
-  """Mean cosine of each network's directions at two lengths, and theory's."""
-  # Older runs have not kept the direction.
-  if fields['length'] == shortest or any('direction' not in row for pair in pairs for row in pair):
-    return {}
-  cosines = [{'direction_cosine': np.dot(row['direction'], other['direction'])}
-             for row, other in pairs]
-  predicted = measurements.predicted_direction_cosine(fields, settings, shortest)
-  return mean_ci95(cosines, 'direction_cosine') | {'theory_direction_cosine': predicted}
 
 
 def display(row):
@@ -131,7 +144,7 @@ def display(row):
   }
 
 
-def draw(rows, settings):
+def draw(rows, theory, settings):
   """Left, for each model: predicted tokens by rank, as in Fig 1. Right: every network."""
   with plotting.style():
     figure = plotting.figure(8, 3.2 * len(settings.config))
@@ -139,7 +152,7 @@ def draw(rows, settings):
     for name, (ranked, spread) in zip(settings.config, axes, strict=True):
       own = [row for row in rows if row['config'] == name]
       draw_ranked(ranked, name, own, settings)
-      draw_spread(spread, own, settings)
+      draw_spread(spread, own, theory, settings)
   return figure
 
 
@@ -158,7 +171,7 @@ def draw_ranked(ax, name, rows, settings):
   ax.legend(title=f'mean of {plotting.of_networks(len(rows) // len(settings.lengths))}')
 
 
-def draw_spread(ax, rows, settings):
+def draw_spread(ax, rows, theory, settings):
   jitter = np.random.default_rng(0)
   for position, (fields, group) in enumerate(grouped(rows, 'config', 'length')):
     ratio = [row['baseline_ratio'] for row in group]
@@ -169,13 +182,13 @@ def draw_spread(ax, rows, settings):
             markersize=3 if is_crowded else 5, alpha=0.5 if is_crowded else 1,
             markeredgewidth=0, zorder=3)
     if settings.probe == 'tokens':
-      share = measurements.predicted_preference(fields, settings)['theory_top1_frequency']
+      share = theory[tuple(fields.values())]['theory_top1_frequency']
       per_share = group[0]['baseline_ratio'] / group[0]['top1_frequency']
       plotting.theory(ax, ends, [share * per_share] * 2, None if position else 'theory of the mean')
   ax.axhline(1, color='black', linestyle=':', linewidth=1)
   ax.text(-0.45, 1, 'drawn uniformly', va='bottom')
   ratios, lengths = [row['baseline_ratio'] for row in rows], settings.lengths
-  ax.set(yscale='log', ylim=(min(0.5, 0.8 * min(ratios)), max(2, 1.3 * max(ratios))),
+  ax.set(yscale='log', ylim=(min(0.5, 0.8 * min(ratios)), max(2, 1.3 * ax.dataLim.y1)),
          xticks=range(len(lengths)), xticklabels=lengths, xlim=(-0.5, len(lengths) - 0.5),
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')
@@ -185,4 +198,4 @@ def draw_spread(ax, rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seed_sweep', SCALES, __doc__, several_hosts=True)
+  command_line.run(main, 'seed_sweep', Settings, __doc__, several_hosts=True)

@@ -25,6 +25,7 @@ OUTPUT_DIR/signatures, and can be compared later without the network.
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 """
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -33,11 +34,11 @@ from pathlib import Path
 import re
 import sys
 import textwrap
+from typing import ClassVar
 
 from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import levels
@@ -45,27 +46,30 @@ from bornbiased_jax.lineage.resolve import FORMS, is_signature
 from bornbiased_jax.lineage.sentences import p_text
 
 from .shared import command_line, figures, networks, provenance, verdict_page
-from .shared.command_line import Setting, flagged
+from .shared.networks import SharedInputs, Stream
 from .shared.parsing import optional
-from .shared.results import make_directory, write_json
+from .shared.results import header, make_directory, write_json
+from .shared.settings import name_flag, setting, values_of
 from .shared.tables import table
 
 EXIT_CODES = {'related': 0, 'unrelated': 5, 'inconclusive': 3}
-SETTINGS = networks.SETTINGS | {
-    'base': Setting(optional(str), f'a network, instead of the first word: {FORMS}'),
-    'suspect': Setting(optional(str), 'the other network, instead of the second word'),
-}
-_LAPTOP = dict(base=None, suspect=None, stream='auto') | networks.TOKENS
-SCALES = {
-    'smoke': _LAPTOP | dict(base='tiny_gpt2:1', suspect='tiny_gpt2:2', num_sequences=1000,
-                            length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(num_sequences=10_000, length=1024),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  base: str | None = setting(None, optional(str), smoke='tiny_gpt2:1', help=(
+      f'a network, instead of the first word: {FORMS}'))
+  suspect: str | None = setting(None, optional(str), smoke='tiny_gpt2:2', help=(
+      'the other network, instead of the second word'))
+  words: list[str] = dataclasses.field(default_factory=list)
+  stream: Stream = setting('auto')
+  num_sequences: int = setting(2000, smoke=1000, paper=10_000)
+  length: int = setting(64, smoke=4, paper=1024)
+
+  WORDS: ClassVar = 'words'
 
 
 def main(settings, output_dir):
-  name_pair(settings)
+  settings = name_pair(settings)
   record, probe = provenance.begin(), networks.probe_of(settings)
   check(settings, probe)
   make_directory(output_dir)
@@ -76,8 +80,8 @@ def main(settings, output_dir):
     report = lineage.compare_networks(settings.base, settings.suspect, probe,
                                       output_dir / 'signatures', stream=settings.stream,
                                       on_batch=bar.update)
-  report = {'experiment': 'seedprint', 'settings': vars(settings),
-            'environment': environment(), 'run': record()} | report
+  recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
+  report = header('seedprint', recorded, record()) | report
   folder = output_dir / folder_name(report)
   make_directory(folder)
   drawn = draw(report)
@@ -90,27 +94,28 @@ def main(settings, output_dir):
   sys.exit(EXIT_CODES[report['verdict']])
 
 
-def name_pair(settings) -> None:
+def name_pair(settings: Settings) -> Settings:
   """Takes base and suspect from the words of the command line, if they are there.
 
   Words take the place of the scale's networks, as flags do.
   """
-  words, names = vars(settings).pop('words', []), ('base', 'suspect')
-  of_scale = SCALES[settings.scale]
-  are_flags = any(getattr(settings, name) != of_scale[name] for name in names)
+  words, names = settings.words, ('base', 'suspect')
+  are_flags = any(getattr(settings, name) != values_of(Settings, name)[settings.scale]
+                  for name in names)
   if len(words) > 2 or (words and are_flags):
     raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect')
   if words:
-    vars(settings).update(itertools.zip_longest(names, words))
+    settings = dataclasses.replace(settings, **dict(itertools.zip_longest(names, words)))
   for name in names:
     if not getattr(settings, name):
       raise InputError(f'--{name}: is missing: {FORMS}')
+  return settings
 
 
 def check(settings, probe) -> None:
   """Raises InputError for networks that are not there, and probes that they cannot read."""
   names = {flag: getattr(settings, flag) for flag in ('base', 'suspect')}
-  known = {flag: flagged(flag, networks.look_up, name) for flag, name in names.items()}
+  known = {flag: name_flag(flag, networks.look_up, name) for flag, name in names.items()}
   probe = networks.probe_of_all(probe, known.values())
   for flag, name in names.items():
     networks.check_readable(name, known[flag], probe)
@@ -216,5 +221,4 @@ def write_right(ax, y, z, likeness):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint', SCALES, __doc__, SETTINGS, positional='words',
-                   several_hosts=True)
+  command_line.run(main, 'seedprint', Settings, __doc__, several_hosts=True)

@@ -22,6 +22,7 @@ Writes results.json (a row per pair) and figure.png: z and p by table, and how K
 distributed over dimensions (Fig 13). Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
+import dataclasses
 import functools
 import itertools
 from pathlib import Path
@@ -42,17 +43,20 @@ from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.networks import SETTINGS
+from .shared.networks import SharedInputs, Study
 from .shared.results import Results
+from .shared.settings import ProbeKind, Seeds, setting
 from .shared.tables import grouped
 
-_LAPTOP = dict(study=None, seeds=list(range(42, 52))) | networks.PROBE
-SCALES = {
-    'smoke': _LAPTOP | dict(seeds=[42, 43], num_sequences=300, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(seeds=[42, 123, 1000, 2000], num_sequences=10_000, length=1024,
-                            probe='gaussian'),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  study: Study = setting(None)
+  seeds: Seeds = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
+  probe: ProbeKind = setting('tokens', paper='gaussian')
+  num_sequences: int = setting(2000, smoke=300, paper=10_000)
+  length: int = setting(64, smoke=4, paper=1024)
+
 SUBSETS = ('lowest', 'highest', 'random')
 PUBLISHED_LEVEL = 0.01
 # How the figure calls the pairs of a group, by whether they are related.
@@ -229,4 +233,4 @@ def draw_tau(ax, rows, num_sequences):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint_tables', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'seedprint_tables', Settings, __doc__)

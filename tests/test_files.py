@@ -16,8 +16,10 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.evidence import hidden_states
-from experiments import born_unbiased, pretrain, text_sinks, training_study
-from experiments.shared import command_line, results
+from experiments import born_unbiased, pretrain, training_study
+from experiments.shared import results
+from experiments.shared.settings import resolve
+from experiments.text_sinks import __main__ as text_sinks
 
 
 def contents(directory):
@@ -203,8 +205,7 @@ def test_training_needs_a_local_folder(bucket):
 
 @pytest.mark.parametrize('experiment', [born_unbiased, pretrain, text_sinks, training_study])
 def test_programs_that_train_leave_nothing_in_a_bucket(bucket, experiment):
-  settings = command_line.resolve(experiment.SCALES, 'smoke', experiment.SETTINGS)
-  settings.networks = None
+  settings = resolve(experiment.Settings, 'smoke')
   with pytest.raises(InputError, match='--output_dir: .* must be a local folder'):
     experiment.main(settings, bucket)
   assert not Bucket.writes

@@ -14,6 +14,7 @@ from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
 from experiments import amplification, lineage, seedprint
 from experiments.shared import command_line
+from experiments.shared.settings import resolve
 import two_hosts
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
@@ -59,7 +60,7 @@ def test_a_sweep(tmp_path):
   flags = '--scale=smoke', '--num_sequences=12', '--seeds=0-4'
   done = two_hosts.run('amplification', *flags, f'--output_dir={tmp_path}/pair')
   assert_first_alone_speaks(done)
-  settings = command_line.resolve(amplification.SCALES, 'smoke', num_sequences='12', seeds='0-4')
+  settings = resolve(amplification.Settings, 'smoke', num_sequences='12', seeds='0-4')
   amplification.main(settings, tmp_path / 'one')
   pair, one = results_in(tmp_path / 'pair'), results_in(tmp_path / 'one')
   assert pair['environment']['num_processes'] == 2
@@ -87,8 +88,7 @@ FLAGS = [f'--{name}={text}' for name, text in READ.items()]
 def test_a_comparison_of_two_networks(tmp_path, folders):
   done = two_hosts.run('seedprint', *folders, *FLAGS, f'--output_dir={tmp_path}/pair')
   assert_first_alone_speaks(done, seedprint.EXIT_CODES['inconclusive'])
-  settings = command_line.resolve(seedprint.SCALES, kinds=seedprint.SETTINGS, **READ)
-  settings.words = folders
+  settings = resolve(seedprint.Settings, words=folders, **READ)
   with pytest.raises(SystemExit):
     seedprint.main(settings, tmp_path / 'one')
   pair, one = results_in(tmp_path / 'pair'), results_in(tmp_path / 'one')
@@ -107,8 +107,7 @@ def test_a_comparison_of_two_networks(tmp_path, folders):
 
 
 def test_a_zoo_whose_signatures_are_there(tmp_path, folders):
-  settings = command_line.resolve(lineage.SCALES, kinds=lineage.SETTINGS, **READ)
-  settings.networks = folders
+  settings = resolve(lineage.Settings, words=folders, **READ)
   lineage.main(settings, tmp_path)
   one = results_in(tmp_path)
   times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'signatures').iterdir()}

@@ -72,9 +72,10 @@ class Resolved:
     """JSON with the digests of base and adapter, which are read for it; {} without an adapter."""
     if self.adapter is None or self.folder is None:
       return {}
-    read = dict(base=(self.place, huggingface.open_layers(self.folder)),
-                adapter=(str(self.adapter), adapters.read_adapter(self.adapter)))
-    return {role: {'name': name, 'digest': each.digest()} for role, (name, each) in read.items()}
+    base = huggingface.open_layers(self.folder).digest()
+    adapter = adapters.read_adapter(self.adapter).digest()
+    return {'base': {'name': self.place, 'digest': base},
+            'adapter': {'name': str(self.adapter), 'digest': adapter}}
 
   @functools.cached_property
   def folder(self) -> Path | None:

@@ -64,7 +64,7 @@ class Run:
 
   def __post_init__(self):
     if len({int(as_seed(seed)) for seed in self.seeds}) != len(self.seeds):
-      raise InputError(f'seeds={self.seeds} has one of them twice')
+      raise InputError(f'seeds={self.seeds} has one of them twice', 'seeds')
     for name in ('save_every', 'evaluate_every', 'validation_sequences'):
       check_count(name, getattr(self, name))
     self._check_batch()
@@ -83,7 +83,7 @@ class Run:
       raise InputError(
           f'batch_size={recipe.batch_size} in accumulation={recipe.accumulation} parts cannot be '
           f'spread over data x fsdp = {shards} devices; choose a multiple of '
-          f'{recipe.accumulation * shards}')
+          f'{recipe.accumulation * shards}', 'batch_size')
 
   @property
   def together(self) -> bool:

@@ -62,12 +62,12 @@ class Recipe:
       check_count(name, getattr(self, name))
     if self.batch_size % self.accumulation:
       raise InputError(f'accumulation={self.accumulation} does not divide '
-                       f'batch_size={self.batch_size}')
+                       f'batch_size={self.batch_size}', 'accumulation')
     if self.min_lr > self.peak_lr:
-      raise InputError(f'min_lr={self.min_lr} exceeds peak_lr={self.peak_lr}')
+      raise InputError(f'min_lr={self.min_lr} exceeds peak_lr={self.peak_lr}', 'min_lr')
     if self.warmup_steps >= self.num_steps:
       raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than '
-                       f'num_steps={self.num_steps}')
+                       f'num_steps={self.num_steps}', 'warmup_steps')
 
 
 class TrainState(NamedTuple):

@@ -55,7 +55,9 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 # What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
 ELSEWHERE = {
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
-    'calibrate_verdict': 'reads four folders of training runs, with a tied head and without',
+    'calibrate_verdict': 'reads six folders of training runs, of three families in two widths',
+    'robustness_verdict': 'reads the networks of calibrate_verdict',
+    'robustness_verdict_gpt2': 'reads the networks of calibrate_verdict',
     'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
     'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
     'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
@@ -164,7 +166,8 @@ ITEMS = (
           Run('calibrate', dict(overnight=3), {'config': 'none', 'probes': 'gaussian,tokens'},
               'calibrate_trained', reads=_TRAINED),
           Run('calibrate', dict(overnight=6), {
-              'probes': 'verdict', 'seeds': '0-11', 'init_schemes': 'gpt2'},
+              'probes': 'verdict', 'seeds': '0-11', 'init_schemes': 'gpt2', 'widths': '96,128',
+              'config': 'tiny_gpt2,tiny_llama2,tiny_qwen2', 'verdict_seeds': '6'},
               'calibrate_verdict_random'),
           Run('calibrate', dict(overnight=8), _PYTHIA | {
               'seeds': '0-9', 'probes': 'gaussian,tokens,shared_tokens'}, 'calibrate_pythia'),

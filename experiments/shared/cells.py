@@ -5,8 +5,7 @@ such as a model and a sequence length, under which every seed is measured.
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -18,15 +17,7 @@ from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.models import flops
 
 from .results import Results
-
-# What the scales of all experiments with such cells have in common.
-STACK = dict(probe_seed=0, batch_size=None, chunk_size=None)
-TOKENS = dict(probe='tokens', probe_seed=0, embedding_seed=None, dtype='float32',
-              batch_size=None, chunk_size=None)
-GAUSSIAN = TOKENS | dict(probe='gaussian')
-# One embedding and head, as in the paper's appendix B.2: a token id means the same in all networks.
-ONE_HEAD = dict(embedding_seed=0)
-
+from .settings import Stacks, Transformers
 
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
@@ -54,7 +45,7 @@ class Cell(NamedTuple):
   seeds: list[int] | None = None
 
 
-def transformer_cell(name: str, length: int, settings: SimpleNamespace, statistic: Callable,
+def transformer_cell(name: str, length: int, settings: Transformers, statistic: Callable,
                      row: Callable, readout: Callable | None = None, of_each: bool = False,
                      **overrides) -> Cell:
   """The cell of a preset at one length.
@@ -76,7 +67,7 @@ def transformer_cell(name: str, length: int, settings: SimpleNamespace, statisti
   )
 
 
-def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleNamespace,
+def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
                statistic: Statistic, row: Callable) -> Cell:
   """The cell of a stack of simplified layers, each of which reads Gaussian vectors of its own."""
   layer_flops = {'mlp': 4 * config.width * config.mlp_width}
@@ -90,7 +81,7 @@ def stack_cell(fields: dict, config: StackConfig, length: int, settings: SimpleN
   )
 
 
-def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results) -> None:
+def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None:
   """Measures every cell and seed whose row the results lack, and shows a progress bar.
 
   The bar's length and time left count operations, since networks differ in size; its text
@@ -102,6 +93,12 @@ def measure_cells(cells: list[Cell], settings: SimpleNamespace, results: Results
   with tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
+
+
+def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, Any]:
+  """What theory says of each cell, by the values of its fields, with a progress bar."""
+  bar = tqdm(cells, desc='theory', unit='cell', leave=False, disable=not hosts.is_first())
+  return {tuple(cell.fields.values()): of_cell(cell) for cell in bar}
 
 
 def _measure_cell(cell, settings, results, bar, num_networks):

@@ -1,215 +1,82 @@
-"""Settings, scales and their errors: what every experiment's command line shares.
-
-An experiment has a dictionary of settings for each scale. Each setting is also
-a flag of the same name, whose text is parsed and takes the place of the
-scale's value. A setting that is None is left to the program.
-"""
+"""From the command line to a program's settings: flags, --help, and one line for a mistake."""
 
 from collections.abc import Callable
-import copy
-import itertools
 import os
 from pathlib import Path
-import re
 import signal
 import sys
 import textwrap
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import app, flags, logging
 import jax
 
 from bornbiased_jax import configs, files, hosts
-from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.keys import pin_settings
 
 from . import lock
-from .parsing import choice, listed, optional, preset_name, seed_range, whole
+from .parsing import natural, switch, whole
+from .settings import Kind, ProgramSettings, default_text, kinds, name_flag, resolve, values_of
 
 FLAGS = flags.FLAGS
-
-
-class Setting(NamedTuple):
-  """What an experiment can be told.
-
-  Attributes:
-    parse: the flag's text → its value, which results.json can hold; raises
-      InputError. None: a switch, --name or --noname.
-    help: what it is, for --help.
-    hint: what it may be, of a setting that has no default and must be given.
-  """
-
-  parse: Callable[[str], Any] | None
-  help: str
-  hint: str | None = None
-
-
-Scales = dict[str, dict[str, Any]]
-# Settings that many experiments have and few users change.
-_TECHNICAL = ('probe', 'probe_seed', 'embedding_seed', 'dtype', 'batch_size', 'chunk_size')
-
-
-# The settings that several experiments have.
-SETTINGS = {
-    'config': Setting(listed(preset_name), 'models, comma-separated, of those below'),
-    'seeds': Setting(listed(seed_range), 'seeds, each of them a network, as 0-99 or 42,43'),
-    'num_sequences': Setting(lambda text: whole(text, 2, 2**31 - 1),
-                             'random sequences that each network reads, n'),
-    'lengths': Setting(listed(lambda text: whole(text, 1, 2**20)),
-                       'sequence lengths T in tokens, comma-separated'),
-    'length': Setting(lambda text: whole(text, 1, 2**20), 'tokens per sequence'),
-    'width': Setting(whole, 'channels of the simplified layers MLP0 and Attn0'),
-    'depth': Setting(lambda text: whole(text, 1, 64), 'number of simplified layers'),
-    'probe': Setting(choice(*probes.KINDS),
-                     "what a network reads: 'tokens', random ids, 'gaussian', random vectors, or "
-                     "'sphere', such vectors of one length"),
-    'probe_seed': Setting(lambda text: whole(text, 0), 'seed of the random sequences'),
-    'embedding_seed': Setting(optional(lambda text: whole(text, 0)),
-                              'seed from which all networks take their embedding and head, so that '
-                              "token ids mean the same in all; with 'none' each has its own"),
-    'dtype': Setting(choice(*configs.DTYPES),
-                     'number format of the forward pass: bfloat16, or float32, whose products are '
-                     'exact on TPUs and GPUs too'),
-    'remat': Setting(choice(*configs.REMATS),
-                     'what the backward pass computes again instead of storing it: none, dots (all '
-                     'but products with weights) or full (all)'),
-    'batch_size': Setting(optional(whole),
-                          'sequences per forward pass; if not given, what suits the device'),
-    'chunk_size': Setting(optional(whole),
-                          'networks at once; if not given, as many as memory holds'),
-}
-
-
 # What tells a process of its place among several hosts. A result does not depend on it, so that
 # these are flags, but no settings of a run.
 HOSTS = {
-    'distributed': Setting(None, 'this is one of several hosts that run the same command, with one '
-                                 '--output_dir that all of them see'),
-    'coordinator': Setting(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
-    'num_processes': Setting(whole, 'number of processes, if JAX cannot find it out'),
-    'process_id': Setting(lambda text: whole(text, 0),
-                          'number of this process, from 0, if JAX cannot find it out'),
+    'distributed': Kind(switch, 'this is one of several hosts that run the same command, with one '
+                        '--output_dir that all of them see'),
+    'coordinator': Kind(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
+    'num_processes': Kind(whole, 'number of processes, if JAX cannot find it out'),
+    'process_id': Kind(natural, 'number of this process, from 0, if JAX cannot find it out'),
 }
 
 
-def resolve(scales: Scales, scale: str = 'laptop', kinds: dict[str, Setting] = SETTINGS,
-            **given: str | bool | None) -> SimpleNamespace:
-  """The settings of a scale; those that are given as a flag's text are parsed.
-
-  Raises:
-    InputError: names the flag and what would be right.
-  """
-  values = {'scale': flagged('scale', choice(*scales), scale)} | copy.deepcopy(scales[scale])
-  for name, text in given.items():
-    if text is not None:
-      parse = kinds[name].parse
-      values[name] = flagged(name, parse, text) if parse else text
-  for name in scales[scale]:
-    if values[name] is None and kinds[name].hint:
-      raise InputError(f'--{name}: is missing: {kinds[name].hint}')
-  return SimpleNamespace(**values)
-
-
-def flagged(flag: str, call: Callable, *arguments):
-  """`call(*arguments)`; an InputError from it names the flag."""
-  try:
-    return call(*arguments)
-  except InputError as error:
-    raise InputError(f'--{flag}: {error}') from None
-
-
-def required(*names: str) -> list[str]:
-  """The texts of flags that must be given; raises InputError for one that is missing."""
-  for name in names:
-    if not FLAGS[name].value:
-      raise InputError(f'--{name} is missing; see --help')
-  return [FLAGS[name].value for name in names]
-
-
-def name_flags(make: Callable, **fields):
-  """`make(**fields)`; an InputError from it that says field=value says --field=value."""
-  try:
-    return make(**fields)
-  except InputError as error:
-    raise InputError(re.sub(r'\b(?=\w+=)', '--', str(error))) from None
-
-
-def default_text(scales: Scales, setting: str, help_text: str = '') -> str:
-  """The default of a setting in brackets, and other scales' if they differ; '' if none has one.
-
-  A list that `help_text` has already is 'all', unless more follows there.
-  """
-  names_all = lambda value: isinstance(value, list) and len(value) > 1 and re.search(
-      re.escape(', '.join(map(str, value))) + '(?!, )', help_text)
-  shown = lambda value: 'all' if names_all(value) else as_text(value)
-  texts = {scale: shown(values[setting]) for scale, values in scales.items()
-           if values.get(setting) is not None}
-  scales_of = {texts['laptop']: ['default']} if 'laptop' in texts else {}
-  for scale, text in texts.items():
-    if text != texts.get('laptop'):
-      scales_of.setdefault(text, []).append(scale)
-  parts = [f'{", ".join(names)}: {text}' for text, names in scales_of.items()]
-  return f' ({"; ".join(parts)})' if parts else ''
-
-
-def as_text(value: Any) -> str:
-  """A value as one would write it in a flag, for --help."""
-  if isinstance(value, bool):
-    return str(value).lower()
-  if isinstance(value, float):
-    return f'{value:g}'
-  if not isinstance(value, list):
-    return str(value)
-  numbers = len(value) > 2 and isinstance(value[0], int)
-  is_range = numbers and value == list(range(value[0], value[-1] + 1))
-  return f'{value[0]}-{value[-1]}' if is_range else ','.join(map(str, value))
-
-
-def in_order(defaults: dict[str, Any], kinds: dict[str, Setting]) -> list[str]:
-  """The settings as --help shows them: what must be given first, what few change last."""
-  required = [name for name in defaults if defaults[name] is None and kinds[name].hint]
-  technical = list(itertools.takewhile(lambda name: name in _TECHNICAL, defaults))
-  rest = [name for name in defaults if name not in required + technical]
-  return required + rest + technical
-
-
-def run(main: Callable[[SimpleNamespace, Path], None], name: str, scales: Scales, doc: str,
-        kinds: dict[str, Setting] = SETTINGS, positional: str | None = None,
+def run(main: Callable[[Any, Path], None], name: str, kind: type[ProgramSettings], doc: str,
         several_hosts: bool = False) -> None:
   """Runs `main(settings, output_dir)` with what the command line says.
 
-  Words that are no flags become the setting `positional`, a list; None: words are refused.
   With `several_hosts` the program has the flags HOSTS.
   """
-  names = in_order(scales['laptop'], kinds)
-  flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(scales)}')
   flags.DEFINE_string('output_dir', None, 'folder of the results, local or gs://BUCKET/FOLDER '
                       f'(default: results/{name}_SCALE)')
-  for setting in names:
-    define = flags.DEFINE_string if kinds[setting].parse else flags.DEFINE_boolean
-    define(setting, None, kinds[setting].help + default_text(scales, setting, kinds[setting].help))
   host_flags = HOSTS if several_hosts else {}
-  for host_flag, kind in host_flags.items():
-    (flags.DEFINE_string if kind.parse else flags.DEFINE_boolean)(host_flag, None, kind.help)
+  for flag, of_flag in host_flags.items():
+    define(flag, of_flag)
 
-  def resolved(*words):
-    connect(**{host_flag: FLAGS[host_flag].value for host_flag in host_flags})
-    given = {setting: FLAGS[setting].value for setting in names}
-    settings = resolve(scales, FLAGS.scale, kinds, **given)
-    if positional:
-      setattr(settings, positional, list(words))
+  def in_folder(settings):
+    connect(**{flag: FLAGS[flag].value for flag in host_flags})
     place = FLAGS.output_dir
     if place is None:
       place = f'results/{name}_{FLAGS.scale}'
-    output_dir = flagged('output_dir', files.path_of, place)
+    output_dir = name_flag('output_dir', files.path_of, place)
     with lock.hold(output_dir):
       main(settings, output_dir)
 
   drawn = ('format',) if 'format' in FLAGS else ()
-  launch(resolved, doc, ('scale', 'output_dir', *names, *drawn, *host_flags),
-         takes_words=bool(positional))
+  start(in_folder, kind, doc, before=('output_dir',), after=(*drawn, *host_flags))
+
+
+def start(main: Callable[[Any], None], kind: type[ProgramSettings], doc: str,
+          before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
+  """Runs `main(settings)` with the flags of a dataclass; --help has others before and after."""
+  known = kinds(kind)
+  scale = ('scale',) if len(kind.SCALES) > 1 else ()
+  if scale:
+    flags.DEFINE_string('scale', 'laptop', f'size of the run: {", ".join(kind.SCALES)}')
+  for flag, of_flag in known.items():
+    define(flag, of_flag, default_text(values_of(kind, flag), of_flag.help))
+
+  def resolved(*words):
+    given = {flag: FLAGS[flag].value for flag in known}
+    main(resolve(kind, FLAGS.scale if scale else 'laptop', words, **given))
+
+  launch(resolved, doc, (*scale, *before, *known, *after), takes_words=bool(kind.WORDS))
+
+
+def define(flag: str, kind: Kind, default: str = '') -> None:
+  """Makes a flag whose help ends with a text about its default."""
+  make = flags.DEFINE_boolean if kind.is_switch else flags.DEFINE_string
+  make(flag, None, kind.help + default)
 
 
 def connect(distributed: bool | None = None, **given: str | None) -> None:
@@ -222,7 +89,7 @@ def connect(distributed: bool | None = None, **given: str | None) -> None:
   Raises:
     InputError: a wrong value, or the hosts cannot be found.
   """
-  values = {name: flagged(name, HOSTS[name].parse, text)
+  values = {name: name_flag(name, HOSTS[name].parse, text)
             for name, text in given.items() if text is not None}
   if not distributed:
     for name in values:
@@ -271,7 +138,7 @@ def launch(main: Callable, doc: str, names: tuple[str, ...], takes_words: bool =
         raise InputError(f'{words[0]!r} is not a flag; {hint}')
       main(*words)
     except InputError as error:
-      fail(str(error))
+      fail(f'--{error.field}: {error}' if error.field in FLAGS else str(error))
     except jax.errors.JaxRuntimeError as error:
       if 'RESOURCE_EXHAUSTED' not in str(error):
         raise

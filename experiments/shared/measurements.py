@@ -1,17 +1,17 @@
 """What the experiments on ensembles measure of a network, and which rows they keep of it."""
 
 import functools
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax import configs
 from bornbiased_jax.analysis import inter_sequence, predictions, similarity, theory
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import head_of, unembed
+
+from .cells import Cell
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
@@ -66,50 +66,14 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
   return float(np.median(similarity.isotropic_log10_p(cosines, num_sequences, width)))
 
 
-def predicted_cosine(fields: dict, settings: SimpleNamespace) -> np.ndarray:
-  """What theory says of the cosine of sequences after each layer, [L], in the cell `fields`.
-
-  It includes finite width up to 1,300 tokens.
-  """
-  return np.asarray(_finite_width(fields, settings).inter_cosine_L)
+def predicted_similarity(cell: Cell):
+  """What theory says of the similarity of sequences; with finite width up to 1,300 tokens."""
+  return theory.finite_width(cell.network.config, cell.probe.length, cell.probe.kind)
 
 
-def predicted_last_cosine(fields: dict, settings: SimpleNamespace) -> dict:
-  """`theory_cosine` and `theory_cosine_std`, mean and std over networks after the last layer."""
-  predicted = _finite_width(fields, settings)
-  return {'theory_cosine': predicted.inter_cosine_L[-1],
-          'theory_cosine_std': predicted.inter_cosine_std}
-
-
-def predicted_direction_cosine(fields: dict, settings: SimpleNamespace, length: int) -> float:
-  """Theory's cosine of a network's directions in the cell `fields` and at a shorter length."""
-  limit = theory.at_birth(_config(fields), fields['length'], settings.probe)
-  return limit.direction_cosine(length)
-
-
-def _config(fields):
-  changed = {name: fields[name] for name in ('sublayers',) if name in fields}
-  return configs.get(fields['config'], length=fields['length'], **changed)
-
-
-def _finite_width(fields, settings):
-  config = _config(fields)
-  return theory.finite_width(config, config.length, settings.probe)
-
-
-def predicted_preference(fields: dict, settings: SimpleNamespace) -> dict:
-  """What theory says of the favourite tokens in the cell `fields`, of random tokens.
-
-  Returns:
-    `theory_top1_frequency` and `theory_top1_frequency_std`, mean and std over networks,
-    `theory_direction_agreement`, and `theory_same_id_as_shortest`, the share of networks whose
-    favourite is the same at the shortest of the lengths.
-  """
-  config, shortest = _config(fields), min(settings.lengths)
-  found = favourites(config, settings.num_sequences, shortest)
-  same = found.pop('theory_same_id')
-  # At the shortest length both favourites are of the same sequences.
-  return found | {'theory_same_id_as_shortest': 1.0 if config.length == shortest else same}
+def predicted_cosine(cell: Cell) -> np.ndarray:
+  """The cosine of sequences after each layer, [L]."""
+  return np.asarray(predicted_similarity(cell).inter_cosine_L)
 
 
 def favourites(config: ModelConfig, num_sequences: int, other_length: int | None = None) -> dict:

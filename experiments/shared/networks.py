@@ -1,9 +1,10 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
 from collections.abc import Iterable
+import dataclasses
 from pathlib import Path
 import sys
-from types import SimpleNamespace
+from typing import Annotated, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -21,31 +22,42 @@ from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 
-from . import command_line
-from .command_line import Setting, flagged
 from .parsing import choice, optional, some_of, whole
+from .settings import ExperimentSettings, Kind, Length, NumSequences, ProbeSeed, name_flag, setting
 
-SETTINGS = command_line.SETTINGS | {
-    'num_ids': Setting(optional(whole),
-                       'random token ids are drawn below this number, so that networks of '
-                       'different vocabularies read the same; if not given, below the smallest '
-                       'of their vocabularies'),
-    'stream': Setting(choice(*STREAM),
-                      'read directories of transformers layer by layer, with one layer in memory: '
-                      'auto, if they do not fit, always or never'),
-    'study': Setting(str, 'folder of experiments.training_study, whose checkpoints are compared',
-                     hint='a folder of experiments.training_study'),
-    'methods': Setting(some_of(*METHODS),
-                       f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}'),
-}
-TOKENS = dict(num_sequences=2000, length=64, probe_seed=0, num_ids=None)
-PROBE = dict(probe='tokens') | TOKENS
+Study = Annotated[str | None, Kind(
+    str, 'folder of experiments.training_study, whose checkpoints are compared',
+    'a folder of experiments.training_study')]
+Methods = Annotated[list[str], Kind(
+    some_of(*METHODS), f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}')]
+Stream = Annotated[str, Kind(
+    choice(*STREAM), 'read directories of transformers layer by layer, with one layer in memory: '
+    'auto, if they do not fit, always or never')]
 
 
-def probe_of(settings: SimpleNamespace) -> Probe:
-  """What the networks read; tokens, for programs that have no setting `probe`."""
+@dataclasses.dataclass(frozen=True)
+class Inputs(ExperimentSettings):
+  """Random sequences that networks read."""
+
+  num_sequences: NumSequences = setting(2000)
+  length: Length = setting(64)
+  probe_seed: ProbeSeed = setting(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedInputs(Inputs):
+  """Sequences for networks that may have different vocabularies."""
+
+  num_ids: int | None = setting(
+      None, optional(whole), 'random token ids are drawn below this number, so that networks of '
+      'different vocabularies read the same; if not given, below the smallest of their '
+      'vocabularies')
+
+
+def probe_of(settings: Inputs) -> Probe:
+  """What the networks read; tokens of any id, unless the settings say another thing."""
   return Probe(getattr(settings, 'probe', 'tokens'), settings.num_sequences, settings.length,
-               settings.probe_seed, settings.num_ids)
+               settings.probe_seed, getattr(settings, 'num_ids', None))
 
 
 def take(name: str, probe: Probe, cache: Path) -> HiddenStates:
@@ -90,7 +102,7 @@ def check_length(length: int, config: ModelConfig, name: str, flag: str = 'lengt
     raise InputError(f'--{flag}: {length} exceeds the {config.length} positions of {name}')
 
 
-def check_sequences(settings: SimpleNamespace, config: ModelConfig) -> None:
+def check_sequences(settings: Inputs, config: ModelConfig) -> None:
   """Checks the sequences that networks of one architecture read, before anything runs.
 
   Raises:
@@ -98,10 +110,10 @@ def check_sequences(settings: SimpleNamespace, config: ModelConfig) -> None:
       what two networks read in common.
   """
   check_length(settings.length, config, 'the networks')
-  flagged('num_sequences', seedprint.check_projectable, settings.num_sequences, config.width)
+  name_flag('num_sequences', seedprint.check_projectable, settings.num_sequences, config.width)
 
 
-def run_of(settings: SimpleNamespace, phase: str, seed: int) -> Path:
+def run_of(settings: Any, phase: str, seed: int) -> Path:
   """The run of a seed in the study.
 
   The one on 'english' must be there. Those on other texts need not, because only
@@ -119,7 +131,7 @@ def latest(run: Path) -> str:
   return f'{run}@{checkpoint.steps(run)[-1]}'
 
 
-def continued(settings: SimpleNamespace) -> dict[tuple[str, int], Path]:
+def continued(settings: Any) -> dict[tuple[str, int], Path]:
   """The runs that went on from those on English, by text and seed.
 
   A text is a folder of the study: 'python', and what `pretrain --init_from` wrote beside it, such
@@ -146,11 +158,11 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
       those of the networks with this configuration.
   """
   check_length(length, config, 'the networks', 'statement_length')
-  loaded = flagged('tokenizer', load_tokenizer, tokenizer)
+  loaded = name_flag('tokenizer', load_tokenizer, tokenizer)
   if loaded.vocab_size > config.vocab_size:
     raise InputError(f'--tokenizer: {tokenizer} has {loaded.vocab_size} token ids, the networks '
                      f'{config.vocab_size}')
-  tokens = flagged('statements', corpus.load, text, loaded).tokens
+  tokens = name_flag('statements', corpus.load, text, loaded).tokens
   num_windows = len(tokens) // length
   if num_windows < NUM_STATEMENTS:
     raise InputError(f'--statements: {text} has {num_windows} passages of {length} tokens; at '
@@ -159,11 +171,10 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
   return np.stack([tokens[i * length:(i + 1) * length] for i in chosen]).astype(np.int32)
 
 
-def subject(config: ModelConfig, params: dict, settings: SimpleNamespace,
+def subject(config: ModelConfig, params: dict, settings: Inputs,
             statements: np.ndarray | None = None) -> Subject:
   """A network as the methods of `METHODS` take it."""
-  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
-  return Subject(config, params, probe, statements)
+  return Subject(config, params, probe_of(settings), statements)
 
 
 def compare(method: str, base: Subject, suspect: Subject) -> Score:

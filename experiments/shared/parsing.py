@@ -10,10 +10,20 @@ from bornbiased_jax.errors import InputError
 MAX_SEED = 2**32 - 1
 
 
+def switch(given: bool) -> bool:
+  """A flag without text: --name or --noname."""
+  return given
+
+
 def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
   if not text.isdecimal() or len(text) > 99 or not lowest <= int(text) <= highest:
     raise InputError(f'{text[:40]!r} is not a whole number from {lowest} to {highest}')
   return int(text)
+
+
+def natural(text: str) -> int:
+  """A whole number that may be 0, such as a seed or a position."""
+  return whole(text, 0)
 
 
 def number(text: str) -> float:

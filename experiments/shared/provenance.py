@@ -65,6 +65,8 @@ def repeatedly(note: Callable[[], None]) -> Iterator[None]:
 def command() -> str | None:
   """The command line of the program that runs, as one would type it; None if it is none of ours."""
   program = Path(sys.argv[0])
+  if program.name == '__main__.py':
+    program = program.parent
   if program.parent != _PROGRAMS:
     return None
   return shlex.join(['python', '-m', f'experiments.{program.stem}', *sys.argv[1:]])

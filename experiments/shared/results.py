@@ -4,13 +4,14 @@ results.json holds the settings, the environment, how the run came about, one ro
 and the summary of the rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import json
 import math
 from pathlib import Path
 import textwrap
 import time
-from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -42,16 +43,15 @@ class Results:
       environment, or cannot be written.
   """
 
-  def __init__(self, directory: Path, experiment: str, settings: SimpleNamespace):
+  def __init__(self, directory: Path, experiment: str, settings: Any):
     self.path = files.path_of(directory) / 'results.json'
-    self.content = {'experiment': experiment, 'settings': vars(settings),
-                    'environment': environment(), 'run': provenance.begin()(), 'complete': False,
-                    'rows': [], 'summary': []}
+    self.content = header(experiment, settings, provenance.begin()()) | {
+        'complete': False, 'rows': [], 'summary': []}
     self._written = -math.inf
-    is_new, self.content = hosts.from_first(self._opened_content)
+    self._may_write, self.content = hosts.from_first(self._opened_content)
     self._is_measured = self.content['complete']
     self._run = provenance.begin(self.content['run'])
-    if is_new:
+    if self._may_write:
       self.write()
 
   def _opened_content(self):
@@ -87,29 +87,33 @@ class Results:
       self.write()
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
-             figure: 'plotting.Figure') -> None:
+             figure: 'plotting.Figure', **more) -> None:
     """Writes the summary and the figure, and prints the summary as a table.
 
     Args:
       summary: rows of their own, which results.json keeps beside the others.
       display: function from a row of the summary to its texts by column.
       figure: what the file figure.png, or of the --format that is asked for, shows.
+      more: other parts of the file.
     """
-    self.content.update(summary=summary, complete=True)
+    self.content.update(more, summary=summary, complete=True)
     self.write()
     figure_path = figures.write(figure, self.path.parent)
     show_table([display(row) for row in summary], self.path.parent)
     print(f'wrote {self.path} and {figure_path}')
 
   def write(self) -> None:
-    """Writes the file, with the time until now.
-
-    Who trains before there is a row calls it meanwhile (`provenance.repeatedly`).
-    """
+    """Writes the file, with the time until now."""
     self._written = time.monotonic()
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run'] = self._run()
     write_json(self.path, self.content)
+
+  @contextlib.contextmanager
+  def noting_time(self) -> Iterator[None]:
+    """Writes the file again and again during the block, for who trains before there is a row."""
+    with provenance.repeatedly(self.write):
+      yield
 
   def _earlier(self):
     """The content to continue from: that of the file, or this run's own.
@@ -136,6 +140,51 @@ class Results:
                        f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
                        'commit, choose another folder, or remove this one')
     return content
+
+
+class TrainingResults(Results):
+  """The results.json of a training, which goes on from its checkpoints.
+
+  While it goes on, a file of other settings is left alone, since training may refuse them. What
+  was complete stays as it was recorded as long as all networks are there.
+
+  Args:
+    is_trained: whether all networks have made their last step.
+    is_begun: whether any has a checkpoint. Of one that was begun without a record nobody knows
+      when it started.
+  """
+
+  def __init__(self, directory: Path, experiment: str, settings: Any, is_trained: bool,
+               is_begun: bool):
+    self._checkpoints = is_trained, is_begun
+    super().__init__(directory, experiment, settings)
+
+  def _opened_content(self):
+    is_trained, is_begun = self._checkpoints
+    try:
+      # Files of earlier versions do not say how the training came about.
+      earlier = {'run': None} | json.loads(self.path.read_text())
+    except (OSError, ValueError, TypeError):
+      earlier = {'run': None}
+    is_same = all(earlier.get(name) == _plain(self.content[name])
+                  for name in ('experiment', 'settings'))
+    was_complete = earlier.get('complete', True)
+    if is_same and was_complete and is_trained:
+      return False, self.content | {'run': earlier['run'], 'complete': True}
+    begun = earlier['run'] if is_same and not was_complete else None
+    run = begun or provenance.begin(None, is_new=not is_begun)()
+    return is_same or not self.path.exists(), self.content | {'run': run}
+
+  @contextlib.contextmanager
+  def noting_time(self) -> Iterator[None]:
+    with super().noting_time() if self._may_write else contextlib.nullcontext():
+      yield
+
+
+def header(experiment: str, settings: Any, run: dict | None) -> dict:
+  """What all files of results begin with."""
+  settings = settings if isinstance(settings, dict) else vars(settings)
+  return {'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run}
 
 
 def _difference(earlier, now):

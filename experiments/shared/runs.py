@@ -1,29 +1,24 @@
 """From settings of training to trained networks, and the report on their losses."""
 
-from collections.abc import Callable, Iterator
-import contextlib
 import dataclasses
 import itertools
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import adapted, checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import figures, provenance, training_settings
-from .command_line import flagged, name_flags
+from . import training_settings
 from .networks import check_length
-from .results import make_directory, write_json
-from .tables import show_table
+from .results import TrainingResults, make_directory
+from .settings import name_flag, pick
+from .training_settings import Training
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).
@@ -31,7 +26,7 @@ TOGETHER_WIDTH = 256
 HELD_OUT = 0.05
 
 
-def train(settings: SimpleNamespace, output_dir: Path) -> None:
+def train(settings: Training, output_dir: Path) -> None:
   """Trains a network for each seed, or goes on with it, and writes the report on all of them.
 
   Args:
@@ -42,50 +37,48 @@ def train(settings: SimpleNamespace, output_dir: Path) -> None:
     InputError: settings that contradict each other, or `loop.train`'s.
   """
   runs = runs_of(settings, output_dir)
-  with recording('pretrain', recorded(settings), output_dir,
-                 is_trained(settings, output_dir), is_begun(settings, output_dir)) as record:
+  results = TrainingResults(output_dir, 'pretrain', recorded(settings),
+                            is_trained(settings, output_dir), is_begun(settings, output_dir))
+  with results.noting_time():
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
-    write('pretrain', recorded(settings), output_dir, summary,
-          figure({'Training loss': metrics}, unit_of(settings)), record(), rates=rates)
+    results.finish(summary, display, figure({'Training loss': metrics}, unit_of(settings)),
+                   rates=rates)
 
 
-def runs_of(settings: SimpleNamespace, output_dir: Path) -> list[Run]:
+def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
   training_settings.check(settings)
   data, validation = texts(settings)
   config = model(settings, data)
-  mesh = flagged('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
+  mesh = name_flag('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
                  settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
-  flagged('output_dir', files.local, output_dir)
+  name_flag('output_dir', files.local, output_dir)
   make_directory(output_dir)
   return [
-      name_flags(
-          Run, config=config, recipe=training_settings.recipe_of(settings),
-          seeds=tuple(settings.seeds[first:first + together]), data=data, validation=validation,
-          data_seed=settings.data_seed, directory=output_dir, mesh=mesh,
-          keep_steps=tuple(settings.keep_steps or ()), save_every=settings.save_every,
-          evaluate_every=settings.evaluate_every,
-          validation_sequences=settings.validation_sequences, resume=settings.resume,
-          init_from=settings.init_from)
+      Run(**pick(Run, settings) | dict(
+          config=config, recipe=training_settings.recipe_of(settings), data=data,
+          validation=validation, directory=output_dir, mesh=mesh,
+          seeds=tuple(settings.seeds[first:first + together]),
+          keep_steps=tuple(settings.keep_steps or ())))
       for first in range(0, len(settings.seeds), together)]
 
 
-def is_trained(settings: SimpleNamespace, output_dir: Path) -> bool:
+def is_trained(settings: Training, output_dir: Path) -> bool:
   """Whether all networks have made their last step."""
   return all(checkpoint.steps(output_dir / f'seed_{seed}')[-1:] == [settings.num_steps]
              for seed in settings.seeds)
 
 
-def is_begun(settings: SimpleNamespace, output_dir: Path) -> bool:
+def is_begun(settings: Training, output_dir: Path) -> bool:
   """Whether any of the networks has a checkpoint."""
   return any(checkpoint.steps(output_dir / f'seed_{seed}') for seed in settings.seeds)
 
 
-def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -> int:
+def how_many_together(settings: Training, width: int, num_devices: int) -> int:
   """How many networks train at once: --together, or all if they are small and on one device."""
   is_small = width <= TOGETHER_WIDTH and num_devices == 1
   wanted = settings.together or (len(settings.seeds) if is_small else 1)
@@ -99,22 +92,22 @@ def how_many_together(settings: SimpleNamespace, width: int, num_devices: int) -
 def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> corpus.Corpus:
   """The text that a flag names; of one too large for memory, the error names the program to use."""
   try:
-    return flagged(flag, corpus.load, spec, tokenizer)
+    return name_flag(flag, corpus.load, spec, tokenizer)
   except InputError as error:
     message = str(error).replace('corpus.write', 'python -m experiments.tokenize_text')
     raise InputError(message) from None
 
 
-def texts(settings: SimpleNamespace) -> tuple[corpus.Corpus, corpus.Corpus]:
+def texts(settings: Training) -> tuple[corpus.Corpus, corpus.Corpus]:
   """What to train on, and what to evaluate on."""
-  tokenizer = flagged('tokenizer', load_tokenizer, settings.tokenizer)
+  tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   data = load_text('data', settings.data, tokenizer)
   if settings.valid:
     return data, load_text('valid', settings.valid, tokenizer)
   return corpus.hold_out(data, HELD_OUT)
 
 
-def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig:
+def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:
   """The preset, or what the parent is, with the settings that do not change its shape."""
   names = ('dtype', 'remat', 'intervention', 'intervention_position', 'intervention_strength')
   own = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
@@ -124,8 +117,8 @@ def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig
     length = settings.max_length or max(settings.length, configs.get(settings.config).length)
     own |= {name: getattr(settings, name) for name in ('tied_head', 'init_scheme')
             if getattr(settings, name) is not None}
-    config = name_flags(configs.get, name=settings.config, length=length,
-                        vocab_size=settings.vocab_size or data.vocab_size, **own)
+    config = configs.get(settings.config, length=length,
+                         vocab_size=settings.vocab_size or data.vocab_size, **own)
   check_length(settings.length, config, 'the model')
   for name in ('intervention_position', 'intervention_strength'):
     if name in own and config.intervention not in configs.AT_ONE_POSITION:
@@ -134,12 +127,12 @@ def model(settings: SimpleNamespace, data: corpus.Corpus) -> configs.ModelConfig
   return config
 
 
-def parent(settings: SimpleNamespace) -> str | None:
+def parent(settings: Training) -> str | None:
   """Where parameters come from, if not from seeds."""
   return settings.resume or settings.init_from
 
 
-def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
+def parent_config(settings: Training) -> configs.ModelConfig:
   """The model of a run, of a folder of runs (of its first), or one that `load_config` knows."""
   for name in ('vocab_size', 'max_length', 'tied_head', 'init_scheme'):
     if getattr(settings, name) is not None:
@@ -155,72 +148,17 @@ def parent_config(settings: SimpleNamespace) -> configs.ModelConfig:
     raise InputError(f'--seeds: {len(settings.seeds)} networks that all go on from {source} would '
                      'be the same; give one seed, such as --seeds=42')
   first = next(iter(found), source)
-  config = flagged(flag, load_config, str(first))
-  flagged('seeds', start.parents_of, source, settings.seeds)
+  config = name_flag(flag, load_config, str(first))
+  name_flag('seeds', start.parents_of, source, settings.seeds)
   return config
 
 
-def recorded(settings: SimpleNamespace) -> dict:
+def recorded(settings: Training) -> dict:
   """The settings as results.json has them: without a preset if the model is the parent's."""
   return vars(settings) | ({'config': None} if parent(settings) else {})
 
 
-@contextlib.contextmanager
-def recording(experiment: str, settings: dict, output_dir: Path, is_trained: bool,
-              is_begun: bool) -> Iterator[Callable[[], dict | None]]:
-  """Records how a training came about, for `write`; results.json has it while it goes on.
-
-  If it was killed, the next session goes on from that. What was complete and `is_trained` stays as
-  it was recorded, and a file of other settings is left alone until the end. Of what `is_begun`
-  without a record that goes on, nobody knows when it started.
-
-  Yields:
-    A function that returns the record (see `provenance.begin`); None if an earlier version has
-    completed the training without one.
-  """
-  path = output_dir / 'results.json'
-  parts = {'experiment': experiment, 'settings': settings}
-  # Files of earlier versions do not say how the training came about.
-  earlier = {'run': None} | _content(path)
-  is_same = all(earlier.get(name) == part for name, part in parts.items())
-  is_complete = earlier.get('complete', True)
-  if is_same and is_complete and is_trained:
-    yield lambda: earlier['run']
-    return
-  record = provenance.begin(None if is_complete or not is_same else earlier['run'], not is_begun)
-
-  begun = parts | {'environment': environment(), 'complete': False}
-  is_free = is_same or not path.exists()
-  note = lambda: write_json(path, begun | {'run': record()})
-  with provenance.repeatedly(note) if is_free else contextlib.nullcontext():
-    yield record
-
-
-def _content(path):
-  """What a file of results holds; nothing if it is none."""
-  try:
-    return dict(json.loads(path.read_text()))
-  except (OSError, ValueError, TypeError):
-    return {}
-
-
-def write(experiment: str, settings: dict, output_dir: Path, summary: list[dict],
-          drawn: 'plotting.Figure', run: dict | None, **more) -> None:
-  """Writes results.json and the loss curves, and prints the summary as a table."""
-  write_json(output_dir / 'results.json', {
-      'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run,
-      'complete': True, **more, 'summary': summary})
-  file = figures.write(drawn, output_dir)
-  show_table([display(row) for row in summary], output_dir)
-  print(f'wrote {output_dir}/results.json and {file}, beside the checkpoints')
-
-
-def display(row: dict) -> dict[str, str]:
-  return {name: f'{value:.3f}' if isinstance(value, float) else str(value)
-          for name, value in row.items()}
-
-
-def unit_of(settings: SimpleNamespace) -> str:
+def unit_of(settings: Training) -> str:
   """What losses are per."""
   return 'byte' if settings.tokenizer == 'bytes' else 'token'
 
@@ -233,6 +171,11 @@ def summarize(seed: int, lines: list[dict]) -> dict:
   return {'seed': seed, 'step': trained[-1]['step'], 'loss': float(tail),
           'validation_loss': evaluated[-1]['validation_loss'],
           'perplexity': evaluated[-1]['perplexity']}
+
+
+def display(row: dict) -> dict[str, str]:
+  return {name: f'{value:.3f}' if isinstance(value, float) else str(value)
+          for name, value in row.items()}
 
 
 def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Figure':

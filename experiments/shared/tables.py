@@ -1,15 +1,12 @@
 """Rows of results: groups of them, their means with intervals, and the table that shows them."""
 
-from collections.abc import Iterable
 import math
 from pathlib import Path
 import textwrap
 
 import numpy as np
 import scipy
-from tqdm import tqdm
 
-from bornbiased_jax import hosts
 from bornbiased_jax.files import write_atomically
 
 TABLE_WIDTH = 100
@@ -30,11 +27,6 @@ def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
   for row in rows:
     groups.setdefault(tuple(row[name] for name in names), []).append(row)
   return [(dict(zip(names, key, strict=True)), group) for key, group in groups.items()]
-
-
-def with_theory(groups: list) -> Iterable:
-  """The groups with a progress bar, for programs that compute theory of each of them."""
-  return tqdm(groups, desc='theory', unit='group', leave=False, disable=not hosts.is_first())
 
 
 def mean_ci95(rows: list[dict], name: str) -> dict:

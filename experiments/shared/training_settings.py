@@ -1,125 +1,143 @@
-"""Settings of training: what pretrain, training_study and text_sinks have in common."""
+"""Settings of training: what pretrain, training_study, text_sinks and born_unbiased share."""
 
 import dataclasses
-from types import SimpleNamespace
+from typing import Annotated, ClassVar
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 
-from . import command_line
-from .command_line import Setting, name_flags
-from .parsing import (
-  choice,
-  listed,
-  number,
-  optional,
-  positive,
-  preset_name,
-  whole,
+from .parsing import choice, listed, natural, number, optional, positive, switch, whole
+from .settings import (
+  Dtype,
+  ExperimentSettings,
+  Kind,
+  Length,
+  Model,
+  Seeds,
+  at_scale,
+  pick,
+  setting,
+  values_of,
 )
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(preset_name, 'model, one of those below'),
-    'data': Setting(str,
-                    'what to train on: text files, folders of them, tfds:NAME, a folder of '
-                    "experiments.tokenize_text, or 'tinyshakespeare'", hint=A_TEXT),
-    'valid': Setting(optional(str),
-                     'what to evaluate on, in the same forms; if not given, the last twentieth of '
-                     '--data is held out'),
-    'tokenizer': Setting(str, "'bytes', a SentencePiece .model file, or a folder with GPT-2's "
-                              'encoder.json and vocab.bpe'),
-    'init_from': Setting(optional(str),
-                         'run, folder of runs, transformers directory, or ORG/MODEL[@REVISION] of '
-                         'the Hugging Face Hub whose parameters to begin with; instead of '
-                         '--config'),
-    'resume': Setting(optional(str),
-                      'run, or folder of runs, to go on from, optimizer included; instead of '
-                      '--config'),
-    'num_steps': Setting(whole, 'optimizer steps'),
-    'batch_size': Setting(whole, 'sequences per step, over all devices'),
-    'accumulation': Setting(whole,
-                            'parts of a batch, computed one after another to save memory'),
-    'peak_lr': Setting(number, 'learning rate after warmup'),
-    'min_lr': Setting(number, 'learning rate at the last step'),
-    'warmup_steps': Setting(lambda text: whole(text, 0), 'steps of linear warmup'),
-    'weight_decay': Setting(number, "AdamW's decay of matrices and embeddings"),
-    'clip': Setting(positive, 'norm of the gradient above which it is scaled down to this norm'),
-    'start_id': Setting(optional(lambda text: whole(text, 0)),
-                        'token id that every sequence begins with, in place of the one there; if '
-                        'not given, sequences begin anywhere in the text'),
-    'keep_steps': Setting(optional(listed(lambda text: whole(text, 0))),
-                          'steps whose checkpoints are kept; the first and the last always are'),
-    'save_every': Setting(whole, 'steps between checkpoints, of which the latest two are kept'),
-    'evaluate_every': Setting(whole, 'steps between evaluations'),
-    'validation_sequences': Setting(whole, 'sequences per evaluation, from all over the text'),
-    'data_seed': Setting(lambda text: whole(text, 0),
-                         'seed of the order of the data, the same for all --seeds'),
-    'vocab_size': Setting(optional(whole),
-                          'token ids of the model; if not given, those of the tokenizer'),
-    'max_length': Setting(optional(whole),
-                          'longest sequence that the model can read, to which interventions such '
-                          "as 'attenuate' refer; if not given, that of --config, or --length if "
-                          'that is longer'),
-    'tied_head': Setting(None,
-                         'the LM head is the embedding (--notied_head: it is a matrix of its own); '
-                         'if not given, that of --config'),
-    'init_scheme': Setting(optional(choice(*configs.INIT_SCHEMES)),
-                           'how parameters are drawn; if not given, as in --config'),
-    'intervention': Setting(choice(*configs.INTERVENTIONS),
-                            "what is done to each position's weighted mean of values, one of "
-                            f'{", ".join(configs.INTERVENTIONS)} (see text_sinks --help); if '
-                            'not given, none, or what the parent has'),
-    'intervention_position': Setting(optional(lambda text: whole(text, 0)),
-                                     "position, from 0, at which 'mask', 'variance' and 'norm' "
-                                     'act'),
-    'intervention_strength': Setting(optional(positive), "factor of 'variance' and 'norm'"),
-    'together': Setting(optional(whole),
-                        'networks that train at once; if not given, all if they are small and on '
-                        'one device, else 1'),
-    'data_axis': Setting(lambda text: whole(text, 0),
-                         'devices that share a batch; 0: all that --fsdp_axis and --tensor_axis '
-                         'leave'),
-    'fsdp_axis': Setting(whole, 'devices that share batch, parameters and optimizer'),
-    'tensor_axis': Setting(whole, 'devices that share each matrix product'),
-}
-
-_LAPTOP = dict(
-    config='tiny_llama2', seeds=[42, 43], data='tinyshakespeare', valid=None, tokenizer='bytes',
-    init_from=None, resume=None, num_steps=1000, batch_size=16, length=128, accumulation=1,
-    peak_lr=1e-3, min_lr=1e-4, warmup_steps=100, weight_decay=0.1, clip=1.0, start_id=None,
-    dtype='float32', remat='none', keep_steps=[10, 100], save_every=250, evaluate_every=250,
-    validation_sequences=64, data_seed=42, vocab_size=None, max_length=None, tied_head=None,
-    init_scheme=None, intervention=None, intervention_position=None, intervention_strength=None,
-    together=None, data_axis=0, fsdp_axis=1, tensor_axis=1)
-SCALES = {
-    'smoke': _LAPTOP | dict(
-        num_steps=6, batch_size=4, length=32, warmup_steps=2, keep_steps=[3], save_every=2,
-        evaluate_every=3, validation_sequences=8),
-    'laptop': _LAPTOP,
-    'continue': _LAPTOP | dict(num_steps=500, peak_lr=2e-4, min_lr=2e-5, keep_steps=None),
-    'paper': _LAPTOP | dict(
-        config='nano_llama2', seeds=[42, 123], data=None, num_steps=200_000, batch_size=128,
-        length=2048, peak_lr=6e-4, min_lr=6e-5, warmup_steps=2000, dtype='bfloat16',
-        keep_steps=[100, 1000, 10_000, 50_000, 100_000, 150_000], save_every=1000,
-        evaluate_every=1000, validation_sequences=256),
-}
+TO_TRAIN_ON = ('what to train on: text files, folders of them, tfds:NAME, a folder of '
+               "experiments.tokenize_text, or 'tinyshakespeare'")
+Text = Annotated[str | None, Kind(str, TO_TRAIN_ON, A_TEXT)]
+Valid = Annotated[str | None, Kind(
+    optional(str), 'what to evaluate on, in the same forms; if not given, the last twentieth of '
+    '--data is held out')]
+Tokenizer = Annotated[str, Kind(
+    str, "'bytes', a tokenizer.json, a SentencePiece .model file, or a folder with one or with "
+    "GPT-2's encoder.json and vocab.bpe")]
+Steps = Annotated[list[int] | None, Kind(
+    optional(listed(natural)),
+    'steps whose checkpoints are kept; the first and the last always are')]
+Remat = Annotated[str, Kind(
+    choice(*configs.REMATS), 'what the backward pass computes again instead of storing it: none, '
+    'dots (all but products with weights) or full (all)')]
+EvaluateEvery = Annotated[int, Kind(whole, 'steps between evaluations')]
 
 
-def of_study(settings: SimpleNamespace, names: tuple[str, ...], base: str,
-             **changes) -> SimpleNamespace:
-  """Settings of training at the scale `base`, with a study's own in `names` and some changed."""
-  own = {name: getattr(settings, name) for name in names}
-  return SimpleNamespace(scale=base, **SCALES[base] | own | changes)
+@dataclasses.dataclass(frozen=True)
+class Texts(ExperimentSettings):
+  """What every training on text has."""
+
+  config: Model = setting('tiny_llama2', paper='nano_llama2')
+  seeds: Seeds = setting([42, 43], paper=[42, 123])
+  tokenizer: Tokenizer = setting('bytes')
+  num_steps: int = setting(1000, whole, 'optimizer steps', smoke=6, continue_=500, paper=200_000)
+  batch_size: int = setting(16, whole, 'sequences per step, over all devices', smoke=4, paper=128)
+  length: Length = setting(128, smoke=32, paper=2048)
+  keep_steps: Steps = setting([10, 100], smoke=[3], continue_=None,
+                              paper=[100, 1000, 10_000, 50_000, 100_000, 150_000])
+  data_seed: int = setting(42, natural, 'seed of the order of the data, the same for all --seeds')
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation(Texts):
+  """How a step is computed."""
+
+  accumulation: int = setting(1, whole, 'parts of a batch, computed one after another to save '
+                                        'memory')
+  dtype: Dtype = setting('float32', paper='bfloat16')
+  remat: Remat = setting('none')
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(Computation):
+  """The schedule of learning rates, and what goes with it."""
+
+  peak_lr: float = setting(1e-3, number, 'learning rate after warmup', continue_=2e-4, paper=6e-4)
+  min_lr: float = setting(1e-4, number, 'learning rate at the last step', continue_=2e-5,
+                          paper=6e-5)
+  warmup_steps: int = setting(100, natural, 'steps of linear warmup', smoke=2, paper=2000)
+  start_id: int | None = setting(
+      None, optional(natural), 'token id that every sequence begins with, in place of the one '
+      'there; if not given, sequences begin anywhere in the text')
+  save_every: int = setting(250, whole, 'steps between checkpoints, of which the latest two are '
+                                        'kept', smoke=2, paper=1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Schedule):
+  """All settings of a training; at the scale `continue`, of one that goes on with a network."""
+
+  data: Text = setting('tinyshakespeare', paper=None)
+  valid: Valid = setting(None)
+  init_from: str | None = setting(
+      None, optional(str), 'run, folder of runs, transformers directory, or ORG/MODEL[@REVISION] '
+      'of the Hugging Face Hub whose parameters to begin with; instead of --config')
+  resume: str | None = setting(
+      None, optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
+      '--config')
+  weight_decay: float = setting(0.1, number, "AdamW's decay of matrices and embeddings")
+  clip: float = setting(1.0, positive,
+                        'norm of the gradient above which it is scaled down to this norm')
+  evaluate_every: EvaluateEvery = setting(250, smoke=3, paper=1000)
+  validation_sequences: int = setting(64, whole, 'sequences per evaluation, from all over the text',
+                                      smoke=8, paper=256)
+  vocab_size: int | None = setting(None, optional(whole), 'token ids of the model; if not given, '
+                                                          'those of the tokenizer')
+  max_length: int | None = setting(
+      None, optional(whole), 'longest sequence that the model can read, to which interventions '
+      "such as 'attenuate' refer; if not given, that of --config, or --length if that is longer")
+  tied_head: bool | None = setting(
+      None, switch, 'the LM head is the embedding (--notied_head: it is a matrix of its own); if '
+      'not given, that of --config')
+  init_scheme: str | None = setting(None, optional(choice(*configs.INIT_SCHEMES)),
+                                    'how parameters are drawn; if not given, as in --config')
+  intervention: str | None = setting(
+      None, choice(*configs.INTERVENTIONS), "what is done to each position's weighted mean of "
+      f'values, one of {", ".join(configs.INTERVENTIONS)} (see text_sinks --help); if not given, '
+      'none, or what the parent has')
+  intervention_position: int | None = setting(
+      None, optional(natural), "position, from 0, at which 'mask', 'variance' and 'norm' act")
+  intervention_strength: float | None = setting(None, optional(positive),
+                                                "factor of 'variance' and 'norm'")
+  together: int | None = setting(
+      None, optional(whole), 'networks that train at once; if not given, all if they are small and '
+      'on one device, else 1')
+  data_axis: int = setting(0, natural, 'devices that share a batch; 0: all that --fsdp_axis and '
+                                       '--tensor_axis leave')
+  fsdp_axis: int = setting(1, whole, 'devices that share batch, parameters and optimizer')
+  tensor_axis: int = setting(1, whole, 'devices that share each matrix product')
+
+  SCALES: ClassVar = ('smoke', 'laptop', 'continue', 'paper')
+
+
+def of_study(settings: Texts, base: str, **changes) -> Training:
+  """Settings of training at the scale `base`, with those that a study has and some changed."""
+  return at_scale(Training, base, **pick(Training, settings) | changes)
 
 
 def warmup_of(scale: str, num_steps: int) -> int:
   """The scale's warmup, or a third of a short run."""
-  return min(SCALES[scale]['warmup_steps'], num_steps // 3)
+  return min(values_of(Training, 'warmup_steps')[scale], num_steps // 3)
 
 
-def check(settings: SimpleNamespace) -> None:
+def check(settings: Training) -> None:
   """Raises InputError for settings that contradict each other, before anything is read or made."""
   recipe_of(settings)
   check_keep_steps(settings)
@@ -130,7 +148,7 @@ def check(settings: SimpleNamespace) -> None:
                      f'--length={settings.length} positions, from 0')
 
 
-def check_keep_steps(settings: SimpleNamespace, keep_steps: str = 'keep_steps',
+def check_keep_steps(settings: Texts, keep_steps: str = 'keep_steps',
                      num_steps: str = 'num_steps') -> None:
   """Raises InputError for a step to keep, in the setting `keep_steps`, beyond the last one."""
   last = getattr(settings, num_steps)
@@ -139,7 +157,6 @@ def check_keep_steps(settings: SimpleNamespace, keep_steps: str = 'keep_steps',
       raise InputError(f'--{keep_steps}: {step} exceeds --{num_steps}={last}')
 
 
-def recipe_of(settings: SimpleNamespace) -> Recipe:
-  """The recipe; raises InputError for one that is impossible, and names its flags."""
-  names = [field.name for field in dataclasses.fields(Recipe) if hasattr(settings, field.name)]
-  return name_flags(Recipe, **{name: getattr(settings, name) for name in names})
+def recipe_of(settings: Training) -> Recipe:
+  """The recipe; raises InputError for one that is impossible."""
+  return Recipe(**pick(Recipe, settings))

@@ -61,14 +61,15 @@ def test_mlps_alone_iterate_one_cosine():
 
 @pytest.mark.parametrize('fields, length', [
     ({}, 32), ({'positions': 'learned'}, 16), ({'activation': 'relu', 'num_kv_heads': 2}, 16),
-    ({'init_scheme': 'plain', 'parallel_residual': True}, 32), ({'sublayers': 'mlp_only'}, 16),
+    ({'init_scheme': 'plain'}, 32), ({'parallel_residual': True, 'num_layers': 3}, 48),
+    ({'sublayers': 'mlp_only'}, 16),
     ({'linear_std': 0.06}, 32), ({'score_divisor': 10.0}, 32), ({'scaled_embedding': True}, 16),
     ({'intervention': 'amplify'}, 16),
     ({'intervention': 'rmsnorm'}, 16), ({'intervention': 'mask', 'intervention_position': 15}, 16),
 ], ids=str)
 def test_ensembles_agree_within_seven_percent(fields, length):
   """Relative to the last layer, with four standard errors of the ensemble's mean."""
-  config = small(**fields, num_layers=2)
+  config = small(**dict(num_layers=2) | fields)
   probe = analysis.Probe('tokens', num_sequences=50, length=length)
   measured_SL = np.array([network['cosine'] for network in analysis.measure(
       analysis.transformer(config), analysis.inter_sequence('residual_last'), probe, range(12),

@@ -227,9 +227,9 @@ def test_the_command(paths, tmp_path):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    ((), '--input is missing'), (('--input=a.txt',), '--output_dir is missing'),
+    ((), '--input: is missing'), (('--input=tinyshakespeare',), '--output_dir: is missing'),
     (('--input=none.txt', '--output_dir=out'), "--input: no text 'none.txt'"),
-    (('--input=a.txt', '--output_dir=out', '--tokenizer=words'),
+    (('--input=tinyshakespeare', '--output_dir=out', '--tokenizer=words'),
      "--tokenizer: no tokenizer 'words'"),
     (('a.txt',), "'a.txt' is not a flag"),
 ])

@@ -108,7 +108,8 @@ def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkey
 def test_killed_in_the_middle(paths, tmp_path):
   """SIGKILL comes three times, at whatever moment."""
   corpus.write(paths, BYTES, tmp_path / 'whole')
-  program = ('import sys, time; from bornbiased_jax.data import corpus, load_tokenizer\n'
+  program = ('import sys, time\n'
+             'from bornbiased_jax.data import corpus, load_tokenizer, memory_map\n'
              'memory_map.SAVE_INTERVAL_S = 0\n'
              'tokenizer = load_tokenizer("bytes")\n'
              'slow = lambda text, continues: time.sleep(0.1) or tokenizer.to_ids(text, continues)\n'

@@ -7,13 +7,13 @@ import pytest
 
 from bornbiased_jax.storage import checkpoint
 from experiments import born_unbiased
-from experiments.shared import command_line
+from experiments.shared.settings import resolve
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   directory = tmp_path_factory.mktemp('born_unbiased')
-  settings = command_line.resolve(born_unbiased.SCALES, 'smoke', born_unbiased.SETTINGS)
+  settings = resolve(born_unbiased.Settings, 'smoke')
   born_unbiased.main(settings, directory)
   return settings, directory, json.loads((directory / 'results.json').read_text())
 

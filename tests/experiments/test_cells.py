@@ -1,6 +1,6 @@
 """The loop over cells and seeds: what it measures, in which chunks, and what it leaves out."""
 
-from types import SimpleNamespace
+import dataclasses
 
 import jax
 import pytest
@@ -8,10 +8,19 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
 from bornbiased_jax.models import flops
-from experiments.shared import cells
+from experiments import ablation
+from experiments.shared import cells, settings
 from experiments.shared.results import Results
+from experiments.shared.settings import resolve
 
-SETTINGS = SimpleNamespace(seeds=[3, 1, 2, 0], num_sequences=6, **cells.STACK)
+
+@dataclasses.dataclass(frozen=True)
+class Settings(settings.Stacks):
+  seeds: settings.Seeds = settings.setting([3, 1, 2, 0])
+  num_sequences: settings.NumSequences = settings.setting(6)
+
+
+SETTINGS = Settings('laptop')
 
 
 def row(measured):
@@ -26,9 +35,9 @@ def stacks():
   return [one, two._replace(seeds=[7, 5])]
 
 
-def measured(directory, **settings):
+def measured(directory, **changed):
   results = Results(directory, 'stacks', SETTINGS)
-  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | settings), results)
+  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **changed), results)
   return results
 
 
@@ -63,17 +72,17 @@ def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
   for row in there:
     partial.add(row)
   asked.clear()
-  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | sizes), partial)
+  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
   assert asked == [seeds[chunk_size:], [7, 5]]
   assert partial.rows == there + whole[chunk_size + 1:]
   asked.clear()
-  cells.measure_cells(stacks(), SimpleNamespace(**vars(SETTINGS) | sizes), partial)
+  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
   assert asked == []
 
 
 def test_a_transformer_cell_is_what_its_settings_say():
-  settings = SimpleNamespace(num_sequences=6, **cells.GAUSSIAN | dict(dtype='bfloat16'))
-  cell = cells.transformer_cell('tiny_gpt2', 5, settings, lambda config: config.width, row,
+  own = resolve(ablation.Settings, num_sequences='6', embedding_seed='none', dtype='bfloat16')
+  cell = cells.transformer_cell('tiny_gpt2', 5, own, lambda config: config.width, row,
                                 sublayers='mlp_only')
   config = configs.get('tiny_gpt2', dtype='bfloat16', length=5, sublayers='mlp_only')
   assert cell.fields == {'config': 'tiny_gpt2', 'length': 5, 'sublayers': 'mlp_only'}

@@ -1,7 +1,7 @@
 """Command lines: scales, overrides, and one clear line for every mistake."""
 
-import importlib
-from pathlib import Path
+import dataclasses
+import os
 import subprocess
 import sys
 
@@ -9,11 +9,12 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from experiments import seed_sweep
-from experiments.shared import command_line, parsing
+from experiments.shared import parsing, settings
+from experiments.shared.settings import resolve
+import programs
+from programs import EXPERIMENTS
 
-EXPERIMENTS = sorted(path.stem for path in Path(seed_sweep.__file__).parent.glob('*.py')
-                     if 'command_line.run(' in path.read_text())
-assert {'pretrain', 'robustness', 'seed_sweep'} < set(EXPERIMENTS)
+assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 
 
 def command(*arguments):
@@ -22,34 +23,26 @@ def command(*arguments):
 
 def test_overrides_replace_the_scale():
   given = dict(seeds='7,1-3', lengths='5', embedding_seed='4')
-  resolved = command_line.resolve(seed_sweep.SCALES, 'smoke', **given)
+  resolved = resolve(seed_sweep.Settings, 'smoke', **given)
   assert resolved.seeds == [7, 1, 2, 3]
   assert (resolved.lengths, resolved.embedding_seed, resolved.config) == ([5], 4, ['tiny_gpt2'])
-  assert command_line.resolve(seed_sweep.SCALES).seeds == list(range(100))
-
-
-@pytest.mark.parametrize('scale', seed_sweep.SCALES)
-def test_every_scale_resolves(scale):
-  assert command_line.resolve(seed_sweep.SCALES, scale).scale == scale
+  assert resolve(seed_sweep.Settings).seeds == list(range(100))
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_flags_can_say_what_scales_say(name):
   """A value, written as a flag, parses to itself; None stands for a flag that is not given."""
-  experiment = importlib.import_module(f'experiments.{name}')
-  settings = getattr(experiment, 'SETTINGS', command_line.SETTINGS)
-  for values in experiment.SCALES.values():
-    assert values.keys() == experiment.SCALES['laptop'].keys()
-    for setting, value in values.items():
-      parse = settings[setting].parse
-      if parse is None:
+  own = programs.load(name).Settings
+  assert own.SCALES[:2] == ('smoke', 'laptop') and own.SCALES[-1] == 'paper'
+  for flag, kind in settings.kinds(own).items():
+    for value in settings.values_of(own, flag).values():
+      if kind.is_switch:
         assert value in (None, False, True)
       elif value is not None:
-        parsed = parse(command_line.as_text(value))
-        assert parsed == value and type(parsed) is type(value), setting
-      if command_line.default_text({'laptop': values}, setting, settings[setting].help).endswith(
-          ': all)'):
-        assert parse('all') == value, setting
+        parsed = kind.parse(settings.as_text(value))
+        assert parsed == value and type(parsed) is type(value), flag
+      if settings.default_text({'laptop': value}, kind.help).endswith(': all)'):
+        assert kind.parse('all') == value, flag
 
 
 def test_a_word_of_a_list_may_have_commas():
@@ -65,27 +58,35 @@ def test_a_word_of_a_list_may_have_commas():
 
 
 def test_a_scale_lends_its_lists():
-  command_line.resolve(seed_sweep.SCALES).seeds.append(-1)
-  assert command_line.resolve(seed_sweep.SCALES).seeds == list(range(100))
+  resolve(seed_sweep.Settings).seeds.append(-1)
+  assert resolve(seed_sweep.Settings).seeds == list(range(100))
 
 
 def test_help_writes_values_as_flags():
   values = [0, 1, 2, 3], [42, 43], ['none', 'gain', 'mask'], 3e-4, False
-  assert [command_line.as_text(value) for value in values] == [
+  assert [settings.as_text(value) for value in values] == [
       '0-3', '42,43', 'none,gain,mask', '0.0003', 'false']
-  scales = {'smoke': dict(k=16, seeds=[1], runs=None, n=3),
-            'laptop': dict(k=None, seeds=[1], runs=None, n=9),
-            'paper': dict(k=None, seeds=[1], runs=None, n=9)}
-  assert [command_line.default_text(scales, name) for name in ('k', 'seeds', 'runs', 'n')] == [
-      ' (smoke: 16)', ' (default: 1)', '', ' (default: 9; smoke: 3)']
-  every = {'laptop': dict(k=['a', 'b']), 'smoke': dict(k=['a'])}
-  assert command_line.default_text(every, 'k', 'one of a, b') == ' (default: all; smoke: a)'
+  text = lambda help='', **values: settings.default_text(values, help)
+  assert text(smoke=16, laptop=None) == ' (smoke: 16)'
+  assert text(smoke=[1], laptop=[1]) == ' (default: 1)' and text(laptop=None) == ''
+  assert text(smoke=3, laptop=9, paper=9) == ' (default: 9; smoke: 3)'
+  assert text('one of a, b', laptop=['a', 'b'], smoke=['a']) == ' (default: all; smoke: a)'
 
 
-def test_help_shows_what_must_be_given_first_and_what_few_change_last():
-  kinds = command_line.SETTINGS | {'data': command_line.Setting(str, 'a text', hint='a file')}
-  defaults = dict(probe='tokens', dtype='float32', config=['tiny_gpt2'], data=None, length=8)
-  assert command_line.in_order(defaults, kinds) == ['data', 'config', 'length', 'probe', 'dtype']
+@dataclasses.dataclass(frozen=True)
+class Own(settings.Transformers):
+  data: str | None = settings.setting(None, str, 'a text', hint='a file')
+  dtype: str = settings.setting('float32', paper='bfloat16')
+
+
+def test_a_program_changes_what_it_inherits():
+  assert resolve(Own, 'paper', data='x').dtype == 'bfloat16'
+  assert settings.kinds(Own)['dtype'] == settings.kinds(settings.Transformers)['dtype']
+  with pytest.raises(InputError, match='^--data: is missing: a file'):
+    resolve(Own)
+  # What must be given is shown first, and what few change last.
+  assert list(settings.kinds(Own))[-1] in Own.TECHNICAL
+  assert list(settings.kinds(Own))[0] == 'data'
 
 
 @pytest.mark.parametrize('flag, text', [
@@ -98,7 +99,7 @@ def test_help_shows_what_must_be_given_first_and_what_few_change_last():
 ])
 def test_a_mistake_names_its_flag(flag, text):
   with pytest.raises(InputError, match=f'^--{flag}: ') as error:
-    command_line.resolve(seed_sweep.SCALES, 'smoke', **{flag: text})
+    resolve(seed_sweep.Settings, 'smoke', **{flag: text})
   assert '\n' not in str(error.value)
 
 
@@ -123,31 +124,35 @@ def test_all_experiments_are_listed_and_run_by_name():
       'experiments.seed_sweep', '--help').stdout
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
-def test_help_needs_nothing_heavy(name):
+def test_help_needs_nothing_heavy():
   """What takes as long to import as JAX is imported when it is used."""
   heavy = ('matplotlib.figure', 'scipy.stats', 'tensorflow_datasets')
-  code = ('import runpy, sys\n'
-          'try:\n'
-          f'  runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)\n'
-          'finally:\n'
-          f'  print([name for name in {heavy} if name in sys.modules], file=sys.stderr)')
-  done = subprocess.run([sys.executable, '-c', code, '--help'], capture_output=True, text=True)
-  assert done.returncode == 0 and done.stderr == '[]\n'
+  code = (f'import programs, sys\nfor name in {EXPERIMENTS}: programs.load(name)\n'
+          f'print([name for name in {heavy} if name in sys.modules])')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                        env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))})
+  assert done.stdout == '[]\n', done.stderr
 
 
 def test_help_shows_every_flag():
   done = command('experiments.seed_sweep', '--help')
   assert done.returncode == 0
-  for flag in ('scale', 'output_dir', *seed_sweep.SCALES['smoke']):
+  for flag in ('scale', 'output_dir', *settings.kinds(seed_sweep.Settings)):
     assert f'--{flag}: ' in done.stdout
 
 
+def test_an_error_of_the_library_names_the_flag(tmp_path):
+  done = command('experiments.pretrain', '--scale=smoke', '--warmup_steps=6',
+                 f'--output_dir={tmp_path}/out')
+  assert done.returncode == 2
+  assert done.stderr == ('error: --warmup_steps: warmup_steps=6 must be fewer than num_steps=6\n')
+
+
 def test_the_folder_without_a_flag_is_that_of_help():
-  code = ('from experiments.ablation import SCALES\n'
+  code = ('from experiments.ablation import Settings\n'
           'from experiments.shared import command_line\n'
-          'command_line.run(lambda settings, directory: print(directory), "ablation", SCALES, "",\n'
-          '                 several_hosts=True)')
+          'command_line.run(lambda settings, directory: print(directory), "ablation", Settings,\n'
+          '                 "", several_hosts=True)')
   done = subprocess.run([sys.executable, '-c', code, '--scale=smoke'], capture_output=True,
                         text=True)
   assert done.stdout == 'results/ablation_smoke\n', done.stderr

@@ -1,6 +1,5 @@
 """Experiments on ensembles at their smallest scale: they run, resume and say what they should."""
 
-import importlib
 import json
 import math
 
@@ -13,7 +12,8 @@ import scipy
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
-from experiments.shared import command_line
+from experiments.shared.settings import resolve
+import programs
 
 pytestmark = pytest.mark.usefixtures('optimized')
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
@@ -27,9 +27,9 @@ def smoke(tmp_path_factory):
 
   def run(name):
     if name not in done:
-      experiment = importlib.import_module(f'experiments.{name}')
+      experiment = programs.load(name)
       directory = tmp_path_factory.mktemp(name)
-      experiment.main(command_line.resolve(experiment.SCALES, 'smoke'), directory)
+      experiment.main(resolve(experiment.Settings, 'smoke'), directory)
       done[name] = directory, json.loads((directory / 'results.json').read_text())
     return done[name]
 
@@ -42,21 +42,14 @@ def test_runs_and_draws(name, smoke, capsys):
   assert results['complete'] and results['rows'] and results['summary']
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
   before = (directory / 'results.json').read_bytes()
-  experiment = importlib.import_module(f'experiments.{name}')
-  experiment.main(command_line.resolve(experiment.SCALES, 'smoke'), directory)
+  experiment = programs.load(name)
+  experiment.main(resolve(experiment.Settings, 'smoke'), directory)
   assert (directory / 'results.json').read_bytes() == before
   assert 'wrote ' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
-def test_every_scale_resolves(name):
-  scales = importlib.import_module(f'experiments.{name}').SCALES
-  assert list(scales) == ['smoke', 'laptop', 'paper']
-  assert all(command_line.resolve(scales, scale).scale == scale for scale in scales)
-
-
 def test_every_factor_has_a_variant_that_is_the_model_itself():
-  settings = command_line.resolve(scaling.SCALES, 'laptop')
+  settings = resolve(scaling.Settings, 'laptop')
   base = configs.get(settings.config, length=settings.length)
   for factor in set(scaling.FACTORS) - {'width', 'scale'}:
     found = [scaling.config_of(settings, changed)
@@ -100,7 +93,7 @@ def test_gpt2_contracts_by_its_mlp_and_a_gated_mlp_does_not(smoke):
 
 
 def test_ablation_variants_read_the_same_probe_and_share_their_weights():
-  variants = ablation.cells(command_line.resolve(ablation.SCALES, 'smoke', config='tiny_gpt2'))
+  variants = ablation.cells(resolve(ablation.Settings, 'smoke', config='tiny_gpt2'))
   weights = {cell.fields['sublayers']: flatten_dict(jax.jit(cell.network.draw)(1))
              for cell in variants}
   read = lambda cell, seed: cell.probe.inputs(cell.network.config, np.arange(3), seed)
@@ -118,7 +111,7 @@ def test_ablation_variants_read_the_same_probe_and_share_their_weights():
 
 def test_attention_alone_is_as_similar_as_independent_probes_are_by_chance():
   """With one probe for all, layer 2 is 8 standard errors from 0, and layer 1 spreads by 0.6."""
-  settings = command_line.resolve(ablation.SCALES, 'smoke', config='tiny_gpt2', lengths='64',
+  settings = resolve(ablation.Settings, 'smoke', config='tiny_gpt2', lengths='64',
                                   num_sequences='30', seeds='0-59')
   attention, = (cell for cell in ablation.cells(settings)
                 if cell.fields['sublayers'] == 'attention_only')

@@ -14,7 +14,7 @@ from bornbiased_jax.lineage import signature
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments import lineage
-from experiments.shared.command_line import resolve
+from experiments.shared.settings import resolve
 
 ORDER = ['a@0', 'b@0', 'c@0', 'tes', '2:1']
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
@@ -37,9 +37,8 @@ def zoo(tmp_path_factory):
 
 
 def settings(*networks, **given):
-  made = resolve(lineage.SCALES, 'smoke', lineage.SETTINGS, **dict(num_sequences='1000') | given)
-  made.networks = list(map(str, networks))
-  return made
+  words = list(map(str, networks))
+  return resolve(lineage.Settings, 'smoke', words, **dict(num_sequences='1000') | given)
 
 
 def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Pages show the stored tables, notice a number that is not stored, and are short."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+from bornbiased_jax import configs, models, storage
 from bornbiased_jax.lineage.testing.every_test import TESTS
 from experiments import pages
 
@@ -81,12 +83,15 @@ def test_a_number_may_be_listed(copy):
 
 @pytest.mark.parametrize('text, stored, is_stored', [
     ('4.7 ± 0.5 %', [0.0472, 0.0049], True), ('4.7 ± 0.5 %', [0.0472, 0.0056], False),
+    ('4.7 ± 0.5 %', [[0.0472], [0.0049]], False),
     ('between 45–65 %', [0.447, 0.65], True), ('−0.30', [0.3], False), ('0.30 lower', [-0.3], True),
     ('5.6e-4', [5.62e-4], True), ('1,234.5', [1234.46], True), ('1.8 GiB', [1.76 * 2**30], True),
     ('version 0.10.2 and 2602.05927v1', [], True), ('at T = 16, 5.8 %', [0.058], True),
 ])
 def test_how_a_number_is_compared(tmp_path, monkeypatch, text, stored, is_stored):
-  monkeypatch.setattr(pages, 'numbers', lambda folder: pages.np.array(stored, float))
+  monkeypatch.setattr(pages, 'numbers', lambda folder: [
+      pages.np.array(row, float) for row in (stored if stored and isinstance(stored[0], list)
+                                             else [stored])])
   assert (pages.unknown(tmp_path, text) == []) == is_stored
 
 
@@ -108,6 +113,19 @@ def test_the_first_python_of_readme_runs(capsys):
   shares = [float(line.split()[2]) for line in capsys.readouterr().out.splitlines()]
   # Uniform ids would have a favourite in about 3 of 300 sequences.
   assert len(shares) == 3 and sum(shares) / 3 > 0.02
+
+
+def test_the_python_about_an_own_network_runs(tmp_path, monkeypatch):
+  code = re.findall(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
+  config = dataclasses.replace(configs.get('tiny_llama2'), vocab_size=257)
+  network = config, models.init_params(config, seed=42)
+  monkeypatch.setattr(storage, 'load_params', lambda path: network)
+  monkeypatch.chdir(tmp_path)
+  done = {}
+  exec(compile(code, 'README.md', 'exec'), done)  # noqa: S102
+  assert done['logits'].shape == (1, len('To be, or'), 257)
+  saved, _ = storage.huggingface.load('my_llama')
+  assert saved.width == config.width
 
 
 def test_the_page_of_a_verdict_names_every_test():

@@ -1,5 +1,7 @@
 """The pretraining program: what it makes of its settings, and what each of its flags refuses."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from experiments import pretrain
 from experiments.shared import runs
-from experiments.shared.command_line import resolve
+from experiments.shared.settings import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -16,7 +18,7 @@ one_device = tiny_runs.one_device
 
 def settings(**given):
   small = dict(batch_size='2', length='16') | given
-  return resolve(pretrain.SCALES, 'smoke', pretrain.SETTINGS, **small)
+  return resolve(pretrain.Settings, 'smoke', **small)
 
 
 def test_the_held_out_text_is_not_trained_on(tmp_path):
@@ -39,8 +41,9 @@ def test_several_networks_at_once_need_one_device(tmp_path, monkeypatch):
     runs.runs_of(settings(together='2'), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
   assert [run.seeds for run in runs.runs_of(settings(), tmp_path)] == [(42,), (43,)]
-  with pytest.raises(InputError, match='--batch_size=3 in --accumulation=1 parts'):
+  with pytest.raises(InputError, match='batch_size=3 in accumulation=1 parts') as error:
     runs.runs_of(settings(batch_size='3'), tmp_path)
+  assert error.value.field == 'batch_size'
 
 
 def test_a_preset_beside_a_parent_is_refused(tmp_path):
@@ -62,14 +65,16 @@ def test_a_preset_beside_a_parent_is_refused(tmp_path):
      '--intervention_position: 16 is not one of --length=16'),
     (dict(intervention_position='3'), '--intervention_position: only with an --intervention'),
     (dict(intervention='gain', intervention_strength='3'), '--intervention_strength: only with'),
-    (dict(min_lr='1'), '--min_lr=1.0 exceeds --peak_lr'),
-    (dict(batch_size='3', accumulation='2'), '--accumulation=2 does not divide --batch_size=3'),
-    (dict(warmup_steps='6'), '--warmup_steps=6 must be fewer than --num_steps=6'),
+    (dict(min_lr='1'), '--min_lr: min_lr=1.0 exceeds peak_lr'),
+    (dict(batch_size='3', accumulation='2'), '--accumulation: accumulation=2 does not divide'),
+    (dict(warmup_steps='6'), '--warmup_steps: warmup_steps=6 must be fewer'),
     (dict(max_length='8'), '--length: 16 exceeds the 8 positions of the model'),
 ])
 def test_wrong_input_is_named(tmp_path, wrong, message):
-  with pytest.raises(InputError, match=message):
+  with pytest.raises(InputError) as error:
     runs.runs_of(settings(**wrong), tmp_path)
+  field = error.value.field
+  assert re.match(message, f'--{field}: {error.value}' if field else str(error.value))
 
 
 def test_empty_text_is_refused(tmp_path):
@@ -99,4 +104,4 @@ def test_wrong_flags_are_named(name, text, message):
 
 def test_the_paper_scale_wants_a_text():
   with pytest.raises(InputError, match='--data: is missing'):
-    resolve(pretrain.SCALES, 'paper', pretrain.SETTINGS)
+    resolve(pretrain.Settings, 'paper')

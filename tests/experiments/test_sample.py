@@ -84,6 +84,28 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
   assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
 
 
+def test_a_text_begins_as_the_tokenizer_says(tmp_path):
+  config = dataclasses.replace(LLAMA, vocab_size=1000)
+  params = init_params(config, 1)
+  (tmp_path / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
+  tokenizer = load_tokenizer(str(write_gpt2(tmp_path)))
+  huggingface.save(tmp_path / 'model', config, params, tokenizer)
+  prompt = np.array([[tokenizer.end_id, *tokenizer.encode('the')]])
+  added, = np.asarray(sample(config, params, prompt, 20, KEY, num_ids=tokenizer.vocab_size))
+  assert continued(str(tmp_path / 'model'), 'the', 20) == 'the' + tokenizer.decode(added)
+
+
+def test_a_text_begins_as_the_run_was_trained(tmp_path):
+  config = dataclasses.replace(LLAMA, vocab_size=257)
+  params = init_params(config, 1)
+  writer = checkpoint.Writer(tmp_path / 'run')
+  writer.save(0, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+      config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
+  writer.close()
+  added, = np.asarray(sample(config, params, np.array([[7, 97]]), 20, KEY, num_ids=257))
+  assert continued(str(tmp_path / 'run'), 'a', 20) == 'a' + as_text(added)
+
+
 def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
   """Offline, with no more than what its cache has."""
   pytest.importorskip('huggingface_hub')

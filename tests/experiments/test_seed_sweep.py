@@ -18,7 +18,7 @@ from bornbiased_jax.analysis import probes
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import Transformer, read
 from experiments import seed_sweep
-from experiments.shared import command_line
+from experiments.shared.settings import resolve
 
 pytestmark = pytest.mark.usefixtures('optimized')
 
@@ -28,7 +28,7 @@ ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'base
 
 
 def smoke(directory, **overrides):
-  seed_sweep.main(command_line.resolve(seed_sweep.SCALES, 'smoke', **overrides), Path(directory))
+  seed_sweep.main(resolve(seed_sweep.Settings, 'smoke', **overrides), Path(directory))
   return json.loads((Path(directory) / 'results.json').read_text())
 
 
@@ -82,8 +82,10 @@ def test_a_run_that_has_kept_no_directions_is_shown_without_their_cosine(undistu
   _, results = undisturbed
   rows = [{name: field for name, field in row.items() if name != 'direction'}
           for row in results['rows']]
-  settings = command_line.resolve(seed_sweep.SCALES, 'smoke')
-  summary = seed_sweep.summarize(rows, settings)
+  theory = {('tiny_gpt2', row['length']): {
+      name: value for name, value in row.items() if name.startswith('theory')}
+            for row in results['summary']}
+  summary = seed_sweep.summarize(rows, theory)
   assert not any('direction_cosine' in row for row in summary)
   assert all(seed_sweep.display(row)['its cosine with shortest T'] == '–' for row in summary)
 

@@ -8,14 +8,12 @@ import pytest
 from bornbiased_jax.errors import InputError
 from experiments import seedprint
 from experiments.shared import verdict_page
-from experiments.shared.command_line import resolve
+from experiments.shared.settings import resolve
 
 
 def settings(*words, **given):
-  made = resolve(seedprint.SCALES, 'laptop', seedprint.SETTINGS,
+  return resolve(seedprint.Settings, 'laptop', words,
                  **dict(num_sequences='1000', length='4') | given)
-  made.words = list(words)
-  return made
 
 
 def run(output_dir, *words, **given):
@@ -70,16 +68,11 @@ def test_a_saved_signature_keeps_its_probe(tmp_path):
 
 
 def test_words_take_the_place_of_the_scales_networks():
-  made = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS)
-  seedprint.name_pair(made)
-  assert (made.base, made.suspect) == ('tiny_gpt2:1', 'tiny_gpt2:2')
-  made.words = ['a', 'b']
-  seedprint.name_pair(made)
-  assert (made.base, made.suspect) == ('a', 'b')
-  made = resolve(seedprint.SCALES, 'smoke', seedprint.SETTINGS)
-  made.words = ['a']
+  named = lambda *words: seedprint.name_pair(resolve(seedprint.Settings, 'smoke', words))
+  assert (named().base, named().suspect) == ('tiny_gpt2:1', 'tiny_gpt2:2')
+  assert (named('a', 'b').base, named('a', 'b').suspect) == ('a', 'b')
   with pytest.raises(InputError, match='--suspect: is missing'):
-    seedprint.name_pair(made)
+    named('a')
 
 
 @pytest.mark.parametrize('words, given, message', [

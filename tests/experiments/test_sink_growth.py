@@ -12,15 +12,16 @@ from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
-from experiments import attention_sink
-from experiments.shared import growth_report, sink_conditions, sink_growth
-from experiments.shared.command_line import resolve
+from experiments.attention_sink import __main__ as attention_sink
+from experiments.attention_sink import growth_report
+from experiments.shared import sink_conditions, sink_growth
+from experiments.shared.settings import resolve
 
 NONE = sink_conditions.NONE
 
 
 def settings(**overrides):
-  return resolve(attention_sink.SCALES, 'smoke', attention_sink.SETTINGS, **overrides)
+  return resolve(attention_sink.Settings, 'smoke', **overrides)
 
 
 @pytest.fixture(scope='module')
@@ -80,8 +81,8 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
 
 
 def test_a_sink_grows_where_a_head_rests():
-  task, made = backcopy.load(), settings(num_steps='200', length='64', lengths='64')
-  made.train_sequences = 32
+  task = backcopy.load()
+  made = settings(num_steps='200', length='64', lengths='64', train_sequences='32')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   ids_NT = sink_growth.held_out(task, made, 64, start=True)
   *_, (_, networks) = sink_growth.grow(
@@ -107,7 +108,7 @@ def test_losses_are_counted_from_the_entropy():
 
 @pytest.mark.parametrize('scale', ['smoke', 'laptop', 'paper'])
 def test_every_scale_can_run(scale):
-  attention_sink.check(resolve(attention_sink.SCALES, scale, attention_sink.SETTINGS))
+  attention_sink.check(resolve(attention_sink.Settings, scale))
 
 
 def test_controls_have_the_mean_size_of_what_they_control():

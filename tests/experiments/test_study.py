@@ -20,15 +20,16 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import (
   baselines,
-  calibrate,
   persistence,
   pretrain,
   robustness,
   seedprint_tables,
   training_study,
 )
-from experiments.shared import judged_pairs, networks, runs, unrelated_pairs
-from experiments.shared.command_line import resolve
+from experiments.calibrate import __main__ as calibrate
+from experiments.calibrate import judged_pairs, unrelated_pairs
+from experiments.shared import networks, runs
+from experiments.shared.settings import resolve
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -36,7 +37,7 @@ READERS = [persistence, seedprint_tables, baselines, robustness]
 
 
 def smoke(experiment, **given):
-  return resolve(experiment.SCALES, 'smoke', experiment.SETTINGS, **given)
+  return resolve(experiment.Settings, 'smoke', **given)
 
 
 def small(**given):
@@ -53,7 +54,7 @@ def study(tmp_path_factory):
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(continued='42,7'), '--continued: 7 is not one of --seeds=42,43,44'),
-    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
+    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
     (dict(keep_steps='7'), '--keep_steps: 7 exceeds --num_steps=6'),
     (dict(python_keep_steps='2,5'), '--python_keep_steps: 5 exceeds --python_steps=4'),
 ])
@@ -282,14 +283,13 @@ def test_robustness_of_random_networks(tmp_path):
   assert found['none', None]['MLP units'] == 1
   assert summary[1]['logit_change'] < 1e-4 < summary[3]['logit_change']
   with pytest.raises(InputError, match='--seeds: at least three'):
-    robustness.main(SimpleNamespace(**vars(settings) | {'seeds': [1, 2]}), tmp_path)
+    robustness.main(smoke(robustness, seeds='1,2'), tmp_path)
 
 
 def test_robustness_of_trained_networks(study, monkeypatch):
   """What only a study has: initializations and continuations as bases and suspects."""
   monkeypatch.setattr(robustness, 'LORA_STEPS', 3)
-  settings = smoke(robustness, study=str(study), transforms='prune')
-  settings.seeds = [42, 43]
+  settings = smoke(robustness, study=str(study), transforms='prune', seeds='42,43')
   originals = robustness.load(settings, '')
   made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)
           if name.startswith('train')}
@@ -300,6 +300,12 @@ def test_robustness_of_trained_networks(study, monkeypatch):
   row = robustness.measure(*made['train from init'], ['PCS'])
   assert len(row['PCS, related']) == len(row['PCS, unrelated']) == 2
   assert row['PCS, related log10 p'] == [None] * 2
+
+
+@pytest.mark.parametrize('preset, name', [
+    ('tiny_gpt2', 'GPT-2'), ('tiny_llama2', 'LLaMA'), ('tiny_qwen2', 'Qwen')])
+def test_an_architecture_has_its_name(preset, name):
+  assert calibrate.label(configs.get(preset)).startswith(f'{name} of width 128')
 
 
 def test_unrelated_networks_are_calibrated(tmp_path, study):
@@ -390,9 +396,9 @@ def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
     logits = peer(torch.tensor(ids)).logits.numpy()
   ours = Transformer(config).apply({'params': params}, ids)
   np.testing.assert_allclose(ours, logits, atol=2e-5)
-  onwards = small(init_from=str(tmp_path / 'model'), seeds='1')
-  run, = runs.runs_of(onwards, tmp_path / 'onwards')
-  onwards.seeds = [1, 2]
+  onwards = lambda seeds: runs.runs_of(
+      small(init_from=str(tmp_path / 'model'), seeds=seeds), tmp_path / 'onwards')
+  run, = onwards('1')
   with pytest.raises(InputError, match='--seeds: 2 networks that all go on from .* the same'):
-    runs.runs_of(onwards, tmp_path / 'onwards')
+    onwards('1,2')
   assert run.config.vocab_size == 257 and run.config.num_layers == 4

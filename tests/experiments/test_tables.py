@@ -1,6 +1,5 @@
 """Groups of rows, their means with intervals, and tables that fit a screen."""
 
-import importlib
 import json
 import math
 
@@ -8,6 +7,7 @@ import pytest
 
 from experiments import pages
 from experiments.shared import tables
+import programs
 
 MEASURED = sorted(pages.MEASURED.glob('*/results.json'))
 
@@ -64,6 +64,6 @@ def test_a_wide_table_wraps_its_headers_and_then_its_columns():
 @pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
 def test_tables_of_what_was_measured_fit_a_screen(path):
   measured = json.loads(path.read_text(), object_hook=pages.readable)
-  display = importlib.import_module(f'experiments.{measured["experiment"]}').display
+  display = programs.load(measured['experiment']).display
   lines = tables.table([display(row) for row in measured['summary']]).splitlines()
   assert max(map(len, lines)) <= tables.TABLE_WIDTH

@@ -13,9 +13,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
-from experiments import pretrain, text_sinks
-from experiments.shared import sink_measures, sink_report
-from experiments.shared.command_line import resolve
+from experiments import pretrain
+from experiments.shared.settings import resolve
+from experiments.text_sinks import __main__ as text_sinks
+from experiments.text_sinks import measures, report
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -23,9 +24,7 @@ one_device = tiny_runs.one_device
 
 def settings(networks=(), **overrides):
   small = dict(batch_size='2', length='16', lengths='16,8', position='4') | overrides
-  made = resolve(text_sinks.SCALES, 'smoke', text_sinks.SETTINGS, **small)
-  made.networks = list(networks)
-  return made
+  return resolve(text_sinks.Settings, 'smoke', networks, **small)
 
 
 @pytest.fixture(scope='module')
@@ -87,7 +86,7 @@ def test_losses_are_paired_by_seed(study):
 
 def test_the_base_is_none_wherever_it_stands(study):
   rows = [row for row in results(study)['rows'] if row['loss']]
-  one, other = sink_report.summarize(rows), sink_report.summarize(rows[::-1])
+  one, other = report.summarize(rows), report.summarize(rows[::-1])
   difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss']
                                 for row in summary}
   for case, losses in difference(one).items():
@@ -139,7 +138,7 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
     (dict(position='8'),
      '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
     (dict(data='none'), '--data: is missing'),
-    (dict(accumulation='3'), '--accumulation=3 does not divide --batch_size=2'),
+    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
     (dict(strength='0'), "--strength: '0' is not a number above 0"),
     (dict(interventions='mask'), "--interventions: 'none' must be among them"),
     (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
@@ -177,7 +176,7 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   more = dict(batch_size='2', length='16', num_steps='4', keep_steps='none', seeds='42',
               init_from=str(study / 'none'))
   run = lambda name: pretrain.main(
-      resolve(pretrain.SCALES, 'smoke', pretrain.SETTINGS, intervention=name, **more),
+      resolve(pretrain.Settings, 'smoke', intervention=name, **more),
       tmp_path / name)
   run('attenuate')
   config, params = checkpoint.load_params(tmp_path / 'attenuate' / 'seed_42', 0)
@@ -190,10 +189,10 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
 
 def test_sequences_are_drawn_from_the_text():
   tokens = corpus.load('tinyshakespeare').tokens
-  drawn_NT = sink_measures.draw_sequences(tokens, settings())
+  drawn_NT = measures.draw_sequences(tokens, settings())
   text = tokens.tobytes()
   assert drawn_NT.shape == (8, 16)
   assert all(row.astype(tokens.dtype).tobytes() in text for row in drawn_NT)
-  begun_NT = sink_measures.draw_sequences(tokens, settings(start_id='9'))
+  begun_NT = measures.draw_sequences(tokens, settings(start_id='9'))
   assert (begun_NT[:, 0] == 9).all()
   np.testing.assert_array_equal(begun_NT[:, 1:], drawn_NT[:, 1:])

@@ -21,7 +21,7 @@ def random_case(seed):
   random = np.random.default_rng(seed)
   kind = ('linear', 'llama3', 'yarn')[seed % 3]
   head_size = int(random.choice([2, 6, 64, 128]))
-  theta, factor = float(random.uniform(2, 1e6)), float(random.uniform(1, 40))
+  theta, factor = float(10**random.uniform(0.5, 6)), float(random.uniform(1, 40))
   slow = float(random.uniform(0.1, 4))
   fast, length = slow + float(random.uniform(0.1, 40)), int(random.integers(8, 40_000))
   attention_factor = float(random.uniform(0.5, 2)) if kind == 'yarn' else 1.0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.lineage.transforms import lossy
 
-from .small_training import (
+from ..shared.small_training import (
   LLAMA,
   PUBLIC_SEED,
   STEPS,

@@ -9,7 +9,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 
-from .tables import described, grouped, mean_ci95, plus_minus
+from ..shared.tables import described, grouped, mean_ci95, plus_minus
 
 # A share of sinks that a sentence says better than a curve.
 FEW = 0.01

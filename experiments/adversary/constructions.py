@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
+from ..shared import surgery
+from ..shared.small_training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
 from . import ingredient_networks as ingredient
 from . import patterned_networks as patterned
 from . import related_networks as related
-from . import surgery
 from . import unrelated_networks as unrelated
-from .small_training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
 from .unrelated_networks import by_activation, with_public_embedding
 
 Make = Callable[[int], Pairs]

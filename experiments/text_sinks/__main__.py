@@ -34,8 +34,7 @@ losses) and figure.png (the comparison).
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tqdm import tqdm
 
@@ -46,62 +45,54 @@ from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, provenance, runs, sink_report, training_settings
-from .shared.command_line import Setting, flagged
-from .shared.networks import check_length
-from .shared.parsing import listed, optional, positive, some_of, whole
-from .shared.results import Results
-from .shared.sink_conditions import AFTERWARDS
-from .shared.sink_measures import losses, measure
-from .shared.sink_report import display
+from ..shared import command_line, runs, training_settings
+from ..shared.networks import check_length
+from ..shared.parsing import listed, natural, optional, positive, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
+from ..shared.sink_conditions import AFTERWARDS, SortedLengths
+from ..shared.training_settings import TO_TRAIN_ON, Schedule, Training
+from . import report
+from .measures import losses, measure
+from .report import display
 
 # Models pad their vocabularies by a few percent.
 PADDING = 1.1
-SHARED = ('config', 'tokenizer', 'data', 'data_seed', 'seeds', 'num_steps', 'batch_size', 'length',
-          'accumulation', 'dtype', 'remat', 'peak_lr', 'min_lr', 'warmup_steps', 'keep_steps',
-          'save_every', 'start_id')
-SETTINGS = training_settings.SETTINGS | {
-    'data': Setting(optional(str), training_settings.SETTINGS['data'].help),
-    'texts': Setting(listed(str),
-                     'text files to evaluate on, comma-separated, the first also for sink rates; '
-                     'if not given, the last twentieth of --data'),
-    'interventions': Setting(some_of(*configs.INTERVENTIONS),
-                             'what networks are trained with, of '
-                             f'{", ".join(configs.INTERVENTIONS)}'),
-    'afterwards': Setting(optional(some_of(*AFTERWARDS)),
-                          'what is done to networks trained without an intervention, of '
-                          f'{", ".join(AFTERWARDS)}'),
-    'position': Setting(lambda text: whole(text, 0),
-                        "position, from 0, at which 'mask', 'variance' and 'norm' make another "
-                        'sink'),
-    'strength': Setting(positive, "factor of 'variance' and 'norm'"),
-    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
-                       'sequence lengths at which sink rates are measured, comma-separated'),
-    'num_sequences': Setting(command_line.SETTINGS['num_sequences'].parse,
-                             'sequences over which sink rates are averaged'),
-    'loss_sequences': Setting(whole, 'windows of --length tokens at the beginning of each text '
-                                     'whose loss is measured, at most'),
-}
 
-_LAPTOP = dict(
-    data='tinyshakespeare', texts=None, config='tiny_llama2', tokenizer='bytes', seeds=[42, 43],
-    interventions=list(configs.INTERVENTIONS),
-    afterwards=['amplify', 'attenuate', 'mask', 'variance', 'norm'], position=16, strength=4.0,
-    lengths=[32, 64, 128], num_sequences=100, loss_sequences=256, probe_seed=0, num_steps=2000,
-    batch_size=16, length=128, accumulation=1, peak_lr=3e-3, min_lr=3e-4, warmup_steps=100,
-    dtype='float32', remat='none', keep_steps=[100, 300, 600, 1000, 1500], save_every=250,
-    data_seed=42, start_id=None)
-SCALES = {
-    'smoke': _LAPTOP | dict(
-        interventions=['none', 'mask'], afterwards=['amplify'], position=4, lengths=[8, 32],
-        num_sequences=8, loss_sequences=8, num_steps=6, batch_size=4, length=32, warmup_steps=2,
-        keep_steps=[3]),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(
-        data=None, config='nano_llama2', lengths=[32, 64, 128, 256, 512], num_steps=200_000,
-        batch_size=128, length=2048, peak_lr=6e-4, min_lr=6e-5, warmup_steps=2000, dtype='bfloat16',
-        keep_steps=[300, 1000, 3000, 10_000, 30_000, 100_000], save_every=1000),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Schedule):
+  networks: list[str] = dataclasses.field(default_factory=list)
+  data: str | None = setting('tinyshakespeare', optional(str), TO_TRAIN_ON, paper=None)
+  seeds: list[int] = setting([42, 43])
+  texts: list[str] | None = setting(
+      None, listed(str), 'text files to evaluate on, comma-separated, the first also for sink '
+      'rates; if not given, the last twentieth of --data')
+  interventions: list[str] = setting(
+      list(configs.INTERVENTIONS), some_of(*configs.INTERVENTIONS),
+      f'what networks are trained with, of {", ".join(configs.INTERVENTIONS)}',
+      smoke=['none', 'mask'])
+  afterwards: list[str] | None = setting(
+      ['amplify', 'attenuate', 'mask', 'variance', 'norm'], optional(some_of(*AFTERWARDS)),
+      'what is done to networks trained without an intervention, of '
+      f'{", ".join(AFTERWARDS)}', smoke=['amplify'])
+  position: int = setting(16, natural, "position, from 0, at which 'mask', "
+                          "'variance' and 'norm' make another sink", smoke=4)
+  strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
+  lengths: SortedLengths = setting([32, 64, 128], smoke=[8, 32], paper=[32, 64, 128, 256, 512])
+  num_sequences: NumSequences = setting(100, smoke=8,
+                                        help='sequences over which sink rates are averaged')
+  loss_sequences: int = setting(256, whole, 'windows of --length tokens at the beginning of each '
+                                            'text whose loss is measured, at most', smoke=8)
+  probe_seed: ProbeSeed = setting(0)
+  num_steps: int = setting(2000, smoke=6, paper=200_000)
+  peak_lr: float = setting(3e-3, paper=6e-4)
+  min_lr: float = setting(3e-4, paper=6e-5)
+  keep_steps: list[int] | None = setting([100, 300, 600, 1000, 1500], smoke=[3],
+                              paper=[300, 1000, 3000, 10_000, 30_000, 100_000])
+  save_every: int = setting(250, paper=1000)
+
+  WORDS: ClassVar = 'networks'
 
 
 class Case(NamedTuple):
@@ -123,16 +114,16 @@ def main(settings, output_dir):
   texts = load_texts(settings)
   cases = named(settings, texts) if settings.networks else None
   if not cases:
-    flagged('output_dir', local, output_dir)
+    name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
   done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
-  with provenance.repeatedly(results.write):
+  with results.noting_time():
     cases = cases or trained(settings, output_dir)
   for case in tqdm(cases, desc='measuring', unit='network', delay=1):
     if case[:-1] not in done:
       results.add(row_of(case, texts, settings))
-  summary = sink_report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, display, sink_report.draw(results.rows, settings))
+  summary = report.summarize([row for row in results.rows if row['loss']])
+  results.finish(summary, display, report.draw(results.rows, settings))
 
 
 def row_of(case: Case, texts: dict[str, Corpus], settings) -> dict:
@@ -180,7 +171,7 @@ def check(settings) -> None:
 
 def load_texts(settings) -> dict[str, Corpus]:
   """What to evaluate on, by its name."""
-  tokenizer = flagged('tokenizer', load_tokenizer, settings.tokenizer)
+  tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   if (settings.start_id or 0) >= tokenizer.vocab_size:
     raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
                      f'token ids of --tokenizer={settings.tokenizer}')
@@ -191,7 +182,7 @@ def load_texts(settings) -> dict[str, Corpus]:
     texts = {held_out.name: held_out}
   flag = 'texts' if settings.texts else 'data'
   for name, text in texts.items():
-    flagged(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
+    name_flag(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
   return texts
 
 
@@ -244,15 +235,15 @@ def train(settings, intervention: str, directory: Path) -> None:
   runs.train(training_of(settings, intervention), directory)
 
 
-def training_of(settings, intervention: str) -> SimpleNamespace:
+def training_of(settings, intervention: str) -> Training:
   """Settings of the training with an intervention."""
   where = {}
   if intervention in configs.AT_ONE_POSITION:
     where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
   valid = settings.texts[0] if settings.texts else None
-  return training_settings.of_study(settings, SHARED, settings.scale, intervention=intervention,
+  return training_settings.of_study(settings, settings.scale, intervention=intervention,
                                     valid=valid, max_length=settings.length, **where)
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'text_sinks', SCALES, __doc__, SETTINGS, positional='networks')
+  command_line.run(main, 'text_sinks', Settings, __doc__)

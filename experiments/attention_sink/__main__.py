@@ -47,44 +47,43 @@ from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
 
-from .shared import command_line, growth_report, sink_conditions, sink_growth
-from .shared.command_line import Setting, name_flags
-from .shared.growth_report import display
-from .shared.parsing import listed, number, optional, positive, some_of, whole
-from .shared.results import Results
-from .shared.sink_conditions import AFTERWARDS, FACTORS, Condition
+from ..shared import command_line, sink_conditions, sink_growth
+from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
+from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
+from . import growth_report
+from .growth_report import display
 
-SETTINGS = command_line.SETTINGS | {
-    'lengths': Setting(lambda text: sorted(command_line.SETTINGS['lengths'].parse(text)),
-                       'sequence lengths at which sinks are counted, comma-separated'),
-    'factors': Setting(some_of(*FACTORS),
-                       f'what is changed, of {", ".join(FACTORS)}'),
-    'afterwards': Setting(optional(some_of(*AFTERWARDS)),
-                          'what is done to networks trained without a change, of '
-                          f'{", ".join(AFTERWARDS)}'),
-    'position': Setting(whole, "position, from 0, at which 'mask', 'variance' and 'norm' act"),
-    'strength': Setting(positive, "factor of 'variance' and 'norm'"),
-    'num_steps': Setting(whole, 'optimizer steps'),
-    'look_steps': Setting(listed(lambda text: whole(text, 0)),
-                          'steps before the last at which sinks are counted too'),
-    'train_sequences': Setting(whole, 'sequences per step'),
-    'peak_lr': Setting(number, 'learning rate after warmup; it falls to a tenth'),
-    'data_seed': Setting(lambda text: whole(text, 0), 'seed of the sequences to train on'),
-    'num_sequences': Setting(whole, 'other sequences, on which networks are measured'),
-}
-_LAPTOP = dict(
-    seeds=list(range(16)), factors=['intervention', 'position'], afterwards=list(AFTERWARDS),
-    position=16, strength=4.0, num_steps=600, look_steps=[0, 25, 50, 75, 100, 150, 200, 300, 400],
-    train_sequences=32, length=64, lengths=[16, 32, 64, 128, 256], peak_lr=1e-2, data_seed=42,
-    num_sequences=200, probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(
-        seeds=[0, 1], factors=['position'], afterwards=['amplify'], num_steps=20,
-        look_steps=[0, 10], train_sequences=8, length=32, lengths=[32], num_sequences=20),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(seeds=list(range(64)), factors=list(FACTORS), num_steps=3000,
-                            look_steps=[*_LAPTOP['look_steps'], 600, 1000, 2000]),
-}
+_LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ExperimentSettings):
+  seeds: Seeds = setting(range(16), smoke=[0, 1], paper=range(64))
+  factors: list[str] = setting(
+      ['intervention', 'position'], some_of(*FACTORS),
+      f'what is changed, of {", ".join(FACTORS)}', smoke=['position'], paper=list(FACTORS))
+  afterwards: list[str] | None = setting(
+      list(AFTERWARDS), optional(some_of(*AFTERWARDS)),
+      f'what is done to networks trained without a change, of {", ".join(AFTERWARDS)}',
+      smoke=['amplify'])
+  position: int = setting(16, whole,
+                          "position, from 0, at which 'mask', 'variance' and 'norm' act")
+  strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
+  num_steps: int = setting(600, whole, 'optimizer steps', smoke=20, paper=3000)
+  look_steps: list[int] = setting(
+      _LOOK_STEPS, listed(natural),
+      'steps before the last at which sinks are counted too', smoke=[0, 10],
+      paper=[*_LOOK_STEPS, 600, 1000, 2000])
+  train_sequences: int = setting(32, whole, 'sequences per step', smoke=8)
+  length: Length = setting(64, smoke=32)
+  lengths: SortedLengths = setting([16, 32, 64, 128, 256], smoke=[32])
+  peak_lr: float = setting(1e-2, number, 'learning rate after warmup; it falls to a tenth')
+  data_seed: int = setting(42, natural, 'seed of the sequences to train on')
+  num_sequences: int = setting(200, whole, 'other sequences, on which networks are measured',
+                               smoke=20)
+  probe_seed: ProbeSeed = setting(0)
 
 
 def main(settings, output_dir):
@@ -110,7 +109,7 @@ def check(settings) -> None:
     raise InputError(f'--length, --lengths: in sequences of {shortest} tokens uniform attention is '
                      'a sink already')
   for condition in sink_conditions.of(settings.factors):
-    name_flags(recipe_of, settings=settings, condition=condition)
+    recipe_of(settings, condition)
 
 
 def add_rows(results: Results, condition: Condition, task: Backcopy, settings, advance) -> None:
@@ -165,4 +164,4 @@ def transposed(curve: list[dict]) -> dict[str, list]:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'attention_sink', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'attention_sink', Settings, __doc__)

@@ -12,7 +12,7 @@ same. Networks of one seed and different depth share their first random numbers 
 'related' is right for them, since it says so.
 
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
-modulo 128. experiments/shared/constructions.py says how each pair is made.
+modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
 Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
 figure.png (the z of every deciding test by construction). If a run was stopped, the same command
@@ -20,6 +20,7 @@ continues it.
 """
 
 from collections import Counter
+import dataclasses
 
 import scipy
 from tqdm import tqdm
@@ -30,28 +31,26 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from .shared import command_line
-from .shared.command_line import Setting
-from .shared.constructions import CONSTRUCTIONS
-from .shared.parsing import some_of, whole
-from .shared.results import Results
+from ..shared import command_line
+from ..shared.networks import Inputs
+from ..shared.parsing import some_of, whole
+from ..shared.results import Results
+from ..shared.settings import setting
+from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
-SETTINGS = command_line.SETTINGS | {
-    'constructions': Setting(some_of(*CONSTRUCTIONS),
-                             f'what the adversary does, comma-separated, of '
-                             f'{", ".join(CONSTRUCTIONS)}'),
-    'networks': Setting(lambda text: whole(text, 2, 100), 'networks of each construction'),
-}
-_LAPTOP = dict(constructions=list(CONSTRUCTIONS), networks=6, num_sequences=2000, length=16,
-               probe_seed=0)
-SCALES = {
-    'smoke': _LAPTOP | dict(constructions=['mimetic init', 'channels change sign'], networks=2,
-                            num_sequences=1000, length=4),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(networks=20, length=64),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  constructions: list[str] = setting(
+      list(CONSTRUCTIONS), some_of(*CONSTRUCTIONS),
+      f'what the adversary does, comma-separated, of {", ".join(CONSTRUCTIONS)}',
+      smoke=['mimetic init', 'channels change sign'])
+  networks: int = setting(6, lambda text: whole(text, 2, 100), 'networks of each construction',
+                          smoke=2, paper=20)
+  num_sequences: int = setting(2000, smoke=1000)
+  length: int = setting(16, smoke=4, paper=64)
 
 
 def main(settings, output_dir):
@@ -185,4 +184,4 @@ def write_truths(panels, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'adversary', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'adversary', Settings, __doc__)

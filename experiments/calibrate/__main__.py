@@ -29,6 +29,7 @@ level). If a run was stopped, the same command continues it.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from pathlib import Path
 import textwrap
@@ -47,13 +48,14 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
-from .shared import command_line, networks
-from .shared.command_line import Setting
-from .shared.judged_pairs import Takers, pooled, verdict_cells, z_of
-from .shared.parsing import listed, optional, some_of, whole
-from .shared.results import Results
-from .shared.tables import table
-from .shared.unrelated_pairs import (
+from ..shared import command_line, networks
+from ..shared.networks import Inputs
+from ..shared.parsing import listed, optional, preset_name, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import Seeds, setting
+from ..shared.tables import table
+from .judged_pairs import Takers, pooled, verdict_cells, z_of
+from .unrelated_pairs import (
   ALPHAS,
   LEVELS,
   all_pairs,
@@ -80,40 +82,38 @@ OWN_TOKENS = (' Where it is dotted, networks read the same inputs; elsewhere eac
               'tokens.')
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
-SETTINGS = command_line.SETTINGS | {
-    'config': Setting(optional(command_line.SETTINGS['config'].parse),
-                      command_line.SETTINGS['config'].help + ', or none, for --runs alone'),
-    'widths': Setting(optional(listed(whole)),
-                      'residual channels of each model, comma-separated; if not given, its own'),
-    'probes': Setting(some_of(*PROBES),
-                      'cells to measure (see above), comma-separated, of '
-                      f'{", ".join(PROBES)}'),
-    'init_schemes': Setting(some_of(*configs.INIT_SCHEMES),
-                            'initializations, comma-separated, of gpt2, which divides the std of '
-                            'the matrices that write to the residual stream by sqrt(2 layers), '
-                            'plain, which does not, and wang, which sets it as GPT-NeoX does'),
-    'k': Setting(optional(whole),
-                 'the k most extreme channels, which the published tests compare; if not given, '
-                 'about half of them, and a tenth above width 768'),
-    'runs': Setting(optional(listed(str)),
-                    'folders of training runs seed_*, comma-separated; those of one folder, and '
-                    'for the verdict those of two folders and different seeds, are compared as '
-                    'well, and are to be unrelated'),
-    'published_seeds': Setting(lambda text: whole(text, 3),
-                               'networks of a cell that the published tests compare, at most'),
-    'verdict_seeds': Setting(lambda text: whole(text, 3),
-                             'networks of a cell that are judged, at most'),
-}
-_LAPTOP = dict(
-    runs=None, config=['tiny_llama2', 'tiny_gpt2'], widths=None, seeds=list(range(100)),
-    init_schemes=['gpt2', 'plain'], probes=list(PROBES), num_sequences=2000, length=32,
-    probe_seed=0, k=None, published_seeds=45, verdict_seeds=12)
-SCALES = {
-    'smoke': _LAPTOP | dict(config=['tiny_llama2'], seeds=[0, 1, 2, 3, 4], init_schemes=['gpt2'],
-                            num_sequences=300, length=4, k=16),
-    'laptop': _LAPTOP,
-    'paper': _LAPTOP | dict(config=['nano_llama2', 'nano_gpt2'], length=1024),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  config: list[str] | None = setting(
+      ['tiny_llama2', 'tiny_gpt2'], optional(listed(preset_name)),
+      'models, comma-separated, of those below, or none, for --runs alone',
+      smoke=['tiny_llama2'], paper=['nano_llama2', 'nano_gpt2'])
+  widths: list[int] | None = setting(
+      None, optional(listed(whole)),
+      'residual channels of each model, comma-separated; if not given, its own')
+  seeds: Seeds = setting(range(100), smoke=range(5))
+  init_schemes: list[str] = setting(
+      ['gpt2', 'plain'], some_of(*configs.INIT_SCHEMES),
+      'initializations, comma-separated, of gpt2, which divides the std of the matrices that write '
+      'to the residual stream by sqrt(2 layers), plain, which does not, and wang, which sets it as '
+      'GPT-NeoX does', smoke=['gpt2'])
+  probes: list[str] = setting(
+      list(PROBES), some_of(*PROBES),
+      f'cells to measure (see above), comma-separated, of {", ".join(PROBES)}')
+  k: int | None = setting(
+      None, optional(whole), 'the k most extreme channels, which the published tests compare; if '
+      'not given, about half of them, and a tenth above width 768', smoke=16)
+  runs: list[str] | None = setting(
+      None, optional(listed(str)), 'folders of training runs seed_*, comma-separated; those of one '
+      'folder, and for the verdict those of two folders and different seeds, are compared as '
+      'well, and are to be unrelated')
+  published_seeds: int = setting(45, lambda text: whole(text, 3),
+                                 'networks of a cell that the published tests compare, at most')
+  verdict_seeds: int = setting(12, lambda text: whole(text, 3),
+                               'networks of a cell that are judged, at most')
+  num_sequences: int = setting(2000, smoke=300)
+  length: int = setting(32, smoke=4, paper=1024)
 
 
 def main(settings, output_dir):
@@ -174,7 +174,7 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
 
 def label(config) -> str:
   """An architecture for readers."""
-  family = 'Qwen' if config.qkv_bias else 'LLaMA' if config.gated_mlp else 'GPT-2'
+  family = 'GPT-2' if not config.gated_mlp else 'Qwen' if config.qkv_bias else 'LLaMA'
   head = 'tied' if config.tied_head else 'own head'
   return f'{family} of width {config.width}, {head}'
 
@@ -270,7 +270,10 @@ def display(row):
   rate = lambda test, alpha: f'{row[name]:.1%}' if (name := f'{test}_{alpha}') in row else '–'
   ends = row.get(f'{test}_0.01_ci95')
   verdicts = ', '.join(f'{count} {name}' for name, count in row.get('verdicts', {}).items())
-  return {'unrelated networks': row['cell'], 'pairs': str(row['pairs']),
+  cell = row['cell'].removesuffix(', verdict')
+  for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
+    cell = cell.replace(words, shorter)
+  return {'unrelated networks': cell, 'pairs': str(row['pairs']),
           'verdicts': verdicts or '–',
           'sd z': f'{row["sd_z"]:.2f}' if 'sd_z' in row else '–',
           'false positives at 0.05': rate(test, 0.05),
@@ -342,4 +345,4 @@ def draw_curves(ax, title, curves):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'calibrate', SCALES, __doc__, SETTINGS)
+  command_line.run(main, 'calibrate', Settings, __doc__)

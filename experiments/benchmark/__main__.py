@@ -18,34 +18,43 @@ Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The
 bars of OUTPUT_DIR/chart.png show the measurements that have a peer.
 """
 
+import dataclasses
 import importlib
 import json
 from pathlib import Path
-
-from absl import flags
+from typing import ClassVar
 
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 
-from .benchmarks import chart
-from .shared import command_line, figures, provenance
-from .shared.results import make_directory, write_json
+from ..shared import command_line, figures, provenance
+from ..shared.results import make_directory, write_json
+from ..shared.settings import ProgramSettings, setting
+from . import chart
 
 BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
               'comparison')
 ONLY_IF_NAMED = ('streaming',)
 
 
-def main(*names):
-  for name in names:
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  output_dir: str = setting('results/benchmark', str, 'folder of the results')
+  names: list[str] = dataclasses.field(default_factory=list)
+
+  WORDS: ClassVar = 'names'
+
+
+def main(settings):
+  for name in settings.names:
     if name not in BENCHMARKS + ONLY_IF_NAMED:
       raise InputError(f'{name!r} is no benchmark; there are '
                        f'{", ".join(BENCHMARKS + ONLY_IF_NAMED)}')
-  directory = Path(flags.FLAGS.output_dir)
+  directory = Path(settings.output_dir)
   make_directory(directory)
-  for name in names or BENCHMARKS:
+  for name in settings.names or BENCHMARKS:
     record = provenance.begin()
-    rows = importlib.import_module(f'{__package__}.benchmarks.{name}').run()
+    rows = importlib.import_module(f'{__package__}.{name}').run()
     path = directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
                       'rows': rows})
@@ -57,5 +66,4 @@ def main(*names):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('output_dir', 'results/benchmark', 'folder of the results')
-  command_line.launch(main, __doc__, ('output_dir', 'format'), takes_words=True)
+  command_line.start(main, Settings, __doc__, after=('format',))

@@ -6,7 +6,7 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Corpus, corpus
 
-from .tables import ci95
+from ..shared.tables import ci95
 
 
 def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], settings,

@@ -13,8 +13,17 @@ import jax.numpy as jnp
 from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
-from . import surgery
-from .small_training import LLAMA, PUBLIC_SEED, STEPS, Pairs, all_pairs, from_seeds, train, trained
+from ..shared import surgery
+from ..shared.small_training import (
+  LLAMA,
+  PUBLIC_SEED,
+  STEPS,
+  Pairs,
+  all_pairs,
+  from_seeds,
+  train,
+  trained,
+)
 
 
 def mimetic(is_trained: bool, count: int) -> Pairs:

@@ -1,0 +1,1 @@
+"""Pairs of networks whose lineage is known, made to fool the verdict."""

@@ -1,0 +1,1 @@
+"""Attention sinks of networks that are grown on a small task."""

@@ -1,0 +1,1 @@
+"""How often unrelated networks are called related."""
