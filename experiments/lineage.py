@@ -143,7 +143,7 @@ def expand(given: str, output_dir: Path) -> list[str]:
   path = path_of(given)
   if checkpoint.steps(path):
     return [f'{given.rstrip("/")}@{step}' for step in checkpoint.steps(path)]
-  if not path.is_dir() or (path / 'config.json').exists() or resolve.why_none(path):
+  if not path.is_dir() or (path / 'config.json').exists():
     return [given]
   inside = [child for child in sorted(path.iterdir())
             if child.is_dir() and child.name not in _CACHES
@@ -154,6 +154,8 @@ def expand(given: str, output_dir: Path) -> list[str]:
   for child in inside:
     names = expand(str(child), output_dir)
     found += names[-1:] if checkpoint.steps(child) else names
+  if not found and resolve.why_none(path):
+    return [given]
   return found + [str(child) for child in sorted(path.glob(f'*{SUFFIX}'))]
 
 

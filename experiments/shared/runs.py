@@ -139,7 +139,7 @@ def parent_config(settings: Training) -> configs.ModelConfig:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
   is_model = flag == 'init_from' and (
-      hub.is_name(source) or flagged(flag, adapted.split, source)[1])
+      hub.is_name(source) or name_flag(flag, adapted.split, source)[1])
   if not (is_model or Path(source).expanduser().is_dir()):
     raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
                      'nor a transformers model')

@@ -86,8 +86,9 @@ def test_a_saved_signature_stands_for_its_network_and_brings_the_probe(zoo, tmp_
 
 def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
   for name, file in (('empty', None), ('alone', 'model.safetensors'), ('pickled', 'old.pth'),
-                     ('llama', 'llama.gguf'), ('adapter', 'adapter_config.json'), ('log', 'a.txt')):
-    (tmp_path / 'zoo' / name).mkdir(parents=True)
+                     ('llama', 'llama.gguf'), ('adapter', 'adapter_config.json'), ('log', 'a.txt'),
+                     ('.', 'stray.pt')):
+    (tmp_path / 'zoo' / name).mkdir(parents=True, exist_ok=True)
     if file:
       (tmp_path / 'zoo' / name / file).write_text('{"base_model_name_or_path": "nowhere"}')
   given = [str(tmp_path / 'zoo'), f'{zoo}/a@0', f'{zoo}/b@0']

@@ -18,7 +18,7 @@ PLACES = {name: f'self_attn.{name[0]}_proj' for name in ('query', 'key', 'value'
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-  """A folder with trained networks a, b and an adapter of a; parameters of a without and with it."""
+  """A folder with trained networks a, b and an adapter of a; parameters of a without, and with."""
   folder = tmp_path_factory.mktemp('made')
   bases = small_training.train(LLAMA, small_training.from_seeds(LLAMA, [1, 2]), 300)
   for name, params in zip('ab', bases, strict=True):
