@@ -38,7 +38,7 @@ from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
-from bornbiased_jax.lineage import Signature
+from bornbiased_jax.lineage import Signature, resolve
 from bornbiased_jax.lineage.evidence.archive import SUFFIX
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
@@ -154,6 +154,8 @@ def expand(given: str, output_dir: Path) -> list[str]:
   for child in inside:
     names = expand(str(child), output_dir)
     found += names[-1:] if checkpoint.steps(child) else names
+  if not found and resolve.why_none(path):
+    return [given]
   return found + [str(child) for child in sorted(path.glob(f'*{SUFFIX}'))]
 
 

@@ -11,8 +11,9 @@ those that have none. The unrelated pairs of all transforms are of the same netw
 is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text. Transforms that the architecture does not allow are
-left out. experiments/measured/robustness_trained says what methods compare and transforms do.
+network with its continuation on other text and its fine-tuning by LoRA, merged. Transforms that the
+architecture does not allow are left out. experiments/measured/robustness_trained says what methods
+compare and transforms do.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
@@ -33,13 +34,14 @@ from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks
+from .shared import command_line, networks, small_training
 from .shared.networks import Inputs, Methods
 from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
+LORA_STEPS = 300
 
 
 def rate(text: str) -> float:
@@ -118,8 +120,18 @@ def transforms_of(settings, originals):
       yield name, None, changed(PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
+    yield 'train with LoRA', None, lambda: (originals, lora_trained(settings, originals))
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
+
+
+def lora_trained(settings, originals) -> dict[int, Subject]:
+  """The networks after training of rank 8, merged; all on the same text."""
+  def make(config, params):
+    adapted, = small_training.fine_tune_lora(config, [params], LORA_STEPS)
+    return networks.subject(config, small_training.merge_lora(adapted), settings)
+
+  return {seed: make(network.config, network.params) for seed, network in originals.items()}
 
 
 def is_allowed(change, network: Subject) -> bool:

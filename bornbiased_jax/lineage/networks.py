@@ -45,7 +45,8 @@ class Opened:
   def about(self) -> dict:
     """JSON that says which network it is."""
     read = {'read': 'layer by layer'} if isinstance(self.network, Layers) else {}
-    return self.resolved.about | {'digest': self.surveyed.digest} | read
+    resolved = self.resolved
+    return resolved.about | resolved.sources | {'digest': self.surveyed.digest} | read
 
   def states(self, probe: Probe, on_batch: OnBatch, parts: Any) -> HiddenStates:
     """Its hidden states for a probe."""
@@ -182,7 +183,7 @@ def streamed(resolved: Resolved, stream: str) -> Layers | None:
   if jax.process_count() > 1:
     raise InputError(f'{resolved.name} would be read layer by layer, by one host: it is too large '
                      "for the memory of all, or stream='always' asks for it")
-  return huggingface.open_layers(resolved.folder)
+  return huggingface.open_layers(resolved.folder, resolved.adapter)
 
 
 def _kept(opened, kind, load, compute, probe, cache, on_batch):

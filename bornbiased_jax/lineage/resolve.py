@@ -5,6 +5,7 @@
 - DIRECTORY: a directory of `transformers`
 - FILE.gguf: a GGUF file of llama.cpp
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
+- BASE+ADAPTER: one of the two, with an adapter of PEFT; ADAPTER alone, if it names its base
 - PRESET:SEED: a random network, such as tiny_gpt2:42
 """
 
@@ -13,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 from pathlib import Path
+import re
 from typing import Any
 
 import jax
@@ -24,11 +26,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
-from bornbiased_jax.storage import checkpoint, hub, huggingface
+from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
+from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE
 
 FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
-         'Hugging Face Hub, a saved signature (.safetensors), or PRESET:SEED')
+         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
+# Files of weights that only config.json makes a network of. Others may be signatures or text.
+_WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
+                      r'.*\.pth?')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Resolved:
     place: the preset, the directory or GGUF file, or the name on the Hub.
     number: the seed of a preset, or the step of a run, if it is given.
     about: JSON that says which network it is.
+    adapter: the folder of an adapter of the network in `place`.
   """
 
   name: str
@@ -48,6 +55,7 @@ class Resolved:
   place: str
   number: Any
   about: dict
+  adapter: Path | None = None
 
   @functools.cached_property
   def config(self) -> ModelConfig:
@@ -55,7 +63,21 @@ class Resolved:
     readers: dict[str, Callable[..., ModelConfig]] = {
         'preset': configs.get, 'run': checkpoint.load_config,
         'transformers': huggingface.load_config, 'hub': hub.load_config}
-    return readers[self.kind](self.place)
+    return readers[self.kind](self.place, *self._adapters)
+
+  @property
+  def _adapters(self):
+    return () if self.adapter is None else (self.adapter,)
+
+  @functools.cached_property
+  def sources(self) -> dict:
+    """JSON with the digests of base and adapter, which are read for it; {} without an adapter."""
+    if self.adapter is None or self.folder is None:
+      return {}
+    base = huggingface.open_layers(self.folder).digest()
+    adapter = adapters.read_adapter(self.adapter).digest()
+    return {'base': {'name': self.place, 'digest': base},
+            'adapter': {'name': str(self.adapter), 'digest': adapter}}
 
   @functools.cached_property
   def folder(self) -> Path | None:
@@ -69,7 +91,7 @@ class Resolved:
     if self.kind == 'run':
       return checkpoint.load_params(self.place, self.number, mesh)
     if self.folder:
-      return huggingface.load(self.folder, mesh)
+      return huggingface.load(self.folder, mesh, self.adapter)
     if mesh is None:
       return self.config, init_params(self.config, self.number)
     draw, seed = functools.partial(draw_params, self.config), as_seed(self.number)
@@ -79,11 +101,12 @@ class Resolved:
 
 def resolve(name: str) -> Resolved:
   """What the name of a network means; raises InputError if it names none."""
-  kind, place, number = locate(name)
+  kind, place, number, adapter = _located(name)
   if kind != 'hub':
-    return Resolved(name, kind, place, number, {'name': name})
-  exact = hub.pinned(name)
-  return Resolved(exact, kind, exact, None, {'name': name, 'revision': exact.rpartition('@')[2]})
+    return Resolved(name, kind, place, number, {'name': name}, adapter)
+  exact = hub.pinned(place)
+  about = {'name': name, 'revision': exact.rpartition('@')[2]}
+  return Resolved(f'{exact}+{adapter}' if adapter else exact, kind, exact, None, about, adapter)
 
 
 def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
@@ -111,8 +134,8 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
 
 def load_config(name: str) -> ModelConfig:
   """The configuration alone of the network `name`; raises InputError as `load` does."""
-  kind, place, number = locate(name)  # A branch of the Hub need not be asked for its commit.
-  return Resolved(name, kind, place, number, {}).config
+  kind, place, number, adapter = _located(name)  # A branch need not be asked for its commit.
+  return Resolved(name, kind, place, number, {}, adapter).config
 
 
 def is_signature(name: str) -> bool:
@@ -125,27 +148,52 @@ def locate(name: str) -> tuple[str, str, Any]:
 
   Returns:
     ('preset', its name, seed), ('run', directory, step | None),
-    ('transformers', directory or GGUF file, None) or ('hub', its name there, None).
+    ('transformers', directory or GGUF file, None) or ('hub', its name there, None). Of a network
+    with an adapter this is its base.
   """
+  return _located(name)[:3]
+
+
+def _located(name):
+  """What `locate` returns, and the folder of an adapter or None."""
   preset, _, seed = name.rpartition(':')
   if preset in configs.PRESETS:
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
-    return 'preset', preset, int(seed)
+    return 'preset', preset, int(seed), None
+  base, adapter = adapted.split(name)
+  if adapter:
+    kind, place, *_ = ('adapter', '') if adapters.is_adapter(path_of(base)) else _located(base)
+    if kind not in ('transformers', 'hub'):
+      raise InputError(f'{base} is no directory of transformers, as the base of {adapter} must be')
+    return kind, place, None, adapter
   directory, step = _split(name)
   if huggingface.is_gguf(name) and directory.is_file():
-    return 'transformers', str(local(directory)), None
+    return 'transformers', str(local(directory)), None, None
   if step is None and _has_model(directory) and not checkpoint.steps(directory):
-    return 'transformers', str(local(directory)), None
+    return 'transformers', str(local(directory)), None, None
   if directory.is_file():
     raise InputError(f'{name} is a file; give {FORMS}')
   if hub.is_name(name):
-    return 'hub', name, None
+    return 'hub', name, None, None
   if not directory.is_dir():
     raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
+  if step is None and (reason := why_none(directory)):
+    raise InputError(f'{name} {reason}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
-  return 'run', str(directory), step
+  return 'run', str(directory), step, None
+
+
+def why_none(folder: Path) -> str | None:
+  """Why a folder without config.json is no network and holds none; None if it may be, or may."""
+  inside = sorted(path.name for path in folder.iterdir())
+  if not inside:
+    return 'is empty'
+  if adapters.CONFIG in inside:
+    return f'is an adapter; give BASE+{folder}'
+  weights = next(filter(_WEIGHTS.fullmatch, inside), None)
+  return weights and f'has {weights} but no config.json'
 
 
 def _has_model(directory):

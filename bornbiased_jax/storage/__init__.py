@@ -4,6 +4,7 @@
 - `.digests`: what names a network, and what notices damage
 - `.huggingface`: directories of `transformers`, from safetensors alone
 - `.huggingface.families`: how each of its families names our fields and modules
+- `.adapted`: which model and which adapter a name means
 - `.hub`: models of the Hugging Face Hub, fetched into such directories
 """
 

@@ -14,6 +14,7 @@ import jax
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE, pickle_advice, shard_names
 
@@ -37,7 +38,7 @@ def is_name(name: str) -> bool:
   return not (os.path.exists(name) or os.path.exists(match[1]))
 
 
-def load_config(name: str) -> ModelConfig:
+def load_config(name: str, adapter: str | os.PathLike | None = None) -> ModelConfig:
   """The configuration alone, for which config.json alone is fetched.
 
   Raises:
@@ -45,12 +46,13 @@ def load_config(name: str) -> ModelConfig:
       not answer; the model is of no kind that `huggingface.load` knows; or `huggingface_hub` is
       not installed.
   """
-  return huggingface.load_config(_fetch(name))
+  return huggingface.load_config(_fetch(name), adapter)
 
 
-def load(name: str, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+def load(name: str, mesh: jax.sharding.Mesh | None = None,
+         adapter: str | os.PathLike | None = None) -> tuple[ModelConfig, dict]:
   """Fetches a model (`fetch`), and loads it as `huggingface.load` does."""
-  return huggingface.load(fetch(name), mesh)
+  return huggingface.load(fetch(name), mesh, adapter)
 
 
 def fetch(name: str) -> Path:
@@ -70,6 +72,11 @@ def fetch(name: str) -> Path:
     raise InputError(f'{name} on the Hugging Face Hub, or in its cache here, has no {files[0]}; '
                      f'{advice}')
   return folder
+
+
+def fetch_adapter(name: str) -> Path:
+  """The folder of an adapter of PEFT, fetched; raises InputError as `fetch` does."""
+  return _fetch(name, adapters.WEIGHTS, header=adapters.CONFIG)
 
 
 def pinned(name: str) -> str:
@@ -92,8 +99,8 @@ def _split(name):
   return match.groups()
 
 
-def _fetch(name, *files):
-  """The folder, named by the commit, with config.json and those of the files that there are."""
+def _fetch(name, *files, header='config.json'):
+  """The folder, named by the commit, with the header and those of the files that there are."""
   repo, revision = _split(name)
   try:
     import huggingface_hub.errors
@@ -102,13 +109,16 @@ def _fetch(name, *files):
                      "need huggingface_hub: pip install 'bornbiased_jax[hub]'") from None
   try:
     folder = Path(huggingface_hub.snapshot_download(
-        repo, revision=revision, allow_patterns=['config.json', *files]))
+        repo, revision=revision, allow_patterns=['config.json', adapters.CONFIG, *files]))
   # What else comes through depends on the versions of this library and of those below it.
   except Exception as error:
     raise InputError(_explain(name, error, huggingface_hub.errors)) from None
-  if not (folder / 'config.json').is_file():
-    raise InputError(f'{name} on the Hugging Face Hub, or in its cache here, has no config.json, '
-                     'so that it is no model of transformers')
+  if not (folder / header).is_file():
+    if (folder / adapters.CONFIG).is_file():
+      raise InputError(f'{name} on the Hugging Face Hub is an adapter; give BASE+{name}')
+    kind = 'model of transformers' if header == 'config.json' else 'adapter of PEFT'
+    raise InputError(f'{name} on the Hugging Face Hub, or in its cache here, has no {header}, '
+                     f'so that it is no {kind}')
   return folder
 
 

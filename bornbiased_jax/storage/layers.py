@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 
+from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.storage.digests import LeafDigest, joined
 
 # Rows of a table, such as the embedding, that are in memory at a time.
 ROWS = 4096
@@ -32,6 +34,17 @@ class Layers:
   def outside_blocks(self) -> list[str]:
     """The names of the leaves that are not in a block."""
     return [name for name in self.shapes if not name.startswith('blocks/')]
+
+  def digest(self) -> str:
+    """The `digests.digest` of all parameters, each of which is read once."""
+    hashed = {name: LeafDigest(shape) for name, shape in self.shapes.items()}
+    for layer in range(self.config.num_layers):
+      for name, leaf in flatten_dict(self.read_block(layer), sep='/').items():
+        hashed[f'blocks/{name}'].update(leaf)
+    for name in self.outside_blocks():
+      for piece in self.pieces(name):
+        hashed[name].update(piece)
+    return joined({name: each.hexdigest() for name, each in hashed.items()})
 
   def pieces(self, name: str) -> Iterator[np.ndarray]:
     """A leaf outside the blocks, at most ROWS of its rows at a time."""

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import checkpoint, hub, huggingface
+from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
@@ -171,12 +171,12 @@ def _init_from(run, seed, directory):
 
 def _from_transformers(run, name):
   """The parameters of a directory or of a model of the Hub, and which revision of it they are."""
-  if not hub.is_name(name):
-    _refuse_other_model(run, name, huggingface.load_config(name))
-    return huggingface.load(name, run.mesh)[1], {}
-  exact = hub.pinned(name)
-  _refuse_other_model(run, name, hub.load_config(exact))
-  return hub.load(exact, run.mesh)[1], {'revision': exact.rpartition('@')[2]}
+  base, adapter = adapted.split(name)
+  on_hub = hub.is_name(base)
+  door, place = (hub, hub.pinned(base)) if on_hub else (huggingface, base)
+  _refuse_other_model(run, name, door.load_config(place, adapter))
+  revision = {'revision': place.rpartition('@')[2]} if on_hub else {}
+  return door.load(place, run.mesh, adapter)[1], revision
 
 
 def _refuse_other_network(run, seed, directory, metadata):

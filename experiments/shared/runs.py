@@ -11,7 +11,7 @@ from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import sharding
-from bornbiased_jax.storage import checkpoint, hub
+from bornbiased_jax.storage import adapted, checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import training_settings
@@ -138,8 +138,9 @@ def parent_config(settings: Training) -> configs.ModelConfig:
     if getattr(settings, name) is not None:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
-  on_hub = flag == 'init_from' and hub.is_name(source)
-  if not (on_hub or Path(source).expanduser().is_dir()):
+  is_model = flag == 'init_from' and (
+      hub.is_name(source) or name_flag(flag, adapted.split, source)[1])
+  if not (is_model or Path(source).expanduser().is_dir()):
     raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
                      'nor a transformers model')
   found = start.runs_in(source)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 import functools
 import itertools
+from typing import Any
 
 import jax
 from jax import lax
@@ -64,7 +65,7 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
   trained = _train(config, loss, tuple(frozen), peak_lr, stacked, batches_MBT)
   return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)
-          for i in range(len(trained['embedding']))]
+          for i in range(len(jax.tree.leaves(trained)[0]))]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -77,7 +78,7 @@ def _train(config, loss, frozen, peak_lr, stacked, batches_MBT):
       params, memory = state
       gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
       updates, memory = optimizer.update(gradient, memory, params)
-      updates |= {name: jnp.zeros_like(updates[name]) for name in frozen}
+      updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
       return (optax.apply_updates(params, updates), memory), None
 
     return lax.scan(step, (params, optimizer.init(params)), batches_MBT)[0][0]
@@ -102,6 +103,38 @@ def fine_tune(config: ModelConfig, params: dict, key: jax.Array | None = None,
   """Trains on, with other batches, for a share `strength` of the steps; ignores `key`."""
   return config, train(config, [params], round(strength * STEPS), data_seed=data_seed,
                        peak_lr=peak_lr)[0]
+
+
+def fine_tune_lora(config: ModelConfig, networks: Iterable[dict], num_steps: int, rank: int = 8,
+                   **options: Any) -> list[dict]:
+  """Trains networks on as LoRA does: of each matrix in a block a product of this rank changes.
+
+  Returns, for each network, {'base': its parameters, 'lora': {name: (A, B)}}, as `merge_lora` takes
+  it; A is [layers, in, rank], B [layers, rank, out]. Options are those of `train`.
+  """
+  def begin(params):
+    kernels = {name: module['kernel'] for name, module in params['blocks'].items()
+               if 'kernel' in module}
+    return {'base': params, 'lora': {
+        name: (jax.random.normal(jax.random.key(i), (*x.shape[:2], rank)) / x.shape[1]**0.5,
+               jnp.zeros((len(x), rank, x.shape[2])))
+        for i, (name, x) in enumerate(sorted(kernels.items()))}}
+
+  return train(config, map(begin, networks), num_steps, frozen=('base',), loss=_lora_loss,
+               **options)
+
+
+def merge_lora(adapted: dict) -> dict:
+  """The parameters of a network from `fine_tune_lora`."""
+  blocks = dict(adapted['base']['blocks'])
+  for name, (a, b) in adapted['lora'].items():
+    blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] + a @ b}
+  return adapted['base'] | {'blocks': blocks}
+
+
+def _lora_loss(config, adapted, tokens_BT):
+  base = lax.stop_gradient(adapted['base'])
+  return next_token_loss(config, merge_lora(adapted | {'base': base}), tokens_BT)
 
 
 def of_both_widths(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:

@@ -84,6 +84,27 @@ def test_a_saved_signature_stands_for_its_network_and_brings_the_probe(zoo, tmp_
   assert all(row['z_of']['SeedPrint'] is not None for row in content['rows'])
 
 
+def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
+  for name, file in (('empty', None), ('alone', 'model.safetensors'), ('pickled', 'old.pth'),
+                     ('llama', 'llama.gguf'), ('adapter', 'adapter_config.json'), ('log', 'a.txt'),
+                     ('.', 'stray.pt')):
+    (tmp_path / 'zoo' / name).mkdir(parents=True, exist_ok=True)
+    if file:
+      (tmp_path / 'zoo' / name / file).write_text('{"base_model_name_or_path": "nowhere"}')
+  given = [str(tmp_path / 'zoo'), f'{zoo}/a@0', f'{zoo}/b@0']
+  _, names = lineage.find(given, tmp_path / 'out', Probe('tokens', 1000, 4))
+  assert names == [f'{zoo}/a@0', f'{zoo}/b@0']
+  said = capsys.readouterr().err.splitlines()
+  folder = f'left out: {tmp_path}/zoo'
+  assert said == [
+      f"{folder}/adapter/adapter_config.json: base_model_name_or_path='nowhere' is not found (it "
+      'is neither a folder here nor a name of the Hugging Face Hub); give the base yourself, '
+      f'BASE+{tmp_path}/zoo/adapter',
+      f'{folder}/alone has model.safetensors but no config.json', f'{folder}/empty is empty',
+      f'{folder}/llama has llama.gguf but no config.json',
+      f'{folder}/pickled has old.pth but no config.json']
+
+
 @pytest.mark.parametrize('networks, message', [
     (['tiny_gpt2:1'], 'tiny_gpt2:1 alone was found in tiny_gpt2:1; name at least two different'),
     (['tiny_gpt2:1', 'nowhere'], 'nowhere: no such network'),

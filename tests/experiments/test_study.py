@@ -286,13 +286,17 @@ def test_robustness_of_random_networks(tmp_path):
     robustness.main(smoke(robustness, seeds='1,2'), tmp_path)
 
 
-def test_robustness_of_trained_networks(study):
+def test_robustness_of_trained_networks(study, monkeypatch):
   """What only a study has: initializations and continuations as bases and suspects."""
+  monkeypatch.setattr(robustness, 'LORA_STEPS', 3)
   settings = smoke(robustness, study=str(study), transforms='prune', seeds='42,43')
   originals = robustness.load(settings, '')
   made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)
           if name.startswith('train')}
-  assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42]]
+  assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42, 43], [42]]
+  bases, adapted = made['train with LoRA']
+  change = adapted[42].params['blocks']['up']['kernel'] - bases[42].params['blocks']['up']['kernel']
+  assert all(np.linalg.matrix_rank(layer, 1e-5) == 8 for layer in change)
   row = robustness.measure(*made['train from init'], ['PCS'])
   assert len(row['PCS, related']) == len(row['PCS, unrelated']) == 2
   assert row['PCS, related log10 p'] == [None] * 2

@@ -15,6 +15,7 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
+import small_adapters
 import small_hub
 import tiny_runs
 from tiny_runs import final
@@ -64,6 +65,17 @@ def test_onwards_from_a_transformers_directory(whole, tmp_path):
   other = dataclasses.replace(tiny_runs.CONFIG, mlp_width=32)
   with pytest.raises(InputError, match='mlp_width=64, not 32'):
     begin(tiny_runs.run(tmp_path / 'new', config=other, init_from=tmp_path / 'exported'))
+
+
+def test_onwards_from_a_base_with_an_adapter(tmp_path):
+  huggingface.save(tmp_path / 'base', tiny_runs.CONFIG, init_params(tiny_runs.CONFIG, 1))
+  width = tiny_runs.CONFIG.width
+  small_adapters.write_adapter(tmp_path / 'adapter', {small_adapters.QUERY: (width, width)})
+  _, params = huggingface.load(tmp_path / 'base', adapter=tmp_path / 'adapter')
+  name = f'{tmp_path}/base+{tmp_path}/adapter'
+  state, (parent,) = begin(tiny_runs.run(tmp_path / 'new', init_from=name))
+  jax.tree.map(np.testing.assert_array_equal, state.params, params)
+  assert parent == {'directory': name, 'digest': digest(params)}
 
 
 def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@
 - `.rope`, `.windows`: what the families say of RoPE and of sliding windows
 - `.weights`: the safetensors files, and which tensor holds which of our parameters
 - `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
+- `.adapters`: adapters of PEFT, merged into these
 - `.entries`: the entries of a stranger's JSON file
 """
 

@@ -1,5 +1,6 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
+from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
 from bornbiased_jax.storage.huggingface.entries import read_json, show
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
@@ -24,8 +26,8 @@ from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
 from bornbiased_jax.storage.layers import Layers
 
 
-def load(path: str | os.PathLike,
-         mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
+         adapter: str | os.PathLike | None = None) -> tuple[ModelConfig, dict]:
   """Loads a checkpoint of one of the families in `families.FAMILIES`.
 
   These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
@@ -41,6 +43,7 @@ def load(path: str | os.PathLike,
     mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
       is read, so that the host holds one leaf at a time. By default one device
       holds the network.
+    adapter: directory of an adapter of PEFT (`adapters`), which is merged into the tensors.
 
   Returns:
     The configuration, and the parameters as float32 arrays in the tree of
@@ -52,7 +55,7 @@ def load(path: str | os.PathLike,
     InputError: a file is missing or broken, or describes a model that
       `transformer.Transformer` cannot compute. The message names the file.
   """
-  config, family, tensors, wanted, shapes = _checked(Path(path))
+  config, family, tensors, wanted, shapes = _checked(path, adapter)
   placed = _placed(mesh, shapes)
   params: dict[str, jax.Array] = {}
   for group in wanted:
@@ -64,13 +67,13 @@ def load(path: str | os.PathLike,
   return config, unflatten_dict(params, sep='/')
 
 
-def open_layers(path: str | os.PathLike) -> Layers:
+def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = None) -> Layers:
   """A checkpoint that `load` can load, of which only what is asked for is read.
 
   No file stays open or mapped between two reads. Raises InputError as `load` does; so does
   a read of a file that is gone or has changed meanwhile.
   """
-  config, family, tensors, wanted, shapes = _checked(Path(path))
+  config, family, tensors, wanted, shapes = _checked(path, adapter)
   in_blocks = [group for group in wanted if group.layers]
   outside = {group.leaves[0]: group for group in wanted if not group.layers}
 
@@ -93,12 +96,15 @@ def open_layers(path: str | os.PathLike) -> Layers:
   return Layers(config, shapes, read_block, read_rows)
 
 
-def _checked(path):
+def _checked(path, adapter):
   """What is known of a checkpoint from its headers, all of it checked."""
-  config, family, tensors = _opened(path)
+  config, family, found = _opened(Path(path))
+  wanted = list(groups(config, family, leaf_shapes(config)))
+  tensors = find(Path(path), config, family, wanted, found)
+  if adapter is not None:
+    config, tensors = adapters.merge(adapters.read_adapter(Path(adapter)), config, family, tensors)
   shapes = leaf_shapes(config)
-  wanted = list(groups(config, family, shapes))
-  return config, family, find(path, config, family, wanted, tensors), wanted, shapes
+  return config, family, tensors, list(groups(config, family, shapes)), shapes
 
 
 def _placed(mesh, shapes):
@@ -106,9 +112,13 @@ def _placed(mesh, shapes):
   return flatten_dict(sharding.shardings(mesh, unflatten_dict(leaves, sep='/')), sep='/')
 
 
-def load_config(path: str | os.PathLike) -> ModelConfig:
+def load_config(path: str | os.PathLike,
+                adapter: str | os.PathLike | None = None) -> ModelConfig:
   """The configuration alone; raises InputError as `load` does."""
-  return _opened(Path(path))[0]
+  config, family, _ = _opened(Path(path))
+  if adapter is not None and adapters.read_adapter(Path(adapter)).unties(config, family):
+    return dataclasses.replace(config, tied_head=False)
+  return config
 
 
 def _opened(path):
@@ -118,6 +128,10 @@ def _opened(path):
   if not os.path.isdir(path):
     raise InputError(f'{path} is not a directory; give the one that holds config.json and '
                      'model.safetensors')
+  if (path / adapters.CONFIG).is_file():
+    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
+                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
+                     'own')
   config, family = read_config(path / 'config.json')
   settings = read_settings(read_json(path / 'config.json'))
   return config, family, (dequantized(open_tensors(path), settings) if settings else

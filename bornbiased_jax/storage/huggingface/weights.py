@@ -26,7 +26,7 @@ from bornbiased_jax.storage.layers import ROWS
 
 WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _PART = 2**22
-_DTYPES = ('F32', 'F16', 'BF16')
+DTYPES = ('F32', 'F16', 'BF16')
 _HEADS = ('lm_head.weight', 'embed_out.weight')
 # Tensors that older versions stored although they are no weights.
 _BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
@@ -50,13 +50,13 @@ class Tensor(NamedTuple):
     values = self.values(first, last)
     if stamp(self.file) != self.stamp:
       raise InputError(f'{self.file} has changed while it was read')
-    if not _is_finite(values):
+    if not is_finite(values):
       raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
                        'weights')
     return values
 
 
-def _is_finite(values):
+def is_finite(values: np.ndarray) -> bool:
   """Whether all are finite numbers, asked of a part at a time, as the answers take memory."""
   flat = values.reshape(-1)
   return all(np.isfinite(flat[start:start + _PART]).all() for start in range(0, flat.size, _PART))
@@ -65,11 +65,16 @@ def _is_finite(values):
 def open_tensors(path: Path) -> Iterator[Tensor]:
   """All tensors of a directory; only headers are read. Raises InputError if files are not right."""
   for file in _files(path):
-    with _open_file(file) as handle:
-      for name in handle.keys():
-        header = handle.get_slice(name)
-        yield Tensor(file, name, header.get_shape(), header.get_dtype(), stamp(file),
-                     functools.partial(_slice, file, name))
+    yield from tensors_in(file)
+
+
+def tensors_in(file: Path) -> Iterator[Tensor]:
+  """All tensors of a file; only its header is read. Raises InputError if it is not whole."""
+  with _open_file(file) as handle:
+    for name in handle.keys():
+      header = handle.get_slice(name)
+      yield Tensor(file, name, header.get_shape(), header.get_dtype(), stamp(file),
+                   functools.partial(_slice, file, name))
 
 
 def _slice(file, name, first, last):
@@ -246,9 +251,9 @@ def _check_kind(name, tensor, shape):
     source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
     raise InputError(f'{tensor.file}: tensor {name} is {show(tensor.shape)}; {source} '
                      f'{list(shape)}')
-  if tensor.dtype not in _DTYPES:
+  if tensor.dtype not in DTYPES:
     raise InputError(f'{tensor.file}: tensor {name} is {tensor.dtype}, and only '
-                     f'{", ".join(_DTYPES)} can be read; load the model by from_pretrained(…, '
+                     f'{", ".join(DTYPES)} can be read; load the model by from_pretrained(…, '
                      "dtype='float32') of transformers, and save it by save_pretrained")
 
 

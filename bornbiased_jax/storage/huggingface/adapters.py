@@ -1,0 +1,249 @@
+"""Adapters of PEFT (LoRA, rsLoRA, DoRA), merged into the tensors of a directory of `transformers`.
+
+What is merged is read as a tensor in a file is, all of it or some rows, and only then computed:
+
+    W + s B A, or with DoRA m (W + s B A) / |W + s B A|,   s = alpha / r, or alpha / sqrt(r)
+
+The tensors of the adapter, not its configuration, say which modules it changes.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage.digests import digest
+from bornbiased_jax.storage.huggingface.entries import (
+  COUNT,
+  FLAG,
+  NUMBER,
+  entry,
+  of_type,
+  only,
+  read_json,
+  show,
+)
+from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.huggingface.weights import (
+  DTYPES,
+  INDEX,
+  WHOLE,
+  Tensor,
+  is_finite,
+  tensors_in,
+)
+
+CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
+_TENSOR = re.compile(r'base_model\.model\.(?P<module>.+?)\.(?P<part>lora_(?:embedding_)?[AB]|'
+                     r'lora_magnitude_vector|(?:base_layer\.)?(?:weight|bias))(?:\.weight)?')
+# Entries of adapter_config.json that change nothing of what is computed, or that the names of the
+# tensors imply. Any other must be empty: null, false, {}.
+_IDLE = {'auto_mapping', 'base_model_name_or_path', 'bias', 'corda_config', 'eva_config',
+         'exclude_modules', 'fan_in_fan_out', 'inference_mode', 'layers_pattern', 'loftq_config',
+         'lora_dropout', 'lora_ga_config', 'megatron_config', 'megatron_core', 'peft_version',
+         'qalora_group_size', 'revision', 'task_type'}
+# The ways to draw A and B that leave the weights of the base alone.
+_INITS = True, False, 'gaussian', 'eva', 'orthogonal'
+_TARGETS = ('the name of a module, a list of such names, or null',
+            lambda value: value is None or isinstance(value, str) or _is_list_of(value, str))
+_KINDS = {
+    'r': COUNT, 'lora_alpha': NUMBER, 'use_rslora': FLAG, 'use_dora': FLAG,
+    'target_modules': _TARGETS, 'modules_to_save': _TARGETS,
+    'layers_to_transform': ('a number of a layer, a list of such numbers, or null',
+                            lambda value: value is None or type(value) is int
+                            or _is_list_of(value, int)),
+    'init_lora_weights': (f'one of {", ".join(map(str, _INITS))}, as others change the base',
+                          lambda value: type(value) in (bool, str) and value in _INITS)}
+_DEFAULTS = dict(use_rslora=False, use_dora=False, target_modules=None, modules_to_save=None,
+                 layers_to_transform=None, init_lora_weights=True)
+
+
+def _is_list_of(value, kind):
+  return isinstance(value, list) and all(type(each) is kind for each in value)
+
+
+class Adapter(NamedTuple):
+  """What is known of an adapter before its weights are read."""
+
+  folder: Path
+  stored: dict  # its configuration
+  modules: dict[str, dict[str, Tensor]]  # by module of the base: what it has, such as 'lora_A'
+
+  def digest(self) -> str:
+    """SHA-256 of its weights as float32 (`digests.digest`)."""
+    return digest({tensor.stored_name: tensor.read().astype(np.float32)
+                   for parts in self.modules.values() for tensor in parts.values()})
+
+  def unties(self, config: ModelConfig, family: Family) -> bool:
+    """Whether it changes one of a head and an embedding that were the same, as PEFT does."""
+    tied = f'{family.base}{family.modules["embedding"]}', family.head
+    return config.tied_head and any(_full_name(module, family) in tied for module in self.modules)
+
+
+class Merged(NamedTuple):
+  """A weight with what LoRA adds to it. It is read as a `Tensor` is."""
+
+  base: Tensor
+  a: Tensor
+  b: Tensor
+  scale: float
+  magnitude: Tensor | None
+  transposed: bool  # whether the weight is [in, out]
+
+  def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Its rows from `first` to before `last`, or all, as float32; InputError as of a `Tensor`."""
+    if self.magnitude and self.transposed and (first, last) != (0, None):
+      return self.read()[first:last]
+    base = self.base.read(first, last).astype(np.float32)
+    a, b = self.a.read().astype(np.float32), self.b.read().astype(np.float32)
+    with np.errstate(all='ignore'):
+      product = a.T[first:last] @ b.T if self.transposed else b[first:last] @ a
+      merged = base + np.float32(self.scale) * product
+      if self.magnitude:
+        rows = slice(None) if self.transposed else slice(first, last)
+        norm = np.linalg.norm(merged, axis=0 if self.transposed else 1)
+        factor = self.magnitude.read().astype(np.float32)[rows] / norm
+        merged *= factor if self.transposed else factor[:, None]
+    if not is_finite(merged):
+      raise InputError(f'{self.a.file}: {show(self.a.stored_name)} and what belongs to it make '
+                       'weights that are not finite')
+    return merged
+
+
+def is_adapter(folder: Path) -> bool:
+  """Whether a folder holds an adapter, and no model."""
+  return (folder / CONFIG).is_file() and not any((folder / name).is_file()
+                                                 for name in (WHOLE, INDEX))
+
+
+def read_adapter(folder: Path) -> Adapter:
+  """An adapter, of which only headers are read. Raises InputError, which names the file."""
+  stored = _read_settings(folder / CONFIG)
+  modules: dict[str, dict[str, Tensor]] = {}
+  if not (folder / WEIGHTS).is_file() and (folder / 'adapter_model.bin').is_file():
+    raise InputError(f'{folder}: adapter_model.bin is a pickle, which could run code; load it with '
+                     'peft, whose save_pretrained writes safetensors')
+  for tensor in tensors_in(folder / WEIGHTS):
+    match = _TENSOR.fullmatch(tensor.stored_name)
+    if not match:
+      raise _refusal(tensor, 'is of no kind that can be merged')
+    parts = modules.setdefault(match['module'], {})
+    if parts.setdefault(match['part'].removeprefix('base_layer.'), tensor) != tensor:
+      raise _refusal(tensor, 'is there twice')
+    if tensor.dtype not in DTYPES:
+      raise _refusal(tensor, f'is {tensor.dtype}, not {" or ".join(DTYPES)}')
+  if not modules:
+    raise InputError(f'{folder / WEIGHTS} holds no tensors')
+  return Adapter(folder, stored, modules)
+
+
+def _refusal(tensor, words):
+  return InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} {words}')
+
+
+def _read_settings(file):
+  stored = read_json(file)
+  try:
+    if stored.get('peft_type') != 'LORA':
+      raise InputError(f'peft_type={show(stored.get("peft_type"))} is not supported; \'LORA\' is')
+    stored = _DEFAULTS | stored
+    for name, kind in _KINDS.items():
+      entry(stored, name, *kind)
+    for name, kind in dict(rank_pattern=COUNT, alpha_pattern=NUMBER).items():
+      stored[name] = of_type(stored, name, dict)
+      for pattern, value in stored[name].items():
+        entry({f'{name} of {show(pattern)}': value}, f'{name} of {show(pattern)}', *kind)
+        _compile(pattern)
+    known = {'peft_type', 'rank_pattern', 'alpha_pattern'} | _KINDS.keys() | _IDLE
+    for name in sorted(stored.keys() - known):
+      if stored[name]:
+        only(stored, name, None)
+  except InputError as error:
+    raise InputError(f'{file}: {error}') from None
+  return stored
+
+
+def _compile(pattern):
+  """A regular expression for the end of a module's name, if it is one that is soon matched."""
+  if len(re.findall('[*+?{]', pattern)) > 4 or re.search(r'\)[*+{]', pattern):
+    raise InputError(f'the pattern {show(pattern)} has too many repetitions')
+  try:
+    return re.compile(rf'(.*\.)?({pattern})$')
+  except (re.error, OverflowError, RecursionError) as error:
+    raise InputError(f'the pattern {show(pattern)} is not regular: {show(error)}') from None
+
+
+def merge(adapter: Adapter, config: ModelConfig, family: Family,
+          tensors: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor | Merged]]:
+  """Configuration and tensors of a model with an adapter; InputError if they do not belong."""
+  changed: dict[str, Tensor | Merged] = dict(tensors)
+  known = dict(tensors)
+  if adapter.unties(config, family):
+    head = f'{family.head}.weight'
+    known[head] = changed[head] = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+    config = dataclasses.replace(config, tied_head=False)
+  for module, parts in adapter.modules.items():
+    name = _full_name(module, family)
+    for part in parts.keys() & {'weight', 'bias'}:
+      _check_shape(parts[part], known.get(f'{name}.{part}'))
+      known[f'{name}.{part}'] = changed[f'{name}.{part}'] = parts[part]
+    if lora := {part: tensor for part, tensor in parts.items() if part.startswith('lora')}:
+      changed[f'{name}.weight'] = _merged(adapter, module, lora, known, family)
+  return config, changed
+
+
+def _full_name(module, family):
+  """The name of a module as `weights.find` has it; that of a bare model lacks the prefix."""
+  return module if module.startswith((family.base, family.head)) else family.base + module
+
+
+def _check_shape(tensor, base, shape=None):
+  if base is None:
+    raise _refusal(tensor, 'has no place in the base')
+  wanted = base.shape if shape is None else shape
+  if tensor.shape != wanted:
+    raise _refusal(tensor, f'is {show(tensor.shape)}; the base needs {show(wanted)}')
+
+
+def _merged(adapter, module, lora, known, family):
+  name, stored = _full_name(module, family), adapter.stored
+  tables = [family.base + family.modules[ours] for ours in ('embedding', 'position_embedding')
+            if ours in family.modules]
+  kind = 'lora_embedding_' if name in tables else 'lora_'
+  names = [f'{kind}A', f'{kind}B'] + ['lora_magnitude_vector'] * stored['use_dora']
+  for part in sorted(lora.keys() ^ set(names)):
+    what = 'is not expected here' if part in lora else f'has no {part} beside it'
+    raise _refusal(lora.get(part) or next(iter(lora.values())), what)
+  a, b, *magnitude = (lora[part] for part in names)
+  base = known.get(f'{name}.weight')
+  if base is None or len(base.shape) != 2 or not _is_target(stored, module):
+    raise _refusal(a, f'is of no module that {CONFIG} or the base knows')
+  transposed = name in tables or (not family.transposed and name != family.head)
+  ins, outs = base.shape if transposed else base.shape[::-1]
+  rank, alpha = (_by_pattern(stored[pattern], module, stored[default])
+                 for pattern, default in (('rank_pattern', 'r'), ('alpha_pattern', 'lora_alpha')))
+  for tensor, shape in zip((a, b, *magnitude), ([rank, ins], [outs, rank], [outs]), strict=False):
+    _check_shape(tensor, base, shape)
+  scale = alpha / (math.sqrt(rank) if stored['use_rslora'] else rank)
+  return Merged(base, a, b, scale, *(magnitude or [None]), transposed)
+
+
+def _is_target(stored, module):
+  """Whether the configuration lets an adapter change a module. A pattern is taken at its word."""
+  targets, layers = stored['target_modules'], stored['layers_to_transform']
+  if not isinstance(targets, list):
+    return True
+  index = re.search(r'\.(\d+)\.', module)
+  layers = layers if isinstance(layers, list | None) else [layers]
+  return (any(f'.{module}'.endswith(f'.{target}') for target in targets)
+          and (not layers or bool(index and int(index[1]) in layers)))
+
+
+def _by_pattern(patterns, module, default):
+  return next((value for pattern, value in patterns.items() if _compile(pattern).match(module)),
+              default)
