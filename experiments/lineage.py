@@ -156,7 +156,8 @@ def expand(given: str, output_dir: Path) -> list[str]:
     found += names[-1:] if checkpoint.steps(child) else names
   if not found and resolve.why_none(path):
     return [given]
-  return found + [str(child) for child in sorted(path.glob(f'*{SUFFIX}'))]
+  return found + [str(child) for suffix in (SUFFIX, '.gguf')
+                  for child in sorted(path.glob(f'*{suffix}'))]
 
 
 def compare_all(taken: dict[str, Signature]) -> list[dict]:

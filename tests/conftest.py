@@ -18,6 +18,8 @@ QUICK = {'xla_cpu_use_fusion_emitters': False, 'xla_cpu_parallel_codegen_split_c
 # Few optimizations compile in a third of the time of all, and run almost as fast.
 FEW = QUICK | {'xla_backend_optimization_level': 1, 'xla_llvm_disable_expensive_passes': True}
 COUNT = '--xla_force_host_platform_device_count'
+# Two files of this name would be one module to the search for doctests.
+collect_ignore_glob = ['*conftest.py']
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 if COUNT not in os.environ.get('XLA_FLAGS', ''):
