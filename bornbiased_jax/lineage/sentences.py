@@ -18,9 +18,9 @@ MEANING = (
     'began with the same numbers, as networks do that were drawn from one seed by the same code. '
     'The test does not say which of them came first.')
 ONLY_VALUES = (
-    'Their value channels agree, but their MLP units do not, which a descendant keeps in their '
-    'order unless they were permuted on purpose. So do networks of which one was trained to have '
-    "the other's values channel by channel. Descent is not shown.")
+    'Their value channels agree, but it is not shown that their MLP units do, which a descendant '
+    'keeps in their order unless they were permuted on purpose or cut. Networks of which one was '
+    "trained to have the other's values channel by channel are so too. Descent is not shown.")
 TOKENIZERS = (
     'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
@@ -58,7 +58,8 @@ def related(results: Results, names: list[str], alpha: float) -> list[str]:
         f'Their likeness is {likeness:.2f}, where a copy has 1. A part of the weights is common to '
         'both: they descend from a common ancestor and were changed much, or both took in one '
         'ingredient, such as a public adapter or task vector that was merged, of some '
-        f'{size * 100:.0f} % of the size of their weights. The tests do not tell these apart.')
+        f'{size * 100:.0f} % of the size of their weights, or the units of one were matched on '
+        'purpose to those of the other. The tests do not tell these apart.')
   return [*said, MEANING]
 
 

@@ -111,10 +111,15 @@ def decide(results: Results, base: Signature, suspect: Signature,
 
 
 def _only_values(results, deciding, base, suspect):
-  """Whether value channels agree, and units do not although they could: distilled values do so."""
+  """Whether value channels alone agree: units could have, or values agree less than in copies.
+
+  Networks with distilled values are so.
+  """
+  if any(TESTS[name].of == 'units' for name in deciding):
+    return False
   has_units = any(TESTS[name].of == 'units' and results[name].counts for name in DECIDING)
   return (has_units and base.config.mlp_width == suspect.config.mlp_width
-          and not any(TESTS[name].of == 'units' for name in deciding))
+          or max(results[name].statistic or 0.0 for name in deciding) < levels.COPY)
 
 
 def what_is_missing(results: Results, base: Signature) -> list[str]:

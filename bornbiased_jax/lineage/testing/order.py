@@ -29,7 +29,7 @@ from bornbiased_jax.lineage.testing.likeness import (
   likeness,
   mean_of,
 )
-from bornbiased_jax.lineage.testing.permutation import block_test
+from bornbiased_jax.lineage.testing.permutation import block_test, least_log10_p
 from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
@@ -38,6 +38,8 @@ FITTED = ', fitted basis'
 # second, what is found in place is so clear that moved layers are not looked for.
 _LEVEL = math.log10(levels.UNRELATED_ABOVE / (2 * len(GROUPS)))
 _DECIDED = math.log10(levels.ALPHA) - 1
+# What p-value a test must be able to have, as p-values are doubled and counted for all tests.
+_DECISIVE = math.log10(levels.ALPHA / (4 * len(GROUPS)))
 
 
 class Public(NamedTuple):
@@ -175,4 +177,9 @@ def _judge(pairs, public, own_bases=None):
     reason = ('features of equal number agree almost as much in layers that descent does not '
               'connect' if bound > (inflation - 1) * plain.std else
               'the same features are alike in both networks, as with a public pattern')
-  return TestResult(result.statistic, bound, result.std, result.z, result.log10_p, reason=reason)
+  # Of a few blocks not even a copy is evidence: then there is a result, and no power.
+  std = result.std if least_log10_p(*matrix_NBB.shape[:2]) <= _DECISIVE else None
+  found = TestResult(result.statistic, bound, std, result.z, result.log10_p, reason=reason)
+  # A head has one counterpart at most, so that pooled heads of a copy agree 1 / heads.
+  heads = [len(layer[POOLED + 'value']) for layer in pairs[0] if POOLED + 'value' in layer]
+  return found.scaled(max(heads, default=1))

@@ -105,6 +105,11 @@ def chernoff_log10_p(matrix_NBB: np.ndarray, statistic: float) -> float:
   return min(0.0, float(found.fun)) / math.log(10)
 
 
+def least_log10_p(num_blocks: int, size: int) -> float:
+  """log10 of the smallest p-value that so many blocks can have: one order of all counts."""
+  return -num_blocks * math.log10(math.factorial(size))
+
+
 def in_blocks(x_F: np.ndarray) -> np.ndarray:
   """Parts [F, ...] in blocks of neighbours, [N, B, ...], without the few that fill no block."""
   size = max(1, min(BLOCK, len(x_F)))

@@ -59,9 +59,10 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
 
 
 def _of_unconnected(layers):
-  """The upper bound for each distance up to half of the layers."""
+  """The upper bound for each distance up to half of the layers, and up to 2 if there are 3."""
   found = []
-  for apart in range(1, 1 + min(levels.MOST_APART, len(layers) // 2)):
+  most = min(levels.MOST_APART, len(layers) - 1, max(2, len(layers) // 2))
+  for apart in range(1, 1 + most):
     result = block_test(mean_of(likeness(layers[i], layers[i + apart])
                                 for i in range(len(layers) - apart)))
     found.append(max(0.0, result.statistic + levels.level_z(1 - levels.POWER) * result.std))

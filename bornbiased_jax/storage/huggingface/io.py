@@ -98,7 +98,7 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
 
 def _checked(path, adapter):
   """What is known of a checkpoint from its headers, all of it checked."""
-  config, family, found = _opened(Path(path))
+  config, family, found = _opened(Path(path), adapter)
   wanted = list(groups(config, family, leaf_shapes(config)))
   tensors = find(Path(path), config, family, wanted, found)
   if adapter is not None:
@@ -115,15 +115,18 @@ def _placed(mesh, shapes):
 def load_config(path: str | os.PathLike,
                 adapter: str | os.PathLike | None = None) -> ModelConfig:
   """The configuration alone; raises InputError as `load` does."""
-  config, family, _ = _opened(Path(path))
+  config, family, _ = _opened(Path(path), adapter)
   if adapter is not None and adapters.read_adapter(Path(adapter)).unties(config, family):
     return dataclasses.replace(config, tied_head=False)
   return config
 
 
-def _opened(path):
+def _opened(path, adapter=None):
   """The configuration of a directory or file, its family, and its tensors."""
   if is_gguf(path):
+    if adapter is not None:
+      raise InputError(f'{path}: an adapter needs its base as a directory of transformers, as a '
+                       'GGUF file has other names')
     return open_gguf(path)
   if not os.path.isdir(path):
     raise InputError(f'{path} is not a directory; give the one that holds config.json and '

@@ -15,6 +15,7 @@ from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.levels import ALPHA
 from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.lineage.transforms import lossy, preserving
+from bornbiased_jax.models import init_params
 from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, trained
 from small_signatures import random_features
 
@@ -141,6 +142,38 @@ def test_heads_that_differ_in_number_are_compared_all_with_all():
     results = judged(base(config), change)
     assert {UNITS, VALUES} <= found(results)
     assert 'other heads' in results[VALUES + FITTED].reason
+    assert results[VALUES].statistic > 0.4  # Over heads, of which each has one counterpart.
+
+
+def test_heads_of_so_few_channels_that_no_copy_is_evidence_have_no_power():
+  config = dataclasses.replace(WIDE['tiny_llama2'], num_heads=16, num_kv_heads=16, head_size=4)
+  params = init_params(config, 1)
+  fewer = dataclasses.replace(config, num_heads=15, num_kv_heads=15)
+  blocks = params['blocks'] | {name: {'kernel': params['blocks'][name]['kernel'][..., :60]}
+                               for name in ('query', 'key', 'value')}
+  blocks['output'] = {'kernel': params['blocks']['output']['kernel'][:, :60]}
+  values = judged((config, params), lambda *_: (fewer, params | {'blocks': blocks}))[VALUES]
+  assert values.statistic > 0.6 and not values.is_alike(4) and np.isinf(values.detectable(4))
+
+
+@pytest.mark.parametrize('num_layers', [3, 4])
+def test_patterns_by_turns_are_no_evidence(num_layers):
+  """Layers are near one public matrix and another in turn."""
+  config = dataclasses.replace(DEEP, num_layers=num_layers)
+  shapes = {'up': (32, 64), 'gate': (32, 64), 'down': (64, 32)}
+  public = {name: 0.6 * jax.random.normal(jax.random.key(i), (2, *shape))
+            for i, (name, shape) in enumerate(shapes.items())}
+
+  def near(seed):
+    params = init_params(config, seed)
+    blocks = params['blocks'] | {
+        name: {'kernel': params['blocks'][name]['kernel'] + jnp.std(
+            params['blocks'][name]['kernel']) * x[jnp.arange(num_layers) % 2]}
+        for name, x in public.items()}
+    return features.of_network(config, params | {'blocks': blocks})
+
+  results = order_tests(near(1), near(2))
+  assert not {UNITS, UNITS + FITTED} & found(results)
 
 
 @pytest.mark.parametrize('change', ['sorted', 'cut'])
