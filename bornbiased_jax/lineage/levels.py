@@ -21,6 +21,8 @@ BLOCK = 4
 # Two layers of one network whose features are as alike as this are copies of each other. Layers
 # of unrelated networks that were matched to one reference on purpose reach 0.3.
 COPY = 0.35
+# Networks that took in one ingredient as large as their own weights are as alike as this.
+HALF = 0.5
 # What unconnected layers have in common is bounded from layers that are at most so far apart. The
 # bound is an upper one that holds with probability POWER.
 MOST_APART = 4

@@ -21,6 +21,9 @@ ONLY_VALUES = (
     'Their value channels agree, but it is not shown that their MLP units do, which a descendant '
     'keeps in their order unless they were permuted on purpose or cut. Networks of which one was '
     "trained to have the other's values channel by channel are so too. Descent is not shown.")
+ONLY_UNITS = (
+    'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
+    'tell descent from public patterns of which each layer has its own. Descent is not shown.')
 TOKENIZERS = (
     'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')

@@ -13,9 +13,12 @@ import numpy as np
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import levels, sentences
 from bornbiased_jax.lineage.evidence import tensors
+from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results, run_tests
+from bornbiased_jax.lineage.testing.likeness import layers_of
 from bornbiased_jax.lineage.testing.result import TestResult
+from bornbiased_jax.lineage.testing.structure import distinct_layers
 
 SCHEMA = 3
 VERDICTS = ('related', 'unrelated', 'inconclusive')
@@ -97,8 +100,8 @@ def decide(results: Results, base: Signature, suspect: Signature,
   deciding = [name for name in alike if TESTS[name].decides]
   log10_p = familywise_log10_p(results)
   if log10_p is not None and log10_p <= math.log10(alpha):
-    if _only_values(results, deciding, base, suspect):
-      return 'inconclusive', [sentences.found(results, deciding), sentences.ONLY_VALUES]
+    if why := _why_not_shown(results, deciding, base, suspect):
+      return 'inconclusive', [sentences.found(results, deciding), why]
     return 'related', sentences.related(results, deciding, alpha)
   if deciding:
     return 'inconclusive', [sentences.found(results, deciding),
@@ -110,16 +113,18 @@ def decide(results: Results, base: Signature, suspect: Signature,
   return 'unrelated', [sentences.NOTHING_FOUND, *sentences.limits(results, base, suspect)]
 
 
-def _only_values(results, deciding, base, suspect):
-  """Whether value channels alone agree: units could have, or values agree less than in copies.
-
-  Networks with distilled values are so.
-  """
-  if any(TESTS[name].of == 'units' for name in deciding):
-    return False
+def _why_not_shown(results, deciding, base, suspect):
+  """Why a likeness of one kind of features alone is no descent, or None."""
+  kinds = {TESTS[name].of for name in deciding}
+  likeness = max(results[name].statistic or 0.0 for name in deciding)
+  if kinds == {'units'} and likeness < levels.HALF and any(
+      len(distinct_layers(layers_of(each.features, UNITS))) < 3 for each in (base, suspect)):
+    return sentences.ONLY_UNITS
   has_units = any(TESTS[name].of == 'units' and results[name].counts for name in DECIDING)
-  return (has_units and base.config.mlp_width == suspect.config.mlp_width
-          or max(results[name].statistic or 0.0 for name in deciding) < levels.COPY)
+  same_width = base.config.mlp_width == suspect.config.mlp_width
+  if kinds == {'values'} and (likeness < levels.COPY or has_units and same_width):
+    return sentences.ONLY_VALUES
+  return None
 
 
 def what_is_missing(results: Results, base: Signature) -> list[str]:

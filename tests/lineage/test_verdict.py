@@ -155,3 +155,16 @@ def test_one_digest_is_one_network_unless_it_is_claimed():
              for name, each in random(3).tensors.items()}
   report = verdict.compare(random(1), dataclasses.replace(random(3), tensors=claimed))
   assert not report['identical'] and report['verdict'] == 'unrelated'
+
+
+@pytest.mark.parametrize('num_layers, share, expected', [
+    (2, 0.25, 'inconclusive'), (2, 0.6, 'related'), (3, 0.25, 'related')])
+def test_units_of_two_layers_alone_must_be_as_alike_as_copies(num_layers, share, expected):
+  """Two layers do not tell whether each is near a public matrix of its own."""
+  config = dataclasses.replace(DEEP, num_layers=num_layers)
+  base, suspect = (random_signature(config, seed) for seed in (1, 3))
+  mixed = {name: unit(suspect.features.arrays[name] + share / (1 - share)
+                      * base.features.arrays[name]) for name in UNITS}
+  report = verdict.compare(base, with_features(suspect, **mixed))
+  assert report['verdict'] == expected
+  assert (expected == 'related') != ('Two layers are too few' in ' '.join(report['reasons']))
