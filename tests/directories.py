@@ -40,12 +40,24 @@ def assert_same(path, golden):
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
 
 
-def assert_refused(path, file, words):
+def line_of(error, path):
+  """The message of an error, which is one line that begins with a path."""
+  message = str(error)
+  is_one_line = message.startswith(str(path)) and '\n' not in message and len(message) < 1000
+  assert is_one_line, message[:1000]
+  return message
+
+
+def load_refusal(path):
+  """The line with which a model is refused."""
   with pytest.raises(InputError) as error:
     huggingface.load(path)
-  message = str(error.value)
-  assert message.startswith(str(path)) and file in message and words in message
-  assert len(message) < 1000 and '\n' not in message
+  return line_of(error.value, path)
+
+
+def assert_refused(path, file, words):
+  message = load_refusal(path)
+  assert file in message and words in message
 
 
 def refusal(path):

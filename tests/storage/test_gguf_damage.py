@@ -9,6 +9,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from directories import line_of, load_refusal
 from make_goldens import GOLDENS
 import small_gguf
 
@@ -21,20 +22,12 @@ def file(tmp_path):
   return small_gguf.write(tmp_path / 'x.gguf', GOLDENS / 'llama_linear')
 
 
-def refusal(path):
-  with pytest.raises(InputError) as error:
-    huggingface.load(path)
-  message = str(error.value)
-  assert message.startswith(str(path)) and '\n' not in message and len(message) < 1000
-  return message
-
-
 def is_refused(path):
   try:
     huggingface.load(path)
     return False
-  except InputError:
-    return bool(refusal(path))
+  except InputError as error:
+    return bool(line_of(error, path))
 
 
 def header_size(file):
@@ -94,7 +87,7 @@ CONTENTS = {
 def test_a_broken_file(name, tmp_path):
   content, words = CONTENTS[name]
   (tmp_path / 'x.gguf').write_bytes(content)
-  assert words in refusal(tmp_path / 'x.gguf')
+  assert words in load_refusal(tmp_path / 'x.gguf')
 
 
 METADATA = {
@@ -128,7 +121,7 @@ def test_what_cannot_be_computed(name, tmp_path):
        bool: writer.add_bool}[type(value)](key, value)
 
   path = small_gguf.write(tmp_path / 'x.gguf', GOLDENS / 'llama_linear', change=change)
-  assert words in refusal(path)
+  assert words in load_refusal(path)
 
 
 def test_a_network_of_another_kind(tmp_path):
@@ -136,7 +129,7 @@ def test_a_network_of_another_kind(tmp_path):
     writer.kv_data[0]['general.architecture'].value = 'mamba'
 
   path = small_gguf.write(tmp_path / 'x.gguf', GOLDENS / 'llama_linear', change=change)
-  assert "general.architecture='mamba' is not supported; gpt2, llama, qwen2" in refusal(path)
+  assert "general.architecture='mamba' is not supported; gpt2, llama, qwen2" in load_refusal(path)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
@@ -144,7 +137,7 @@ def test_numbers_that_are_none(value, file, tmp_path):
   content = bytearray(file.read_bytes())
   content[-4:] = struct.pack('<f', value)
   file.write_bytes(content)
-  assert 'has NaN or infinities among its weights' in refusal(file)
+  assert 'has NaN or infinities among its weights' in load_refusal(file)
 
 
 def test_a_file_that_changes_between_two_reads_is_named(file):
@@ -173,7 +166,7 @@ def test_a_file_that_was_cut_anywhere(file):
   assert len(places) > 50
   for place in places:
     file.write_bytes(content[:place])
-    refusal(file)
+    load_refusal(file)
 
 
 def test_damage_that_nobody_thought_of(file):

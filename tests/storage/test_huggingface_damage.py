@@ -15,7 +15,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from directories import assert_refused, edit_config, edit_tensors, logits
+from directories import assert_refused, edit_config, edit_tensors, line_of, logits
 
 _LAYER = 'model.layers.1.'
 _JSON, _WEIGHTS = 'config.json', 'model.safetensors'
@@ -266,9 +266,7 @@ def load_or_none(path):
   try:
     return huggingface.load(path)[1]
   except InputError as error:
-    message = str(error)
-    is_one_line = message.startswith(str(path)) and '\n' not in message and len(message) < 1000
-    assert is_one_line, message[:1000]
+    line_of(error, path)
     return None
 
 

@@ -61,7 +61,7 @@ def test_an_index_leads_nowhere_else(shard, tmp_path):
 
 @pytest.mark.parametrize('name', MODELS)
 def test_every_leaf_is_filled_once(name):
-  config, family = read_config(GOLDENS / name / 'config.json')
+  config, family, _ = read_config(GOLDENS / name / 'config.json')
   shapes = leaf_shapes(config)
   wanted = list(groups(config, family, shapes))
   tensors = find(GOLDENS / name, config, family, wanted, open_tensors(GOLDENS / name))
@@ -77,7 +77,7 @@ def test_every_leaf_is_filled_once(name):
 
 @pytest.mark.parametrize('name', MODELS)
 def test_every_tensor_is_read_once(name):
-  config, family = read_config(GOLDENS / name / 'config.json')
+  config, family, _ = read_config(GOLDENS / name / 'config.json')
   wanted = list(groups(config, family, leaf_shapes(config)))
   read = Counter(stored for group in wanted for stored, _ in group.stored())
   assert set(read.values()) == {1}

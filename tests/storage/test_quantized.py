@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
-from directories import edit_config
+from directories import edit_config, load_refusal
 
 INT32 = np.int32
 _UP = 'model.layers.1.mlp.up_proj.'
@@ -141,14 +140,6 @@ def quantize(path, name, changes=None):
   return whole
 
 
-def refusal(path):
-  with pytest.raises(InputError) as error:
-    huggingface.load(path)
-  message = str(error.value)
-  assert message.startswith(str(path)) and '\n' not in message and len(message) < 1000
-  return message
-
-
 @pytest.mark.parametrize('name', FORMATS)
 def test_weights_are_what_the_formula_says(name, copy, tmp_path):
   path = copy('qwen3_tied')
@@ -172,7 +163,7 @@ def test_weights_are_what_the_formula_says(name, copy, tmp_path):
 def test_other_methods_are_named_with_a_way_out(settings, copy):
   path = copy('qwen3_tied')
   edit_config(path, quantization_config=settings)
-  message = refusal(path)
+  message = load_refusal(path)
   assert repr(settings.get('quant_method')) in message and 'dequantize() it' in message
 
 
@@ -197,4 +188,4 @@ def test_parts_that_do_not_fit(name, copy):
   path = copy('qwen3_tied')
   made, changes, words = DAMAGE[name]
   quantize(path, made, changes)
-  assert words in refusal(path)
+  assert words in load_refusal(path)

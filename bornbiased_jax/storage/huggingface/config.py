@@ -46,19 +46,22 @@ _KINDS = {
 _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 
 
-def read_config(file: Path) -> tuple[ModelConfig, Family]:
-  """Reads config.json; raises InputError if our Transformer cannot compute what it says."""
+def read_config(file: Path) -> tuple[ModelConfig, Family, dict]:
+  """Reads config.json: the configuration, its family, and how weights are quantized, or {}.
+
+  Raises InputError if our Transformer cannot compute what it says, or nobody here dequantizes it.
+  """
   stored = read_json(file)
   try:
     name = stored.get('model_type')
     family = FAMILIES.get(name) if isinstance(name, str) else None
     if family is None:
       raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
-    read_settings(stored)  # Refuses weights that cannot be dequantized.
+    quantization = read_settings(stored)
     named = stored.get('architectures')
     if named and str(named).lower() != str([family.architecture]).lower():
       only(stored, 'architectures', [family.architecture])
-    return from_stored(stored, family), family
+    return from_stored(stored, family), family, quantization
   except (InputError, RecursionError) as error:
     raise InputError(f'{file}: {error}') from None
 

@@ -19,9 +19,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface.entries import read_json, show
+from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
-from bornbiased_jax.storage.huggingface.quantized import dequantized, read_settings
+from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes, open_tensors
 from bornbiased_jax.storage.layers import Layers
 
@@ -99,12 +99,14 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
 def _checked(path, adapter):
   """What is known of a checkpoint from its headers, all of it checked."""
   config, family, found = _opened(Path(path), adapter)
-  wanted = list(groups(config, family, leaf_shapes(config)))
+  shapes = leaf_shapes(config)
+  wanted = list(groups(config, family, shapes))
   tensors = find(Path(path), config, family, wanted, found)
   if adapter is not None:
     config, tensors = adapters.merge(adapters.read_adapter(Path(adapter)), config, family, tensors)
-  shapes = leaf_shapes(config)
-  return config, family, tensors, list(groups(config, family, shapes)), shapes
+    shapes = leaf_shapes(config)  # An untied head is one more.
+    wanted = list(groups(config, family, shapes))
+  return config, family, tensors, wanted, shapes
 
 
 def _placed(mesh, shapes):
@@ -135,10 +137,9 @@ def _opened(path, adapter=None):
     raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
                      'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
                      'own')
-  config, family = read_config(path / 'config.json')
-  settings = read_settings(read_json(path / 'config.json'))
-  return config, family, (dequantized(open_tensors(path), settings) if settings else
-                          open_tensors(path))
+  config, family, quantization = read_config(path / 'config.json')
+  tensors = open_tensors(path)
+  return config, family, dequantized(tensors, quantization) if quantization else tensors
 
 
 def save(path: str | os.PathLike, config: ModelConfig, params: dict,

@@ -11,20 +11,20 @@ import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage.huggingface.entries import of_type, show
-from bornbiased_jax.storage.huggingface.weights import Tensor
+from bornbiased_jax.storage.huggingface.weights import DTYPES, Tensor
 
 # The numbers of bits that a weight may have, if config.json says it.
 _METHODS = {'compressed-tensors': (4, 8), 'gptq': (4, 8), 'awq': (4,), 'fp8': (None,),
             'fbgemm_fp8': (None,)}
 # Beside the weights: what activations are multiplied by, and a shape that others give as well.
 _UNUSED = ('input_scale', 'input_zero_point', 'activation_scale', 'weight_shape')
-_FLOATS, _SMALL = ('F32', 'F16', 'BF16'), ('I8', 'F8_E4M3')
+_SMALL = ('I8', 'F8_E4M3')
 # The place of each column among the eight in a word of AWQ.
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 # For each part, the types that it may have.
-_TYPES = {'weight': _SMALL, 'weight_scale': _FLOATS, 'weight_scale_inv': _FLOATS,
+_TYPES = {'weight': _SMALL, 'weight_scale': DTYPES, 'weight_scale_inv': DTYPES,
           'weight_zero_point': ('I8', 'I32'), 'weight_packed': ('I32',), 'weight_g_idx': ('I32',),
-          'qweight': ('I32',), 'qzeros': ('I32',), 'scales': _FLOATS, 'g_idx': ('I32',)}
+          'qweight': ('I32',), 'qzeros': ('I32',), 'scales': DTYPES, 'g_idx': ('I32',)}
 
 
 def read_settings(stored: dict) -> dict:
