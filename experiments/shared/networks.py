@@ -72,7 +72,7 @@ def look_up(name: str) -> ModelConfig | Signature:
 
 
 def tell_streamed(name: str, stream: str) -> None:
-  """Says that a network will be read layer by layer, if it will (`compare.streamed`)."""
+  """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
   if not resolve.is_signature(name) and (layers := streamed(resolve.resolve(name), stream)):
     size, free = 4e-9 * num_parameters(layers.config), free_memory() / 1e9
     why = ('as --stream=always asks' if stream == 'always' else
@@ -81,7 +81,7 @@ def tell_streamed(name: str, stream: str) -> None:
 
 
 def probe_of_all(probe: Probe, known: Iterable[ModelConfig | Signature]) -> Probe:
-  """The probe that networks read which are compared with each other (`compare.common_probe`)."""
+  """The probe of networks that are compared with each other (`lineage.networks.common_probe`)."""
   saved = [each for each in known if isinstance(each, Signature)]
   return common_probe(probe, saved, [each for each in known if not isinstance(each, Signature)])
 

@@ -54,7 +54,7 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   data, validation = texts(settings)
   config = model(settings, data)
   mesh = name_flag('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
-                 settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
+                   settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
   name_flag('output_dir', files.local, output_dir)
   make_directory(output_dir)
