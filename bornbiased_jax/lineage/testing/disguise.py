@@ -91,9 +91,18 @@ def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.nda
   Rows count by their direction alone, and in each of four rounds by how well they fitted in the
   one before: ids that never occur have nothing in common.
   """
-  a, b = (unit_rows(x - np.median(x, axis=0, keepdims=True)) for x in (embedding_a, embedding_b))
+  a, b = (unit_rows(x - _spatial_median(x)) for x in (embedding_a, embedding_b))
   weight_N1 = np.ones((len(a), 1), np.float32)
   for _ in range(4):
     change_DE = orthonormal(a.T @ (weight_N1 * b))
     weight_N1 = np.maximum(0, np.sum(a @ change_DE * b, axis=1, keepdims=True))**2
   return change_DE
+
+
+def _spatial_median(x_ND):
+  """The point of least mean distance (Weiszfeld): it turns along, and few vectors do not move it."""
+  center_D = x_ND.mean(axis=0)
+  for _ in range(20):
+    weight_N1 = 1 / np.maximum(np.linalg.norm(x_ND - center_D, axis=1, keepdims=True), 1e-30)
+    center_D = (weight_N1 * x_ND).sum(axis=0) / weight_N1.sum()
+  return center_D

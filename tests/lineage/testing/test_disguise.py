@@ -80,6 +80,14 @@ def test_the_basis_of_embeddings_is_found_though_some_do_not_fit(widths):
   np.testing.assert_allclose(small, np.eye(min(widths)), atol=1e-5)
 
 
+def test_the_basis_of_embeddings_turns_with_them():
+  """Also where channels are skewed, so that their medians do not."""
+  a, b = (np.exp(noise(seed, 300, 12)) for seed in (3, 4))
+  turn = np.linalg.qr(noise(5, 12, 12))[0]
+  change = disguise.embedding_change(a, b)
+  np.testing.assert_allclose(disguise.embedding_change(a @ turn, b), turn.T @ change, atol=2e-3)
+
+
 def test_sequences_must_be_pairs():
   """Of others the differences also have what another last token makes."""
   base = of_seed(DEEP, 1)
