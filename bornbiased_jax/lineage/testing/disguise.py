@@ -100,7 +100,7 @@ def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.nda
 
 
 def _spatial_median(x_ND):
-  """The point of least mean distance (Weiszfeld): it turns along, and few vectors do not move it."""
+  """The point of least mean distance (Weiszfeld): outliers hardly move it, and it turns along."""
   center_D = x_ND.mean(axis=0)
   for _ in range(20):
     weight_N1 = 1 / np.maximum(np.linalg.norm(x_ND - center_D, axis=1, keepdims=True), 1e-30)
