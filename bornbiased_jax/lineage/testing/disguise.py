@@ -91,7 +91,7 @@ def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.nda
   Rows count by their direction alone, and in each of four rounds by how well they fitted in the
   one before: ids that never occur have nothing in common.
   """
-  a, b = (unit_rows(x - _spatial_median(x)) for x in (embedding_a, embedding_b))
+  a, b = (unit_rows(x - _center(x)) for x in (embedding_a, embedding_b))
   weight_N1 = np.ones((len(a), 1), np.float32)
   for _ in range(4):
     change_DE = orthonormal(a.T @ (weight_N1 * b))
@@ -99,10 +99,12 @@ def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.nda
   return change_DE
 
 
-def _spatial_median(x_ND):
-  """The point of least mean distance (Weiszfeld): outliers hardly move it, and it turns along."""
-  center_D = x_ND.mean(axis=0)
-  for _ in range(20):
-    weight_N1 = 1 / np.maximum(np.linalg.norm(x_ND - center_D, axis=1, keepdims=True), 1e-30)
-    center_D = (weight_N1 * x_ND).sum(axis=0) / weight_N1.sum()
+def _center(x_ND):
+  """Their mean, where those that are further from it than twice the median distance are nearer."""
+  center_D = 0.0
+  for _ in range(3):
+    away_ND = x_ND - center_D
+    size_N1 = np.linalg.norm(away_ND, axis=1, keepdims=True)
+    nearer_N1 = np.minimum(1, 2 * np.median(size_N1) / np.maximum(size_N1, 1e-30))
+    center_D = center_D + (nearer_N1 * away_ND).mean(axis=0)
   return center_D
