@@ -31,7 +31,7 @@ import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
-from bornbiased_jax.lineage import METHODS, Subject
+from bornbiased_jax.lineage import Subject
 from bornbiased_jax.lineage.baselines import methods
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.lineage.transforms.lossy import DAMAGING
@@ -39,7 +39,7 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.networks import Inputs, Methods, Study
+from .shared.network_settings import METHODS, Inputs, Methods, Study
 from .shared.parsing import whole
 from .shared.results import Results
 from .shared.settings import Seeds, setting
@@ -203,12 +203,12 @@ def draw_scores(ax, method, rows, jitter):
               and (row['table'], row['related'], row['method']) == (name, related, method)]
     ax.plot(i + jitter.uniform(-0.2, 0.2, len(scores)), scores, 'o', markersize=3, alpha=0.7,
             color=plotting.COLORS[1 if related else 0])
-  if limit := METHODS[method].threshold:
+  if limit := lineage.METHODS[method].threshold:
     ax.axhline(limit, color='black', linestyle='--', linewidth=1)
   else:
     ax.set_yscale('symlog', linthresh=3)
   ax.set_xticks(range(len(tables)), [COMPARED[table] for table in tables], rotation=90)
-  ax.set(title=method, ylabel=METHODS[method].unit)
+  ax.set(title=method, ylabel=lineage.METHODS[method].unit)
 
 
 if __name__ == '__main__':

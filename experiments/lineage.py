@@ -45,7 +45,7 @@ from bornbiased_jax.lineage.verdict import VERDICTS
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, figures, networks, provenance
-from .shared.networks import SharedInputs, Stream
+from .shared.network_settings import SharedInputs, Stream
 from .shared.results import header, make_directory, write_json
 from .shared.settings import setting
 from .shared.tables import table

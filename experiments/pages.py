@@ -23,6 +23,8 @@ import numpy as np
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line, tables
+from .shared.parsing import switch
+from .shared.settings import Kind
 
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'
@@ -147,5 +149,5 @@ def numbers(folder: Path) -> list[np.ndarray]:
 
 
 if __name__ == '__main__':
-  flags.DEFINE_bool('check', False, 'write nothing, only compare')
+  command_line.define('check', Kind(switch, 'write nothing, only compare'))
   command_line.launch(main, __doc__, ('check',))

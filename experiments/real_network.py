@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
 from .shared import command_line, surgery
-from .shared.networks import Inputs
+from .shared.network_settings import Inputs
 from .shared.parsing import whole
 from .shared.results import Results
 from .shared.settings import Seeds, name_flag, setting

@@ -28,20 +28,21 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, Subject
+from bornbiased_jax.lineage import Subject
 from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks, small_training
-from .shared.networks import Inputs, Methods
+from .shared import command_line, networks, small_training, source
+from .shared.network_settings import METHODS, Inputs, Methods
 from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
 LORA_STEPS = 300
+_TRANSFORMS = source.LIBRARY / 'lineage/transforms'
 
 
 def rate(text: str) -> float:
@@ -50,7 +51,9 @@ def rate(text: str) -> float:
   return value
 
 
-TRANSFORMS = (*PRESERVING, *DAMAGING)
+TRANSFORMS = (*source.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
+              *source.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):

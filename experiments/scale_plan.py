@@ -105,7 +105,7 @@ NAMES = tuple(name for name in SETTINGS
 
 def main():
   record, given = provenance.begin(), {name: flags.FLAGS[name].value for name in NAMES}
-  plan = make_plan(resolve(flags.FLAGS.program, given))
+  plan = make_plan(resolve(flags.FLAGS.program or 'train', given))
   print(describe(plan))
   if flags.FLAGS.output_dir:
     directory = name_flag('output_dir', path_of, flags.FLAGS.output_dir)
@@ -265,10 +265,11 @@ def make_mesh(settings, devices):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string(
-      'program', 'train', f'what to compile, of {", ".join(PROGRAMS)} (default: train)')
+  command_line.define(
+      'program', Kind(str, f'what to compile, of {", ".join(PROGRAMS)} (default: train)'))
   for flag in NAMES:
     defaults = {name: values.get(flag) for name, values in PROGRAMS.items()}
     command_line.define(flag, SETTINGS[flag], default_text(defaults))
-  flags.DEFINE_string('output_dir', None, 'folder of scale_plan.json (default: none is written)')
+  command_line.define(
+      'output_dir', Kind(str, 'folder of scale_plan.json (default: none is written)'))
   command_line.launch(main, __doc__, ('program', *NAMES, 'output_dir'))

@@ -42,11 +42,12 @@ from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.resolve import FORMS, is_signature
+from bornbiased_jax.lineage.resolve import is_signature
 from bornbiased_jax.lineage.sentences import p_text
+from bornbiased_jax.names import FORMS
 
 from .shared import command_line, figures, networks, provenance, verdict_page
-from .shared.networks import SharedInputs, Stream
+from .shared.network_settings import SharedInputs, Stream
 from .shared.parsing import optional
 from .shared.results import header, make_directory, write_json
 from .shared.settings import name_flag, setting, values_of

@@ -43,7 +43,7 @@ from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.networks import SharedInputs, Study
+from .shared.network_settings import SharedInputs, Study
 from .shared.results import Results
 from .shared.settings import ProbeKind, Seeds, setting
 from .shared.tables import grouped

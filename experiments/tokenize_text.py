@@ -14,7 +14,7 @@ the same command continues it.
 
 import dataclasses
 
-from bornbiased_jax.data import load_tokenizer, text, write
+import bornbiased_jax
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line
@@ -27,7 +27,7 @@ def sources(given: str) -> list[str]:
   names = given.split(',')
   if not all(name.strip() for name in names):
     raise InputError(f'{given!r} has an empty item between its commas')
-  text.sources(names)
+  bornbiased_jax.data.text.sources(names)
   return names
 
 
@@ -42,8 +42,8 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
-  loaded = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
-  made = write(settings.input, loaded, settings.output_dir)
+  loaded = name_flag('tokenizer', bornbiased_jax.data.load_tokenizer, settings.tokenizer)
+  made = bornbiased_jax.data.write(settings.input, loaded, settings.output_dir)
   print(f'{settings.output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '
         f'{made.tokenizer}')
 

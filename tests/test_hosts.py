@@ -13,7 +13,7 @@ from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
 from experiments import amplification, lineage, seedprint
-from experiments.shared import command_line
+from experiments.shared import session
 from experiments.shared.settings import resolve
 import two_hosts
 
@@ -126,4 +126,4 @@ def test_a_zoo_whose_signatures_are_there(tmp_path, folders):
 ])
 def test_flags_of_several_hosts(given, message):
   with pytest.raises(InputError, match=message):
-    command_line.connect(**given)
+    session.connect(**given)

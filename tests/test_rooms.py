@@ -11,9 +11,10 @@ import programs
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / 'bornbiased_jax'
 # The rooms from which each room may import, beside itself.
-SHARED = {'errors', 'files', 'hosts'}
+SHARED = {'errors', 'files', 'hosts', 'names'}
 BELOW = {
     'errors': set(),
+    'names': set(),
     'hosts': {'errors'},
     'files': {'errors', 'hosts'},
     'environment': set(),

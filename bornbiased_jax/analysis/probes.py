@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
-
-KINDS = ('tokens', 'pairs', 'gaussian', 'sphere')
+from bornbiased_jax.names import PROBES as KINDS
 
 
 @dataclasses.dataclass(frozen=True)

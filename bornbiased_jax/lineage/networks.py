@@ -24,11 +24,11 @@ from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_p
 from bornbiased_jax.lineage.resolve import Resolved
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.models.sharding import make_mesh
+from bornbiased_jax.names import STREAM
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.layers import Layers
 
-# How networks of `transformers` are read, and the share of free memory that parameters may take.
-STREAM = ('auto', 'always', 'never')
+# The share of free memory that parameters may take.
 _MEMORY_SHARE = 0.6
 OnBatch = Callable[[int], None]
 

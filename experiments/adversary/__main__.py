@@ -21,6 +21,7 @@ continues it.
 
 from collections import Counter
 import dataclasses
+from pathlib import Path
 
 import scipy
 from tqdm import tqdm
@@ -31,8 +32,8 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from ..shared import command_line
-from ..shared.networks import Inputs
+from ..shared import command_line, source
+from ..shared.network_settings import Inputs
 from ..shared.parsing import some_of, whole
 from ..shared.results import Results
 from ..shared.settings import setting
@@ -40,12 +41,15 @@ from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
+NAMES = source.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
+                    '_SHARED_INGREDIENT', 'CONSTRUCTIONS', '_DESCENDANTS', '_BY_PRINCIPLE')
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   constructions: list[str] = setting(
-      list(CONSTRUCTIONS), some_of(*CONSTRUCTIONS),
-      f'what the adversary does, comma-separated, of {", ".join(CONSTRUCTIONS)}',
+      list(NAMES), some_of(*NAMES),
+      f'what the adversary does, comma-separated, of {", ".join(NAMES)}',
       smoke=['mimetic init', 'channels change sign'])
   networks: int = setting(6, lambda text: whole(text, 2, 100), 'networks of each construction',
                           smoke=2, paper=20)

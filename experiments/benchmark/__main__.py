@@ -66,4 +66,4 @@ def main(settings):
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__, after=('format',))
+  command_line.start(main, Settings, __doc__, after=(figures.FLAG,))

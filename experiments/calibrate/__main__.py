@@ -49,7 +49,7 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
 from ..shared import command_line, networks
-from ..shared.networks import Inputs
+from ..shared.network_settings import Inputs
 from ..shared.parsing import listed, optional, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting

@@ -7,7 +7,8 @@ from absl import flags
 from bornbiased_jax import plotting
 
 # A flag, but no setting of a run: what was measured can be drawn again in another format.
-flags.DEFINE_enum('format', 'png', ('png', 'svg', 'pdf'), 'file format of figures (default: png)')
+FLAG = 'format'
+flags.DEFINE_enum(FLAG, 'png', ('png', 'svg', 'pdf'), 'file format of figures (default: png)')
 
 
 def write(drawn: 'plotting.Figure', directory: Path, name: str = 'figure') -> Path:
@@ -16,6 +17,6 @@ def write(drawn: 'plotting.Figure', directory: Path, name: str = 'figure') -> Pa
   Returns:
     The file, DIRECTORY/NAME.FORMAT.
   """
-  path = directory / f'{name}.{flags.FLAGS["format"].value}'
+  path = directory / f'{name}.{flags.FLAGS[FLAG].value}'
   plotting.save(drawn, path)
   return path

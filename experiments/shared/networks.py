@@ -1,10 +1,9 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
 from collections.abc import Iterable
-import dataclasses
 from pathlib import Path
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -17,41 +16,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
 from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.networks import STREAM, common_probe, streamed
+from bornbiased_jax.lineage.networks import common_probe, streamed
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 
-from .parsing import choice, optional, some_of, whole
-from .settings import ExperimentSettings, Kind, Length, NumSequences, ProbeSeed, name_flag, setting
-
-Study = Annotated[str | None, Kind(
-    str, 'folder of experiments.training_study, whose checkpoints are compared',
-    'a folder of experiments.training_study')]
-Methods = Annotated[list[str], Kind(
-    some_of(*METHODS), f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}')]
-Stream = Annotated[str, Kind(
-    choice(*STREAM), 'read directories of transformers layer by layer, with one layer in memory: '
-    'auto, if they do not fit, always or never')]
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs(ExperimentSettings):
-  """Random sequences that networks read."""
-
-  num_sequences: NumSequences = setting(2000)
-  length: Length = setting(64)
-  probe_seed: ProbeSeed = setting(0)
-
-
-@dataclasses.dataclass(frozen=True)
-class SharedInputs(Inputs):
-  """Sequences for networks that may have different vocabularies."""
-
-  num_ids: int | None = setting(
-      None, optional(whole), 'random token ids are drawn below this number, so that networks of '
-      'different vocabularies read the same; if not given, below the smallest of their '
-      'vocabularies')
+from .network_settings import Inputs
+from .settings import name_flag
 
 
 def probe_of(settings: Inputs) -> Probe:

@@ -16,8 +16,8 @@ import re
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.names import PROBES
 
 from .parsing import choice, listed, natural, optional, preset_name, seed_range, switch, whole
 
@@ -66,7 +66,7 @@ Lengths = Annotated[list[int], Kind(listed(lambda text: whole(text, 1, 2**20)),
 Width = Annotated[int, Kind(whole, 'channels of the simplified layers MLP0 and Attn0')]
 Depth = Annotated[int, Kind(lambda text: whole(text, 1, 64), 'number of simplified layers')]
 ProbeKind = Annotated[str, Kind(
-    choice(*probes.KINDS), "what a network reads: 'tokens', random ids, 'gaussian', random "
+    choice(*PROBES), "what a network reads: 'tokens', random ids, 'gaussian', random "
     "vectors, or 'sphere', such vectors of one length")]
 ProbeSeed = Annotated[int, Kind(natural, 'seed of the random sequences')]
 Dtype = Annotated[str, Kind(

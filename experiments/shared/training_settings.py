@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Annotated, ClassVar
 
+import bornbiased_jax
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training import Recipe
 
 from .parsing import choice, listed, natural, number, optional, positive, switch, whole
 from .settings import (
@@ -157,6 +157,7 @@ def check_keep_steps(settings: Texts, keep_steps: str = 'keep_steps',
       raise InputError(f'--{keep_steps}: {step} exceeds --{num_steps}={last}')
 
 
-def recipe_of(settings: Training) -> Recipe:
+def recipe_of(settings: Training) -> 'bornbiased_jax.training.Recipe':
   """The recipe; raises InputError for one that is impossible."""
-  return Recipe(**pick(Recipe, settings))
+  recipe = bornbiased_jax.training.Recipe  # Imported when it is needed, as it imports JAX.
+  return recipe(**pick(recipe, settings))

@@ -8,13 +8,18 @@ import sys
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import seed_sweep
-from experiments.shared import parsing, settings
+from bornbiased_jax.lineage import METHODS
+from bornbiased_jax.lineage.transforms.lossy import DAMAGING
+from bornbiased_jax.lineage.transforms.preserving import PRESERVING
+from experiments import robustness, seed_sweep
+from experiments.adversary.constructions import CONSTRUCTIONS
+from experiments.shared import network_settings, parsing, settings, source
 from experiments.shared.settings import resolve
 import programs
 from programs import EXPERIMENTS
 
 assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
+HEAVY = 'jax', 'flax', 'scipy', 'matplotlib'
 
 
 def command(*arguments, **how):
@@ -160,14 +165,83 @@ def test_all_experiments_are_listed_and_run_by_name():
       'experiments.seed_sweep', '--help').stdout
 
 
-def test_help_needs_nothing_heavy():
-  """What takes as long to import as JAX is imported when it is used."""
+@pytest.mark.parametrize('name', programs.FILES)
+def test_help_needs_no_jax(name):
+  """What is checked before a program's module runs imports nothing that takes long."""
+  code = (f'import sys\nfrom experiments.shared import launcher\nsys.argv[1:] = ["--help"]\n'
+          f'try: launcher.prepare({name!r})\n'
+          f'finally: print([name for name in {HEAVY} if name in sys.modules])')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  docstring = programs.load(name).__doc__
+  assert done.stdout.startswith(f'{docstring.strip()}\n\nFlags:\n  --')
+  assert done.stdout.endswith('\n[]\n')
+
+
+@pytest.mark.parametrize('arguments', [('--seeds=5-2',), ('--sedes=1',), ('tiny_gpt2',)])
+def test_a_mistake_is_found_without_jax(arguments):
+  code = (f'import sys\nfrom experiments.shared import launcher\nsys.argv[1:] = {arguments}\n'
+          f'try: launcher.prepare("seed_sweep")\n'
+          f'finally: print([name for name in {HEAVY} if name in sys.modules])')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (2, '[]\n')
+
+
+def test_programs_import_what_is_heavy_when_they_use_it():
   heavy = ('matplotlib.figure', 'scipy.stats', 'tensorflow_datasets')
   code = (f'import programs, sys\nfor name in {EXPERIMENTS}: programs.load(name)\n'
           f'print([name for name in {heavy} if name in sys.modules])')
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                         env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))})
   assert done.stdout == '[]\n', done.stderr
+
+
+def test_choices_read_from_source_are_those_of_the_modules():
+  assert network_settings.METHODS == tuple(METHODS)
+  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING)
+  assert programs.load('adversary').NAMES == tuple(CONSTRUCTIONS)
+
+
+def test_what_a_last_statement_needs(tmp_path):
+  path = tmp_path / 'program.py'
+  path.write_text('''
+import no_such_module
+import json, also_none
+from os import path, nothing
+def parse(text): return later + json.loads(text)
+unused = no_such_module.x
+later = made = 1
+def main(): also_none.run()
+if made: main(parse('2'), path)
+''')
+  found = []
+  given = {'main': lambda *arguments: found.append(arguments)}
+  exec(compile(source.last_statement(path, given), path, 'exec'), given)
+  assert found == [(3, os.path)]
+
+
+def test_the_package_alone_changes_nothing():
+  """Only a program starts itself again for huge pages, and sets what tqdm reads."""
+  shown = 'print(sorted(set(os.environ.items()) ^ before), list(sys.modules)[count:])'
+  code = ('import os, sys; before, count = set(os.environ.items()), len(sys.modules);'
+          f'import experiments; {shown}')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert done.stdout == "[] ['experiments']\n", done.stderr
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='huge pages are asked for on Linux')
+@pytest.mark.parametrize('given, expected', [
+    (None, 'glibc.malloc.hugetlb=1'), ('glibc.malloc.check=0', 'glibc.malloc.check=0')])
+@pytest.mark.parametrize('way', [('-m', 'experiments.sample'), ('-m', 'experiments', 'sample')])
+def test_a_program_has_huge_pages_unless_its_user_says_otherwise(way, given, expected, tmp_path):
+  """What a program inherits, shown by a module that stands in the place of JAX."""
+  (tmp_path / 'jax.py').write_text('import os; print(os.environ["GLIBC_TUNABLES"]); os._exit(0)')
+  variables = {name: value for name, value in os.environ.items() if name != 'GLIBC_TUNABLES'}
+  variables |= {'PYTHONPATH': f'{tmp_path}{os.pathsep}{variables.get("PYTHONPATH", "")}'}
+  variables |= {'GLIBC_TUNABLES': given} if given else {}
+  done = subprocess.run([sys.executable, '-u', *way, 'tiny_gpt2:1'], capture_output=True,
+                        text=True, env=variables)
+  assert done.stdout == f'{expected}\n', done.stderr
 
 
 def test_help_shows_every_flag():

@@ -1,0 +1,7 @@
+"""What settings can be, as words alone, so that a program's --help needs no JAX."""
+
+PROBES = 'tokens', 'pairs', 'gaussian', 'sphere'
+# How networks of `transformers` are read: layer by layer if they do not fit, always or never.
+STREAM = 'auto', 'always', 'never'
+FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
+         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')

@@ -1,0 +1,54 @@
+"""How a program starts: what can be answered before JAX is imported is answered first."""
+
+import difflib
+import os
+from pathlib import Path
+import sys
+
+from . import source
+
+_FOLDER = Path(__file__).parents[1]
+FILES = {path.stem: path for path in sorted(_FOLDER.glob('[!_]*.py'))} | {
+    path.parent.name: path for path in sorted(_FOLDER.glob('*/__main__.py'))}
+
+
+def prepare(name: str) -> None:
+  """Prepares this process for an experiment, whose module runs next.
+
+  Ends the process if there is no such experiment, for --help, and with one line for a mistake in
+  a flag: with the module's last statement, and what that needs, in place of the whole.
+  """
+  check_name(name)
+  use_huge_pages()
+  # tqdm reads these when it is imported: bars never wrap, and fill no log file.
+  os.environ.setdefault('TQDM_DYNAMIC_NCOLS', '1')
+  if not (sys.stderr and sys.stderr.isatty()):
+    os.environ.setdefault('TQDM_MININTERVAL', '10')
+  if sys.stdout:  # A letter that the encoding of the output lacks is shown as its number.
+    sys.stdout.reconfigure(errors='backslashreplace')
+  path = FILES[name]
+  package = '.'.join((__package__.partition('.')[0], *path.relative_to(_FOLDER).parts[:-1]))
+  given = {'__name__': '__main__', '__package__': package, '__file__': str(path),
+           '__doc__': source.docstring(path), 'main': None}
+  exec(compile(source.last_statement(path, given), path, 'exec'), given)
+
+
+def check_name(name: str) -> None:
+  """Ends the process with one line if no experiment has this name."""
+  if name not in FILES:
+    known = sorted(FILES)
+    meant = difflib.get_close_matches(name, known, n=1)
+    hint = f' (did you mean {meant[0]}?)' if meant else ''
+    print(f'error: {name!r} is no experiment{hint}; there are {", ".join(known)}', file=sys.stderr)
+    sys.exit(2)
+
+
+def use_huge_pages() -> None:
+  """Has the C library ask for huge pages, with which a training step on a Linux CPU takes less.
+
+  It spares most page faults, a tenth of a step. The C library reads its settings at start, so the
+  program starts itself again, unless the variable is set.
+  """
+  if sys.platform == 'linux' and 'GLIBC_TUNABLES' not in os.environ:
+    os.environ['GLIBC_TUNABLES'] = 'glibc.malloc.hugetlb=1'
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,82 @@
+"""A program at work: its hosts, its folder, and one line for what a user can put right."""
+
+from collections.abc import Callable
+import errno
+import os
+from pathlib import Path
+import sys
+from typing import Any
+
+from absl import logging
+import jax
+
+from bornbiased_jax import files, hosts
+from bornbiased_jax.environment import unusable_platform
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.keys import pin_settings
+
+from . import lock
+from .command_line import HOSTS, fail, fail_of
+from .settings import name_flag
+
+_NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS
+
+
+def run(main: Callable, *arguments) -> None:
+  """Runs `main(*arguments)`; for what a user can put right, one line on stderr and exit code 2.
+
+  Settings of JAX with which seeds would be other networks, such as JAX_ENABLE_X64, have no effect.
+  """
+  logging.set_verbosity(logging.WARNING)
+  pin_settings()
+  try:
+    main(*arguments)
+  except InputError as error:
+    fail_of(error)
+  except OSError as error:
+    if error.errno not in _NO_ROOM:
+      raise
+    fail(f'{error.filename} cannot be written: {error.strerror}')
+  except (RuntimeError, AssertionError) as error:
+    if advice := unusable_platform():
+      fail(advice)
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    fail('out of memory; choose a smaller model, shorter sequences, or a smaller --batch_size or '
+         '--chunk_size')
+  except KeyboardInterrupt:
+    print('\ninterrupted; the same command continues from here', file=sys.stderr)
+    sys.exit(130)
+
+
+def run_in(place: str, main: Callable[[Any, Path], None], settings: Any) -> None:
+  """Runs `main(settings, output_dir)`, alone in this folder."""
+  output_dir = name_flag('output_dir', files.path_of, place)
+  with lock.hold(output_dir):
+    main(settings, output_dir)
+
+
+def connect(distributed: bool | None = None, **given: str | None) -> None:
+  """Joins the other hosts, before anything asks for a device. The first host alone prints.
+
+  Args:
+    distributed: whether there are others.
+    given: the texts of the other flags of HOSTS, None for those that are not given.
+
+  Raises:
+    InputError: a wrong value, or the hosts cannot be found.
+  """
+  values = {name: name_flag(name, HOSTS[name].parse, text)
+            for name, text in given.items() if text is not None}
+  if not distributed:
+    for name in values:
+      raise InputError(f'--{name}: only with --distributed')
+    return
+  try:
+    jax.distributed.initialize(values.get('coordinator'), values.get('num_processes'),
+                               values.get('process_id'))
+  except (ValueError, RuntimeError) as error:
+    raise InputError(f'--distributed: {error}; give --coordinator, --num_processes and '
+                     '--process_id') from None
+  if not hosts.is_first():
+    sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
