@@ -13,7 +13,7 @@ TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',
     'python': 'Python source to go on with', 'python_valid': 'Python source to evaluate on',
     'stories': 'another text to go on with, such as TinyStories',
-    'instructions': 'instructions and answers to go on with (experiments.instructions makes them)',
+    'instructions': 'instructions and answers to go on with',
     'wikitext': 'the test part of WikiText-2',
 }
 _NANO = {'dtype': 'bfloat16', 'lengths': '64', 'num_sequences': '10000'}
