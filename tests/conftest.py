@@ -30,7 +30,7 @@ for library in 'OPENBLAS', 'OMP', 'MKL':
 
 _compiled = tempfile.TemporaryDirectory(prefix='compiled_')
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _compiled.name)
-os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')

@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import huggingface
 from make_goldens import GOLDENS
 
@@ -22,10 +21,6 @@ def quiet_transformers():
   library.logging.set_verbosity_error()
   library.logging.disable_progress_bar()
   return library
-
-
-def logits(config, params, tokens):
-  return np.asarray(jax.jit(Transformer(config).apply)({'params': params}, tokens))
 
 
 def assert_close(given, wanted):

@@ -7,7 +7,7 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import transformer
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import draw_params, init_params
 
 SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
@@ -43,9 +43,9 @@ def _logits(config, params, ids):
     return transformer.Transformer(config).apply({'params': params}, ids)
 
 
-def logits(config, params):
-  """Of four sequences of 20 tokens."""
-  return np.asarray(_logits(config, params, tokens(4, 20)))
+def logits(config, params, ids=None):
+  """Of token ids, or of four sequences of 20."""
+  return np.asarray(_logits(config, params, tokens(4, 20) if ids is None else ids))
 
 
 def sharpened(config, seed=1):
@@ -56,6 +56,7 @@ def sharpened(config, seed=1):
   return params
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def trained(config, seed=1):
   """Parameters as of a trained network, in which no gain is 1 and no bias is 0."""
   def shift(path, leaf):
@@ -63,4 +64,4 @@ def trained(config, seed=1):
       return leaf
     return leaf + 0.2 * jax.random.normal(jax.random.key(len(str(path))), leaf.shape)
 
-  return jax.tree_util.tree_map_with_path(shift, init_params(config, seed))
+  return jax.tree_util.tree_map_with_path(shift, draw_params(config, seed))

@@ -105,6 +105,7 @@ def test_rows_of_two_commits_are_not_mixed(tmp_path, monkeypatch):
     open_results(tmp_path)
 
 
+@pytest.mark.usefixtures('present_commit')
 def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
   monkeypatch.setattr(provenance, '_ROOT', tmp_path)  # No checkout, so that there is no commit.
   first = open_results(tmp_path)
@@ -120,6 +121,7 @@ def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
   assert saved(tmp_path)['run'] == older['run']
 
 
+@pytest.mark.usefixtures('present_commit')
 def test_installed_code_is_told_from_another_version(tmp_path, monkeypatch):
   found = []
   for code in ('shared probe', 'own probe', 'own probe'):
@@ -132,6 +134,7 @@ def test_installed_code_is_told_from_another_version(tmp_path, monkeypatch):
   assert found[0] != found[1] == found[2]
 
 
+@pytest.mark.usefixtures('present_commit')
 def test_the_commit_is_that_of_this_code_whatever_git_is_told(tmp_path, monkeypatch):
   other = ['git', '-C', str(tmp_path)]
   subprocess.run([*other, 'init', '-q'], check=True)

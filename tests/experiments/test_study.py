@@ -15,7 +15,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS
 from bornbiased_jax.lineage.evidence.hidden_states import of_seeds
 from bornbiased_jax.lineage.testing import seedprint
-from bornbiased_jax.models.transformer import Transformer
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import (
@@ -30,6 +29,7 @@ from experiments.calibrate import __main__ as calibrate
 from experiments.calibrate import judged_pairs, unrelated_pairs
 from experiments.shared import networks, runs
 from experiments.shared.settings import resolve
+import small_networks
 import tiny_runs
 
 one_device = tiny_runs.one_device
@@ -394,8 +394,7 @@ def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
   ids = np.arange(20)[None]
   with torch.inference_mode():
     logits = peer(torch.tensor(ids)).logits.numpy()
-  ours = Transformer(config).apply({'params': params}, ids)
-  np.testing.assert_allclose(ours, logits, atol=2e-5)
+  np.testing.assert_allclose(small_networks.logits(config, params, ids), logits, atol=2e-5)
   onwards = lambda seeds: runs.runs_of(
       small(init_from=str(tmp_path / 'model'), seeds=seeds), tmp_path / 'onwards')
   run, = onwards('1')

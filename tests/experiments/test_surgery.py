@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.models.transformer import Transformer
 from experiments.shared import surgery
+import small_networks
 from small_networks import GPT2, GROUPED, LLAMA, trained
 
 FAMILIES = pytest.mark.parametrize('config', [LLAMA, GROUPED, GPT2],
@@ -19,9 +19,7 @@ KEY = functools.partial(jax.random.key, 0)
 
 
 def logits(config, params):
-  tokens = jax.random.randint(jax.random.key(5), (4, 20), 0, config.vocab_size)
-  with jax.default_matmul_precision('highest'):
-    return np.asarray(Transformer(config).apply({'params': params}, tokens))
+  return small_networks.logits(config, params, small_networks.tokens(4, 20) % config.vocab_size)
 
 
 def shapes(params):

@@ -11,10 +11,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
-from directories import logits
 from make_goldens import GOLDENS
 from small_adapters import BASE, QUERY, SHAPES, edit, write_adapter
 import small_hub
+from small_networks import logits
 
 # PEFT warns of what it does by itself, such as of saving an embedding, and calls old names.
 pytestmark = pytest.mark.filterwarnings('ignore:.*:UserWarning', 'ignore:.*:FutureWarning',

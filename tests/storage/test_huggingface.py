@@ -11,8 +11,9 @@ from safetensors.numpy import load_file
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
-from directories import TOLERANCE, assert_close, assert_same, edit_config, edit_tensors, logits
+from directories import TOLERANCE, assert_close, assert_same, edit_config, edit_tensors
 import make_goldens
+from small_networks import logits
 
 GOLDENS = make_goldens.GOLDENS
 

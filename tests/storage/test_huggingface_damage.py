@@ -15,7 +15,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from directories import assert_refused, edit_config, edit_tensors, line_of, logits
+from directories import assert_refused, edit_config, edit_tensors, line_of
+from small_networks import logits
 
 _LAYER = 'model.layers.1.'
 _JSON, _WEIGHTS = 'config.json', 'model.safetensors'

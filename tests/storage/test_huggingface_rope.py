@@ -8,11 +8,11 @@ from directories import (
   assert_refused,
   assert_same,
   edit_config,
-  logits,
   minimal_config,
   refusal,
   write_config,
 )
+from small_networks import logits
 
 
 def test_scaled_rope_before_transformers_5(copy):

@@ -15,8 +15,9 @@ from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
-from directories import assert_close, assert_same, logits
+from directories import assert_close, assert_same
 import make_goldens
+from small_networks import logits
 
 GOLDENS = make_goldens.GOLDENS
 _TINY = dict(num_layers=2, num_heads=4, width=32, mlp_width=48, vocab_size=96, length=256,

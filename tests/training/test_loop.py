@@ -139,8 +139,8 @@ def wait_for(condition, process):
 @pytest.mark.parametrize('kills', [int(os.environ.get('KILLS', 1))])
 def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   """The run saves at every step, so that most kills come in the middle of a save."""
-  directory, run, num_steps = tmp_path / 'run', tmp_path / 'run' / 'seed_3', 30 * kills
-  delays = np.random.default_rng(kills).uniform(0, 1.0, kills)
+  directory, run, num_steps = tmp_path / 'run', tmp_path / 'run' / 'seed_3', 15 * kills
+  delays = np.random.default_rng(kills).uniform(0, 0.5, kills)
   for delay in delays:
     before = checkpoint.steps(run)
     process = launch(directory, num_steps)
