@@ -38,6 +38,12 @@ os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')
 os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 
 
+def pytest_collection_modifyitems(items):
+  """Files with slow tests come first, so that no worker is alone with one at the end."""
+  slow = {item.path for item in items if item.get_closest_marker('slow')}
+  items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_collection_finish(session):
   """Modules live as long as the process, so that nobody need look for garbage among them."""
   gc.freeze()
@@ -98,19 +104,12 @@ def as_users_do(compiling):
   yield from _compiled_with(compiling, {})
 
 
-@pytest.fixture(scope='module')
-def unoptimized(compiling):
-  """For tests that compare bits of programs which fuse differently: nothing is optimized."""
-  yield from _compiled_with(compiling, {}, optimized=False)
-
-
-def _compiled_with(compiling, options, optimized=True):
+def _compiled_with(compiling, options):
   import jax
   jax.clear_caches()
   with pytest.MonkeyPatch.context() as patch:
-    if optimized:
-      patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
-      jax.config.update('jax_disable_most_optimizations', False)
+    patch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', '0')
+    jax.config.update('jax_disable_most_optimizations', False)
     compiling(options)
     yield
   compiling(QUICK)

@@ -56,6 +56,7 @@ def assert_alike(found, expected):
     assert found == expected
 
 
+@pytest.mark.slow
 def test_a_sweep(tmp_path):
   flags = '--scale=smoke', '--num_sequences=12', '--seeds=0-4'
   done = two_hosts.run('amplification', *flags, f'--output_dir={tmp_path}/pair')
@@ -85,6 +86,7 @@ READ = dict(num_sequences='200', length='4')
 FLAGS = [f'--{name}={text}' for name, text in READ.items()]
 
 
+@pytest.mark.slow
 def test_a_comparison_of_two_networks(tmp_path, folders):
   done = two_hosts.run('seedprint', *folders, *FLAGS, f'--output_dir={tmp_path}/pair')
   assert_first_alone_speaks(done, seedprint.EXIT_CODES['inconclusive'])
@@ -106,6 +108,7 @@ def test_a_comparison_of_two_networks(tmp_path, folders):
   assert names[0] == names[1] and len(names[0]) == 2
 
 
+@pytest.mark.slow
 def test_a_zoo_whose_signatures_are_there(tmp_path, folders):
   settings = resolve(lineage.Settings, words=folders, **READ)
   lineage.main(settings, tmp_path)

@@ -17,6 +17,7 @@ from bornbiased_jax.storage import huggingface
 from small_networks import GPT2, GROUPED, LLAMA, read, sharpened, tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config', [GROUPED, GPT2], ids=['grouped', 'gpt2'])
 def test_the_streamed_rate_is_that_of_full_maps(config):
   """The 150 positions are no multiple of a block of queries."""
@@ -31,6 +32,7 @@ def test_the_streamed_rate_is_that_of_full_maps(config):
     np.testing.assert_allclose(made.rate_LH, (weight_NLH > threshold).mean(axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_rate_is_that_of_transformers(tmp_path):
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')

@@ -59,6 +59,7 @@ def test_mlps_alone_iterate_one_cosine():
   np.testing.assert_allclose(found.intra_cosine_L, found.inter_cosine_L, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields, length', [
     ({}, 32), ({'positions': 'learned'}, 16), ({'activation': 'relu', 'num_kv_heads': 2}, 16),
     ({'init_scheme': 'plain'}, 32), ({'parallel_residual': True, 'num_layers': 3}, 48),

@@ -133,6 +133,7 @@ def test_networks_read_sequences_of_their_own():
     assert (row['preference']['top1_count'], row['top']) == (count.max(), count.argmax())
 
 
+@pytest.mark.slow
 def test_transformers_that_share_their_embeddings():
   network = ensemble.transformer(CONFIG, embedding_seed=2)
   rows = ensemble.measure(network, STATISTIC, PROBE, SEEDS, readout=readout, chunk_size=8,

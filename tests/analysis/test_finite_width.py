@@ -45,6 +45,7 @@ def test_inputs_alone_fill_all_dimensions():
   np.testing.assert_allclose(num_dimensions(config, 12, 'gaussian'), 96, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', [
     {}, {'sublayers': 'attention_only', 'num_kv_heads': 2}, {'sublayers': 'mlp_only'},
     {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm'}], ids=str)
@@ -60,6 +61,7 @@ def test_states_fill_the_dimensions_that_theory_says(fields):
   np.testing.assert_allclose(num_dimensions(config, config.length), np.mean(found), rtol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', [{}, {'sublayers': 'mlp_only', 'activation': 'relu'}], ids=str)
 def test_networks_differ_as_much_as_theory_says(fields):
   """The interval of the std of networks, by chi-squared, and 12 % for the second order."""
@@ -71,6 +73,7 @@ def test_networks_differ_as_much_as_theory_says(fields):
   assert 0.88 * low < predicted < 1.12 * high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', [
     {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm', 'mlp_width': 256},
     {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm', 'sublayers': 'mlp_only'},

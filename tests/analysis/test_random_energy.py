@@ -8,7 +8,7 @@ from bornbiased_jax import analysis, configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 
 
 def shared_sizes(similarity, spectrum_D=np.ones(30), **options):  # noqa: B008

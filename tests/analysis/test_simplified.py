@@ -41,6 +41,7 @@ def test_unknown_layers_and_activations_are_refused(wrong):
     simplified.StackConfig(**(dict(layers=('mlp',), width=4, mlp_width=4) | wrong))
 
 
+@pytest.mark.slow
 def test_bare_attention_equals_numpy():
   """Softmax attention, layer after layer, with nothing around it."""
   config = configs.get('tiny_gpt2', positions='learned', sublayers='attention_only', num_layers=2)

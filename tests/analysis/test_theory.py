@@ -108,6 +108,7 @@ def measured(config, statistic, num_sequences, length, seeds):
   return list(ensemble.measure(stack(config), statistic, probe, seeds))
 
 
+@pytest.mark.slow
 def test_relu_stacks_follow_proposition_2():
   width, n = 512, 64
   config = StackConfig(('mlp',) * 3, width, width)
@@ -127,6 +128,7 @@ def test_attention_amplifies_as_proposition_4_says():
   assert abs(cosine.mean() - theory.amplified_similarity(1 / np.pi, T)) < 4 * error
 
 
+@pytest.mark.slow
 def test_uniform_attention_follows_proposition_5_and_equation_2():
   T, n, width = 256, 16, 512
   two, one = (StackConfig(('attention',) * depth, width, width) for depth in (2, 1))

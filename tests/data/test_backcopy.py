@@ -51,6 +51,7 @@ def test_sampling_gives_the_entropy():
   assert abs(loss_N.mean() - backcopy.entropy(task, length)) < 4 * error < 0.05
 
 
+@pytest.mark.slow
 def test_the_likelihood_follows_the_rule():
   task = backcopy.from_text(TEXT)
   for start in (True, False):

@@ -226,6 +226,7 @@ def test_the_command(paths, tmp_path):
                                 corpus.write([paths[0], paths[2]], BYTES, tmp_path / 'same').tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments, message', [
     ((), '--input: is missing'), (('--input=tinyshakespeare',), '--output_dir: is missing'),
     (('--input=none.txt', '--output_dir=out'), "--input: no text 'none.txt'"),

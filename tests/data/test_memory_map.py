@@ -105,6 +105,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkey
   assert made.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle(paths, tmp_path):
   """SIGKILL comes three times, at whatever moment."""
   corpus.write(paths, BYTES, tmp_path / 'whole')

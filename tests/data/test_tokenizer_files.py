@@ -50,6 +50,7 @@ def tokenizer(request, tmp_path_factory):
   return load_tokenizer(str(train_sentencepiece(folder, **SENTENCEPIECE[request.param])))
 
 
+@pytest.mark.slow
 def test_live_the_same_ids_in_transformers(tokenizer, auto):
   theirs = auto(tokenizer)
   assert (len(theirs), theirs.eos_token_id) == (tokenizer.vocab_size, tokenizer.end_id)

@@ -95,6 +95,7 @@ def transformers_of(folder):
   return quiet_transformers().AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config, template', [({}, True), ({'add_bos_token': False}, True),
                                               ({'add_bos_token': True}, False)], ids=str)
 @pytest.mark.parametrize('kind', KINDS)

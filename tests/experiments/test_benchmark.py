@@ -84,6 +84,7 @@ def test_the_products_of_a_step_are_those_that_are_counted(name, changes):
   assert products == 3 * (flops.forward_flops(config, 256, num_logits=256) - weighted)
 
 
+@pytest.mark.slow
 def test_parts_of_a_step():
   config = configs.get('tiny_gpt2', num_layers=1, width=16, mlp_width=32, vocab_size=50)
   recipe = Recipe(num_steps=9, batch_size=2, length=8, warmup_steps=1)
@@ -92,6 +93,7 @@ def test_parts_of_a_step():
   assert found['optimizer_floor']['median'] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on_from_the_layer_it_was_at(tmp_path):
   shape = streaming.SHAPE | dict(vocab_size=40, hidden_size=32, intermediate_size=48, head_dim=8,
                                  num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2)

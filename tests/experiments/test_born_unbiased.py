@@ -9,6 +9,8 @@ from bornbiased_jax.storage import checkpoint
 from experiments import born_unbiased
 from experiments.shared.settings import resolve
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):

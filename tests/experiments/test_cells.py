@@ -61,6 +61,7 @@ def test_every_cell_has_a_row_for_each_of_its_seeds(tmp_path):
   assert [len(row['cosine']) for row in rows] == [1] * 4 + [2] * 2
 
 
+@pytest.mark.slow
 def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
   chunk_size = jax.device_count()
   seeds = list(range(2 * chunk_size))

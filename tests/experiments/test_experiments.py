@@ -15,7 +15,7 @@ from experiments import ablation, scaling
 from experiments.shared.settings import resolve
 import programs
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
                'scaling', 'layer_theory', 'adversary')
 

@@ -17,6 +17,7 @@ ROOT = pages.HERE.parent
 PAGES = [ROOT / 'README.md', pages.HERE / 'README.md', *sorted(pages.MEASURED.glob('*/README.md'))]
 
 
+@pytest.mark.slow
 def test_pages_agree_with_what_is_stored():
   before = [path.stat().st_mtime_ns for path in PAGES]
   done = subprocess.run([sys.executable, '-m', 'experiments.pages', '--check'], cwd=ROOT,
@@ -104,6 +105,7 @@ def test_pages_are_short_and_every_result_has_one():
   assert [path for path in PAGES[2:] if f'(measured/{path.parent.name})' not in index] == []
 
 
+@pytest.mark.slow
 def test_the_first_python_of_readme_runs(capsys):
   code = re.search(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
   for size, smaller in {'=1000': '=300', 'length=64': 'length=4', 'range(10)': 'range(3)'}.items():

@@ -219,6 +219,7 @@ def page(tmp_path, capfd):
   return tmp_path, (tmp_path / 'report.html').read_text()
 
 
+@pytest.mark.slow
 def test_the_page_stands_for_itself(page):
   folder, text = page
   table = (folder / 'amplification' / 'table.md').read_text()

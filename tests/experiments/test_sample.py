@@ -45,6 +45,7 @@ def as_text(ids):
                   for id_ in ids).decode(errors='replace')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('step', [None, 0])
 def test_a_run_goes_on_in_bytes(run, step):
   config, params = checkpoint.load_params(run, step)
@@ -55,6 +56,7 @@ def test_a_run_goes_on_in_bytes(run, step):
   assert written != continued(run, 'naïve', 60, 1.5, 6)
 
 
+@pytest.mark.slow
 def test_the_command(run):
   done = command(run, '--prompt=To be', '--num_tokens=7', '--temperature=0')
   assert done.returncode == 0, done.stderr
@@ -184,6 +186,7 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
     continued(str(tmp_path / 'other'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments, message', [
     ((), 'give one network: RUN'), (('a', 'b'), 'give one network: RUN'),
     (('tiny_gpt2:1', '--num_tokens=0'), "--num_tokens: '0' is not a whole number"),

@@ -21,7 +21,7 @@ from experiments.shared import provenance
 from experiments.shared.settings import resolve
 import small_networks
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 
 KILLS = int(os.environ.get('KILLS', 1))
 ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'baseline_ratio',

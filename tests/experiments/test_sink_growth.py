@@ -17,6 +17,8 @@ from experiments.attention_sink import growth_report
 from experiments.shared import sink_conditions, sink_growth
 from experiments.shared.settings import resolve
 
+pytestmark = pytest.mark.slow
+
 NONE = sink_conditions.NONE
 
 

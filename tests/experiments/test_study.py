@@ -32,6 +32,8 @@ from experiments.shared.settings import resolve
 import small_networks
 import tiny_runs
 
+pytestmark = pytest.mark.slow
+
 one_device = tiny_runs.one_device
 READERS = [persistence, seedprint_tables, baselines, robustness]
 

@@ -21,6 +21,8 @@ from experiments.text_sinks import measures, report
 from small_tokenizers import write_gpt2
 import tiny_runs
 
+pytestmark = pytest.mark.slow
+
 one_device = tiny_runs.one_device
 
 

@@ -118,6 +118,7 @@ def test_windows_and_caps_of_the_definition_agree_with_pytorch(window, cap):
                of_pytorch(*given, attend), TOLERANCE['float32'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('attend', [
     attention.blocked, attention_tiles.tiled, attention_kernels.splash, attention_kernels.cudnn,
     attention_kernels.Spread(attention.blocked, MESH),
@@ -158,6 +159,7 @@ def test_weights_are_computed_only_to_be_read():
   jax.tree.map(np.testing.assert_array_equal, read(nothing, names), read(attention.plain, names))
 
 
+@pytest.mark.slow
 def test_training_steps_agree():
   recipe = Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
   shape = recipe.batch_size, recipe.length + 1

@@ -66,6 +66,7 @@ def test_gradient(name):
   assert shapes(exported.out_avals) == shapes(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, kind', [('tiny_gpt2', 'tokens'), ('tiny_llama2', 'gaussian')])
 def test_ensemble(name, kind):
   config = configs.get(name)

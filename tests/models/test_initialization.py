@@ -65,6 +65,7 @@ def is_random(name):
 # The law.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config, residual_std', [
     (BRIEF, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1),
     (dataclasses.replace(BRIEF, init_scheme='wang'), 2 / 4 / math.sqrt(128)),
@@ -141,12 +142,14 @@ def mesh(name):
   return jax.make_mesh((jax.device_count(),), (name,), axis_types=(AxisType.Auto,))
 
 
+@pytest.mark.slow
 def test_under_lax_map():
   draw = functools.partial(draw_params, FEW)
   drawn = jax.jit(functools.partial(jax.lax.map, draw))(SEEDS)
   assert_ensemble(drawn, [network(FEW, int(seed)) for seed in SEEDS])
 
 
+@pytest.mark.slow
 def test_under_vmap():
   draw = functools.partial(draw_params, FEW, embedding_seed=EMBEDDING_SEED)
   other = network(FEW, EMBEDDING_SEED)
@@ -154,6 +157,7 @@ def test_under_vmap():
   assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
 
 
+@pytest.mark.slow
 def test_spread_over_devices():
   assert jax.device_count() > 1
   spread = PartitionSpec('seed')
@@ -163,6 +167,7 @@ def test_spread_over_devices():
   assert_ensemble(jax.jit(draw)(seeds), [network(EVERY, int(seed)) for seed in seeds])
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(JAX_IS_OLD, strict=True, reason='split leaves may then differ in the last bit')
 def test_with_its_leaves_split_over_devices():
   assert jax.device_count() > 1

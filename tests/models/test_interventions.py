@@ -26,6 +26,7 @@ def positional_std(config, params, ids):
   return attention_sink.diagnostics(config, params, ids)['positional_std_LT']
 
 
+@pytest.mark.slow
 def test_interventions_level_the_positional_variance_at_init():
   """Without intervention the std at position i follows 1/sqrt(i); with one it is flat within 5 %.
 
@@ -90,6 +91,7 @@ def test_a_masked_position_attends_to_itself_alone(network):
   np.testing.assert_allclose(weight[..., 7], maps[..., 7:, 7].mean(axis=-1), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [*EVERYWHERE, *AT_ONE])
 def test_the_last_position_alone_and_another_kernel_compute_the_same(name):
   config = dataclasses.replace(GROUPED, num_layers=2, intervention=name, intervention_position=127)

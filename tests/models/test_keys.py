@@ -107,6 +107,7 @@ def printed(*settings, as_program=''):
   return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_another_generator_changes_nothing():
   assert printed(('JAX_DEFAULT_PRNG_IMPL', 'rbg')) == here()
   assert all(len(value) == 64 for value in here().values())
@@ -117,10 +118,12 @@ def assert_refused(lines, name):
     assert f'unset {name.upper()},' in line and name in line and '\n' not in line
 
 
+@pytest.mark.slow
 def test_a_variable_that_would_change_a_seed_is_refused_in_one_line():
   assert_refused(printed(OF_FLAX), OF_FLAX[0].lower())
 
 
+@pytest.mark.slow
 def test_a_program_computes_the_same_under_all_settings_at_once():
   settings = ('JAX_DEFAULT_PRNG_IMPL', 'unsafe_rbg'), *REFUSED
   assert printed(*settings, as_program='as a program') == here()

@@ -15,6 +15,7 @@ from tiny_steps import CONFIGS, assert_close, tokens
 from traced_programs import matmuls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, length', [('gpt2', 130), ('llama2', 257)])
 def test_chunked_loss_equals_optax_on_all_logits(name, length):
   config, ids = CONFIGS[name], tokens(length=length)

@@ -34,6 +34,7 @@ def logits_after(config, params, tokens_BT):
   return read(config, params, tokens_BT, ('logits_last',))['logits_last']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config', [GROUPED, UNTIED, LEARNED], ids=['llama', 'gpt_neox', 'gpt2'])
 def test_live_greedy_is_what_transformers_generates(config, tmp_path):
   library = quiet_transformers()
@@ -50,6 +51,7 @@ def test_live_greedy_is_what_transformers_generates(config, tmp_path):
   assert len(np.unique(drawn_BT)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config, begun', [(LLAMA, 6), (LEARNED, 20)],
                          ids=['rope', 'learned and long'])
 def test_a_window_slides_over_a_long_text(config, begun):
@@ -64,6 +66,7 @@ def test_a_window_slides_over_a_long_text(config, begun):
     text_BT = np.concatenate([text_BT, drawn_B[:, None]], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('temperature', [1.0, 0.5])
 def test_frequencies_are_those_of_the_softmax(temperature):
   """Of two ids drawn in a row, against the product of the probabilities of each."""

@@ -12,6 +12,8 @@ from experiments.shared import small_training
 from experiments.shared.small_training import LLAMA
 from small_adapters import edit, write_adapter
 
+pytestmark = pytest.mark.slow
+
 PLACES = {name: f'self_attn.{name[0]}_proj' for name in ('query', 'key', 'value', 'output')} | {
     name: f'mlp.{name}_proj' for name in ('gate', 'up', 'down')}
 

@@ -136,6 +136,7 @@ def test_every_type_is_dequantized(name, tmp_path):
   np.testing.assert_array_equal(vector.read(), wanted[5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['Q8_0', 'Q4_0'])
 def test_a_quantized_file_is_related_to_its_original(kind, model, tmp_path):
   probe = Probe('tokens', num_sequences=1000, length=4)

@@ -126,6 +126,7 @@ def test_a_cache_is_enough_offline(offline):
     resolve.load('org/part')
 
 
+@pytest.mark.slow
 def test_a_report_says_which_commit_it_was(offline):
   """A name with its commit is that network for good."""
   small_hub.lay(offline, 'org/whole', GOLDENS / 'pythia')
@@ -174,6 +175,7 @@ def test_what_is_refused_is_said_in_one_line(name, words, download):
       f'{name}/{SHARDS[0]}'] * (name == 'org/shardless')
 
 
+@pytest.mark.slow
 def test_programs_take_names_of_the_hub(tmp_path):
   """The verdict says which commit was read; a mistake is one line and exit code 2."""
   small_hub.lay(tmp_path / 'cache', 'org/whole', GOLDENS / 'pythia')

@@ -52,6 +52,7 @@ def stop_after(monkeypatch, step, run):
   monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_stop_and_resume_is_not_stopping_bit_for_bit(whole, tmp_path, monkeypatch):
   """On one device the run that is killed shows the same."""
   shape = 2, 2, 1
@@ -65,6 +66,7 @@ def test_stop_and_resume_is_not_stopping_bit_for_bit(whole, tmp_path, monkeypatc
   assert [line['step'] for line in metrics[0]] == [1, 2, 3, 3, 4, 5, 6, 6]
 
 
+@pytest.mark.slow
 def test_from_four_devices_to_one_and_back(whole, tmp_path, monkeypatch):
   stop_after(monkeypatch, 2, tiny_runs.run(tmp_path, shape=(1, 2, 2)))
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path))
@@ -85,6 +87,7 @@ def test_every_sequence_begins_with_the_start_token(tmp_path):
   assert loop.evaluate(begun, params) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_networks_trained_together_are_those_trained_alone(whole, tmp_path, monkeypatch):
   """This holds even if the run is killed between the first, or later, saves of two networks."""
   stop_after(monkeypatch, 0, tiny_runs.run(tmp_path, seeds=(2, 3)))
@@ -136,6 +139,7 @@ def wait_for(condition, process):
     time.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kills', [int(os.environ.get('KILLS', 1))])
 def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   """The run saves at every step, so that most kills come in the middle of a save."""
@@ -159,6 +163,7 @@ def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
   assert saved_digests(directory) == saved_digests(tmp_path / 'whole')
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(whole, tmp_path):
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))

@@ -23,6 +23,7 @@ from tiny_runs import final
 HERE = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_where_a_run_begins(whole, tmp_path):
   """It begins in its own folder, else at `resume`, else at `init_from`, else at its seed."""
   parent = whole()
@@ -45,6 +46,7 @@ def test_where_a_run_begins(whole, tmp_path):
   assert int(started(init_from=parent)[0].step) == 8
 
 
+@pytest.mark.slow
 def test_a_run_with_a_start_token_and_scaled_rope_goes_on(tmp_path):
   config = dataclasses.replace(tiny_runs.CONFIG, rope_scaling=configs.RopeScaling('linear', 2.0))
   run = functools.partial(tiny_runs.run, config=config)

@@ -39,6 +39,7 @@ def assert_same_training(a, b):
   assert_close(a.params, b.params, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @every_config
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_two_steps_equal_pytorch(name, tmp_path):
@@ -94,6 +95,7 @@ def test_accumulation_equals_the_whole_batch():
   assert_close(*metrics, rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('backend', ['cpu', 'gpu'])
 def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
   """This holds in the order of computation of CPUs and in that of accelerators."""
@@ -111,6 +113,7 @@ def test_an_ensemble_trains_as_its_networks_do_alone(monkeypatch, backend):
     assert_same_training(jax.tree.map(lambda leaf, seed=seed: leaf[seed], states), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, shape', [
     ('gpt2', (1, 2, 2)), ('llama2', (2, 1, 2)),
 ])

@@ -31,6 +31,7 @@ def states(params, probe=TOKENS, **options):
   return hidden_states.of_network(CONFIG, params, probe, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('probe', [TOKENS, GAUSSIAN], ids=['tokens', 'gaussian'])
 def test_they_are_those_of_the_last_token_of_each_sequence(probe, params):
   made = states(params, probe, batch_size=16)

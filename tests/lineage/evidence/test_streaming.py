@@ -35,6 +35,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
   np.testing.assert_array_equal(surveyed.gain_D, params['final_norm']['scale'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, probe', [
     *((name, TOKENS) for name in NAMES), ('gpt2', VECTORS)],
     ids=lambda value: getattr(value, 'kind', value))

@@ -18,6 +18,7 @@ from small_signatures import PROBE, noise, of_seed, random_features
 NAMES = 'hidden states, any basis', 'units, any order'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
 def test_a_copy_of_which_all_was_changed_is_alike_and_unrelated_networks_are_not(config):
   network = config, trained(config, 1)

@@ -64,6 +64,7 @@ def test_descendants_keep_the_order_of_all_that_was_not_permuted(config):
   assert VALUES in found(permuted) and not {UNITS, UNITS + FITTED} & found(permuted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config, change', [
     (WIDE['tiny_llama2'], preserving.rotate_channels),
     (WIDE['tiny_llama2'], preserving.permute_channels),

@@ -52,6 +52,7 @@ def test_all_permutations(draw, N, B):
   assert 10**found.log10_p >= np.mean(every >= every[0] - 1e-9) * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tail', ['normal', 'heavy'])
 def test_z_is_standard_and_no_level_is_exceeded(tail):
   random = np.random.default_rng(0)

@@ -55,6 +55,7 @@ def test_a_shared_input_is_no_evidence():
   np.testing.assert_allclose(left, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('embedding_std', [0.3, 1.0])
 def test_what_passes_through_a_norm_is_no_evidence(embedding_std):
   """If a hidden state is mostly what was read, the norm hides some of it from least squares."""
@@ -106,6 +107,7 @@ def test_what_cannot_be_compared_is_refused(a, b, shared, message):
     seedprint.calibrated_test(a, b, shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['gaussian', 'tokens'])
 def test_unrelated_tiny_networks_are_not_alike_and_one_is_itself(kind):
   """Both defects of the published pipeline are at work here: gpt2's init and a shared input."""
