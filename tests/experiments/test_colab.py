@@ -20,8 +20,6 @@ LESS = {
         'num_steps=80, batch_size=8, length=64': 'num_steps=30, batch_size=4, length=16'},
 }
 
-pytestmark = pytest.mark.usefixtures('optimized')
-
 
 @pytest.fixture(params=NOTEBOOKS)
 def notebook(request):
