@@ -133,7 +133,10 @@ def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int,
 def _resume(run, seed, directory):
   if not checkpoint.steps(directory):
     raise InputError(f'{directory}: no checkpoint to resume from')
-  refuse = functools.partial(_refuse_other_network, run, seed, directory)
+  def refuse(metadata):
+    _refuse_other_network(run, seed, directory, metadata)
+    _refuse_other_adapter(run, directory, metadata)
+
   metadata, state = _restore(run, directory, refuse)
   if metadata['step'] >= run.recipe.num_steps:
     raise InputError(f'{directory} is at step {metadata["step"]} of '
@@ -166,7 +169,7 @@ def _init_from(run, seed, directory):
     params, parent = _from_transformers(run, str(directory))
     parent |= {'directory': str(run.init_from), 'digest': digest(params)}
   begin_with = jax.jit(functools.partial(start_from, run.recipe), out_shardings=_shardings(run))
-  return begin_with(params), parent
+  return begin_with(params, jnp.uint32(seed)), parent
 
 
 def _from_transformers(run, name):
@@ -188,6 +191,16 @@ def _refuse_other_network(run, seed, directory, metadata):
     raise InputError(f'{directory} read sequences that begin with start_id={start_id}, not '
                      f'{run.recipe.start_id}')
   _refuse_other_model(run, directory, checkpoint.config_of(metadata))
+
+
+def _refuse_other_adapter(run, directory, metadata):
+  """An optimizer goes on with what it has moved before."""
+  earlier = metadata.get('recipe') or {}
+  for name in ('adapter', 'rank', 'alpha'):
+    was, now = earlier.get(name), getattr(run.recipe, name)
+    if was != now:
+      raise InputError(f'{directory} was trained with {name}={was}, not {now}, and its optimizer '
+                       'goes on as it was; init_from takes the parameters alone')
 
 
 def _refuse_other_model(run, directory, config: ModelConfig):
