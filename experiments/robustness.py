@@ -21,6 +21,7 @@ that threshold and by its own p-value). If a run was stopped, the same command c
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -41,7 +42,6 @@ from .shared.results import Results
 from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
-LORA_STEPS = 300
 
 
 def rate(text: str) -> float:
@@ -120,18 +120,9 @@ def transforms_of(settings, originals):
       yield name, None, changed(PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
-    yield 'train with LoRA', None, lambda: (originals, lora_trained(settings, originals))
+    yield 'train with LoRA', None, changed(functools.partial(small_training.fine_tune, rank=8))
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
-
-
-def lora_trained(settings, originals) -> dict[int, Subject]:
-  """The networks after training of rank 8, merged; all on the same text."""
-  def make(config, params):
-    adapted, = small_training.fine_tune_lora(config, [params], LORA_STEPS)
-    return networks.subject(config, small_training.merge_lora(adapted), settings)
-
-  return {seed: make(network.config, network.params) for seed, network in originals.items()}
 
 
 def is_allowed(change, network: Subject) -> bool:

@@ -88,14 +88,16 @@ class Recipe:
       if self.adapter is None and getattr(self, name) is not None:
         raise InputError(f'{name}={getattr(self, name)}: only with an adapter', name)
     if self.adapter:
-      object.__setattr__(self, 'rank', RANK if self.rank is None else self.rank)
-      check_count('rank', self.rank)
-      check_positive('alpha', self.scale * self.rank)
+      rank = RANK if self.rank is None else self.rank
+      check_count('rank', rank)
+      check_positive('alpha', rank if self.alpha is None else self.alpha)
+      object.__setattr__(self, 'rank', rank)
 
   @property
   def scale(self) -> float:
     """What the product of an adapter is multiplied by."""
-    return (self.rank if self.alpha is None else self.alpha) / self.rank
+    rank = self.rank or RANK
+    return (rank if self.alpha is None else self.alpha) / rank
 
 
 class TrainState(NamedTuple):
@@ -133,7 +135,7 @@ def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
                   weight_decay=recipe.weight_decay, mask=decays))
   if recipe.adapter is None:
     return of_all
-  return lora(of_all, recipe.rank, recipe.scale, stream_key('adapter', seed))
+  return lora(of_all, recipe.rank or RANK, recipe.scale, stream_key('adapter', seed))
 
 
 def clipping(limit: float) -> optax.GradientTransformation:

@@ -28,7 +28,7 @@ from experiments import (
 )
 from experiments.calibrate import __main__ as calibrate
 from experiments.calibrate import judged_pairs, unrelated_pairs
-from experiments.shared import networks, runs
+from experiments.shared import networks, runs, small_training
 from experiments.shared.settings import resolve
 import tiny_runs
 
@@ -288,7 +288,7 @@ def test_robustness_of_random_networks(tmp_path):
 
 def test_robustness_of_trained_networks(study, monkeypatch):
   """What only a study has: initializations and continuations as bases and suspects."""
-  monkeypatch.setattr(robustness, 'LORA_STEPS', 3)
+  monkeypatch.setattr(small_training, 'STEPS', 15)
   settings = smoke(robustness, study=str(study), transforms='prune', seeds='42,43')
   originals = robustness.load(settings, '')
   made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)

@@ -1,4 +1,4 @@
-"""LoRA moves its factors as autodiff and optax do, and stops, resumes and spreads as training does."""
+"""LoRA moves its factors as autodiff and optax do, and stops, resumes and spreads as any run."""
 
 import dataclasses
 import functools
@@ -130,7 +130,7 @@ def test_it_is_resumed_as_it_was(parent, adapted, tmp_path):
     (dict(rank=4), 'rank=4: only with an adapter', 'rank'),
     (dict(alpha=4.0), 'alpha=4.0: only with an adapter', 'alpha'),
     (dict(adapter='lora', rank=0), 'rank=0 must be a whole number', 'rank'),
-    (dict(adapter='lora', alpha=-1), 'alpha=-1.0 must be a positive number', 'alpha'),
+    (dict(adapter='lora', alpha=-1), 'alpha=-1 must be a positive number', 'alpha'),
     (dict(adapter='ia3'), "adapter='ia3' is none of lora", 'adapter'),
 ])
 def test_impossible_adapters_are_refused(wrong, message, field):
