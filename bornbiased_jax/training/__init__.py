@@ -10,8 +10,10 @@
 
 from bornbiased_jax.training.loop import train
 from bornbiased_jax.training.run import Run
+from bornbiased_jax.training.start import export_adapter
 from bornbiased_jax.training.step import Recipe, TrainState, ensemble_step, init_state, train_step
 
 __all__ = (
-    'train', 'Run', 'Recipe', 'TrainState', 'ensemble_step', 'init_state', 'train_step',
+    'train', 'export_adapter', 'Run', 'Recipe', 'TrainState', 'ensemble_step', 'init_state',
+    'train_step',
 )

@@ -12,7 +12,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.training import loop
+from bornbiased_jax.training import export_adapter, loop
 from bornbiased_jax.training.start import begin
 from bornbiased_jax.training.step import Recipe, init_state, optimizer, train_step
 import tiny_runs
@@ -137,3 +137,9 @@ def test_impossible_adapters_are_refused(wrong, message, field):
   with pytest.raises(InputError, match=message) as error:
     Recipe(**tiny_runs.RECIPE | wrong)
   assert error.value.field == field
+
+
+def test_only_lora_is_exported(parent, tmp_path):
+  with pytest.raises(InputError, match='seed_3 is not of a run that trained LoRA'):
+    export_adapter(parent / 'seed_3', tmp_path / 'adapter')
+  assert not (tmp_path / 'adapter').exists()
