@@ -11,9 +11,9 @@ those that have none. The unrelated pairs of all transforms are of the same netw
 is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text and its fine-tuning by LoRA, merged. Transforms that the
-architecture does not allow are left out. experiments/measured/robustness_trained says what methods
-compare and transforms do.
+network with its continuation on other text and its fine-tunings by LoRA and by Prefix-Tuning+.
+Transforms that the architecture does not allow are left out. What methods compare and transforms do
+is in experiments/measured/robustness_trained.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
@@ -120,7 +120,9 @@ def transforms_of(settings, originals):
       yield name, None, changed(PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
-    yield 'train with LoRA', None, changed(functools.partial(small_training.fine_tune, rank=8))
+    for adapter, name in (('lora', 'LoRA'), ('prefix_plus', 'prefix_plus')):
+      trained = functools.partial(small_training.fine_tune, adapter=adapter)
+      yield f'train with {name}', None, changed(trained)
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
 

@@ -1,7 +1,7 @@
 """Training from the first step to the last, exact to resume.
 
 - `.step`: one optimizer step as a pure function, and the recipe it follows
-- `.lora`: an optimizer that moves products of low rank alone
+- `.adapters`: optimizers that move those parameters alone which an adapter has
 - `.run`: all that defines a run
 - `.start`: where a run begins: its own folder, a parent, or its seeds
 - `.loop`: the steps between, with their checkpoints and evaluations

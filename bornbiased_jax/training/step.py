@@ -16,9 +16,9 @@ from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
 from bornbiased_jax.models.loss import next_token_loss
-from bornbiased_jax.training.lora import lora
+from bornbiased_jax.training.adapters import ADAPTERS, adapted
 
-ADAPTERS = ('lora',)
+# Of LoRA.
 RANK = 8
 
 
@@ -42,14 +42,14 @@ class Recipe:
     clip: global norm above which the gradient is scaled down to it.
     start_id: token id that every sequence begins with, in place of the one
       there; None leaves sequences as they are.
-    adapter: 'lora' trains of each matrix in a block a product of low rank
-      alone (`lora`); None trains all parameters.
-    rank: the rank of this product; of an adapter without one it is RANK.
-    alpha: the product is multiplied by alpha / rank; None is the rank.
+    adapter: what alone is trained (`adapters`), 'lora' or 'prefix_plus'; None
+      trains all parameters.
+    rank: of LoRA; None is RANK.
+    alpha: LoRA's product is multiplied by alpha / rank; None is the rank.
 
   Raises:
     InputError: accumulation does not divide batch_size, the warmup is
-      longer than the run, or rank or alpha are given without an adapter.
+      longer than the run, or rank or alpha are given without LoRA.
   """
 
   num_steps: int
@@ -85,9 +85,9 @@ class Recipe:
     if self.adapter not in (None, *ADAPTERS):
       raise InputError(f'adapter={self.adapter!r} is none of {", ".join(ADAPTERS)}', 'adapter')
     for name in ('rank', 'alpha'):
-      if self.adapter is None and getattr(self, name) is not None:
-        raise InputError(f'{name}={getattr(self, name)}: only with an adapter', name)
-    if self.adapter:
+      if self.adapter != 'lora' and getattr(self, name) is not None:
+        raise InputError(f"{name}={getattr(self, name)}: only with adapter='lora'", name)
+    if self.adapter == 'lora':
       rank = RANK if self.rank is None else self.rank
       check_count('rank', rank)
       check_positive('alpha', rank if self.alpha is None else self.alpha)
@@ -133,9 +133,8 @@ def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
       clipping(recipe.clip),
       optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
                   weight_decay=recipe.weight_decay, mask=decays))
-  if recipe.adapter is None:
-    return of_all
-  return lora(of_all, recipe.rank or RANK, recipe.scale, stream_key('adapter', seed))
+  return adapted(of_all, recipe.adapter, recipe.rank or RANK, recipe.scale,
+                 stream_key('adapter', seed))
 
 
 def clipping(limit: float) -> optax.GradientTransformation:

@@ -1,6 +1,7 @@
 """Trains many very small networks in seconds, in the ways that an adversary needs."""
 
 from collections.abc import Callable, Iterable
+import dataclasses
 import functools
 import itertools
 
@@ -14,7 +15,8 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus
 from bornbiased_jax.models import init_params, next_token_loss, read
-from bornbiased_jax.training.lora import lora
+from bornbiased_jax.training import adapters
+from bornbiased_jax.training.step import RANK
 
 from .surgery import keep_first_units
 
@@ -48,7 +50,7 @@ def text(vocab_size: int, num_steps: int, data_seed: int = 0,
 
 def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
           frozen: tuple[str, ...] = (), loss: Loss = next_token_loss, data_seed: int = 0,
-          peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare', rank: int | None = None,
+          peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare', adapter: str | None = None,
           key: jax.Array | None = None) -> list[dict]:
   """Trains networks on the same text in the same order, with AdamW.
 
@@ -61,21 +63,20 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
     data_seed: which batches of the text.
     peak_lr: the learning rate at the beginning, from which it falls along a cosine.
     source: the text, as `corpus.load` takes it.
-    rank: of the products that LoRA trains alone, which `key` draws; None trains all.
+    adapter: what alone is trained, one of `adapters.ADAPTERS`, which `key` draws; None: all.
   """
   batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-  trained = _train(config, loss, tuple(frozen), peak_lr, rank, stacked, batches_MBT, key)
+  trained = _train(config, loss, tuple(frozen), peak_lr, adapter, stacked, batches_MBT, key)
   return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)
           for i in range(len(jax.tree.leaves(trained)[0]))]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _train(config, loss, frozen, peak_lr, rank, stacked, batches_MBT, key):
+def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-  if rank:
-    optimizer = lora(optimizer, rank, 1.0, key)
+  optimizer = adapters.adapted(optimizer, adapter, RANK, 1.0, key)
 
   def one(params):
     def step(state, tokens_BT):
@@ -104,10 +105,13 @@ def trained(config: ModelConfig, seed: int, loss: Loss = next_token_loss) -> dic
 
 def fine_tune(config: ModelConfig, params: dict, key: jax.Array | None = None,
               strength: float = 0.2, data_seed: int = 1, peak_lr: float = PEAK_LR,
-              rank: int | None = None) -> Network:
-  """Trains on, with other batches, for a share `strength` of the steps; for `rank` see `train`."""
+              adapter: str | None = None) -> Network:
+  """Trains on, with other batches, for a share `strength` of the steps; `key` is of an adapter."""
+  if adapter == 'prefix_plus':
+    config = dataclasses.replace(config, prefix_plus=True)
+    params = adapters.add_prefix(config, params)
   return config, train(config, [params], round(strength * STEPS), data_seed=data_seed,
-                       peak_lr=peak_lr, rank=rank, key=key)[0]
+                       peak_lr=peak_lr, adapter=adapter, key=key)[0]
 
 
 def of_both_widths(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
-from bornbiased_jax.training.step import ADAPTERS, RANK
+from bornbiased_jax.training.adapters import ADAPTERS
+from bornbiased_jax.training.step import RANK
 
 from .parsing import choice, listed, natural, number, optional, positive, switch, whole
 from .settings import (
@@ -94,9 +95,10 @@ class Training(Schedule):
       None, optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
       '--config')
   adapter: str | None = setting(
-      None, optional(choice(*ADAPTERS)), "'lora': of each matrix in a block a product of low rank "
-      'alone is trained, and checkpoints are of the merged network; only with --init_from or '
-      '--resume')
+      None, optional(choice(*ADAPTERS)), "what alone is trained, only with --init_from or --resume:"
+      " 'lora', of each matrix in a block a product of low rank, with checkpoints of the merged "
+      "network; 'prefix_plus', a matrix that adds to each head what it makes of queries "
+      '(Prefix-Tuning+)')
   rank: int | None = setting(None, optional(whole), 'rank of --adapter=lora; if not given, '
                                                     f'{RANK}')
   alpha: float | None = setting(

@@ -1,7 +1,8 @@
-"""LoRA as an optimizer: of each matrix in a block a product of low rank is trained, no more.
+"""Adapters as optimizers, which move little of what they are given the gradient of.
 
-A run's parameters are those of the merged network, so that its checkpoints are networks like any
-other:
+Prefix-Tuning+ moves the matrices M of `transformer.Prefix` alone. LoRA moves of each matrix in a
+block a product of low rank alone. Its parameters are those of the merged network, so that its
+checkpoints are networks like any other:
 
     W = W0 + s A B,   s = alpha / rank
 
@@ -16,6 +17,11 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
+from bornbiased_jax.configs import ModelConfig
+
+ADAPTERS = 'lora', 'prefix_plus'
+PREFIX = 'prefix'  # The name of transformer.Prefix in a block.
+
 Factors = dict[str, dict[str, jax.Array]]
 
 
@@ -27,9 +33,39 @@ class LoraState(NamedTuple):
   inner: Any  # the state of the optimizer of the factors
 
 
+def adapted(inner: optax.GradientTransformation, adapter: str | None, rank: int, scale: float,
+            key: jax.Array) -> optax.GradientTransformation:
+  """An optimizer of all parameters that moves those of an adapter alone, as `inner` says.
+
+  Args:
+    inner: the optimizer of what is moved.
+    adapter: one of ADAPTERS; None moves all parameters.
+    rank, scale, key: of LoRA, as `lora` takes them.
+  """
+  match adapter:
+    case 'lora':
+      return lora(inner, rank, scale, key)
+    case 'prefix_plus':
+      return optax.multi_transform({'moved': inner, 'frozen': optax.set_to_zero()}, _labels)
+  return inner
+
+
+def _labels(params):
+  return jax.tree_util.tree_map_with_path(
+      lambda path, _: 'moved' if PREFIX in (key.key for key in path) else 'frozen', params)
+
+
+def add_prefix(config: ModelConfig, params: dict) -> dict:
+  """The parameters, with those of `transformer.Prefix` at zero where the network has none."""
+  if PREFIX in params['blocks']:
+    return params
+  memory = jnp.zeros((config.num_layers, config.num_heads, config.head_size, config.head_size))
+  return params | {'blocks': params['blocks'] | {PREFIX: {'memory': memory}}}
+
+
 def lora(inner: optax.GradientTransformation, rank: int, scale: float,
          key: jax.Array) -> optax.GradientTransformation:
-  """An optimizer of all parameters that moves those of LoRA alone, as `inner` says.
+  """`adapted` of LoRA.
 
   Args:
     inner: the optimizer of the factors.

@@ -1,8 +1,9 @@
-"""LoRA moves its factors as autodiff and optax do, and stops, resumes and spreads as any run."""
+"""Adapters are trained as their definitions say; they stop, resume and spread as any run."""
 
 import dataclasses
 import functools
 
+from flax.traverse_util import flatten_dict
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +16,13 @@ from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import export_adapter, loop
 from bornbiased_jax.training.start import begin
 from bornbiased_jax.training.step import Recipe, init_state, optimizer, train_step
+from directories import logits
 import tiny_runs
 from tiny_runs import final
 from tiny_steps import CONFIGS, RECIPE, tokens
 
 LORA = dict(adapter='lora', rank=3, alpha=6)
+ADAPTERS = {'lora': LORA, 'prefix_plus': dict(adapter='prefix_plus')}
 
 
 def merge(base, factors, scale):
@@ -68,70 +71,101 @@ def parent(tmp_path_factory):
   return directory
 
 
-def lora_run(directory, parent, recipe=(), **settings):
-  return tiny_runs.run(directory, recipe=LORA | dict(recipe), init_from=parent, **settings)
+def run_of(adapter, directory, recipe=(), **settings):
+  config = dataclasses.replace(tiny_runs.CONFIG, prefix_plus=adapter == 'prefix_plus')
+  recipe = ADAPTERS[adapter] | dict(recipe)
+  return tiny_runs.run(directory, recipe=recipe, **dict(config=config) | settings)
 
 
 @pytest.fixture(scope='module')
 def adapted(parent, tmp_path_factory):
-  directory = tmp_path_factory.mktemp('adapted')
-  loop.train(lora_run(directory, parent))
-  return directory
+  """A function from an adapter to the folder of a run that trained it, as no run is stopped."""
+  @functools.cache
+  def get(adapter):
+    directory = tmp_path_factory.mktemp(adapter)
+    loop.train(run_of(adapter, directory, init_from=parent))
+    return directory
+
+  return get
 
 
-def test_the_base_is_frozen_and_each_matrix_changes_by_the_rank(parent, adapted):
-  changes = jax.tree.map(np.subtract, final(adapted), final(parent))
+every_adapter = pytest.mark.parametrize('adapter', ADAPTERS)
+
+
+def assert_frozen(changes, but):
+  assert not any(np.any(leaf) for name, leaf in flatten_dict(changes, sep='/').items()
+                 if not (name.startswith('blocks/') and name.endswith(but)))
+
+
+def test_lora_changes_each_matrix_by_its_rank_and_nothing_else(parent, adapted):
+  changes = jax.tree.map(np.subtract, final(adapted('lora')), final(parent))
   for name, module in changes['blocks'].items():
-    for part, change in module.items():
-      ranks = np.linalg.matrix_rank(change, 1e-4) if part == 'kernel' else change.any()
-      assert np.all(ranks == (3 if part == 'kernel' else 0)), name
-  assert not any(leaf.any() for leaf in jax.tree.leaves(changes | {'blocks': {}}))
-  beginning = checkpoint.load_params(adapted / 'seed_3', 0)[1]
+    assert 'norm' in name or (np.linalg.matrix_rank(module['kernel'], 1e-4) == 3).all()
+  assert_frozen(changes, 'kernel')
+  beginning = checkpoint.load_params(adapted('lora') / 'seed_3', 0)[1]
   jax.tree.map(np.testing.assert_array_equal, beginning, final(parent))
 
 
-def test_stop_and_resume_is_not_stopping_bit_for_bit(parent, adapted, tmp_path):
-  stopped = lora_run(tmp_path, parent)
-  save, calls = loop._save, []
+def test_prefix_plus_begins_as_its_parent_and_changes_nothing_of_it(parent, adapted):
+  folder = adapted('prefix_plus') / 'seed_3'
+  (config, params), (_, end) = checkpoint.load_params(folder, 0), checkpoint.load_params(folder)
+  ids = np.arange(24)[None]
+  np.testing.assert_array_equal(logits(config, params, ids),
+                                logits(tiny_runs.CONFIG, final(parent), ids))
+  memory = end['blocks'].pop('prefix')['memory']
+  assert memory.shape == (2, 2, 16, 16) and (np.abs(memory).max(axis=(2, 3)) > 1e-3).all()
+  jax.tree.map(np.testing.assert_array_equal, end, final(parent))
+  with pytest.raises(InputError, match='prefix_plus=True, not False'):
+    begin(tiny_runs.run(folder / 'new', init_from=folder))
+  with pytest.raises(InputError, match='needs a configuration with prefix_plus=True'):
+    run_of('prefix_plus', folder, config=tiny_runs.CONFIG)
+
+
+@every_adapter
+def test_stop_and_resume_is_not_stopping_bit_for_bit(adapter, parent, adapted, tmp_path):
+  save = loop._save
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, '_save', lambda *of: calls.append(save(*of)) if of[-1] < 4 else 1 / 0)
+    patch.setattr(loop, '_save', lambda *of: save(*of) if of[-1] < 4 else 1 / 0)
     with pytest.raises(ZeroDivisionError):
-      loop.train(stopped)
+      loop.train(run_of(adapter, tmp_path, init_from=parent))
   assert checkpoint.steps(tmp_path / 'seed_3') == [0, 2]
-  loop.train(lora_run(tmp_path, parent))
-  ends = [begin(lora_run(directory, parent))[0] for directory in (tmp_path, adapted)]
+  loop.train(run_of(adapter, tmp_path, init_from=parent))
+  ends = [begin(run_of(adapter, directory, init_from=parent))[0]
+          for directory in (tmp_path, adapted(adapter))]
+  assert int(ends[0].step) == 6
   jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
+@every_adapter
 @pytest.mark.parametrize('change', [dict(shape=(1, 2, 2)), dict(seeds=(2, 3))])
-def test_on_a_mesh_and_together_it_is_the_same(parent, adapted, tmp_path, change):
-  loop.train(lora_run(tmp_path, parent, **change))
+def test_on_a_mesh_and_together_it_is_the_same(adapter, parent, adapted, tmp_path, change):
+  loop.train(run_of(adapter, tmp_path, init_from=parent, **change))
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=2e-4),
-               final(tmp_path), final(adapted))
+               final(tmp_path), final(adapted(adapter)))
 
 
 def test_it_is_resumed_as_it_was(parent, adapted, tmp_path):
-  more = dict(num_steps=8)
-  state, (origin,) = begin(tiny_runs.run(tmp_path, recipe=LORA | more, resume=adapted))
+  more, lora = dict(num_steps=8), adapted('lora')
+  state, (origin,) = begin(run_of('lora', tmp_path, more, resume=lora))
   assert int(state.step) == origin['step'] == 6
   plain = dict.fromkeys(LORA)
   for recipe, source, message in (
-      (plain, adapted, 'was trained with adapter=lora, not None'),
-      (LORA, parent, 'was trained with adapter=None, not lora'),
-      (LORA | dict(rank=4), adapted, 'rank=3, not 4'),
-      (LORA | dict(alpha=1), adapted, 'alpha=6, not 1')):
+      (plain, lora, 'was trained with adapter=lora, not None'),
+      ({}, parent, 'was trained with adapter=None, not lora'),
+      (dict(rank=4), lora, 'rank=3, not 4'), (dict(alpha=1), lora, 'alpha=6, not 1')):
     with pytest.raises(InputError, match=message):
-      begin(tiny_runs.run(tmp_path, recipe=recipe | more, resume=source))
+      begin(run_of('lora', tmp_path, recipe | more, resume=source))
   with pytest.raises(InputError, match='holds a run with rank=3, not 5'):
-    begin(lora_run(adapted, parent, dict(rank=5)))
+    begin(run_of('lora', lora, dict(rank=5), init_from=parent))
 
 
 @pytest.mark.parametrize('wrong, message, field', [
-    (dict(rank=4), 'rank=4: only with an adapter', 'rank'),
-    (dict(alpha=4.0), 'alpha=4.0: only with an adapter', 'alpha'),
+    (dict(rank=4), "rank=4: only with adapter='lora'", 'rank'),
+    (dict(alpha=4.0), "alpha=4.0: only with adapter='lora'", 'alpha'),
+    (dict(adapter='prefix_plus', rank=2), "rank=2: only with adapter='lora'", 'rank'),
     (dict(adapter='lora', rank=0), 'rank=0 must be a whole number', 'rank'),
     (dict(adapter='lora', alpha=-1), 'alpha=-1 must be a positive number', 'alpha'),
-    (dict(adapter='ia3'), "adapter='ia3' is none of lora", 'adapter'),
+    (dict(adapter='ia3'), "adapter='ia3' is none of lora, prefix_plus", 'adapter'),
 ])
 def test_impossible_adapters_are_refused(wrong, message, field):
   with pytest.raises(InputError, match=message) as error:
