@@ -37,9 +37,9 @@ class Run:
     validation_sequences: largest number of sequences in an evaluation. They
       come at even distances from the whole text.
     resume: a run, or a folder of runs, to go on from with its optimizer state.
-    init_from: a run, a folder of runs, a `transformers` directory, or a model
-      of the Hugging Face Hub (`storage.hub`) from which to take the parameters
-      alone.
+    init_from: a run, a folder of runs, a `transformers` directory, a model of
+      the Hugging Face Hub (`storage.hub`), or one of these two with an adapter
+      (`storage.adapted`), from which to take the parameters alone.
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is

@@ -89,8 +89,9 @@ class Training(Schedule):
   data: Text = setting('tinyshakespeare', paper=None)
   valid: Valid = setting(None)
   init_from: str | None = setting(
-      None, optional(str), 'run, folder of runs, transformers directory, or ORG/MODEL[@REVISION] '
-      'of the Hugging Face Hub whose parameters to begin with; instead of --config')
+      None, optional(str), 'run, folder of runs, transformers directory, ORG/MODEL[@REVISION] of '
+      'the Hugging Face Hub, or BASE+ADAPTER of PEFT, whose parameters to begin with; instead of '
+      '--config')
   resume: str | None = setting(
       None, optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
       '--config')
