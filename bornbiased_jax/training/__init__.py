@@ -6,11 +6,12 @@
 - `.start`: where a run begins: its own folder, a parent, or its seeds
 - `.loop`: the steps between, with their checkpoints and evaluations
 - `.monitor`: metrics and the progress bar
+- `.export`: adapters for PEFT
 """
 
+from bornbiased_jax.training.export import export_adapter
 from bornbiased_jax.training.loop import train
 from bornbiased_jax.training.run import Run
-from bornbiased_jax.training.start import export_adapter
 from bornbiased_jax.training.step import Recipe, TrainState, ensemble_step, init_state, train_step
 
 __all__ = (

@@ -20,6 +20,7 @@ import optax
 from bornbiased_jax.configs import ModelConfig
 
 ADAPTERS = 'lora', 'prefix_plus'
+RANK = 8  # Of LoRA, if none is given.
 PREFIX = 'prefix'  # The name of transformer.Prefix in a block.
 
 Factors = dict[str, dict[str, jax.Array]]
@@ -33,8 +34,8 @@ class LoraState(NamedTuple):
   inner: Any  # the state of the optimizer of the factors
 
 
-def adapted(inner: optax.GradientTransformation, adapter: str | None, rank: int, scale: float,
-            key: jax.Array) -> optax.GradientTransformation:
+def restrict(inner: optax.GradientTransformation, adapter: str | None, rank: int, scale: float,
+             key: jax.Array | None) -> optax.GradientTransformation:
   """An optimizer of all parameters that moves those of an adapter alone, as `inner` says.
 
   Args:
@@ -64,8 +65,8 @@ def add_prefix(config: ModelConfig, params: dict) -> dict:
 
 
 def lora(inner: optax.GradientTransformation, rank: int, scale: float,
-         key: jax.Array) -> optax.GradientTransformation:
-  """`adapted` of LoRA.
+         key: jax.Array | None) -> optax.GradientTransformation:
+  """What `restrict` makes of an optimizer for LoRA.
 
   Args:
     inner: the optimizer of the factors.

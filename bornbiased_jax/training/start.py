@@ -17,7 +17,6 @@ from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.adapters import add_prefix
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
-  Recipe,
   TrainState,
   abstract_state,
   init_state,
@@ -136,6 +135,7 @@ def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int,
 def _resume(run, seed, directory):
   if not checkpoint.steps(directory):
     raise InputError(f'{directory}: no checkpoint to resume from')
+
   def refuse(metadata):
     _refuse_other_network(run, seed, directory, metadata)
     _refuse_other_adapter(run, directory, metadata)
@@ -158,30 +158,6 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
   everywhere = NamedSharding(run.mesh, PartitionSpec())
   step = jax.device_put(jnp.int32(metadata['step']), everywhere)
   return metadata, TrainState(step, items['params'], items['opt_state'])
-
-
-def export_adapter(directory: str | os.PathLike, path: str | os.PathLike,
-                   step: int | None = None) -> None:
-  """Writes what a run has trained as LoRA as a directory of PEFT (`huggingface.save_adapter`).
-
-  Args:
-    directory: folder of one run.
-    path: directory to make. Its base is named as the run was told to begin with.
-    step: the checkpoint, by default the latest that is whole.
-
-  Raises:
-    InputError: there is no such checkpoint, the run did not train LoRA, or `save_adapter`'s.
-  """
-  def abstract(metadata):
-    if (metadata.get('recipe') or {}).get('adapter') != 'lora':
-      raise InputError(f'{directory} is not of a run that trained LoRA')
-    config, recipe = checkpoint.config_of(metadata), Recipe(**metadata['recipe'])
-    return {'opt_state': abstract_state(config, recipe, None).opt_state}
-
-  metadata, items = checkpoint.restore(directory, abstract, None if step is None else [step])
-  huggingface.save_adapter(
-      path, checkpoint.config_of(metadata), items['opt_state'].factors,
-      Recipe(**metadata['recipe']).scale, (metadata.get('parent') or {}).get('directory'))
 
 
 def _init_from(run, seed, directory):

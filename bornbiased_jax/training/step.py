@@ -16,10 +16,7 @@ from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
 from bornbiased_jax.models.loss import next_token_loss
-from bornbiased_jax.training.adapters import ADAPTERS, adapted
-
-# Of LoRA.
-RANK = 8
+from bornbiased_jax.training.adapters import ADAPTERS, RANK, restrict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +130,8 @@ def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
       clipping(recipe.clip),
       optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
                   weight_decay=recipe.weight_decay, mask=decays))
-  return adapted(of_all, recipe.adapter, recipe.rank or RANK, recipe.scale,
-                 stream_key('adapter', seed))
+  key = stream_key('adapter', seed) if recipe.adapter else None
+  return restrict(of_all, recipe.adapter, recipe.rank or RANK, recipe.scale, key)
 
 
 def clipping(limit: float) -> optax.GradientTransformation:

@@ -16,7 +16,6 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus
 from bornbiased_jax.models import init_params, next_token_loss, read
 from bornbiased_jax.training import adapters
-from bornbiased_jax.training.step import RANK
 
 from .surgery import keep_first_units
 
@@ -76,7 +75,7 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
 def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-  optimizer = adapters.adapted(optimizer, adapter, RANK, 1.0, key)
+  optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
 
   def one(params):
     def step(state, tokens_BT):

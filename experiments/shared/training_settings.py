@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
-from bornbiased_jax.training.adapters import ADAPTERS
-from bornbiased_jax.training.step import RANK
+from bornbiased_jax.training.adapters import ADAPTERS, RANK
 
 from .parsing import choice, listed, natural, number, optional, positive, switch, whole
 from .settings import (
