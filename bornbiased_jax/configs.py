@@ -104,6 +104,8 @@ class ModelConfig:
       'mask' | 'variance' | 'norm' on one. Windows allow only 'rmsnorm' and those on one.
     intervention_position: that one position, counted from 0.
     intervention_strength: the factor of 'variance' and 'norm'.
+    prefix_plus: each head adds elu(q) M to its weighted mean of values, with a matrix M of its
+      own, as Prefix-Tuning+ does (`training`).
 
   Raises:
     InputError (a ValueError): a field is impossible; the message names it and says why.
@@ -148,6 +150,7 @@ class ModelConfig:
   intervention: str = 'none'
   intervention_position: int = 0
   intervention_strength: float = 2.0
+  prefix_plus: bool = False
 
   def __post_init__(self):
     for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length'):
@@ -249,6 +252,8 @@ class ModelConfig:
         raise InputError(f'{field.name}={value!r} must be True or False')
     if self.joint_qk_norm and not self.qk_norm:
       raise InputError('joint_qk_norm=True needs qk_norm=True')
+    if self.prefix_plus and self.sublayers == 'mlp_only':
+      raise InputError("prefix_plus=True has no meaning with sublayers='mlp_only'", 'prefix_plus')
 
   def layer(self, i: int) -> 'ModelConfig':
     """The configuration of layer `i`, counted from 0, as a network of one layer.

@@ -5,3 +5,5 @@ PROBES = 'tokens', 'pairs', 'gaussian', 'sphere'
 STREAM = 'auto', 'always', 'never'
 FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
+# What alone is trained (training/adapters.py), and the rank of LoRA if none is given.
+ADAPTERS, RANK = ('lora', 'prefix_plus'), 8

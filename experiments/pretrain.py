@@ -13,8 +13,17 @@ experiments.tokenize_text made. Without --valid the last twentieth of the data i
 evaluation.
 
 A new folder begins from --resume (with its optimizer) if given, else from --init_from (parameters
-alone, of a run, a transformers directory, or ORG/MODEL[@REVISION] of the Hugging Face Hub), else
-from the seeds. If a run was stopped, the same command continues it from the latest checkpoint.
+alone, of a run, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, or one of
+these two with an adapter of PEFT, BASE+ADAPTER), else from the seeds. If a run was stopped, the
+same command continues it from the latest checkpoint.
+
+--adapter trains few parameters beside those of --init_from, which stay as they are:
+
+    python -m experiments.pretrain --scale=continue --init_from=my_llama/ --seeds=42 \\
+        --data=corpora/python --adapter=lora --rank=8
+
+Checkpoints of LoRA are of the merged network, and training.export_adapter makes a folder of PEFT of
+one. Those of prefix_plus (Prefix-Tuning+, arXiv 2506.13674) are networks that transformers lacks.
 
 For several hosts, give the same command with --distributed and a shared --output_dir on each of
 them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N

@@ -11,9 +11,9 @@ those that have none. The unrelated pairs of all transforms are of the same netw
 is a rough one.
 
 With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text and its fine-tuning by LoRA, merged. Transforms that the
-architecture does not allow are left out. experiments/measured/robustness_trained says what methods
-compare and transforms do.
+network with its continuation on other text and its fine-tunings by LoRA and by Prefix-Tuning+.
+Transforms that the architecture does not allow are left out. What methods compare and transforms do
+is in experiments/measured/robustness_trained.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
@@ -21,6 +21,7 @@ that threshold and by its own p-value). If a run was stopped, the same command c
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -41,7 +42,6 @@ from .shared.results import Results
 from .shared.settings import Seeds, setting
 
 P_LEVEL = 0.01
-LORA_STEPS = 300
 _TRANSFORMS = source.LIBRARY / 'lineage/transforms'
 
 
@@ -123,18 +123,11 @@ def transforms_of(settings, originals):
       yield name, None, changed(PRESERVING[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
-    yield 'train with LoRA', None, lambda: (originals, lora_trained(settings, originals))
+    for adapter, name in (('lora', 'LoRA'), ('prefix_plus', 'prefix_plus')):
+      trained = functools.partial(small_training.fine_tune, adapter=adapter)
+      yield f'train with {name}', None, changed(trained)
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
-
-
-def lora_trained(settings, originals) -> dict[int, Subject]:
-  """The networks after training of rank 8, merged; all on the same text."""
-  def make(config, params):
-    adapted, = small_training.fine_tune_lora(config, [params], LORA_STEPS)
-    return networks.subject(config, small_training.merge_lora(adapted), settings)
-
-  return {seed: make(network.config, network.params) for seed, network in originals.items()}
 
 
 def is_allowed(change, network: Subject) -> bool:

@@ -6,7 +6,7 @@
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
 another one), a transformers directory (safetensors), ORG/MODEL[@REVISION] of the Hugging Face Hub,
-or PRESET:SEED for a random network.
+one of these two with an adapter of PEFT (BASE+ADAPTER), or PRESET:SEED for a random network.
 
 The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
 SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
@@ -69,7 +69,7 @@ class Settings(ProgramSettings):
 def main(settings):
   if len(settings.networks) != 1:
     raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
-                     'ORG/MODEL[@REVISION] of the Hugging Face Hub, or PRESET:SEED')
+                     'ORG/MODEL[@REVISION] of the Hugging Face Hub, BASE+ADAPTER, or PRESET:SEED')
   print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,
                   settings.seed, settings.tokenizer, settings.start_id))
 

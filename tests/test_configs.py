@@ -109,6 +109,7 @@ def test_head_size_of_its_own():
      "has no meaning without windows and positions='rope'"),
     (dict(window_rope_theta=0.5, windows=(3, 3)), 'window_rope_theta=0.5 must be at least 1'),
     (dict(joint_qk_norm=True), 'joint_qk_norm=True needs qk_norm=True'),
+    (dict(prefix_plus=True, sublayers='mlp_only'), 'prefix_plus=True has no meaning with'),
     (dict(init_scheme='centred', gated_mlp=True), "init_scheme='centred'"),
     (dict(init_scheme='centred', mlp_bias=False), "init_scheme='centred'"),
     (dict(num_heads=16), 'head_size=1'),

@@ -113,6 +113,19 @@ def _dense(config, name, features, use_bias, std):
                   dot_general=products.on_cpu if on_cpu else lax.dot_general)
 
 
+class Prefix(nn.Module):
+  """What Prefix-Tuning+ (arXiv 2506.13674) adds to each head: elu(q) M, by no softmax weighed."""
+
+  @nn.compact
+  def __call__(self, query_BTHK):
+    """The addition [B, T, H K] to the value aggregate; M begins at zero."""
+    H, K = query_BTHK.shape[2:]
+    memory_HKJ = self.param('memory', nn.initializers.zeros, (H, K, K))
+    added_BTHJ = jnp.einsum('BTHK,HKJ->BTHJ', nn.elu(query_BTHK),
+                            memory_HKJ.astype(query_BTHK.dtype))
+    return added_BTHJ.reshape(*query_BTHK.shape[:2], -1)
+
+
 class Block(nn.Module):
   """One block: attention and MLP, each with its norms and added to the residual stream."""
 
@@ -158,6 +171,8 @@ class Block(nn.Module):
                                                **limits)
     else:
       aggregate_BTF, found = self.attend(query_BTHK, key_BSGK, value_BSGK, **limits), {}
+    if config.prefix_plus:
+      aggregate_BTF = aggregate_BTF + Prefix(name='prefix')(query_BTHK)
     aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
     output = _dense(config, 'output', config.width, config.output_bias, config.residual_std)
     value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)

@@ -37,15 +37,15 @@ class Run:
     validation_sequences: largest number of sequences in an evaluation. They
       come at even distances from the whole text.
     resume: a run, or a folder of runs, to go on from with its optimizer state.
-    init_from: a run, a folder of runs, a `transformers` directory, or a model
-      of the Hugging Face Hub (`storage.hub`) from which to take the parameters
-      alone.
+    init_from: a run, a folder of runs, a `transformers` directory, a model of
+      the Hugging Face Hub (`storage.hub`), or one of these two with an adapter
+      (`storage.adapted`), from which to take the parameters alone.
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is
       below one step, the start token is no token, the mesh does not divide
-      the batch, several networks would train on several devices, or sequences
-      are longer than the model's.
+      the batch, several networks would train on several devices, sequences
+      are longer than the model's, or the model lacks the adapter.
   """
 
   config: ModelConfig
@@ -74,6 +74,9 @@ class Run:
       raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '
                        f'{self.mesh.size}, so train them one after another, each as a run of '
                        'its own')
+    if self.recipe.adapter == 'prefix_plus' and not self.config.prefix_plus:
+      raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
+                       'adapter')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '

@@ -1,6 +1,7 @@
 """Where a run begins: in its own folder, at `resume`, at `init_from`, or at its seeds."""
 
 from collections.abc import Callable, Iterable
+import dataclasses
 import functools
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
+from bornbiased_jax.training.adapters import add_prefix
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
   TrainState,
@@ -133,7 +135,11 @@ def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int,
 def _resume(run, seed, directory):
   if not checkpoint.steps(directory):
     raise InputError(f'{directory}: no checkpoint to resume from')
-  refuse = functools.partial(_refuse_other_network, run, seed, directory)
+
+  def refuse(metadata):
+    _refuse_other_network(run, seed, directory, metadata)
+    _refuse_other_adapter(run, directory, metadata)
+
   metadata, state = _restore(run, directory, refuse)
   if metadata['step'] >= run.recipe.num_steps:
     raise InputError(f'{directory} is at step {metadata["step"]} of '
@@ -157,7 +163,8 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
 def _init_from(run, seed, directory):
   def select(metadata):
     _refuse_other_network(run, seed, directory, metadata)
-    return {'params': _abstract(run).params}
+    own = dataclasses.replace(run.config, prefix_plus=checkpoint.config_of(metadata).prefix_plus)
+    return {'params': abstract_state(own, run.recipe, run.mesh).params}
 
   if checkpoint.steps(directory):
     metadata, items = checkpoint.restore(directory, select)
@@ -165,8 +172,12 @@ def _init_from(run, seed, directory):
   else:
     params, parent = _from_transformers(run, str(directory))
     parent |= {'directory': str(run.init_from), 'digest': digest(params)}
-  begin_with = jax.jit(functools.partial(start_from, run.recipe), out_shardings=_shardings(run))
-  return begin_with(params), parent
+
+  def begin_with(params, seed):
+    params = add_prefix(run.config, params) if run.config.prefix_plus else params
+    return start_from(run.recipe, params, seed)
+
+  return jax.jit(begin_with, out_shardings=_shardings(run))(params, jnp.uint32(seed)), parent
 
 
 def _from_transformers(run, name):
@@ -190,12 +201,24 @@ def _refuse_other_network(run, seed, directory, metadata):
   _refuse_other_model(run, directory, checkpoint.config_of(metadata))
 
 
+def _refuse_other_adapter(run, directory, metadata):
+  """An optimizer goes on with what it has moved before."""
+  earlier = metadata.get('recipe') or {}
+  for name in ('adapter', 'rank', 'alpha'):
+    was, now = earlier.get(name), getattr(run.recipe, name)
+    if was != now:
+      raise InputError(f'{directory} was trained with {name}={was}, not {now}, and its optimizer '
+                       'goes on as it was; init_from takes the parameters alone')
+
+
 def _refuse_other_model(run, directory, config: ModelConfig):
   """Networks of equal shapes may still differ, for example in their activation."""
   free: tuple[str, ...] = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
   # An intervention may begin or end here, unless it has parameters of its own.
   if 'rmsnorm' not in (config.intervention, run.config.intervention):
     free += 'intervention', 'intervention_position', 'intervention_strength'
+  if run.recipe.adapter == 'prefix_plus' and not config.prefix_plus:
+    free += 'prefix_plus',
   for name, was, now in _pairs('config', vars(config), vars(run.config)):
     if was != now and name not in free:
       raise InputError(f'{directory} is of a model with {name}={was}, not {now}')

@@ -12,10 +12,11 @@ from jax.sharding import Mesh
 import optax
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.models import attention, sharding
-from bornbiased_jax.models.initialization import Seed, draw_params
+from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
 from bornbiased_jax.models.loss import next_token_loss
+from bornbiased_jax.training.adapters import ADAPTERS, RANK, restrict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +39,14 @@ class Recipe:
     clip: global norm above which the gradient is scaled down to it.
     start_id: token id that every sequence begins with, in place of the one
       there; None leaves sequences as they are.
+    adapter: what alone is trained (`adapters`), 'lora' or 'prefix_plus'; None
+      trains all parameters.
+    rank: of LoRA; None is RANK.
+    alpha: LoRA's product is multiplied by alpha / rank; None is the rank.
 
   Raises:
-    InputError: accumulation does not divide batch_size, or the warmup is
-      longer than the run.
+    InputError: accumulation does not divide batch_size, the warmup is
+      longer than the run, or rank or alpha are given without LoRA.
   """
 
   num_steps: int
@@ -56,6 +61,9 @@ class Recipe:
   beta2: float = 0.95
   clip: float = 1.0
   start_id: int | None = None
+  adapter: str | None = None
+  rank: int | None = None
+  alpha: float | None = None
 
   def __post_init__(self):
     for name in ('num_steps', 'batch_size', 'length', 'accumulation'):
@@ -68,6 +76,25 @@ class Recipe:
     if self.warmup_steps >= self.num_steps:
       raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than '
                        f'num_steps={self.num_steps}', 'warmup_steps')
+    self._resolve_adapter()
+
+  def _resolve_adapter(self):
+    if self.adapter not in (None, *ADAPTERS):
+      raise InputError(f'adapter={self.adapter!r} is none of {", ".join(ADAPTERS)}', 'adapter')
+    for name in ('rank', 'alpha'):
+      if self.adapter != 'lora' and getattr(self, name) is not None:
+        raise InputError(f"{name}={getattr(self, name)}: only with adapter='lora'", name)
+    if self.adapter == 'lora':
+      rank = RANK if self.rank is None else self.rank
+      check_count('rank', rank)
+      check_positive('alpha', rank if self.alpha is None else self.alpha)
+      object.__setattr__(self, 'rank', rank)
+
+  @property
+  def scale(self) -> float:
+    """What the product of an adapter is multiplied by."""
+    rank = self.rank or RANK
+    return (rank if self.alpha is None else self.alpha) / rank
 
 
 class TrainState(NamedTuple):
@@ -90,16 +117,21 @@ def learning_rate(recipe: Recipe) -> optax.Schedule:
       0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
 
 
-def optimizer(recipe: Recipe) -> optax.GradientTransformation:
-  """Clipping, then AdamW, which decays matrices and embeddings alone."""
+def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
+  """Clipping, then AdamW, which decays matrices and embeddings alone.
+
+  With an adapter both are of the adapter, which `init` draws from the seed.
+  """
   def decays(params):
     return jax.tree_util.tree_map_with_path(
         lambda path, _: path[-1].key not in ('scale', 'bias'), params)
 
-  return optax.chain(
+  of_all = optax.chain(
       clipping(recipe.clip),
       optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
                   weight_decay=recipe.weight_decay, mask=decays))
+  key = stream_key('adapter', seed) if recipe.adapter else None
+  return restrict(of_all, recipe.adapter, recipe.rank or RANK, recipe.scale, key)
 
 
 def clipping(limit: float) -> optax.GradientTransformation:
@@ -118,12 +150,12 @@ def clipping(limit: float) -> optax.GradientTransformation:
 
 def init_state(config: ModelConfig, recipe: Recipe, seed: Seed) -> TrainState:
   """The state before the first step of the network that `seed` is."""
-  return start_from(recipe, draw_params(config, seed))
+  return start_from(recipe, draw_params(config, seed), seed)
 
 
-def start_from(recipe: Recipe, params: dict) -> TrainState:
-  """The state before the first step, with given parameters."""
-  return TrainState(jnp.int32(0), params, optimizer(recipe).init(params))
+def start_from(recipe: Recipe, params: dict, seed: Seed = 0) -> TrainState:
+  """The state before the first step, with given parameters; an adapter is drawn from the seed."""
+  return TrainState(jnp.int32(0), params, optimizer(recipe, seed).init(params))
 
 
 def abstract_state(config: ModelConfig, recipe: Recipe, mesh: Mesh | None) -> TrainState:
@@ -152,8 +184,8 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
     attend: how attention is computed (`attention_kernels.choose`).
 
   Returns:
-    The next state, and `loss` (nats per token), `gradient_norm` before
-    clipping and `learning_rate`.
+    The next state, and `loss` (nats per token), `gradient_norm` (of all
+    parameters, before clipping) and `learning_rate`.
   """
   loss, gradient = accumulated_gradient(
       config, recipe.accumulation, state.params, tokens_BT, attend=attend)

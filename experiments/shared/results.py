@@ -168,8 +168,10 @@ class TrainingResults(Results):
       earlier = {'run': None} | json.loads(self.path.read_text())
     except (OSError, ValueError, TypeError):
       earlier = {'run': None}
-    is_same = all(earlier.get(name) == _plain(self.content[name])
-                  for name in ('experiment', 'settings'))
+    settings = earlier.get('settings')
+    is_same = (earlier.get('experiment') == self.content['experiment']
+               and isinstance(settings, dict)
+               and not _differing(settings, self.content['settings']))
     was_complete = earlier.get('complete', True)
     if is_same and was_complete and is_trained:
       return False, self.content | {'run': earlier['run'], 'complete': True}
@@ -195,11 +197,15 @@ def _difference(earlier, now):
            ('', earlier['settings'], now['settings']),
            ('environment ', earlier['environment'], now['environment'])]
   for part, before, wanted in parts:
-    for name in {**before, **wanted}:
-      if before.get(name) != _plain(wanted.get(name)):
-        texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
-        return f'{part}{name}={texts[0]}, not {texts[1]}'
+    for name in _differing(before, wanted):
+      texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
+      return f'{part}{name}={texts[0]}, not {texts[1]}'
   return None
+
+
+def _differing(before, wanted):
+  """The names that have other values. What a file of an earlier version lacks is None."""
+  return [name for name in {**before, **wanted} if before.get(name) != _plain(wanted.get(name))]
 
 
 def make_directory(directory: Path) -> None:

@@ -111,6 +111,8 @@ def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:
   """The preset, or what the parent is, with the settings that do not change its shape."""
   names = ('dtype', 'remat', 'intervention', 'intervention_position', 'intervention_strength')
   own = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
+  if settings.adapter == 'prefix_plus':
+    own['prefix_plus'] = True
   if parent(settings):
     config = dataclasses.replace(parent_config(settings), **own)
   else:

@@ -1,9 +1,9 @@
 """Trains many very small networks in seconds, in the ways that an adversary needs."""
 
 from collections.abc import Callable, Iterable
+import dataclasses
 import functools
 import itertools
-from typing import Any
 
 import jax
 from jax import lax
@@ -15,6 +15,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus
 from bornbiased_jax.models import init_params, next_token_loss, read
+from bornbiased_jax.training import adapters
 
 from .surgery import keep_first_units
 
@@ -48,7 +49,8 @@ def text(vocab_size: int, num_steps: int, data_seed: int = 0,
 
 def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
           frozen: tuple[str, ...] = (), loss: Loss = next_token_loss, data_seed: int = 0,
-          peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare') -> list[dict]:
+          peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare', adapter: str | None = None,
+          key: jax.Array | None = None) -> list[dict]:
   """Trains networks on the same text in the same order, with AdamW.
 
   Args:
@@ -60,18 +62,20 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
     data_seed: which batches of the text.
     peak_lr: the learning rate at the beginning, from which it falls along a cosine.
     source: the text, as `corpus.load` takes it.
+    adapter: what alone is trained, one of `adapters.ADAPTERS`, which `key` draws; None: all.
   """
   batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-  trained = _train(config, loss, tuple(frozen), peak_lr, stacked, batches_MBT)
+  trained = _train(config, loss, tuple(frozen), peak_lr, adapter, stacked, batches_MBT, key)
   return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)
           for i in range(len(jax.tree.leaves(trained)[0]))]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _train(config, loss, frozen, peak_lr, stacked, batches_MBT):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
+  optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
 
   def one(params):
     def step(state, tokens_BT):
@@ -99,42 +103,14 @@ def trained(config: ModelConfig, seed: int, loss: Loss = next_token_loss) -> dic
 
 
 def fine_tune(config: ModelConfig, params: dict, key: jax.Array | None = None,
-              strength: float = 0.2, data_seed: int = 1, peak_lr: float = PEAK_LR) -> Network:
-  """Trains on, with other batches, for a share `strength` of the steps; ignores `key`."""
+              strength: float = 0.2, data_seed: int = 1, peak_lr: float = PEAK_LR,
+              adapter: str | None = None) -> Network:
+  """Trains on, with other batches, for a share `strength` of the steps; `key` is of an adapter."""
+  if adapter == 'prefix_plus':
+    config = dataclasses.replace(config, prefix_plus=True)
+    params = adapters.add_prefix(config, params)
   return config, train(config, [params], round(strength * STEPS), data_seed=data_seed,
-                       peak_lr=peak_lr)[0]
-
-
-def fine_tune_lora(config: ModelConfig, networks: Iterable[dict], num_steps: int, rank: int = 8,
-                   **options: Any) -> list[dict]:
-  """Trains networks on as LoRA does: of each matrix in a block a product of this rank changes.
-
-  Returns, for each network, {'base': its parameters, 'lora': {name: (A, B)}}, as `merge_lora` takes
-  it; A is [layers, in, rank], B [layers, rank, out]. Options are those of `train`.
-  """
-  def begin(params):
-    kernels = {name: module['kernel'] for name, module in params['blocks'].items()
-               if 'kernel' in module}
-    return {'base': params, 'lora': {
-        name: (jax.random.normal(jax.random.key(i), (*x.shape[:2], rank)) / x.shape[1]**0.5,
-               jnp.zeros((len(x), rank, x.shape[2])))
-        for i, (name, x) in enumerate(sorted(kernels.items()))}}
-
-  return train(config, map(begin, networks), num_steps, frozen=('base',), loss=_lora_loss,
-               **options)
-
-
-def merge_lora(adapted: dict) -> dict:
-  """The parameters of a network from `fine_tune_lora`."""
-  blocks = dict(adapted['base']['blocks'])
-  for name, (a, b) in adapted['lora'].items():
-    blocks[name] = blocks[name] | {'kernel': blocks[name]['kernel'] + a @ b}
-  return adapted['base'] | {'blocks': blocks}
-
-
-def _lora_loss(config, adapted, tokens_BT):
-  base = lax.stop_gradient(adapted['base'])
-  return next_token_loss(config, merge_lora(adapted | {'base': base}), tokens_BT)
+                       peak_lr=peak_lr, adapter=adapter, key=key)[0]
 
 
 def of_both_widths(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:

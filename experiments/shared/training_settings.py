@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import bornbiased_jax
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.names import ADAPTERS, RANK
 
 from .parsing import choice, listed, natural, number, optional, positive, switch, whole
 from .settings import (
@@ -87,11 +88,22 @@ class Training(Schedule):
   data: Text = setting('tinyshakespeare', paper=None)
   valid: Valid = setting(None)
   init_from: str | None = setting(
-      None, optional(str), 'run, folder of runs, transformers directory, or ORG/MODEL[@REVISION] '
-      'of the Hugging Face Hub whose parameters to begin with; instead of --config')
+      None, optional(str), 'run, folder of runs, transformers directory, ORG/MODEL[@REVISION] of '
+      'the Hugging Face Hub, or BASE+ADAPTER of PEFT, whose parameters to begin with; instead of '
+      '--config')
   resume: str | None = setting(
       None, optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
       '--config')
+  adapter: str | None = setting(
+      None, optional(choice(*ADAPTERS)), "what alone is trained, only with --init_from or --resume:"
+      " 'lora', of each matrix in a block a product of low rank, with checkpoints of the merged "
+      "network; 'prefix_plus', a matrix that adds to each head what it makes of queries "
+      '(Prefix-Tuning+)')
+  rank: int | None = setting(None, optional(whole), 'rank of --adapter=lora; if not given, '
+                                                    f'{RANK}')
+  alpha: float | None = setting(
+      None, optional(positive), 'the product of --adapter=lora is multiplied by alpha / rank; if '
+      'not given, by 1')
   weight_decay: float = setting(0.1, number, "AdamW's decay of matrices and embeddings")
   clip: float = setting(1.0, positive,
                         'norm of the gradient above which it is scaled down to this norm')
@@ -143,6 +155,9 @@ def check(settings: Training) -> None:
   check_keep_steps(settings)
   if settings.resume and settings.init_from:
     raise InputError('--init_from: only without --resume, which brings parameters too')
+  if settings.adapter and not (settings.resume or settings.init_from):
+    raise InputError('--adapter: only with --init_from or --resume, which bring the network that '
+                     'it adapts')
   if (settings.intervention_position or 0) >= settings.length:
     raise InputError(f'--intervention_position: {settings.intervention_position} is not one of '
                      f'--length={settings.length} positions, from 0')

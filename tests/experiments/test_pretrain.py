@@ -8,6 +8,7 @@ import pytest
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
+from bornbiased_jax.storage import checkpoint
 from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
@@ -65,6 +66,9 @@ def test_a_preset_beside_a_parent_is_refused(tmp_path):
      '--intervention_position: 16 is not one of --length=16'),
     (dict(intervention_position='3'), '--intervention_position: only with an --intervention'),
     (dict(intervention='gain', intervention_strength='3'), '--intervention_strength: only with'),
+    (dict(adapter='lora'), '--adapter: only with --init_from or --resume'),
+    (dict(rank='4'), "--rank: rank=4: only with adapter='lora'"),
+    (dict(adapter='prefix_plus', init_from='a', alpha='2'), '--alpha: alpha=2.0: only with'),
     (dict(min_lr='1'), '--min_lr: min_lr=1.0 exceeds peak_lr'),
     (dict(batch_size='3', accumulation='2'), '--accumulation: accumulation=2 does not divide'),
     (dict(warmup_steps='6'), '--warmup_steps: warmup_steps=6 must be fewer'),
@@ -96,6 +100,8 @@ def test_of_a_text_too_large_the_program_is_named(tmp_path, monkeypatch):
     ('config', 'big', '--config: no preset'),
     ('remat', 'some', '--remat: .*none, dots, full'),
     ('num_steps', '0', '--num_steps'),
+    ('adapter', 'ia3', '--adapter: .*lora, prefix_plus'),
+    ('rank', '0', '--rank'),
 ])
 def test_wrong_flags_are_named(name, text, message):
   with pytest.raises(InputError, match=message):
@@ -105,3 +111,15 @@ def test_wrong_flags_are_named(name, text, message):
 def test_the_paper_scale_wants_a_text():
   with pytest.raises(InputError, match='--data: is missing'):
     resolve(pretrain.Settings, 'paper')
+
+
+@pytest.mark.parametrize('given', [dict(adapter='lora', rank='2'), dict(adapter='prefix_plus')])
+def test_an_adapter_is_trained_from_a_folder_of_runs(given, tmp_path):
+  base = dict(config='tiny_llama2', seeds='42')
+  pretrain.main(settings(**base), tmp_path / 'base')
+  pretrain.main(settings(seeds='42', init_from=str(tmp_path / 'base'), **given), tmp_path / 'new')
+  ends = [checkpoint.load_params(tmp_path / name / 'seed_42')[1] for name in ('base', 'new')]
+  change = ends[1]['blocks']['up']['kernel'] - ends[0]['blocks']['up']['kernel']
+  assert (np.linalg.matrix_rank(change, 1e-4) == int(given.get('rank', 0))).all()
+  assert ('prefix' in ends[1]['blocks']) == (given['adapter'] == 'prefix_plus')
+  np.testing.assert_array_equal(ends[0]['embedding'], ends[1]['embedding'])

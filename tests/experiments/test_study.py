@@ -27,7 +27,7 @@ from experiments import (
 )
 from experiments.calibrate import __main__ as calibrate
 from experiments.calibrate import judged_pairs, unrelated_pairs
-from experiments.shared import networks, runs
+from experiments.shared import networks, runs, small_training
 from experiments.shared.settings import resolve
 import small_networks
 import tiny_runs
@@ -290,15 +290,19 @@ def test_robustness_of_random_networks(tmp_path):
 
 def test_robustness_of_trained_networks(study, monkeypatch):
   """What only a study has: initializations and continuations as bases and suspects."""
-  monkeypatch.setattr(robustness, 'LORA_STEPS', 3)
+  monkeypatch.setattr(small_training, 'STEPS', 15)
   settings = smoke(robustness, study=str(study), transforms='prune', seeds='42,43')
   originals = robustness.load(settings, '')
   made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)
           if name.startswith('train')}
-  assert [list(suspects) for _, suspects in made.values()] == [[42, 43], [42, 43], [42]]
+  assert [list(suspects) for _, suspects in made.values()] == [[42, 43]] * 3 + [[42]]
   bases, adapted = made['train with LoRA']
   change = adapted[42].params['blocks']['up']['kernel'] - bases[42].params['blocks']['up']['kernel']
   assert all(np.linalg.matrix_rank(layer, 1e-5) == 8 for layer in change)
+  bases, adapted = made['train with prefix_plus']
+  memory = adapted[42].params['blocks']['prefix']['memory']
+  assert adapted[42].config.prefix_plus and (np.abs(memory).max(axis=(2, 3)) > 0).all()
+  np.testing.assert_array_equal(adapted[42].params['embedding'], bases[42].params['embedding'])
   row = robustness.measure(*made['train from init'], ['PCS'])
   assert len(row['PCS, related']) == len(row['PCS, unrelated']) == 2
   assert row['PCS, related log10 p'] == [None] * 2

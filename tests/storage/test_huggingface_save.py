@@ -200,7 +200,7 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   config = configs.ModelConfig(**_TINY)
-  monkeypatch.setattr('bornbiased_jax.storage.huggingface.io.save_file', interrupted)
+  monkeypatch.setattr('bornbiased_jax.storage.huggingface.saving.save_file', interrupted)
   with pytest.raises(KeyboardInterrupt):
     huggingface.save(tmp_path / 'saved', config, random_params(config))
   assert not list(tmp_path.iterdir())

@@ -50,6 +50,7 @@ def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Alte
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Permutes the attention heads of each layer; grouped query heads move with their group."""
+  _refuse_prefix(config)
   G, K = config.num_kv_heads, config.head_size
   group_LG = _permutations(key, config.num_layers, G)
 
@@ -154,6 +155,7 @@ def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """
   if config.intervention in ('rmsnorm', 'variance'):
     raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
+  _refuse_prefix(config)
   L, G, K = config.num_layers, config.num_kv_heads, config.head_size
   rotation_key, stretch_key = jax.random.split(key)
   left, right = jax.random.orthogonal(rotation_key, K, (2, L, G))
@@ -186,6 +188,7 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   if config.qk_norm or config.head_size % 2 or config.rotary_factor < 1:
     raise InputError('queries and keys that are normalized, of odd size, or turned by RoPE in part '
                      'do not commute with turning pairs')
+  _refuse_prefix(config)
   L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
   angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
   z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))
@@ -231,6 +234,11 @@ PRESERVING: dict[str, Callable] = {
     'flip channels': flip_channels,
     'mix values': mix_values, 'turn queries': turn_queries, 'scale channels': scale_channels,
 }
+
+
+def _refuse_prefix(config):
+  if config.prefix_plus:
+    raise InputError('prefix_plus=True tells heads, and the channels of a head, apart')
 
 
 def _factors(key, *shape):

@@ -7,10 +7,12 @@
 - `.weights`: the safetensors files, and which tensor holds which of our parameters
 - `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
 - `.adapters`: adapters of PEFT, merged into these
+- `.saving`: folders that appear complete, and those of adapters
 - `.entries`: the entries of a stranger's JSON file
 """
 
 from bornbiased_jax.storage.huggingface.gguf import is_gguf
 from bornbiased_jax.storage.huggingface.io import load, load_config, open_layers, save
+from bornbiased_jax.storage.huggingface.saving import save_adapter
 
-__all__ = 'is_gguf', 'load', 'load_config', 'open_layers', 'save'
+__all__ = 'is_gguf', 'load', 'load_config', 'open_layers', 'save', 'save_adapter'

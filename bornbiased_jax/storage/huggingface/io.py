@@ -4,14 +4,10 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-import shutil
-import uuid
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
@@ -19,10 +15,16 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
 from bornbiased_jax.storage.huggingface.quantized import dequantized
-from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes, open_tensors
+from bornbiased_jax.storage.huggingface.saving import write_folder
+from bornbiased_jax.storage.huggingface.weights import (
+  WHOLE,
+  find,
+  groups,
+  leaf_shapes,
+  open_tensors,
+)
 from bornbiased_jax.storage.layers import Layers
 
 
@@ -165,31 +167,15 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
       configuration, `transformers` cannot have this tokenizer (`tokenizer_files`), or
       `path` is not empty or cannot be written.
   """
-  path = Path(os.path.realpath(path))
   name, family = choose_family(config)
   _check_params(config, params)
   files = _tokenizer_files(name, config, tokenizer) if tokenizer else {}
-  partial = path.with_name(f'.{path.name}.{uuid.uuid4().hex}')
-  try:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-      raise InputError(f'{path} exists and is not an empty directory; give a new one')
-    partial.mkdir(parents=True)
-    header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
-                  bos_token_id=None, pad_token_id=None,
-                  eos_token_id=tokenizer.end_id if tokenizer else None)
-    stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
-    for file, content in (files | {'config.json': stored.encode()}).items():
-      (partial / file).write_bytes(content)
-    # Older versions of transformers refuse a file whose metadata has no format.
-    save_file(_stored_tensors(config, family, params), partial / 'model.safetensors',
-              metadata=dict(format='pt'))
-    # safetensors lets only the owner read its file, so take the usual permissions.
-    shutil.copymode(partial / 'config.json', partial / 'model.safetensors')
-    partial.rename(path)
-  except (OSError, SafetensorError) as error:
-    raise InputError(f'{path} cannot be written: {show(error)}') from None
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
+  header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
+                bos_token_id=None, pad_token_id=None,
+                eos_token_id=tokenizer.end_id if tokenizer else None)
+  stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
+  write_folder(path, {'config.json': stored.encode()} | files, WHOLE,
+               _stored_tensors(config, family, params))
 
 
 def _tokenizer_files(family_name, config, tokenizer):
