@@ -174,6 +174,11 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   monkeypatch.setattr(runs, 'is_trained', lambda *run: True)
   pretrain.main(settings, tmp_path)
   assert results_of(tmp_path) == done
+  # So it does if the version that wrote it had fewer settings.
+  fewer = {name: value for name, value in done['settings'].items() if name != 'adapter'}
+  (tmp_path / 'results.json').write_text(json.dumps(done | {'settings': fewer}))
+  pretrain.main(settings, tmp_path)
+  assert results_of(tmp_path) == done
   # Other settings, which training may refuse, touch the file only at the end.
   pretrain.main(small(seeds='1', data_seed='7'), tmp_path)
   assert trained[-1] == done != results_of(tmp_path)
