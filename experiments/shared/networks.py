@@ -42,6 +42,11 @@ def look_up(name: str) -> ModelConfig | Signature:
   return signature.load(name) if resolve.is_signature(name) else resolve.load_config(name)
 
 
+def config_of(known: ModelConfig | Signature) -> ModelConfig:
+  """The architecture of a network that was looked up."""
+  return known.config if isinstance(known, Signature) else known
+
+
 def tell_streamed(name: str, stream: str) -> None:
   """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
   if not resolve.is_signature(name) and (layers := streamed(resolve.resolve(name), stream)):

@@ -1,24 +1,72 @@
-"""A verdict as one HTML page that stands for itself, to be sent to those who must decide."""
+"""Verdicts as one HTML page that stands for itself, to be sent to those who must decide."""
 
 import base64
+from collections.abc import Callable
 import math
 from pathlib import Path
 
+from bornbiased_jax import hosts
+from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.sentences import p_text
+from bornbiased_jax.lineage.testing.every_test import TESTS
+from bornbiased_jax.models.initialization import num_parameters
 
 from . import templates
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
 COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
+# Of several pairs the first verdict here that is among them counts.
+EXIT_CODES = {'related': 0, 'inconclusive': 3, 'unrelated': 5}
 
 
-def render(report: dict, png: bytes) -> str:
-  """The page of a report of `verdict.compare`; names in it are escaped.
+def render(facts: dict, png: bytes) -> str:
+  """The page of one pair or of many; names in it are escaped.
 
   Args:
-    report: the report, with settings and environment.
+    facts: JSON. It has title; summary, a list of sentences; networks, each with name, type,
+      parameters and digest; pairs, each with what `verdict.compare` reports and the names of base
+      and suspect; left_out, each with name and reason; correction, a list of sentences; and
+      settings, environment and run of the results.
     png: the figure that the page contains, as a PNG file has it.
   """
   return templates.template(TEMPLATE).render(
-      report=report, png=base64.b64encode(png).decode(), color=COLORS[report['verdict']],
-      p_text=lambda p_value: p_text(math.log10(p_value)))
+      facts, png=base64.b64encode(png).decode(), colors=COLORS, kinds=TESTS, levels=levels,
+      p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
+
+
+def show(report: dict, folder: Path, text: Callable[[dict], str]) -> None:
+  """Prints a report that was written, as a text or, with --json, as results.json has it."""
+  if hosts.is_first():
+    print((folder / 'results.json').read_text() if report['settings']['json'] else text(report))
+
+
+def p_of_test(row: dict) -> str:
+  """The p-value of a test for readers, with ≤ where it is an upper bound.
+
+  So are those of tests that decide: no more than permutations can give, and corrected upward.
+  """
+  log10_p = math.log10(row['p_value'])
+  is_bound = row['decides'] or log10_p <= levels.LEAST_LOG10_P
+  return p_text(log10_p) if is_bound else p_value_text(log10_p)
+
+
+def describe(config: ModelConfig) -> dict:
+  """Type and size of a network."""
+  mlp = f'{"gated " if config.gated_mlp else ""}{config.activation} MLP'
+  norm = {'layernorm': 'LayerNorm', 'rmsnorm': 'RMSNorm'}[config.norm]
+  positions = {'rope': 'RoPE', 'learned': 'learned positions'}[config.positions]
+  return {'type': f'{config.num_layers} layers of width {config.width:,}, {norm}, {mlp}, '
+                  f'{positions}, {config.vocab_size:,} token ids',
+          'parameters': num_parameters(config)}
+
+
+def chance(p_value: float) -> str:
+  """A p-value in words.
+
+  >>> chance(1e-4)
+  'Chance gives unrelated networks as much agreement in at most one of 10,000 pairs.'
+  """
+  return ('Chance gives unrelated networks as much agreement in at most one of '
+          f'{math.floor(1 / p_value + 1e-6):,} pairs.')

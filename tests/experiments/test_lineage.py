@@ -1,8 +1,12 @@
-"""The program that compares every pair of a zoo."""
+"""The program that compares the networks of a folder, and its page."""
 
+import dataclasses
+from html.parser import HTMLParser
 import json
+import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,10 +14,15 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import signature
+from bornbiased_jax.lineage import compare_networks, signature
+from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
-from experiments import lineage
+from experiments.lineage import __main__ as lineage
+from experiments.lineage import pairs, picture, summary
+from experiments.lineage.folders import Finder
+from experiments.seedprint import __main__ as seedprint
+from experiments.shared import cost, verdict_page
 from experiments.shared.settings import resolve
 
 ORDER = ['a@0', 'b@0', 'c@0', 'tes', '2:1']
@@ -41,9 +50,16 @@ def settings(*networks, **given):
   return resolve(lineage.Settings, 'smoke', words, **dict(num_sequences='1000') | given)
 
 
+def run(output_dir, *networks, **given):
+  """Exit code and results of a run."""
+  with pytest.raises(SystemExit) as stop:
+    lineage.main(settings(*networks, **given), output_dir)
+  return stop.value.code, json.loads((output_dir / 'results.json').read_text())
+
+
 def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
-  lineage.main(settings(zoo, 'tiny_gpt2:1'), tmp_path / 'out')
-  content = json.loads((tmp_path / 'out' / 'results.json').read_text())
+  code, content = run(tmp_path / 'out', zoo, 'tiny_gpt2:1')
+  assert code == 0
   verdicts = {tuple(sorted((row['base'][-3:], row['suspect'][-3:]), key=ORDER.index)):
               row['verdict'] for row in content['rows']}
   small = {'a@0', 'b@0', 'c@0'}
@@ -57,7 +73,16 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   assert [each['name'] for each in content['about']] == content['networks']
   assert content['run'].keys() == {'command', 'commit', 'started', 'seconds'}
   assert content['run']['seconds'] > 0
-  assert 'left out:' in capsys.readouterr().err
+  printed = capsys.readouterr()
+  assert printed.out.startswith('5 networks were compared with each other: 10 pairs, 2 related')
+  assert 'No test of MLP units applies' in printed.out and '–' not in printed.out
+  *lines, written = printed.out.splitlines()
+  assert max(map(len, lines)) <= 100 and not any(str(zoo) in line for line in lines)
+  assert written.startswith(f'wrote {tmp_path}/out/results.json')
+  left, = content['left_out']
+  assert left['name'] == f'{zoo}/odd' and f'left out: {left["reason"]}' in printed.err
+  assert '5 networks to read' in printed.err and '10 pairs to compare: about' in printed.err
+  assert_page_has_all(tmp_path / 'out', content)
   table = np.genfromtxt(tmp_path / 'out' / 'matrix.csv', delimiter=',', dtype=str)
   assert table.shape == (6, 6)
   place = {name: i for i, name in enumerate(table[0])}
@@ -67,6 +92,101 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   assert (tmp_path / 'out' / 'figure.png').exists()
   rows = {row['base'][-3:] + row['suspect'][-3:]: row for row in content['rows']}
   assert rows['a@0b@0']['corrected_p_value'] >= rows['a@0b@0']['p_value']
+  # The same command again: the same but for the time; what was read is not read again.
+  code, again = run(tmp_path / 'out', zoo, 'tiny_gpt2:1', strict=True)
+  assert code == 4
+  assert {**again, 'run': 0, 'settings': 0} == {**content, 'run': 0, 'settings': 0}
+
+
+class Text(HTMLParser):
+  """The text of a page, and whatever its tags point at."""
+
+  def __init__(self, page):
+    super().__init__()
+    self.texts, self.links, self.tags = [], [], set()
+    self.feed(page)
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.add(tag)
+    self.links += [value for name, value in attrs if name in ('src', 'href')]
+
+  def handle_data(self, data):
+    self.texts.append(data)
+
+
+def assert_page_has_all(folder, content):
+  page = Text((folder / 'report.html').read_text())
+  text = ' '.join(' '.join(page.texts).split())
+  link, = page.links
+  assert link.startswith('data:image/png;base64,') and not page.tags & {'script', 'link', 'iframe'}
+  for each in content['about']:
+    assert each['name'] in text and each['digest'] in text and each['type'] in text
+    assert f'{each["parameters"]:,}' in text
+  for each in content['left_out']:
+    assert each['name'] in text and each['reason'] in text
+  for row in content['rows']:
+    assert all(sentence in text for sentence in row['reasons'] + row['caveats'])
+  for sentence in content['summary']:
+    assert sentence in text
+  for known in (content['run']['commit'], content['run']['started'], content['environment']['jax']):
+    assert known in text
+
+
+def fields(row):
+  """What must be the same whichever way a pair is judged."""
+  tests = [{name: each[name] for name in ('test', 'z', 'p_value', 'statistic', 'reason')}
+           for each in row['tests']]
+  return row['p_value'], row['reasons'], row['caveats'], tests
+
+
+@pytest.fixture(scope='module')
+def kinds(tmp_path_factory):
+  """One network, and by kind: copy, pruned, unrelated, resized, of another family, a signature."""
+  folder = tmp_path_factory.mktemp('kinds')
+  config, params = CONFIG, init_params(CONFIG, 1)
+  save = lambda name, *network: huggingface.save(folder / name, *network)
+  save('z', config, params)
+  save('copy', config, params)
+  save('pruned', config, lossy.prune(config, params, jax.random.key(0), 0.5)[1])
+  save('unrelated', config, init_params(config, 2))
+  # One network of more ids does not change what the others read, nor their z.
+  larger, rows = dataclasses.replace(config, vocab_size=60), np.zeros((10, 32), np.float32)
+  save('resized', larger, params | {'embedding': np.concatenate([params['embedding'], rows])})
+  smaller = dataclasses.replace(config, vocab_size=40)
+  save('cut', smaller, params | {'embedding': params['embedding'][:40]})
+  llama = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64)
+  save('family', llama, init_params(llama, 9))
+  probe = Probe('tokens', 1000, 4, num_ids=30)
+  signature(str(folder / 'unrelated'), probe).save(folder / 'saved.safetensors')
+  return folder
+
+
+def test_a_pair_has_the_same_z_p_and_reasons_whoever_judges_it(kinds, tmp_path):
+  suspect = str(kinds / 'z')
+  all_pairs = run(tmp_path / 'all', kinds)[1]['rows']
+  against_all = run(tmp_path / 'one', kinds, suspect=suspect)[1]['rows']
+  by_pair = {frozenset((row['base'], row['suspect'])): row for row in all_pairs}
+  assert len(all_pairs) == 28 and len(against_all) == 7
+  verdicts = set()
+  for one in against_all:
+    words = (one['base'], suspect)
+    row = by_pair[frozenset(words)]
+    ways = [compare_networks(*pair, Probe('tokens', 1000, 4))
+            for pair in {words, (row['base'], row['suspect'])}]
+    with pytest.raises(SystemExit) as stop:
+      seedprint.main(resolve(seedprint.Settings, 'smoke', words), tmp_path / 'pairs')
+    path = tmp_path / 'pairs' / seedprint.folder_name(
+        resolve(seedprint.Settings, 'smoke', base=words[0], suspect=words[1]))
+    by_seedprint = json.loads((path / 'results.json').read_text())
+    assert stop.value.code == verdict_page.EXIT_CODES[one['alone']]
+    assert fields(one) == fields(by_seedprint)
+    assert fields(one) in [fields(way) for way in ways]
+    assert fields(row) in [fields(way) for way in ways]
+    for each in (one, row):
+      assert each['alone'] == by_seedprint['verdict']
+      assert each['verdict'] in (each['alone'], 'inconclusive')
+    verdicts.add(one['alone'])
+  assert verdicts == {'related', 'unrelated', 'inconclusive'}
 
 
 def test_a_saved_signature_stands_for_its_network_and_brings_the_probe(zoo, tmp_path):
@@ -74,14 +194,15 @@ def test_a_saved_signature_stands_for_its_network_and_brings_the_probe(zoo, tmp_
   (tmp_path / 'saved').mkdir()
   signature(str(zoo / 'a'), probe).save(tmp_path / 'saved' / 'a.safetensors')
   (tmp_path / 'saved' / 'broken.safetensors').write_bytes(b'nothing')
-  lineage.main(settings(tmp_path / 'saved', zoo / 'b', zoo / 'c'), tmp_path / 'out')
-  content = json.loads((tmp_path / 'out' / 'results.json').read_text())
+  _, content = run(tmp_path / 'out', tmp_path / 'saved', zoo / 'b', zoo / 'c')
   verdicts = {(Path(row['base']).name, Path(row['suspect']).name): row['verdict']
               for row in content['rows']}
   assert verdicts == {('a.safetensors', 'b@0'): 'related', ('a.safetensors', 'c@0'): 'unrelated',
                       ('b@0', 'c@0'): 'unrelated'}
-  # Hidden states can be compared, as all networks read what the saved one has read.
-  assert all(row['z_of']['SeedPrint'] is not None for row in content['rows'])
+  # Hidden states can be compared, as others read what the saved one has read.
+  for row in content['rows']:
+    assert row['probe']['length'] == (3 if row['base'].endswith('.safetensors') else 4)
+    assert all(test['reason'] is None for test in row['tests'] if test['test'] == 'SeedPrint')
 
 
 def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
@@ -92,12 +213,17 @@ def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
     if file:
       (tmp_path / 'zoo' / name / file).write_text('{"base_model_name_or_path": "nowhere"}')
   given = [str(tmp_path / 'zoo'), f'{zoo}/a@0', f'{zoo}/b@0']
-  _, names = lineage.find(given, tmp_path / 'out', Probe('tokens', 1000, 4))
-  assert names == [f'{zoo}/a@0', f'{zoo}/b@0']
+  (tmp_path / 'zoo' / 'self').symlink_to('self')
+  finder, known = lineage.find(settings(*given), tmp_path / 'out', Probe('tokens', 1000, 4))
+  assert list(known) == [f'{zoo}/a@0', f'{zoo}/b@0']
   said = capsys.readouterr().err.splitlines()
+  assert said == [f'left out: {each["reason"]}' for each in finder.left_out]
   folder = f'left out: {tmp_path}/zoo'
-  assert said.pop(3).startswith(f'{folder}/llama/llama.gguf')
+  assert said.pop(-2).startswith(f'{folder}/llama/llama.gguf')
   assert said == [
+      f'{folder}/log holds no network', f'{folder}/self is a link that leads nowhere',
+      f'{folder}/stray.pt is a file of weights that is not read; give a directory of transformers '
+      'with safetensors, or a GGUF file',
       f"{folder}/adapter/adapter_config.json: base_model_name_or_path='nowhere' is not found (it "
       'is neither a folder here nor a name of the Hugging Face Hub); give the base yourself, '
       f'BASE+{tmp_path}/zoo/adapter',
@@ -121,9 +247,10 @@ def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
   (tmp_path / 'study' / 'other').mkdir()
   (tmp_path / 'study' / 'other' / 'config.json').write_text('{}')
   study = tmp_path / 'study'
-  assert lineage.expand(str(study), tmp_path / 'out') == [f'{study}/other', f'{study}/run@10']
+  expand = Finder([], tmp_path / 'out').expand
+  assert expand(str(study)) == [f'{study}/other', f'{study}/run@10']
   named = [f'{study}/run@{step}' for step in (0, 9, 10)]
-  assert lineage.expand(f'{study}/run/', tmp_path / 'out') == named
+  assert expand(f'{study}/run/') == named
 
 
 def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
@@ -132,23 +259,96 @@ def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
   (tmp_path / 'zoo' / 'loop').symlink_to(tmp_path / 'zoo')
   (tmp_path / 'zoo' / 'two').symlink_to(tmp_path / 'zoo' / 'one')
   zoo = tmp_path / 'zoo'
-  assert lineage.expand(str(zoo), tmp_path / 'out') == [f'{zoo}/one', f'{zoo}/two']
+  # Nor are two that lead to each other.
+  for one, other in (('x', 'y'), ('y', 'x')):
+    (zoo / one).mkdir(exist_ok=True)
+    (zoo / other).mkdir(exist_ok=True)
+    (zoo / one / 'link').symlink_to(zoo / other)
+  finder = Finder([], tmp_path / 'out')
+  assert finder.expand(str(zoo)) == [f'{zoo}/one', f'{zoo}/two']
+  assert [each['name'] for each in finder.left_out] == [
+      f'{zoo}/loop', f'{zoo}/x/link/link', f'{zoo}/y/link/link']
+
+
+def row(verdict, p_value, z=0.0, identical=False, **more):
+  return {'base': 'a', 'suspect': 'b', 'verdict': verdict, 'p_value': p_value, 'z': z,
+          'likeness': 0.5, 'identical': identical, 'reasons': ['Why.'], 'caveats': [], 'tests': [],
+          'bounds': []} | more
 
 
 def test_one_related_pair_among_many_survives_the_correction():
-  rows = [{'p_value': 1e-6, 'verdict': 'related', 'z': 9.0, 'identical': False}]
-  rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0}
-           for p_value in np.linspace(0.1, 1, 500)]
-  lineage.correct(rows)
-  assert rows[0]['verdict'] == 'related' and rows[0]['corrected_p_value'] < 0.01
-  rows[0]['p_value'] = 1e-4
-  lineage.correct(rows)
-  assert rows[0]['verdict'] == 'inconclusive' and 'Among 501 pairs' in rows[0]['reasons'][0]
+  some = lambda p_value: [row('related', p_value, 9.0)] + [
+      row('unrelated', each) for each in np.linspace(0.1, 1, 500)]
+  strong, weak = some(1e-6), some(1e-4)
+  for rows in (strong, weak):
+    pairs.correct(rows)
+    # What a pair is by itself stays; its verdict never gets stronger.
+    assert [each['alone'] for each in rows] == ['related'] + ['unrelated'] * 500
+    assert {each['verdict'] for each in rows[1:]} == {'unrelated'}
+    assert rows[0]['reasons'] == ['Why.']
+  assert strong[0]['verdict'] == 'related' and strong[0]['corrected_p_value'] < 0.01
+  assert weak[0]['verdict'] == 'inconclusive' and 'Among 501 pairs' in weak[0]['correction']
+  said = summary.correction(weak)[0]
+  assert 'did so for 1 pair.' in said and 'corrected for 501 pairs' in said
+
+
+@pytest.mark.parametrize('num_pairs', [1, 30, 1000])
+def test_a_p_value_that_passes_the_correction_for_certain(num_pairs):
+  alpha = pairs.alpha_of(num_pairs)
+  rows = [row('related', 0.999 * alpha)]
+  rows += [row('unrelated', 1.0) for _ in range(num_pairs - 1)]
+  pairs.correct(rows)
+  assert rows[0]['verdict'] == 'related'
+  if alpha < 1e-4:  # Not smaller than it needs to be.
+    rows[0] |= {'p_value': 1.01 * alpha, 'bounds': []}
+    for each in rows[1:]:
+      each['bounds'] = []
+    pairs.correct(rows)
+    assert rows[0]['verdict'] == 'inconclusive'
 
 
 def test_a_copy_is_related_among_any_number():
-  rows = [{'p_value': 0.04, 'verdict': 'related', 'z': 5.0, 'identical': True}]
-  rows += [{'p_value': p_value, 'verdict': 'unrelated', 'z': 0.0, 'identical': False}
-           for p_value in np.linspace(0.1, 1, 50)]
-  lineage.correct(rows)
+  rows = [row('related', 0.04, 5.0, identical=True)]
+  rows += [row('unrelated', each) for each in np.linspace(0.1, 1, 50)]
+  pairs.correct(rows)
   assert rows[0]['verdict'] == 'related'
+
+
+def test_no_more_is_detectable_among_many_pairs_than_in_one():
+  bounds = [['units', 0.0, 0.01], ['units', 0.0, 0.02], ['values', 0.01, 0.01]]
+  alone, many = (pairs.detectable(bounds, pairs.alpha_of(count)) for count in (1, 1000))
+  assert alone < many < 2 * alone
+  # The value test alone decides here: of the units the better test counts.
+  assert math.isclose(alone - pairs.detectable(bounds[:2] + [['values', 0.0, 0.01]], 1e-4), 0.01)
+  assert pairs.detectable(bounds[:2], 1e-4) is None
+
+
+def test_groups_are_chains_of_related_pairs():
+  named = [('a', 'b', 'related', 0.5), ('b', 'd', 'related', 0.9), ('a', 'd', 'inconclusive', 0.2),
+           ('a', 'c', 'unrelated', 0), ('b', 'c', 'unrelated', 0), ('c', 'd', 'unrelated', 0)]
+  rows = [row(verdict, 0.5, base=base, suspect=suspect, likeness=likeness)
+          for base, suspect, verdict, likeness in named]
+  assert pairs.groups('abcd', rows) == [['a', 'b', 'd']]
+  assert pairs.closest('b', rows) == ('d', 0.9) and pairs.closest('c', rows) is None
+  said = summary.sentences(list('abcd'), rows, [], None)
+  assert said[0].endswith('6 pairs, 2 related, 1 inconclusive, 3 unrelated.')
+  assert '1 a, 2 b and 4 d.' in said[1] and '3 c' not in said[1]
+  assert said[2] == '1 pair could not be judged; the reasons are below.'
+  distance = dict(zip(('ab', 'ac', 'ad', 'bc', 'bd', 'cd'),
+                      picture.distances(list('abcd'), rows), strict=True))
+  assert distance['bd'] < distance['ab'] < distance['ad'] == distance['ac'] == 1
+
+
+def test_the_strongest_verdict_is_the_exit_code():
+  code = lambda *verdicts: lineage.exit_code([row(each, 1.0) for each in verdicts], [])
+  assert code('unrelated', 'inconclusive', 'related') == 0
+  assert code('unrelated', 'inconclusive') == 3 and code('unrelated', 'unrelated') == 5
+
+
+def test_the_cost_in_the_help_is_what_would_be_said():
+  probe = Probe('pairs', 2000, 64)
+  minutes = {'nano_gpt2': (2, 10 / 60), 'gpt2_1b2': (25, 3), 'llama2_7b': (2.3 * 60, 20)}
+  for name, (to_read, to_compare) in minutes.items():
+    config = configs.get(name)
+    assert math.isclose(cost.reading_seconds(config, probe, 2e11) / 60, to_read, rel_tol=0.25)
+    assert math.isclose(cost.pair_seconds(config, config, 2e11) / 60, to_compare, rel_tol=0.25)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import seedprint
+from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdict_page
 from experiments.shared.settings import resolve
 
@@ -22,6 +22,8 @@ def run(output_dir, *words, **given):
   with pytest.raises(SystemExit) as stop:
     seedprint.main(settings(*words, **given), output_dir)
   path, = set(output_dir.glob('*/results.json')) - before
+  named = seedprint.name_pair(settings(*words, **given))
+  assert path.parent == output_dir / seedprint.folder_name(named)
   return stop.value.code, json.loads(path.read_text()), path.parent
 
 
@@ -29,27 +31,34 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
   assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
   assert report['run'].keys() == {'command', 'commit', 'started', 'seconds'}
-  assert capsys.readouterr().out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
+  printed = capsys.readouterr()
+  assert printed.out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
+  assert '2 networks to read' in printed.err and '1 pair to compare: about' in printed.err
   assert 'copy of the other' in ' '.join(report['reasons'])
   assert (folder / 'figure.png').stat().st_size > 10_000
   page = (folder / 'report.html').read_text()
   for row in report['tests']:
     assert f'<td>{row["test"]}</td>' in page
-  assert report['base']['digest'] in page and 'data:image/png;base64,' in page
+  for known in (report['base']['digest'], report['base']['type'], report['run']['started'],
+                report['run']['commit'], 'sha256sum', 'data:image/png;base64,',
+                *report['summary']):
+    assert known in page
   assert not re.search(r'(src|href)="(?!data:)', page)
   # Another pair does not overwrite it, nor does a saved file instead of a network.
   code, report, other = run(tmp_path, base='tiny_gpt2:1', suspect='tiny_gpt2:2')
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
   saved = [str(path) for path in sorted((tmp_path / 'signatures').glob('*.safetensors'))]
   assert len(saved) == 2
+  capsys.readouterr()
   for pair in (saved, saved[::-1], (saved[0], 'tiny_gpt2:3')):
-    code, again, _ = run(tmp_path, *pair)
+    code, again, _ = run(tmp_path, *pair, json=True)
+    assert json.loads(capsys.readouterr().out) == again
     assert (code, again['verdict']) == (5, 'unrelated')
     assert [row['reason'] for row in again['tests']] == [None] * len(report['tests'])
 
 
 def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(seedprint, 'draw', lambda report: 1 / 0)
+  monkeypatch.setattr(seedprint.picture, 'draw', lambda report: 1 / 0)
   with pytest.raises(ZeroDivisionError):
     seedprint.main(settings('tiny_gpt2:1', 'tiny_gpt2:1'), tmp_path)
   path, = tmp_path.glob('*/results.json')
@@ -66,7 +75,42 @@ def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   for row in missing:
     assert f'{row["test"]}: no result, as {row["reason"]}' in ' '.join(printed.split())
     assert f'no result, as {row["reason"]}' in page
-  assert page.count('≤') == sum(row['p_value'] is not None for row in report['tests']) + 1
+  assert report['summary'][2].startswith(f'{len(missing)} of 7 tests had no result')
+
+
+def test_the_three_sentences_of_each_verdict(tmp_path):
+  said = {}
+  for pair in (('tiny_gpt2:1', 'tiny_gpt2:2'), ('tiny_gpt2:1', 'tiny_llama2:2')):
+    _, report, _ = run(tmp_path, *pair)
+    said[report['verdict']] = report['summary']
+  assert 'are unrelated, as far as these tests can tell' in said['unrelated'][0]
+  assert 'would have been found' in said['unrelated'][1]
+  assert said['unrelated'][2] == 'All 7 tests had a result.'
+  assert said['inconclusive'][0].startswith('Whether ')
+  assert 'no finding in either direction' in said['inconclusive'][1]
+  related = {'verdict': 'related', 'identical': False, 'p_value': 1e-6}
+  assert 'at most one of 1,000,000 pairs' in seedprint.certainty(related)
+
+
+@pytest.mark.parametrize('decides, p_value, text', [
+    (True, 0.01, '≤ 0.01'), (False, 0.01, '0.01'), (False, 1e-12, '≤ 1e-12')])
+def test_a_bound_of_a_p_value_is_shown_as_one(decides, p_value, text):
+  assert verdict_page.p_of_test({'decides': decides, 'p_value': p_value}) == text
+
+
+def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
+  """Two pairs whose names differ in signs alone have one folder."""
+  one, other = (settings(*pair) for pair in (('a/b', 'c'), ('a_b', 'c')))
+  one, other = map(seedprint.name_pair, (one, other))
+  folder = tmp_path / seedprint.folder_name(one)
+  assert folder == tmp_path / seedprint.folder_name(other)
+  folder.mkdir()
+  (folder / 'results.json').write_text(json.dumps({'settings': {'base': 'a/b', 'suspect': 'c'}}))
+  seedprint.check_folder(folder, one)
+  with pytest.raises(InputError, match='has the verdict on a/b and c; choose another folder'):
+    seedprint.check_folder(folder, other)
+  (folder / 'results.json').write_text('torn')
+  seedprint.check_folder(folder, other)
 
 
 def test_a_saved_signature_keeps_its_probe(tmp_path):
@@ -98,8 +142,12 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, words, given, m
 
 
 def test_names_from_elsewhere_stay_text():
-  report = {'verdict': 'inconclusive', 'reasons': ['<b>'], 'settings': {}, 'environment': {},
-            'tests': [], 'caveats': [], 'shared_tensors': [], 'p_value': None, 'alpha': 1e-4,
-            'base': {'name': '<script>alert(1)</script>'}, 'suspect': {'name': 'b'}}
-  page = verdict_page.render(report, b'')
+  hostile = '<script>alert(1)</script>'
+  network = {'name': hostile, 'type': hostile, 'parameters': 1, 'digest': hostile}
+  pair = {'verdict': 'inconclusive', 'reasons': ['<b>'], 'caveats': [hostile], 'tests': [],
+          'base': network, 'suspect': network, 'summary': [hostile], 'settings': {'base': hostile},
+          'environment': {}, 'run': {'started': None, 'seconds': None, 'commit': hostile,
+                                     'command': hostile}}
+  left_out = [{'name': hostile, 'reason': hostile}]
+  page = verdict_page.render(seedprint.facts(pair) | {'left_out': left_out}, b'')
   assert '<script>' not in page and '&lt;b&gt;' in page

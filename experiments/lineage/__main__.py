@@ -1,0 +1,185 @@
+"""Which networks of a folder are related? Compares every pair, or one network with all others.
+
+    python -m experiments.lineage zoo/
+    python -m experiments.lineage --suspect=new_model/ zoo/ ORG/MODEL results/pretrain_laptop/seed_1
+
+Networks are given in the forms that experiments.seedprint takes. A run stands for each of its
+checkpoints; a folder stands for all networks in it, of its runs for their latest checkpoints, and
+for saved signatures. What a folder holds and cannot be read is left out, and named with the reason
+on the console, in results.json and on the page.
+
+Each pair reads what experiments.seedprint has it read, and its z, p-value and reasons are the
+same. The verdict is then corrected for the number of pairs (Benjamini and Yekutieli): a pair that
+is called related alone, but not after this correction, is inconclusive. No verdict gets stronger.
+
+Writes into OUTPUT_DIR (results/lineage_SCALE) results.json (a row per pair), report.html, one
+self-contained page to send to others, matrix.csv (z) and figure.png. What was read of each network,
+its signature, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no network
+again, but judges all pairs anew.
+
+Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
+of 7 B in 2 hours, once for each smaller vocabulary beside it, and compare a pair of such in about
+10 seconds, 3 minutes and 20 minutes. What it will take is said before it starts.
+
+Exit codes: 0 some pair is related, 5 all are unrelated, 3 none is related and some are
+inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash.
+"""
+
+import csv
+import dataclasses
+import io
+import itertools
+from pathlib import Path
+import sys
+from typing import ClassVar
+
+from tqdm import tqdm
+
+from bornbiased_jax import hosts, lineage, plotting
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import Signature
+
+from ..shared import command_line, cost, figures, networks, provenance, verdict_page
+from ..shared.network_settings import SharedInputs, Stream
+from ..shared.parsing import optional, switch
+from ..shared.results import header, make_directory, write_json
+from ..shared.settings import name_flag, setting
+from . import pairs, picture, summary
+from .folders import Finder
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  networks: list[str] = dataclasses.field(default_factory=list)
+  suspect: str | None = setting(None, optional(str), 'a network that alone is compared with each '
+                                'of the others, in place of all with all')
+  strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
+  json: bool = setting(False, switch, 'print results.json, and nothing else')
+  stream: Stream = setting('auto')
+  num_sequences: int = setting(2000, smoke=1000)
+  length: int = setting(64, smoke=4, paper=1024)
+
+  WORDS: ClassVar = 'networks'
+
+
+def main(settings, output_dir):
+  record, probe = provenance.begin(), networks.probe_of(settings)
+  finder, known = find(settings, output_dir, probe)
+  todo = pairs_of(known, settings.suspect)
+  reads = probes_of(todo, known, probe)
+  cost.tell([(each, reads[name]) for name, each in known.items()
+             if not isinstance(each, Signature)],
+            [tuple(networks.config_of(known[name]) for name in pair) for pair in todo])
+  make_directory(output_dir)
+  taken = finder.of_each(_bar(reads, unit='network', desc='signatures'),
+                         lambda name: take(name, reads[name], output_dir, settings.stream))
+  rows = judge_all([pair for pair in todo if taken.keys() >= set(pair)], known, probe, taken)
+  report = header('lineage', settings, record()) | {
+      'networks': list(taken), 'about': about(taken), 'left_out': finder.left_out,
+      'summary': summary.sentences(list(taken), rows, finder.left_out, settings.suspect),
+      'groups': pairs.groups(taken, rows), 'rows': rows}
+  write(report, output_dir)
+  sys.exit(exit_code(rows, settings.strict and finder.left_out))
+
+
+def _bar(*items, **about):
+  return tqdm(*items, **about, delay=1, leave=False, disable=not hosts.is_first())
+
+
+def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, pairs.Known]:
+  """The networks of the command line that can be looked up, and what was left out.
+
+  Raises:
+    InputError: a network that was named itself is not there, or there are less than two.
+  """
+  given = [name.rstrip('/') or name for name in settings.networks]
+  named = [] if settings.suspect is None else [settings.suspect.rstrip('/')]
+  for name in named:
+    name_flag('suspect', networks.look_up, name)
+  finder = Finder([*given, *named], output_dir)
+  names = dict.fromkeys([name for each in given for name in finder.expand(each)] + named)
+  known = finder.of_each(names, networks.look_up)
+  finder.of_each(known, lambda name: networks.check_readable(name, known[name], probe))
+  left_out = {each['name'] for each in finder.left_out}
+  return finder, {name: each for name, each in known.items() if name not in left_out}
+
+
+def pairs_of(known: pairs.Known, suspect: str | None) -> list[tuple[str, str]]:
+  """(base, suspect) of all pairs, or of one network with each other."""
+  if suspect is None:
+    return list(itertools.combinations(known, 2))
+  return [(name, suspect.rstrip('/')) for name in known if name != suspect.rstrip('/')]
+
+
+def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
+  """What each network reads, for all of its pairs."""
+  reads: dict[str, dict[Probe, None]] = {name: {} for name in known}
+  for pair in todo:
+    for name, each in zip(pair, pairs.probes(pair, known, probe), strict=True):
+      reads[name][each] = None
+  return {name: list(own) for name, own in reads.items()}
+
+
+def take(name: str, probes: list[Probe], output_dir: Path, stream: str) -> dict[Probe, Signature]:
+  """The signatures of a network, by what it has read."""
+  networks.tell_streamed(name, stream)
+  with _bar(total=sum(probe.num_sequences for probe in probes), desc=name[-40:],
+            unit='seq') as bar:
+    return {probe: lineage.signature(name, probe, output_dir / 'signatures', stream=stream,
+                                     on_batch=bar.update) for probe in probes}
+
+
+def judge_all(todo, known, probe, taken) -> list[dict]:
+  """A row per pair, with p-values corrected over all pairs that can be tested."""
+  rows = []
+  for pair in _bar(todo, unit='pair', desc='pairs'):
+    signatures = [taken[name][each] for name, each in
+                  zip(pair, pairs.probes(pair, known, probe), strict=True)]
+    rows.append(pairs.judge(pair, *signatures))
+  pairs.correct(rows)
+  return rows
+
+
+def about(taken: dict[str, dict[Probe, Signature]]) -> list[dict]:
+  """What each network is."""
+  signatures = {name: next(iter(own.values())) for name, own in taken.items()}
+  return [each.about | verdict_page.describe(each.config) | {'digest': each.digest, 'name': name}
+          for name, each in signatures.items()]
+
+
+def write(report: dict, output_dir: Path) -> None:
+  """Prints the report, and writes all files."""
+  names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
+  write_json(output_dir / 'results.json', report)
+  verdict_page.show(report, output_dir, summary.text)
+  write_matrix(output_dir / 'matrix.csv', names, rows)
+  drawn = picture.draw(names, rows, suspect)
+  file = figures.write(drawn, output_dir)
+  page = verdict_page.render(summary.facts(report), plotting.encode(drawn, 'png'))
+  write_atomically(output_dir / 'report.html', page.encode())
+  print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
+        file=sys.stderr if report['settings']['json'] else sys.stdout)
+
+
+def write_matrix(path: Path, names: list[str], rows: list[dict]) -> None:
+  """z of every pair, empty if no test that decides has a result."""
+  z = {frozenset((row['base'], row['suspect'])): row['z'] for row in rows}
+  z |= {frozenset((name,)): 'itself' for name in names}
+  shown = lambda each: round(each, 3) if isinstance(each, float) else each
+  text = io.StringIO()
+  csv.writer(text).writerows([['z', *names], *(
+      [name, *(shown(z.get(frozenset((name, other)))) for other in names)] for name in names)])
+  write_atomically(path, text.getvalue().encode())
+
+
+def exit_code(rows: list[dict], is_incomplete) -> int:
+  """The code of the strongest verdict, or that something is missing."""
+  if is_incomplete:
+    return 4
+  found = {row['verdict'] for row in rows}
+  return next(code for verdict, code in verdict_page.EXIT_CODES.items() if verdict in found)
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'lineage', Settings, __doc__, several_hosts=True)

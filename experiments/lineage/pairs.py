@@ -1,0 +1,119 @@
+"""Pairs of networks: what both read, their verdict, its correction for many pairs, and groups."""
+
+from collections.abc import Iterable
+import dataclasses
+import math
+
+import scipy
+
+from bornbiased_jax import lineage
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import Signature, levels
+from bornbiased_jax.lineage.testing.every_test import DECIDING
+
+from ..shared import networks
+from ..shared.cost import counted
+
+Known = dict[str, ModelConfig | Signature]
+# Of the pairs that are called related, at most this share is expected to be independent.
+FALSE_DISCOVERY_RATE = 0.01
+# What a row keeps of each test; what a test is stands once on the page.
+_OF_TEST = ('test', 'decides', 'statistic', 'z', 'p_value', 'level', 'reason')
+
+
+def probes(pair: tuple[str, str], known: Known, probe: Probe) -> list[Probe]:
+  """What each network of a pair reads: what experiments.seedprint has this pair read.
+
+  A network that cannot read what a saved signature has read reads what it can.
+  """
+  both = networks.probe_of_all(probe, [known[name] for name in pair])
+  found = []
+  for name in pair:
+    read = both
+    try:
+      networks.check_readable(name, known[name], both)
+    except InputError:
+      read = networks.probe_of_all(probe, [known[name]])
+    num_ids = read.num_ids or networks.config_of(known[name]).vocab_size
+    found.append(dataclasses.replace(read, num_ids=num_ids))
+  return found
+
+
+def judge(pair: tuple[str, str], base: Signature, suspect: Signature) -> dict:
+  """A row: the verdict on a pair by itself (`verdict.compare`)."""
+  report = lineage.compare(base, suspect)
+  deciding = [row for row in report['tests'] if row['decides'] and row['z'] is not None]
+  strongest = max(deciding, key=lambda row: row['z'], default={'z': None, 'statistic': None})
+  return {'base': pair[0], 'suspect': pair[1], 'verdict': report['verdict'],
+          'z': strongest['z'], 'likeness': strongest['statistic'],
+          **{name: report[name] for name in ('identical', 'p_value', 'reasons', 'caveats')},
+          'tests': [{name: row[name] for name in _OF_TEST} for row in report['tests']],
+          'bounds': [[row['of'], row['bound'], row['std']] for row in deciding],
+          'probe': report['probe']}
+
+
+def correct(rows: list[dict]) -> None:
+  """Corrects for the number of pairs: `verdict` may become inconclusive, and nothing else.
+
+  Adds `alone`, the verdict on the pair by itself; `corrected_p_value`; `correction`, a sentence if
+  a verdict was withdrawn; and `detectable`, the mean likeness that is found in spite of the
+  correction. p-values are those of Benjamini and Yekutieli, valid for dependent pairs.
+  """
+  tested = [row for row in rows if row['p_value'] is not None]
+  alpha = alpha_of(len(tested))
+  corrected = scipy.stats.false_discovery_control(
+      [row['p_value'] for row in tested], method='by') if tested else []
+  p_values = {id(row): float(p) for row, p in zip(tested, corrected, strict=True)}
+  for row in rows:
+    p_value = p_values.get(id(row))
+    row |= {'alone': row['verdict'], 'corrected_p_value': p_value, 'correction': None,
+            'detectable': detectable(row.pop('bounds'), alpha)}
+    # One pair in many is extreme by chance.
+    if row['verdict'] == 'related' and not row['identical'] and p_value > FALSE_DISCOVERY_RATE:
+      row |= {'verdict': 'inconclusive', 'correction': (
+          f'Alone, this pair would be called related. Among {counted(len(tested), "pair")} its '
+          f'corrected p-value is {p_value:.2g}.')}
+
+
+def alpha_of(num_pairs: int) -> float:
+  """The largest p-value with which one pair among so many is certain to be called related.
+
+  >>> alpha_of(1), float(f'{alpha_of(100):.2g}')
+  (0.0001, 1.9e-05)
+  """
+  if not num_pairs:
+    return levels.ALPHA
+  harmonic = sum(1 / k for k in range(1, num_pairs + 1))
+  return min(levels.ALPHA, FALSE_DISCOVERY_RATE / (num_pairs * harmonic))
+
+
+def detectable(bounds: list, alpha: float) -> float | None:
+  """The mean likeness, of units and of values, that is found at a level; None if none is."""
+  found = []
+  for of in ('units', 'values'):
+    found.append(min((levels.detectable(bound, std, len(DECIDING), alpha)
+                      for each, bound, std in bounds if each == of and std), default=math.inf))
+  return max(found) if math.isfinite(max(found)) else None
+
+
+def groups(names: Iterable[str], rows: list[dict]) -> list[list[str]]:
+  """Networks that are related with another one of their group, the largest group first."""
+  group = {name: {name} for name in names}
+  for row in rows:
+    if row['verdict'] == 'related' and group[row['base']] is not group[row['suspect']]:
+      joined = group[row['base']] | group[row['suspect']]
+      group |= dict.fromkeys(joined, joined)
+  found = {id(members): [name for name in group if name in members] for members in group.values()}
+  return sorted((members for members in found.values() if len(members) > 1),
+                key=lambda members: -len(members))
+
+
+def closest(name: str, rows: list[dict]) -> tuple[str, float] | None:
+  """The related network that is most like this one, and its likeness; None if there is none."""
+  own = [row for row in rows if row['verdict'] == 'related'
+         and name in (row['base'], row['suspect'])]
+  related = [(1.0 if row['likeness'] is None else row['likeness'],
+              row['suspect'] if row['base'] == name else row['base']) for row in own]
+  return max(related)[::-1] if related else None

@@ -1,0 +1,1 @@
+"""Does one network descend from another?"""

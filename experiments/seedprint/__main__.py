@@ -1,0 +1,241 @@
+"""Does one network descend from another? Compares two and gives a verdict.
+
+    python -m experiments.seedprint my_llama/ their_llama/
+    python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
+
+A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
+another one), a transformers directory (safetensors), ORG/MODEL or ORG/MODEL@REVISION of the Hugging
+Face Hub if no folder has this name, BASE+ADAPTER for one of these with an adapter of PEFT,
+PRESET:SEED for a random network, or a signature that this program has saved (.safetensors).
+
+The first network is the base, the second the suspect. Four tests decide. They compare the order of
+MLP units and of the value channels of attention heads: chance alone decides which of two neighbours
+comes first when a network is drawn, whatever it is trained with, and a descendant keeps it. Two of
+them compare features as they are, and two in a basis that is fitted to one half of the layers and
+tested on the other, so that channels may be permuted, rotated or cut. Three tests explain: they
+compare hidden states for the same random inputs (SeedPrint, Algorithm 1 of the paper, with a
+permutation test in place of its t-test), hidden states in any basis, and units in any order. Alone
+they never show descent, but a pair that is alike in one of them is not called unrelated. p-values
+of tests that decide are upper bounds. For a test that has no result the report gives the reason.
+
+Writes a folder BASE_and_SUSPECT into OUTPUT_DIR (results/seedprint_SCALE), with _ for each / and :
+in the names, and with what of the probe is not the scale's own: results.json, figure.png and
+report.html, one self-contained page. What was read of each network, its signature, is kept in
+OUTPUT_DIR/signatures, and can be compared later without the network.
+
+Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
+of 7 B in 2 hours, and compare two of such in about 10 seconds, 3 minutes and 20 minutes. What it
+will take is said before it starts.
+
+Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
+"""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+import re
+import sys
+import textwrap
+from typing import ClassVar
+
+from tqdm import tqdm
+
+from bornbiased_jax import hosts, lineage, plotting
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_atomically
+from bornbiased_jax.lineage import Signature, sentences
+from bornbiased_jax.lineage.resolve import is_signature
+from bornbiased_jax.names import FORMS
+
+from ..shared import command_line, cost, figures, networks, provenance, verdict_page
+from ..shared.network_settings import SharedInputs, Stream
+from ..shared.parsing import optional, switch
+from ..shared.results import header, make_directory, write_json
+from ..shared.settings import name_flag, setting, values_of
+from ..shared.tables import table
+from . import picture
+
+# What of the settings says what both networks read.
+_PROBE = ('num_sequences', 'length', 'probe_seed', 'num_ids')
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SharedInputs):
+  base: str | None = setting(None, optional(str), smoke='tiny_gpt2:1', help=(
+      f'a network, instead of the first word: {FORMS}'))
+  suspect: str | None = setting(None, optional(str), smoke='tiny_gpt2:2', help=(
+      'the other network, instead of the second word'))
+  words: list[str] = dataclasses.field(default_factory=list)
+  json: bool = setting(False, switch, 'print results.json, and nothing else')
+  stream: Stream = setting('auto')
+  num_sequences: int = setting(2000, smoke=1000, paper=10_000)
+  length: int = setting(64, smoke=4, paper=1024)
+
+  WORDS: ClassVar = 'words'
+
+
+def main(settings, output_dir):
+  settings = name_pair(settings)
+  record, probe = provenance.begin(), networks.probe_of(settings)
+  folder = output_dir / folder_name(settings)
+  check_folder(folder, settings)
+  configs = check(settings, probe)
+  make_directory(output_dir)
+  for name in (settings.base, settings.suspect):
+    networks.tell_streamed(name, settings.stream)
+  with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False,
+            disable=not hosts.is_first()) as bar:
+    report = lineage.compare_networks(settings.base, settings.suspect, probe,
+                                      output_dir / 'signatures', stream=settings.stream,
+                                      on_batch=bar.update)
+  recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
+  report = header('seedprint', recorded, record()) | report | {
+      side: report[side] | verdict_page.describe(config) for side, config in configs.items()}
+  report['summary'] = summarize(report)
+  make_directory(folder)
+  write(report, folder)
+  sys.exit(verdict_page.EXIT_CODES[report['verdict']])
+
+
+def write(report, folder: Path) -> None:
+  """Prints the report, and writes all files."""
+  write_json(folder / 'results.json', report)
+  verdict_page.show(report, folder, text)
+  drawn = picture.draw(report)
+  file = figures.write(drawn, folder)
+  page = verdict_page.render(facts(report), plotting.encode(drawn, 'png'))
+  write_atomically(folder / 'report.html', page.encode())
+  print(f'wrote {folder}/results.json, {file.name} and report.html',
+        file=sys.stderr if report['settings']['json'] else sys.stdout)
+
+
+def name_pair(settings: Settings) -> Settings:
+  """Takes base and suspect from the words of the command line, if they are there.
+
+  Words take the place of the scale's networks, as flags do.
+  """
+  words, names = settings.words, ('base', 'suspect')
+  are_flags = any(getattr(settings, name) != values_of(Settings, name)[settings.scale]
+                  for name in names)
+  if len(words) > 2 or (words and are_flags):
+    raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect')
+  if words:
+    settings = dataclasses.replace(settings, **dict(itertools.zip_longest(names, words)))
+  for name in names:
+    if not getattr(settings, name):
+      raise InputError(f'--{name}: is missing: {FORMS}')
+  return settings
+
+
+def check(settings, probe) -> dict[str, ModelConfig]:
+  """Says what it will cost; raises InputError for networks that are not there or cannot read it.
+
+  Returns:
+    The architectures of base and suspect.
+  """
+  names = {flag: getattr(settings, flag) for flag in ('base', 'suspect')}
+  known = {flag: name_flag(flag, networks.look_up, name) for flag, name in names.items()}
+  probe = networks.probe_of_all(probe, known.values())
+  for flag, name in names.items():
+    networks.check_readable(name, known[flag], probe)
+  configs = {flag: networks.config_of(each) for flag, each in known.items()}
+  cost.tell([(each, [probe]) for each in known.values() if not isinstance(each, Signature)],
+            [tuple(configs.values())])
+  return configs
+
+
+def folder_name(settings: Settings) -> str:
+  """The folder of this pair: both names, and what of the probe is not the scale's own.
+
+  >>> from experiments.shared.settings import resolve
+  >>> folder_name(resolve(Settings, base='zoo/a', suspect='tiny_gpt2:2', length='8'))
+  'zoo_a_and_tiny_gpt2_2_length_8'
+  """
+  changed = [f'{name}_{getattr(settings, name)}' for name in _PROBE
+             if getattr(settings, name) != values_of(Settings, name)[settings.scale]]
+  name = lambda given: re.sub(r'[^\w@.-]+', '_', given).strip('_')[-80:]
+  return '_'.join([f'{name(settings.base)}_and_{name(settings.suspect)}', *changed])
+
+
+def check_folder(folder: Path, settings: Settings) -> None:
+  """Raises InputError if a folder has the verdict on another pair, whose names are alike."""
+  try:
+    found = json.loads((folder / 'results.json').read_text())['settings']
+    pair = found['base'], found['suspect']
+  except (OSError, ValueError, LookupError, TypeError):  # There is no verdict.
+    return
+  if pair != (settings.base, settings.suspect):
+    raise InputError(f'--output_dir: {folder} has the verdict on {" and ".join(pair)}; choose '
+                     'another folder, or remove this one')
+
+
+def summarize(report) -> list[str]:
+  """Three sentences: the verdict, how certain it is, and which tests had no result."""
+  base, suspect = (report['settings'][side] for side in ('base', 'suspect'))
+  missing = sum(row['reason'] is not None for row in report['tests'])
+  verdict = {
+      'related': f'{base} and {suspect} are related: they have a common origin.',
+      'unrelated': f'{base} and {suspect} are unrelated, as far as these tests can tell.',
+      'inconclusive': f'Whether {base} and {suspect} are related is not shown.'}
+  return [verdict[report['verdict']], certainty(report),
+          f'{missing} of {len(report["tests"])} tests had no result; the reasons are below.'
+          if missing else f'All {len(report["tests"])} tests had a result.']
+
+
+def certainty(report) -> str:
+  """How certain a verdict is, in words."""
+  if report['identical']:
+    return sentences.IDENTICAL
+  if report['verdict'] == 'related':
+    return verdict_page.chance(report['p_value'])
+  if report['verdict'] == 'unrelated':
+    return report['reasons'][0] + ' ' + report['reasons'][1]
+  return 'This is no finding in either direction; what is missing stands among the reasons.'
+
+
+def facts(report) -> dict:
+  """What the page shows (`verdict_page.render`)."""
+  sides = {side: report[side] for side in ('base', 'suspect')}
+  names = {side: str(each.get('name')) for side, each in sides.items()}
+  return {'title': f'{report["verdict"].capitalize()}: {names["base"]} and {names["suspect"]}',
+          'verdict': report['verdict'], 'alt': 'z of each test, beside what chance gives',
+          'networks': [each | {'label': side} for side, each in sides.items()],
+          'pairs': [report | names], 'left_out': [], 'correction': [],
+          **{name: report[name] for name in ('summary', 'settings', 'environment', 'run')}}
+
+
+def text(report) -> str:
+  """The report for a console, the verdict first."""
+  rows = report['tests']
+  lines = [f'{report["verdict"].upper()}: {report["settings"]["base"]} and '
+           f'{report["settings"]["suspect"]}']
+  lines += [textwrap.fill(each, 100, initial_indent='  ', subsequent_indent='  ')
+            for each in (*revisions(report), *report['reasons'], *report['caveats'])]
+  if counting := [row for row in rows if row['reason'] is None]:
+    lines.append(table([display(row) for row in counting]))
+  return '\n'.join(lines + [
+      textwrap.fill(f'{row["test"]}: no result, as {row["reason"]}', 100, subsequent_indent='  ')
+      for row in rows if row['reason']])
+
+
+def revisions(report) -> list[str]:
+  """What was read of the Hugging Face Hub; a file may claim any revision."""
+  read = {side: str(report[side].get('revision')) for side in ('base', 'suspect')
+          if not is_signature(report['settings'][side])}
+  return [f'The {side} was read at commit {commit}.' for side, commit in read.items()
+          if re.fullmatch('[0-9a-f]{40}', commit)]
+
+
+def display(row) -> dict[str, str]:
+  """A line of the table, of a test that has a result."""
+  if row['level'] is not None:
+    found = dict.fromkeys(('z', 'p-value'), '') | {'alike above': f'{row["level"]:g}'}
+  else:
+    found = {'z': f'{row["z"]:z.1f}', 'p-value': verdict_page.p_of_test(row), 'alike above': ''}
+  return {'test': row['test'], 'decides': 'yes' if row['decides'] else 'no',
+          'likeness': f'{row["statistic"]:z.3f}', **found}
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'seedprint', Settings, __doc__, several_hosts=True)
