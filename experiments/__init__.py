@@ -23,4 +23,4 @@ if _is_program and sys.stdout:
 for _word, _module in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
   if _word == '-m' and _module.startswith(f'{__name__}.'):
     from .__main__ import check_name
-    check_name(_module.removeprefix(f'{__name__}.'))
+    check_name(_module.split('.')[1])

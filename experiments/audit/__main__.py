@@ -49,7 +49,7 @@ from ..shared.results import header, make_directory, write_json
 from ..shared.settings import ExperimentSettings
 from ..shared.tables import table
 from .findings import examine
-from .history import Checkpoint, find, open_network, survey
+from .history import Checkpoint, find, open_network, same_files, survey
 
 TEMPLATE = Path(__file__).with_name('audit.html')
 # More findings than these stand in report.html and results.json alone.
@@ -67,6 +67,7 @@ def main(settings, output_dir):
   record, names = provenance.begin(), find(settings.history)
   found = examine((step, _survey(names[step])) for step in tqdm(
       names, unit='checkpoint', delay=1, leave=False))
+  name_files(found['findings'], names)
   report = header('audit', settings, record()) | {'networks': names} | found
   folder = output_dir / folder_name(names)
   make_directory(folder)
@@ -84,6 +85,15 @@ def _survey(name: str) -> Checkpoint | InputError:
     return survey(open_network(name))
   except InputError as error:
     return error
+
+
+def name_files(findings: list[dict], names: dict[int, str]) -> None:
+  """Adds to repeats of some tensors which files the checkpoints have in common."""
+  for each in findings:
+    if each['kind'] == 'repeat in part':
+      each['files'] = same_files([names[step] for step in each['steps']])
+      if each['files']:
+        each['what'] += f' They have the file {", ".join(each["files"])} in common.'
 
 
 def folder_name(names: dict[int, str]) -> str:

@@ -68,13 +68,14 @@ def examine(history: Iterable[tuple[int, Checkpoint | InputError]]) -> dict:
       descent.add(step, given)
       rows.append({'step': step, 'digest': digest_of(given.tensors)} | descent.rows[step])
   if len(read) < 2:
-    raise InputError('; '.join(str(each['what']) for each in found)
-                     or 'the history has less than two checkpoints')
+    raise InputError(next((str(each['what']) for each in found),
+                          'the history has less than two checkpoints'))
   found += repeats(rows) + other_lines(descent)
-  path = Path({step: read[step] for step in _distinct(rows, max(descent.lines, key=len))})
-  found += path.findings()
+  in_path = _distinct(rows, max(descent.lines, key=len))
+  found += Path({step: read[step] for step in in_path}).findings()
+  shown = Path(read).places
   return {'findings': sorted(found, key=lambda each: (not each['is_fault'], each['steps'])),
-          'checkpoints': [row | path.places.get(row['step'], {}) for row in rows]}
+          'checkpoints': [row | shown[row['step']] for row in rows]}
 
 
 def _finding(kind, steps, what, where=(), value=None, p_value=None, is_fault=True):

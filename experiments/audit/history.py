@@ -1,5 +1,6 @@
 """A history of checkpoints: which networks it has, and what is read of each."""
 
+import filecmp
 import re
 import sys
 from typing import NamedTuple
@@ -50,8 +51,9 @@ def find(given: list[str]) -> dict[int, str]:
   for name in names:
     step = step_of(name)
     if step is None:
-      raise InputError(f'{name}: no step in this name; give ORG/MODEL@step1000, RUN@1000, or a '
-                       'folder such as step_1000, checkpoint-1000 or 1000')
+      missing = '' if path_of(name).exists() else 'no such folder, and '
+      raise InputError(f'{name}: {missing}no step in this name; give ORG/MODEL@step1000, RUN@1000, '
+                       'or a folder such as step_1000, checkpoint-1000 or 1000')
     if step in found:
       raise InputError(f'{found[step]} and {name} are both of step {step}; give one of them')
     found[step] = name
@@ -79,14 +81,14 @@ def _expand(given):
 def step_of(name: str) -> int | None:
   """The step that a name claims.
 
-  >>> [step_of(name) for name in ('org/model@stage1-step101000-tokens424B', 'run@7', 'x/ckpt_010')]
-  [101000, 7, 10]
+  >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
+  [1000, 7, 10, None]
   """
   last = re.split('[@/]', name.rstrip('/'))[-1]
   if match := _STEP.search(last):
     return int(match[1])
-  numbers = re.findall(r'\d+', last)
-  return int(numbers[-1]) if numbers else None
+  match = re.search(r'(?:^|[-_])(\d+)$', last)
+  return int(match[1]) if match else None
 
 
 def open_network(name: str) -> Layers:
@@ -95,6 +97,17 @@ def open_network(name: str) -> Layers:
   if resolved.folder is not None:
     return huggingface.open_layers(resolved.folder, resolved.adapter)
   return in_memory(*resolved.load())
+
+
+def same_files(names: list[str]) -> list[str]:
+  """The files of weights that several transformers directories have in common, byte for byte."""
+  folders = [resolve.resolve(name).folder for name in names]
+  if any(folder is None or not folder.is_dir() for folder in folders):
+    return []
+  first, *others = folders
+  return [file.name for file in sorted(first.glob('*.safetensors')) if all(
+      (other / file.name).is_file() and filecmp.cmp(file, other / file.name, shallow=False)
+      for other in others)]
 
 
 def in_memory(config: ModelConfig, params: dict) -> Layers:
