@@ -11,9 +11,6 @@ from .history import Checkpoint
 
 # Weights of which the typical tensor correlates so are one network's, whatever the tests say.
 CONTINUED = 0.5
-# The last row is of what each is compared with: rows of results.json.
-Row = dict
-
 
 class Descent:
   """Deals checkpoints, which come in their order, to lines of descent.
@@ -29,13 +26,13 @@ class Descent:
 
   def __init__(self):
     self.lines: list[list[int]] = []
-    self.rows: dict[int, Row] = {}
+    self.rows: dict[int, dict] = {}
     self._ends: list[list[Checkpoint]] = []
 
   def add(self, step: int, given: Checkpoint) -> None:
     """Deals the checkpoint of a step, which is later than those before."""
     birth = self._ends[0][0] if self._ends else given
-    log10_p, likeness, _ = tested(birth, given)
+    log10_p, likeness, _ = tested(birth, given) if self._ends else (None, None, False)
     line = next((i for i, ends in enumerate(self._ends)
                  if any(linked(each, given) for each in ends[::-1])), len(self.lines))
     if line == len(self.lines):

@@ -72,8 +72,8 @@ def examine(history: Iterable[tuple[int, Checkpoint | InputError]]) -> dict:
                           'the history has less than two checkpoints'))
   found += repeats(rows) + other_lines(descent)
   in_path = _distinct(rows, max(descent.lines, key=len))
-  found += Path({step: read[step] for step in in_path}).findings()
-  shown = Path(read).places
+  found += Trajectory({step: read[step] for step in in_path}).findings()
+  shown = Trajectory(read).places
   return {'findings': sorted(found, key=lambda each: (not each['is_fault'], each['steps'])),
           'checkpoints': [row | shown[row['step']] for row in rows]}
 
@@ -125,7 +125,7 @@ def other_lines(descent: Descent) -> list[dict]:
     # What each has been compared with is the first checkpoint.
     compared = main if descent.lines[0] is steps else steps
     tested = [descent.rows[step] for step in compared
-              if descent.rows[step]['p_value'] is not None and step != descent.lines[0][0]]
+              if descent.rows[step]['p_value'] is not None]
     found.append(_finding(
         'other origin', steps, value=max(row['likeness'] for row in tested),
         p_value=min(1.0, len(tested) * min(row['p_value'] for row in tested)),
@@ -144,7 +144,7 @@ def _distinct(rows, steps):
           if sum(row['digest'] == each['digest'] for each in kept) == 1 or count(row) == 1]
 
 
-class Path:
+class Trajectory:
   """Checkpoints of one origin, each different from the others, as a path in weight space.
 
   Attributes:
@@ -179,7 +179,10 @@ class Path:
     if len(self.steps) < 2:
       return []
     found = list(self.partial_repeats())
-    moves = [len(set(each)) > 1 for each in self.digests]
+    # What has a fault already, and what does not move, has no place on a path.
+    repeated = {name for each in found if each['is_fault'] for name in each['tensors']}
+    moves = [len(set(each)) > 1 and name not in repeated
+             for name, each in zip(self.names, self.digests, strict=True)]
     if not any(moves):
       return found
     self._choose(np.flatnonzero(moves), range(len(self.steps)))
