@@ -99,8 +99,9 @@ def name_files(findings: list[dict], names: dict[int, str]) -> None:
 def folder_name(names: dict[int, str]) -> str:
   """A folder for this history: no other one overwrites what was found."""
   identity = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
-  first = re.sub(r'[^\w.-]+', '_', re.split('[@/]step', next(iter(names.values())))[0])[-60:]
-  return f'{first.strip("_")}_{identity}'
+  first = Path(next(iter(names.values())).partition('@')[0])
+  word = first.name if '@' in next(iter(names.values())) else first.absolute().parent.name
+  return f'{re.sub("[^a-zA-Z0-9_.-]+", "_", word)[-60:]}_{identity}'
 
 
 def faults(report: dict) -> list[dict]:

@@ -5,7 +5,7 @@ tensor. Repeats are told by digests, a common origin by the tests of the lineage
 places on the path by distances between the entries that are kept of each matrix.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import itertools
 import math
 
@@ -15,6 +15,7 @@ import scipy
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence.tensors import digest_of
+from bornbiased_jax.lineage.testing.order import order_tests
 
 from .descent import CONTINUED, Descent
 from .history import Checkpoint
@@ -41,11 +42,13 @@ MEASURES = {'repeat': 'digest', 'repeat in part': 'tensors', 'unchanged': 'tenso
 _UNITS = {jnp.bfloat16: 2**-9, np.float16: 2**-12, np.float32: 2**-25}
 
 
-def examine(history: Iterable[tuple[int, Checkpoint | InputError]]) -> dict:
+def examine(history: Iterable[tuple[int, Checkpoint | InputError]],
+            tests: Callable = order_tests) -> dict:
   """All that is found in a history.
 
   Args:
     history: for each step, ascending, its checkpoint, or why it cannot be read.
+    tests: those of `Descent`.
 
   Returns:
     JSON: `findings` and `checkpoints`. A finding has its kind, steps, where (the tensors), what
@@ -55,7 +58,7 @@ def examine(history: Iterable[tuple[int, Checkpoint | InputError]]) -> dict:
     InputError: less than two checkpoints can be read.
   """
   read: dict[int, Checkpoint] = {}
-  found, descent, rows = [], Descent(), []
+  found, descent, rows = [], Descent(tests), []
   for step, given in history:
     first = next(iter(read.values()), None)
     if isinstance(given, InputError):

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.models import init_params
 
 from ..shared import command_line
@@ -30,6 +31,10 @@ from . import trained
 from .findings import examine
 from .history import Checkpoint, in_memory, survey
 from .trained import CONFIGS, SOUND, History
+
+# Many histories have most of their checkpoints in common, which are read and tested once.
+_READ: dict[int, tuple[dict, Checkpoint]] = {}
+_TESTS = functools.cache(order_tests)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +63,8 @@ def measure(kind: str, number: int) -> dict:
   else:
     random = np.random.default_rng([number, list(FAULTS).index(kind)])
     history, faulty = FAULTS[kind](random, family, seed % 5)
-  found = [each for each in examine((step, _survey(family, params))
-                                    for step, params in history.items())['findings']]
+  found = examine(((step, _survey(family, params)) for step, params in history.items()),
+                  _TESTS)['findings']
   faults = [each for each in found if each['is_fault']]
   return {'family': family, 'steps': faulty, 'is_sound': kind in SOUND,
           'is_found': any(set(faulty) & set(each['steps']) for each in faults),
@@ -70,10 +75,12 @@ def measure(kind: str, number: int) -> dict:
 
 
 def _survey(family: str, params: dict) -> Checkpoint | InputError:
-  try:
-    return survey(in_memory(CONFIGS[family], params))
-  except InputError as error:
-    return error
+  if id(params) not in _READ:
+    try:
+      _READ[id(params)] = params, survey(in_memory(CONFIGS[family], params))
+    except InputError as error:
+      return error
+  return _READ[id(params)][1]
 
 
 @functools.cache
