@@ -16,7 +16,8 @@ It finds
   - matrices from another step or another network, which leave the path where others do not;
   - what cannot be read, numbers that are not finite, and other architectures.
 Tensors that training left alone, as frozen ones, are notes and no faults. So are those of 16 bits
-that small updates do not reach. experiments/measured/audit says how often each fault is found.
+that small updates do not reach. experiments.audit.injections measures how often each fault is
+found.
 
 Each checkpoint is read once, one layer at a time where it is a transformers directory. Writes a
 folder for the history into OUTPUT_DIR (results/audit_SCALE): results.json, figure.png and

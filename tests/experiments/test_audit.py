@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments.audit import __main__ as audit
-from experiments.audit import findings, history, injections, trained
+from experiments.audit import findings, history, injections, trained, trajectory
 from experiments.audit.trained import CONFIGS
 from experiments.shared.settings import resolve
 
@@ -108,6 +108,16 @@ def test_small_updates_that_16_bits_do_not_hold_are_no_repeat():
   assert [each['kind'] for each in faults(made)] == ['repeat in part']
 
 
+def test_a_single_number_of_16_bits_that_comes_back_is_no_repeat():
+  rounded = {step: jax.tree.map(lambda x: np.asarray(x, jnp.bfloat16).astype(np.float32), params)
+             for step, params in walk(3).items()}
+  last = rounded[360]
+  there = last | {'embedding': last['embedding'].copy(), 'head': last['head'] * 2}
+  there['embedding'][5, 5] *= 1 + 2**-7  # By one unit in the last place or two.
+  again = last | {'head': last['head'] * 4}
+  assert faults(rounded | {361: there, 362: again}) == []
+
+
 def test_averages_are_not_suspected():
   steps = walk(5)
   last = list(steps)[-1]
@@ -127,16 +137,16 @@ def test_distances_of_points_on_a_line():
   """In order, i and j > i are never exchanged; an exchange of neighbours has the ratio 2."""
   line = np.arange(6.0)
   distances = lambda x: np.abs(x[:, None] - x)[None] + 1e-12
-  assert findings.exchange_ratios(distances(line)).max() < 1
+  assert trajectory.exchange_ratios(distances(line)).max() < 1
   swapped = line[[0, 1, 3, 2, 4, 5]]
-  ratio_NN = findings.exchange_ratios(distances(swapped))[0]
+  ratio_NN = trajectory.exchange_ratios(distances(swapped))[0]
   assert np.unravel_index(ratio_NN.argmax(), (6, 6)) == (2, 3)
   assert ratio_NN.max() == pytest.approx(2)
-  assert findings.shortening_exchange(distances(swapped)[0]) == (2, 3)
-  assert findings.shortening_exchange(distances(line)[0]) is None
+  assert trajectory.shortening_exchange(distances(swapped)[0]) == (2, 3)
+  assert trajectory.shortening_exchange(distances(line)[0]) is None
   # The corner of an equilateral triangle, and a point in the middle of two.
-  assert findings.detours(1 - np.eye(3)[None], 1) == pytest.approx(1)
-  assert findings.detours(distances(line[:3]), 1) == pytest.approx(0.5)
+  assert trajectory.detours(1 - np.eye(3)[None], 1) == pytest.approx(1)
+  assert trajectory.detours(distances(line[:3]), 1) == pytest.approx(0.5)
 
 
 @pytest.fixture
