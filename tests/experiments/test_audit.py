@@ -109,11 +109,12 @@ def test_small_updates_that_16_bits_do_not_hold_are_no_repeat():
 
 
 def test_a_single_number_of_16_bits_that_comes_back_is_no_repeat():
-  rounded = {step: jax.tree.map(lambda x: np.asarray(x, jnp.bfloat16).astype(np.float32), params)
-             for step, params in walk(3).items()}
+  half = lambda x: np.asarray(x, jnp.bfloat16).astype(np.float32)
+  rounded = {step: jax.tree.map(half, params) for step, params in walk(3).items()}
   last = rounded[360]
   there = last | {'embedding': last['embedding'].copy(), 'head': last['head'] * 2}
-  there['embedding'][5, 5] *= 1 + 2**-7  # By one unit in the last place or two.
+  there['embedding'][5, 5] = half(there['embedding'][5, 5] * (1 + 2**-7))
+  assert not np.array_equal(there['embedding'], last['embedding'])
   again = last | {'head': last['head'] * 4}
   assert faults(rounded | {361: there, 362: again}) == []
 
