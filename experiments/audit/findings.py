@@ -85,7 +85,7 @@ def other_lines(descent: Descent) -> list[dict]:
         'other origin', steps, value=max(row['likeness'] for row in tested),
         p_value=min(1.0, len(tested) * min(row['p_value'] for row in tested)),
         what=f'{steps_text(steps).capitalize()}: of another origin than {steps_text(main)}. '
-             'No test finds descent, and each would have.'))
+             'No test finds descent, and those of units and of values could have found it.'))
   return found
 
 
