@@ -18,7 +18,7 @@ def prepare(name: str) -> None:
   Ends the process if there is no such experiment, for --help, and with one line for a mistake in
   a flag: with the module's last statement, and what that needs, in place of the whole.
   """
-  check_name(name)
+  path = find(name)
   use_huge_pages()
   # tqdm reads these when it is imported: bars never wrap, and fill no log file.
   os.environ.setdefault('TQDM_DYNAMIC_NCOLS', '1')
@@ -26,21 +26,23 @@ def prepare(name: str) -> None:
     os.environ.setdefault('TQDM_MININTERVAL', '10')
   if sys.stdout:  # A letter that the encoding of the output lacks is shown as its number.
     sys.stdout.reconfigure(errors='backslashreplace')
-  path = FILES[name]
   package = '.'.join((__package__.partition('.')[0], *path.relative_to(_FOLDER).parts[:-1]))
   given = {'__name__': '__main__', '__package__': package, '__file__': str(path),
            '__doc__': source.docstring(path), 'main': None}
   exec(compile(source.last_statement(path, given), path, 'exec'), given)
 
 
-def check_name(name: str) -> None:
-  """Ends the process with one line if no experiment has this name."""
-  if name not in FILES:
+def find(name: str) -> Path:
+  """The file of an experiment; ends the process with one line if none has this name."""
+  # A package may have a second program, such as audit.injections.
+  path = FILES.get(name, _FOLDER / f'{name.replace(".", "/")}.py')
+  if not path.is_file():
     known = sorted(FILES)
     meant = difflib.get_close_matches(name, known, n=1)
     hint = f' (did you mean {meant[0]}?)' if meant else ''
     print(f'error: {name!r} is no experiment{hint}; there are {", ".join(known)}', file=sys.stderr)
     sys.exit(2)
+  return path
 
 
 def use_huge_pages() -> None:

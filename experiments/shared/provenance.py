@@ -68,9 +68,10 @@ def command() -> str | None:
   program = Path(sys.argv[0])
   if program.name == '__main__.py':
     program = program.parent
-  if program.parent != _PROGRAMS:
+  if not program.is_relative_to(_PROGRAMS):
     return None
-  return shlex.join(['python', '-m', f'experiments.{program.stem}', *sys.argv[1:]])
+  name = '.'.join(program.relative_to(_PROGRAMS.parent).with_suffix('').parts)
+  return shlex.join(['python', '-m', name, *sys.argv[1:]])
 
 
 def commit() -> str:

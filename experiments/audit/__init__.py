@@ -1,0 +1,1 @@
+"""A history of checkpoints: how it is read, and what may be wrong with it."""

@@ -1,0 +1,145 @@
+"""A history of checkpoints: which networks it has, and what is read of each."""
+
+import filecmp
+import re
+import sys
+from typing import NamedTuple
+
+from flax.traverse_util import flatten_dict
+import jax
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
+from bornbiased_jax.lineage import resolve
+from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor
+from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage.huggingface.weights import is_finite
+from bornbiased_jax.storage.layers import Layers
+
+LEAST = 3
+_STEP = re.compile(r'(?:step|checkpoint|ckpt|iter)[-_]?0*(\d+)', re.IGNORECASE)
+
+
+class Checkpoint(NamedTuple):
+  """What is kept of a checkpoint.
+
+  Attributes:
+    tensors: digest, shape and 1,024 entries of each tensor, by a name such as 'layer 3/up/kernel'.
+    features: its hidden features, which tests of descent compare.
+  """
+
+  config: ModelConfig
+  tensors: dict[str, Tensor]
+  features: Features
+
+
+def find(given: list[str]) -> dict[int, str]:
+  """The names of the networks of a history by their steps, ascending.
+
+  Args:
+    given: a run, a folder with a folder for each step, or the networks themselves.
+
+  Raises:
+    InputError: a name has no step, two have the same, or there are less than LEAST.
+  """
+  names = [name for each in given for name in _expand(each)]
+  found: dict[int, str] = {}
+  for name in names:
+    step = step_of(name)
+    if step is None:
+      missing = '' if path_of(name).exists() else 'no such folder, and '
+      raise InputError(f'{name}: {missing}no step in this name; give ORG/MODEL@step1000, RUN@1000, '
+                       'or a folder such as step_1000, checkpoint-1000 or 1000')
+    if step in found:
+      raise InputError(f'{found[step]} and {name} are both of step {step}; give one of them')
+    found[step] = name
+  if len(found) < LEAST:
+    raise InputError(f'{" ".join(given) or "no history"}: {len(found)} checkpoints, and at least '
+                     f'{LEAST} are needed; give a run, a folder of folders step_0, step_1000, …, '
+                     'or ORG/MODEL@step{0,1000,2000}')
+  return dict(sorted(found.items()))
+
+
+def _expand(given):
+  path = path_of(given)
+  if steps := checkpoint.steps(path):
+    if not any((path / str(step) / 'config.json').exists() for step in steps):
+      return [f'{given.rstrip("/")}@{step}' for step in steps]
+  if not path.is_dir() or (path / 'config.json').exists():
+    return [given]
+  children = sorted(child for child in path.iterdir() if child.is_dir())
+  for child in children:
+    if step_of(child.name) is None:
+      print(f'left out: {child} has no step in its name', file=sys.stderr)
+  return [str(child) for child in children if step_of(child.name) is not None]
+
+
+def step_of(name: str) -> int | None:
+  """The step that a name claims.
+
+  >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
+  [1000, 7, 10, None]
+  """
+  last = re.split('[@/]', name.rstrip('/'))[-1]
+  if match := _STEP.search(last):
+    return int(match[1])
+  match = re.search(r'(?:^|[-_])(\d+)$', last)
+  return int(match[1]) if match else None
+
+
+def open_network(name: str) -> Layers:
+  """A network that is read layer by layer; of a run all of it is in memory."""
+  resolved = resolve.resolve(name)
+  if resolved.folder is not None:
+    return huggingface.open_layers(resolved.folder, resolved.adapter)
+  return in_memory(*resolved.load())
+
+
+def same_files(names: list[str]) -> list[str]:
+  """The files of weights that several transformers directories have in common, byte for byte."""
+  folders = [resolve.resolve(name).folder for name in names]
+  if any(folder is None or not folder.is_dir() for folder in folders):
+    return []
+  first, *others = folders
+  return [file.name for file in sorted(first.glob('*.safetensors')) if all(
+      (other / file.name).is_file() and filecmp.cmp(file, other / file.name, shallow=False)
+      for other in others)]
+
+
+def in_memory(config: ModelConfig, params: dict) -> Layers:
+  """The layers of a network that memory holds."""
+  params = jax.tree.map(np.asarray, params)
+  flat = flatten_dict(params, sep='/')
+  return Layers(config, {name: leaf.shape for name, leaf in flat.items()},
+                lambda i: jax.tree.map(lambda leaf: leaf[i], params['blocks']),
+                lambda name, first, last: flat[name][first:last])
+
+
+def survey(layers: Layers) -> Checkpoint:
+  """Reads a checkpoint once, a layer at a time.
+
+  Raises:
+    InputError: a number in it is not finite, or it cannot be read.
+  """
+  tensors, found = {}, []
+  for i in range(layers.config.num_layers):
+    block = layers.read_block(i)
+    for name, leaf in flatten_dict(block, sep='/').items():
+      tensors |= _taken(f'layer {i + 1}/{name}', leaf.shape, [leaf])
+    found.append(features.of_layer(layers.config, block))
+  for name in layers.outside_blocks():
+    tensors |= _taken(name, layers.shapes[name], layers.pieces(name))
+  return Checkpoint(layers.config, tensors, features.stacked(layers.config, found))
+
+
+def _taken(name, shape, pieces):
+  taker = Taker(name, shape)
+  for piece in pieces:
+    if not is_finite(piece):
+      raise InputError(f'{name} has NaN or infinities among its weights')
+    taker.see(piece + np.float32(0))  # -0 and 0 are one number.
+  return {name: taker.tensor()}
