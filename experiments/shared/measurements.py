@@ -72,7 +72,10 @@ def predicted_similarity(cell: Cell):
 
 
 def predicted_cosine(cell: Cell) -> np.ndarray:
-  """The cosine of sequences after each layer, [L]."""
+  """The cosine of sequences after each layer, [L]; of a text that of infinite width."""
+  if cell.probe.text:
+    law = theory.at_birth(cell.network.config, cell.probe.length, cell.probe)
+    return np.asarray(law.inter_cosine_L)
   return np.asarray(predicted_similarity(cell).inter_cosine_L)
 
 

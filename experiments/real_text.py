@@ -1,0 +1,233 @@
+"""On real text the bias at birth is stronger, also in a LLaMA, and the text says how much.
+
+Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
+the cosine of two windows is compared with theory.at_birth. It reads two things of a text: how often
+tokens coincide within a window, by their distance, and which do between pairs of windows. A simpler
+law reads one number, the probability that two tokens are the same (`one number`). No number is
+fitted. Then there are two controls of one length: the same tokens in no order (shuffled), and
+windows whose last token is random (last random). The favourite is compared with the commonest
+token, and with the one that the mean embedding of the text, Σ p_v e_v, predicts.
+
+    python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
+    python -m experiments.real_text --scale=smoke   # the embedded Shakespeare, in seconds
+    python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3
+
+240 tiny networks take about 5 minutes on two CPU cores. Prints a table with a line per model, text
+and length. Writes results.json (a row per network) and figure.png to the output folder. If a run
+was stopped, the same command continues it.
+"""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import Probe, theory
+from bornbiased_jax.data import Corpus
+from bornbiased_jax.models.transformer import head_of, unembed
+
+from .shared import command_line, measurements
+from .shared.cells import load_corpus, measure_cells, transformer_cell
+from .shared.parsing import listed, some_of, whole
+from .shared.results import Results
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import grouped, mean_ci95, plus_minus
+
+READS = ('text', 'shuffled', 'last random', 'uniform')
+FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(20), smoke=range(3))
+  num_sequences: int = setting(100, smoke=40, paper=1000)
+  lengths: Lengths = setting([16, 64, 256], smoke=[8])
+  texts: list[str] = setting(['tinyshakespeare'], listed(str),
+                             'text files, comma-separated; one is in the package')
+  tokenizers: list[str] = setting(['bytes'], listed(str), 'tokenizers, as --tokenizer elsewhere')
+  reads: list[str] = setting(list(READS), some_of(*READS), f'what is read, of {", ".join(READS)}',
+                             smoke=['text', 'uniform'])
+  control_length: int = setting(64, whole, 'tokens of shuffled windows and of those whose last is '
+                                'random', smoke=8)
+
+
+class LastRandom(Probe):
+  """A probe whose last ids are uniform over the vocabulary."""
+
+  def inputs(self, config, index_B, network_seed=0):
+    last = Probe('tokens', self.num_sequences, 1, self.seed, of_each=self.of_each)
+    last_B1 = last.inputs(config, index_B, network_seed)
+    return super().inputs(config, index_B, network_seed).at[:, -1:].set(last_B1)
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'real_text', settings)
+  cells = list(cells_of(settings))
+  measure_cells(cells, settings, results)
+  laws = {} if results.summary else {key_of(cell.fields): law_of(cell) for cell in cells}
+  results.finish(results.summary or summarize(results.rows, laws), display,
+                 lambda: draw(results.summary))
+
+
+def cells_of(settings):
+  """A cell for each model, length and text, and one of random tokens for each model and length."""
+  texts = list(itertools.product(settings.texts, settings.tokenizers))
+  for name, length, reads in itertools.product(settings.config, settings.lengths, settings.reads):
+    if reads in ('shuffled', 'last random') and length != settings.control_length:
+      continue
+    for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
+      text = None if reads == 'uniform' else load_corpus(spec, tokenizer)
+      yield cell_of(settings, name, length, reads, text, short(spec), short(tokenizer))
+
+
+def cell_of(settings, name, length, reads, text, spec, tokenizer):
+  kind = {'text': 'text', 'shuffled': 'shuffled', 'last random': 'text', 'uniform': 'tokens'}[reads]
+  probe = (LastRandom if reads == 'last random' else Probe)(
+      kind, settings.num_sequences, length, settings.probe_seed, text=text)
+  vocab_size = max(configs.get(name).vocab_size, text.vocab_size if text else 0)
+  cell = transformer_cell(name, length, settings, measurements.preference, row_of(text),
+                          lambda config: mean_token(config, text), probe=probe,
+                          vocab_size=vocab_size)
+  values = (name, length, spec, tokenizer, reads)
+  return cell._replace(fields=dict(zip(FIELDS, values, strict=True)))
+
+
+def short(name: str) -> str:
+  """A text or tokenizer in a table: the name of its file, up to the first dot."""
+  return Path(name).name.partition('.')[0]
+
+
+def mean_token(config: configs.ModelConfig, text: Corpus | None):
+  """The readout of the token that the mean embedding of a text predicts."""
+  if text is None:
+    return lambda params, sums: {}
+  share_V = shares(text, config.vocab_size).astype(np.float32)
+
+  def readout(params, sums):
+    with jax.default_matmul_precision('highest'):
+      mean_D = jnp.asarray(share_V) @ params['embedding']
+      return {'mean_id': jnp.argmax(unembed(config, head_of(config, params), mean_D))}
+
+  return readout
+
+
+def shares(text: Corpus, vocab_size: int) -> np.ndarray:
+  """How often each id is met in a text, [V]."""
+  return np.bincount(text.tokens, minlength=vocab_size) / text.tokens.size
+
+
+def row_of(text):
+  """The row of a network, beside what is commonest in the text."""
+
+  def row(measured):
+    favourite = measured['preference']['top1_id']
+    found = {'layer_cosine': measured['layers']['cosine'], 'top1_id': favourite,
+             'top1_frequency': measured['preference']['top1_frequency']}
+    if text is None:
+      return found
+    share_V = shares(text, 1 + max(favourite, int(text.tokens.max())))
+    return found | {'is_mean': favourite == int(measured['mean_id']),
+                    'is_commonest': favourite == int(share_V.argmax()),
+                    'text_share': share_V[favourite]}
+
+  return row
+
+
+def key_of(fields):
+  return tuple(fields[name] for name in FIELDS)
+
+
+def law_of(cell) -> dict:
+  """Theory of a cell: cosines by layer, and the last one by the law of one number."""
+  text, config, length = cell.probe.text, cell.network.config, cell.probe.length
+  found = {'law_L': measurements.predicted_cosine(cell)}
+  if text is None:
+    return found
+  q = float(np.sum(shares(text, config.vocab_size) ** 2))
+  simple = theory.at_birth(config, length, collision=q)
+  return found | {'tokens_alike': 1 / q, 'digest': text.digest, 'name': text.name,
+                  'one_number': float(simple.inter_cosine_L[-1])}
+
+
+def summarize(rows, laws):
+  summary = []
+  for fields, group in grouped(rows, *FIELDS):
+    law = laws[key_of(fields)]
+    own = [dict(row, cosine=row['layer_cosine'][-1]) for row in group]
+    cosine = mean_ci95(own, 'cosine')
+    of_text = {name: float(np.mean([row[name] for row in group]))
+               for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}
+    summary.append(fields | {
+        'networks': len(group), **cosine, **law, **mean_ci95(group, 'top1_frequency'), **of_text,
+        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
+        'error': cosine['cosine'] - law['law_L'][-1],
+        'relative_deviation': float(law['law_L'][-1] / cosine['cosine'] - 1)})
+  return summary
+
+
+def display(row):
+  is_text = 'is_mean' in row
+  return {
+      'model': row['config'], 'text': row['text'], 'tokens': row['tokenizer'],
+      '1/q': f'{row["tokens_alike"]:.0f}' if is_text else '–', 'T': str(row['length']),
+      'reads': row['reads'], 'cosine': plus_minus(row, 'cosine', '.3f'),
+      'theory': f'{row["law_L"][-1]:.3f}',
+      'one number': f'{row["one_number"]:.3f}' if is_text else '–',
+      'theory off by': f'{row["relative_deviation"]:+.1%}',
+      'favourite': plus_minus(row, 'top1_frequency', '.1%'),
+      'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
+      'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',
+  }
+
+
+def draw(summary):
+  """Left: cosine by layer. Middle: last layers against theory. Right: shares of favourites."""
+  with plotting.style():
+    figure = plotting.figure(10, 3.4)
+    layers, against, shares = figure.subplots(1, 3)
+    shown = summary[0]['text'], summary[0]['tokenizer'], '–'
+    models = [fields['config'] for fields, _ in grouped(summary, 'config')]
+    length = max(row['length'] for row in summary if row['length'] <= 64)
+    for color, model in zip(plotting.COLORS, models, strict=False):
+      rows = [row for row in summary if row['config'] == model]
+      for row in rows:
+        is_text = row['reads'] == 'text'
+        if row['length'] == length and row['text'] in shown and row['tokenizer'] in shown and (
+            is_text or row['reads'] == 'uniform'):
+          x = np.arange(1, 1 + len(row['layer_cosine']))
+          layers.plot(x, row['layer_cosine'], color=color, marker='o' if is_text else 's',
+                      markersize=4, markerfacecolor=color if is_text else 'white',
+                      linewidth=1, label=f'{model}, {"text" if is_text else "random tokens"}')
+          plotting.theory(layers, x, row['law_L'])
+      for reads, marker in zip(READS, 'o^vs', strict=True):
+        own = [row for row in rows if row['reads'] == reads]
+        against.errorbar([row['law_L'][-1] for row in own], [row['cosine'] for row in own],
+                         [row['cosine_ci95'] for row in own], color=color, fmt=marker, markersize=4,
+                         elinewidth=0.8, markerfacecolor='white' if reads == 'uniform' else color)
+        shares.plot([row['cosine'] for row in own], [100 * row['top1_frequency'] for row in own],
+                    marker, color=color, markersize=4,
+                    markerfacecolor='white' if reads == 'uniform' else color)
+    layers.set(xlabel='layer', ylabel='cosine of two windows', ylim=(0, None),
+               title=f'{summary[0]["text"]}, {summary[0]["tokenizer"]}, T = {length}')
+    layers.xaxis.get_major_locator().set_params(integer=True)
+    layers.legend(fontsize='x-small')
+    against.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
+    against.set(xlabel='theory', ylabel='measured', title='last layer, all texts and lengths',
+                xlim=(0, None), ylim=(0, None))
+    shares.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
+               title='the favourite token')
+    for reads, marker in zip(READS, 'o^vs', strict=True):
+      if any(row['reads'] == reads for row in summary):
+        shares.plot([], [], marker, color='gray', label=reads, markersize=4,
+                    markerfacecolor='white' if reads == 'uniform' else 'gray')
+    shares.legend(fontsize='x-small')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'real_text', Settings, __doc__, several_hosts=True)
