@@ -54,8 +54,8 @@ def transformer_cell(name: str, length: int, settings: Transformers, statistic: 
   """The cell of a preset at one length.
 
   `statistic` and `readout` are functions of the configuration. With `of_each` every network reads
-  sequences of its own (see `Probe`). A `probe` takes the place of the settings'. `overrides` change fields of the configuration, and become
-  fields of the rows.
+  sequences of its own (see `Probe`). A `probe` takes the place of the settings'. `overrides` change
+  fields of the configuration, and become fields of the rows.
   """
   config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
   return Cell(
