@@ -12,9 +12,8 @@ token, and with the one that the mean embedding of the text, Σ p_v e_v, predict
     python -m experiments.real_text --scale=smoke   # the embedded Shakespeare, in seconds
     python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3
 
-240 tiny networks take about 5 minutes on two CPU cores. Prints a table with a line per model, text
-and length. Writes results.json (a row per network) and figure.png to the output folder. If a run
-was stopped, the same command continues it.
+Prints a table with a line per model, text and length. Writes results.json (a row per network) and
+figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
 import dataclasses
@@ -75,7 +74,7 @@ def main(settings, output_dir):
 
 
 def cells_of(settings):
-  """A cell for each model, length and text, and one of random tokens for each model and length."""
+  """A cell for each model, length and text, and for random tokens."""
   texts = list(itertools.product(settings.texts, settings.tokenizers))
   for name, length, reads in itertools.product(settings.config, settings.lengths, settings.reads):
     if reads in ('shuffled', 'last random') and length != settings.control_length:
@@ -189,44 +188,45 @@ def draw(summary):
   """Left: cosine by layer. Middle: last layers against theory. Right: shares of favourites."""
   with plotting.style():
     figure = plotting.figure(10, 3.4)
-    layers, against, shares = figure.subplots(1, 3)
-    shown = summary[0]['text'], summary[0]['tokenizer'], '–'
-    models = [fields['config'] for fields, _ in grouped(summary, 'config')]
-    length = max(row['length'] for row in summary if row['length'] <= 64)
-    for color, model in zip(plotting.COLORS, models, strict=False):
-      rows = [row for row in summary if row['config'] == model]
-      for row in rows:
-        is_text = row['reads'] == 'text'
-        if row['length'] == length and row['text'] in shown and row['tokenizer'] in shown and (
-            is_text or row['reads'] == 'uniform'):
-          x = np.arange(1, 1 + len(row['layer_cosine']))
-          layers.plot(x, row['layer_cosine'], color=color, marker='o' if is_text else 's',
-                      markersize=4, markerfacecolor=color if is_text else 'white',
-                      linewidth=1, label=f'{model}, {"text" if is_text else "random tokens"}')
-          plotting.theory(layers, x, row['law_L'])
-      for reads, marker in zip(READS, 'o^vs', strict=True):
-        own = [row for row in rows if row['reads'] == reads]
-        against.errorbar([row['law_L'][-1] for row in own], [row['cosine'] for row in own],
-                         [row['cosine_ci95'] for row in own], color=color, fmt=marker, markersize=4,
-                         elinewidth=0.8, markerfacecolor='white' if reads == 'uniform' else color)
-        shares.plot([row['cosine'] for row in own], [100 * row['top1_frequency'] for row in own],
-                    marker, color=color, markersize=4,
-                    markerfacecolor='white' if reads == 'uniform' else color)
-    layers.set(xlabel='layer', ylabel='cosine of two windows', ylim=(0, None),
-               title=f'{summary[0]["text"]}, {summary[0]["tokenizer"]}, T = {length}')
-    layers.xaxis.get_major_locator().set_params(integer=True)
+    layers, against, favourites = figure.subplots(1, 3)
+    for color, (_, rows) in zip(plotting.COLORS, grouped(summary, 'config'), strict=False):
+      draw_layers(layers, rows, color)
+      favourites.plot([], [], color=color, label=rows[0]['config'])
+      for fields, own in grouped(rows, 'reads'):
+        cosine, marker = [row['cosine'] for row in own], look(color, fields['reads'])
+        against.errorbar([row['law_L'][-1] for row in own], cosine,
+                         [row['cosine_ci95'] for row in own], elinewidth=0.8, **marker)
+        favourites.plot(cosine, [100 * row['top1_frequency'] for row in own], **marker)
     layers.legend(fontsize='x-small')
     against.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
     against.set(xlabel='theory', ylabel='measured', title='last layer, all texts and lengths',
                 xlim=(0, None), ylim=(0, None))
-    shares.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
-               title='the favourite token')
-    for reads, marker in zip(READS, 'o^vs', strict=True):
-      if any(row['reads'] == reads for row in summary):
-        shares.plot([], [], marker, color='gray', label=reads, markersize=4,
-                    markerfacecolor='white' if reads == 'uniform' else 'gray')
-    shares.legend(fontsize='x-small')
+    for fields, _ in grouped(summary, 'reads'):
+      favourites.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
+    favourites.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
+                   title='the favourite token')
+    favourites.legend(fontsize='x-small')
   return figure
+
+
+def look(color, reads):
+  """How points are drawn; those of random tokens are hollow."""
+  return dict(marker=dict(zip(READS, 'o^vs', strict=True))[reads], linestyle='', markersize=4,
+              color=color, markerfacecolor='white' if reads == 'uniform' else color)
+
+
+def draw_layers(ax, rows, color):
+  """The first text and random tokens, layer by layer, at one length."""
+  length = min((row['length'] for row in rows), key=lambda length: abs(length - 64))
+  for reads, shown in grouped([row for row in rows if row['length'] == length], 'reads'):
+    if (reads := reads['reads']) in ('text', 'uniform'):
+      x = np.arange(1, 1 + len(shown[0]['layer_cosine']))
+      ax.plot(x, shown[0]['layer_cosine'], label=f'{rows[0]["config"]}, {reads}',
+              **look(color, reads) | dict(linestyle='-', linewidth=1))
+      plotting.theory(ax, x, shown[0]['law_L'])
+  ax.set(xlabel='layer', ylabel='cosine of two windows', ylim=(0, None),
+         title=f'{rows[0]["text"]}, {rows[0]["tokenizer"]}, T = {length}')
+  ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 if __name__ == '__main__':

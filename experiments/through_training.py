@@ -20,16 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
-from bornbiased_jax.analysis import (
-    Probe,
-    Statistic,
-    combine,
-    inter_sequence,
-    measure,
-    predictions,
-    similarity,
-)
+from bornbiased_jax.analysis import Probe, Statistic, combine, inter_sequence, measure, predictions
 from bornbiased_jax.analysis.attention_sink import THRESHOLD
+from bornbiased_jax.analysis.similarity import normalize
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
@@ -104,7 +97,7 @@ def rows_of(settings, checkpoints) -> list[dict]:
     networks = (lineage.load(f'{run}@{step}') for run, step in named)
     bar = tqdm(named, desc='measuring', unit='checkpoint', delay=1, leave=False)
     for (run, step), found in zip(bar, measure(networks, statistic(config), probe), strict=True):
-      direction = similarity.normalize(jnp.asarray(found['direction']['direction']))
+      direction = normalize(jnp.asarray(found['direction']['direction']))
       overlap = float(jnp.vdot(first.setdefault(run, direction), direction))
       rows.append({'run': run, 'step': step, **found['preference'],
                    'cosine': found['direction']['cosine'], 'overlap': overlap,
