@@ -1,15 +1,12 @@
 """On real text the bias at birth is stronger, also in a LLaMA, and the text says how much.
 
 Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
-the cosine of two windows is compared with theory.at_birth. It reads two things of a text: how often
-tokens coincide within a window, by their distance, and which do between pairs of windows. A simpler
-law reads one number, the probability that two tokens are the same (`one number`). No number is
-fitted. Then there are two controls of one length: the same tokens in no order (shuffled), and
-windows whose last token is random (last random). The favourite is compared with the commonest
-token, and with the one that the mean embedding of the text, Σ p_v e_v, predicts.
+the cosine of two windows is compared with theory.at_birth, which reads of a text which tokens
+coincide, and with the law of one number, the probability that two tokens are the same. None is
+fitted. Two controls are the tokens in no order (shuffled), and windows whose last token is random.
+The favourite is compared with the commonest token, and with that of the mean embedding Σ p_v e_v.
 
     python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
-    python -m experiments.real_text --scale=smoke   # the embedded Shakespeare, in seconds
     python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3
 
 Prints a table with a line per model, text and length. Writes results.json (a row per network) and
@@ -20,7 +17,6 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,7 +30,7 @@ from .shared.cells import load_corpus, measure_cells, transformer_cell
 from .shared.parsing import listed, some_of, whole
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
-from .shared.tables import grouped, mean_ci95, plus_minus
+from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')
 FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
@@ -77,11 +73,10 @@ def cells_of(settings):
   """A cell for each model, length and text, and for random tokens."""
   texts = list(itertools.product(settings.texts, settings.tokenizers))
   for name, length, reads in itertools.product(settings.config, settings.lengths, settings.reads):
-    if reads in ('shuffled', 'last random') and length != settings.control_length:
-      continue
-    for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
-      text = None if reads == 'uniform' else load_corpus(spec, tokenizer)
-      yield cell_of(settings, name, length, reads, text, short(spec), short(tokenizer))
+    if reads in ('text', 'uniform') or length == settings.control_length:
+      for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
+        text = None if reads == 'uniform' else load_corpus(spec, tokenizer)
+        yield cell_of(settings, name, length, reads, text, short(spec), short(tokenizer))
 
 
 def cell_of(settings, name, length, reads, text, spec, tokenizer):
@@ -105,12 +100,11 @@ def mean_token(config: configs.ModelConfig, text: Corpus | None):
   """The readout of the token that the mean embedding of a text predicts."""
   if text is None:
     return lambda params, sums: {}
-  share_V = shares(text, config.vocab_size).astype(np.float32)
+  share_V = jnp.asarray(shares(text, config.vocab_size), jnp.float32)
 
   def readout(params, sums):
-    with jax.default_matmul_precision('highest'):
-      mean_D = jnp.asarray(share_V) @ params['embedding']
-      return {'mean_id': jnp.argmax(unembed(config, head_of(config, params), mean_D))}
+    mean_D = share_V @ params['embedding']
+    return {'mean_id': jnp.argmax(unembed(config, head_of(config, params), mean_D))}
 
   return readout
 
@@ -121,18 +115,16 @@ def shares(text: Corpus, vocab_size: int) -> np.ndarray:
 
 
 def row_of(text):
-  """The row of a network, beside what is commonest in the text."""
+  """The function to the row of a network, also beside what is commonest in the text."""
 
   def row(measured):
     favourite = measured['preference']['top1_id']
     found = {'layer_cosine': measured['layers']['cosine'], 'top1_id': favourite,
              'top1_frequency': measured['preference']['top1_frequency']}
-    if text is None:
-      return found
-    share_V = shares(text, 1 + max(favourite, int(text.tokens.max())))
-    return found | {'is_mean': favourite == int(measured['mean_id']),
-                    'is_commonest': favourite == int(share_V.argmax()),
-                    'text_share': share_V[favourite]}
+    share_V = np.zeros(0) if text is None else shares(text, favourite + 1)
+    return found if text is None else found | {
+        'is_mean': favourite == int(measured['mean_id']),
+        'is_commonest': favourite == int(share_V.argmax()), 'text_share': share_V[favourite]}
 
   return row
 
@@ -144,21 +136,19 @@ def key_of(fields):
 def law_of(cell) -> dict:
   """Theory of a cell: cosines by layer, and the last one by the law of one number."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
-  found = {'law_L': measurements.predicted_cosine(cell)}
+  law = {'law_L': measurements.predicted_cosine(cell)}
   if text is None:
-    return found
+    return law
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
-  simple = theory.at_birth(config, length, collision=q)
-  return found | {'tokens_alike': 1 / q, 'digest': text.digest, 'name': text.name,
-                  'one_number': float(simple.inter_cosine_L[-1])}
+  simple_L = theory.at_birth(config, length, collision=q).inter_cosine_L
+  return law | {'tokens_alike': 1 / q, 'digest': text.digest, 'one_number': float(simple_L[-1])}
 
 
 def summarize(rows, laws):
   summary = []
   for fields, group in grouped(rows, *FIELDS):
     law = laws[key_of(fields)]
-    own = [dict(row, cosine=row['layer_cosine'][-1]) for row in group]
-    cosine = mean_ci95(own, 'cosine')
+    cosine = described([row['layer_cosine'][-1] for row in group], 'cosine')
     of_text = {name: float(np.mean([row[name] for row in group]))
                for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}
     summary.append(fields | {
