@@ -105,7 +105,7 @@ def bare_cells(settings):
       config = cell.network.config
       yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
                           network=bare_attention(config),
-                          probe=dataclasses.replace(cell.probe, kind='gaussian'))
+                          probe=dataclasses.replace(cell.probe, kind='gaussian', text=None))
 
 
 def transformer_cells(settings):

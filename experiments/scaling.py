@@ -23,6 +23,8 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis.probes import OF_TEXT
+from bornbiased_jax.errors import InputError
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
@@ -64,6 +66,9 @@ class Settings(Transformers):
 
 
 def main(settings, output_dir):
+  if settings.probe in OF_TEXT:
+    raise InputError(f'--probe: {settings.probe} is not one of tokens, gaussian, sphere; '
+                     'experiments.real_text reads texts')
   results = Results(output_dir, 'scaling', settings)
   cells = [cell(settings, factor, value, changed) for factor in settings.factors
            for value, changed in variants(settings, factor)]

@@ -84,7 +84,7 @@ def predicted(shortest, cell):
   found = {'theory_cosine': finite.inter_cosine_L[-1],
            'theory_cosine_std': finite.inter_cosine_std}
   if probe.length != shortest:
-    limit = at_birth(config, probe.length, probe.kind)
+    limit = at_birth(config, probe.length, probe)
     found['theory_direction_cosine'] = limit.direction_cosine(shortest)
   if probe.kind == 'tokens':
     found |= measurements.favourites(config, probe.num_sequences, shortest)

@@ -2,13 +2,14 @@
 
 The order is that in which the modules are best read:
 
-- `.probes`: random inputs, each a pure function of a seed and an index
+- `.probes`: random inputs and windows of texts, pure functions of a seed and an index
 - `.statistics`: sums over sequences, from which results are computed at the end
 - `.preference`: which token a network predicts, and how often
 - `.similarity`: how alike its representations are, and the direction they share
 - `.positions`: how much its representations vary at each position
 - `.ensemble`: a statistic of many networks at once
 - `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
+- `.coincidence`: how often token ids coincide, in random sequences and in texts
 - `.hermite`: the covariance of an activation at correlated inputs
 - `.birth`: similarities in a whole random network of infinite width
 - `.theory`: closed forms for wide networks and long sequences
@@ -34,12 +35,19 @@ from bornbiased_jax.analysis.preference import log10_p, predictions, uniform_bas
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.similarity import inter_sequence, intra_sequence, isotropic_std
 from bornbiased_jax.analysis.simplified import StackConfig, attn0, bare_attention, mlp0, stack
-from bornbiased_jax.analysis.statistics import Statistic, combine, histogram, merge, p_value_text
+from bornbiased_jax.analysis.statistics import (
+    Statistic,
+    combine,
+    frame,
+    histogram,
+    merge,
+    p_value_text,
+)
 
 __all__ = (
     'theory', 'SinkRate', 'diagnostics', 'effective_rank', 'sink_rate', 'strided_loss',
     'super_neurons', 'uniform_weight', 'Network', 'measure', 'transformer', 'positional_std',
     'log10_p', 'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
     'isotropic_std', 'StackConfig', 'attn0', 'bare_attention', 'mlp0', 'stack', 'Statistic',
-    'combine', 'histogram', 'merge', 'p_value_text',
+    'combine', 'frame', 'histogram', 'merge', 'p_value_text',
 )

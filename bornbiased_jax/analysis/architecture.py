@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from bornbiased_jax.analysis.probes import OF_IDS, OF_TEXT, Probe, kind_of
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import interventions
@@ -29,7 +30,6 @@ class Architecture:
   gated_mlp: bool = dataclasses.field(metadata=_STATIC)
   intervention: str = dataclasses.field(metadata=_STATIC)
   intervention_position: int = dataclasses.field(metadata=_STATIC)
-  same_id: float
   token_variance: float
   position_variance: float
   norm_epsilon: float
@@ -43,13 +43,16 @@ class Architecture:
   factor_P: np.ndarray
 
 
-def check(config: ModelConfig, length: int, probe: str) -> None:
+def check(config: ModelConfig, length: int, probe: str | Probe) -> None:
   """Raises the errors of `birth.at_birth`."""
   check_count('length', length)
   if length > config.length:
     raise InputError(f'length={length} is more than the {config.length} positions of the model')
-  if probe not in ('tokens', 'gaussian', 'sphere'):
-    raise InputError(f'probe={probe!r} is not one of tokens, gaussian, sphere')
+  if kind_of(probe) not in ('tokens', *OF_TEXT, 'gaussian', 'sphere'):
+    raise InputError(f'probe={kind_of(probe)!r} is not one of tokens, gaussian, sphere, or a Probe '
+                     'of a text')
+  if isinstance(probe, Probe) and probe.length != length:
+    raise InputError(f'length={length} is not that of the probe, {probe.length}')
   _check_known(config, length)
 
 
@@ -64,16 +67,15 @@ def _check_known(config, length):
       raise InputError(f'the theory of random networks does not know {field}')
 
 
-def of(config: ModelConfig, probe: str) -> Architecture:
+def of(config: ModelConfig, probe: str | Probe) -> Architecture:
   """What the theory reads of a configuration that reads this probe."""
   is_centred = config.init_scheme == 'centred' and config.sublayers != 'attention_only'
-  factor = config.embedding_factor**2 if probe == 'tokens' else 1.0
+  factor = config.embedding_factor**2 if kind_of(probe) in OF_IDS else 1.0
   return Architecture(
       **{name: getattr(config, name) for name in (
           'num_layers', 'sublayers', 'parallel_residual', 'activation', 'gated_mlp',
           'intervention', 'norm_epsilon')},
       intervention_position=config.intervention_position if config.intervention == 'mask' else 0,
-      same_id=1 / config.vocab_size if probe == 'tokens' else 0.0,
       token_variance=config.embedding_std**2 * factor,
       position_variance=config.embedding_std**2 * (config.positions == 'learned'),
       score_variance=_score_variance(config),

@@ -27,14 +27,17 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import architecture
+from bornbiased_jax.analysis import architecture, coincidence
 from bornbiased_jax.analysis.architecture import Architecture
 from bornbiased_jax.analysis.hermite import covariance_powers
+from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.transformer import activate
 
 _BLOCK = 64
+# Windows of a text that are more alike than most have cosines above 1 in units of the mean window.
+_LARGEST_COSINE = 1.001
 
 
 class AtBirth(NamedTuple):
@@ -74,7 +77,8 @@ class AtBirth(NamedTuple):
     return float(jnp.minimum(1.0, cosine_TT[length - 1, -1] / jnp.sqrt(own)))
 
 
-def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth:
+def at_birth(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
+             collision: float | None = None) -> AtBirth:
   """Similarities in a random network of this architecture, as its width goes to infinity.
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
@@ -87,7 +91,9 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
     config: the architecture.
     length: number of tokens per sequence, T.
     probe: 'tokens', random ids, two of which coincide with probability 1/V, or 'gaussian' or
-      'sphere', which are the same in the limit.
+      'sphere', which are the same in the limit; or a Probe, whose text counts too: how often its
+      ids coincide, within a window by their distance, and between pairs of windows.
+    collision: the probability that two ids coincide, Σ p_v² of a text, in place of 1/V.
 
   Raises:
     InputError: the model does not read so many tokens, the probe is unknown, or the theory does
@@ -102,11 +108,15 @@ def at_birth(config: ModelConfig, length: int, probe: str = 'tokens') -> AtBirth
     0.33
   """
   architecture.check(config, length, probe)
-  return _propagate(architecture.of(config, probe), length)
+  start_KTT = inputs(architecture.of(config, probe),
+                     coincidence.kernels(config, length, probe, collision))
+  return _propagate(architecture.of(config, probe), start_KTT)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _propagate(network, length):
+@jax.jit
+def _propagate(network, start_KTT):
+  length = start_KTT.shape[-1]
+
   def block(kernels_KTT, _):
     value_std_T = jnp.full(length, jnp.nan)
     if network.sublayers != 'mlp_only':
@@ -114,20 +124,20 @@ def _propagate(network, length):
     for sublayer in sublayers(network):
       kernels_KTT = sublayer(kernels_KTT)
     variance_T = jnp.diagonal(kernels_KTT[0])
-    cosine_TT, between_TT = kernels_KTT / _sizes(variance_T)
+    cosine_KTT = kernels_KTT / _sizes(variance_T)
+    cosine_TT, between_TT = cosine_KTT[0], cosine_KTT[1:].mean(axis=0)
     distinct = length * (length - 1)
     intra = (cosine_TT.sum() - length) / distinct if distinct else jnp.nan
     return kernels_KTT, AtBirth(variance_T, between_TT, intra, value_std_T)
 
-  return lax.scan(block, inputs(network, length), length=network.num_layers)[1]
+  return lax.scan(block, start_KTT, length=network.num_layers)[1]
 
 
-def inputs(network: Architecture, length: int) -> jax.Array:
-  """Kernels of the embeddings, within a sequence and between two, [2, T, T]."""
-  same_position_TT = jnp.eye(length)
-  within_TT = same_position_TT + network.same_id * (1 - same_position_TT)
-  token_KTT = jnp.stack([within_TT, jnp.full((length, length), network.same_id)])
-  return network.token_variance * token_KTT + network.position_variance * same_position_TT[None]
+def inputs(network: Architecture, coincidence_KTT: np.ndarray) -> np.ndarray:
+  """Kernels of the embeddings, within a sequence and between two, [K, T, T], in float32."""
+  same_position_TT = np.eye(coincidence_KTT.shape[-1], dtype=np.float32)
+  return (np.float32(network.token_variance) * coincidence_KTT
+          + np.float32(network.position_variance) * same_position_TT)
 
 
 def sublayers(network: Architecture) -> list[Callable[[jax.Array], jax.Array]]:
@@ -173,7 +183,8 @@ def _mlp(network, kernels_KTT):
   activation = lambda x: activate(network.activation, x) - network.mean_activation
   powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
-  hidden_KTT = jnp.polyval(powers, kernels_KTT / _sizes(variance_T), unroll=1)
+  cosine_KTT = jnp.clip(kernels_KTT / _sizes(variance_T), -_LARGEST_COSINE, _LARGEST_COSINE)
+  hidden_KTT = jnp.polyval(powers, cosine_KTT, unroll=1)
   return kernels_KTT + network.mlp_writes * hidden_KTT
 
 

@@ -1,4 +1,4 @@
-"""A statistic of many random networks: seeds under vmap, spread over all devices.
+"""A statistic of many networks: seeds under vmap, spread over all devices.
 
 Networks are drawn in chunks and sequences are read in batches. Outputs are reduced to
 sums at once, and a chunk's parameters are freed before the next chunk is drawn, so that
@@ -7,6 +7,7 @@ memory grows neither with the number of sequences nor with the number of seeds.
 
 from collections.abc import Callable, Iterable, Iterator
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.sizes import batch_size_of, networks_at_once, program_bytes
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import check_count
+from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
@@ -30,12 +31,12 @@ class Network(NamedTuple):
 
   Attributes:
     config: what a probe needs to know: vocab_size, width and embedding_std.
-    draw: a function from a seed to the parameters of its network.
+    draw: a function from a seed to the parameters of its network; None if these are given.
     read: a function (params, inputs, names) → dict of intermediates by name.
   """
 
   config: Any
-  draw: Callable[[jax.Array], Any]
+  draw: Callable[[jax.Array], Any] | None
   read: Callable[[Any, jax.Array, tuple[str, ...]], dict[str, jax.Array]]
 
 
@@ -56,8 +57,10 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
 
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
                        batch_size: int) -> int:
-  """Number of networks that all devices together hold at a time (`measure`)."""
+  """Number of networks that all devices hold at a time: one each of those that are given."""
   num_devices = jax.device_count()
+  if network.draw is None:
+    return num_devices
   seeds_per_device = -(-num_seeds // num_devices)
   bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
   # Hosts whose memory differs must still take the same chunks.
@@ -74,32 +77,37 @@ def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_si
   return max(map(program_bytes, lowered))
 
 
-def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterable[int], *,
+def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Statistic,
+            probe: Probe, seeds: Iterable[int] | None = None, *,
             readout: Callable | None = None, batch_size: int | None = None,
             chunk_size: int | None = None,
             on_batch: Callable[[int], None] = lambda sequences: None) -> Iterator[dict]:
   """Measures a statistic of every network of an ensemble over one probe.
 
   Args:
-    network: the family of networks, such as `transformer(config)`.
+    network: the family of networks, such as `transformer(config)`; or networks of one
+      architecture, each its configuration and parameters, as `lineage.load` returns them. They
+      are taken one chunk after the other, so that an iterator need not hold all of them.
     statistic: what to measure.
     probe: the inputs, the same for every network unless it is `of_each`.
-    seeds: which networks of the family.
+    seeds: which networks of the family; of networks that are given, None.
     readout: a function (params, sums) of one network → dict of arrays, for results that
       need the parameters again when all sequences have been read. Can be jitted.
     batch_size: number of sequences per forward pass; None means `batch_size_of`.
     chunk_size: number of networks held at a time by all devices together; None means
-      `default_chunk_size`.
+      `default_chunk_size`, and one per device of networks that are given.
     on_batch: called after each batch with the number of sequences that it read, where a
       sequence counts once for each network of the chunk.
 
   Yields:
     One dict per network, in the order of `seeds`: `seed`, and the results of the
-    statistic and of the readout, as numpy arrays.
+    statistic and of the readout, as numpy arrays. Of networks that are given, `seed` is their
+    number, from 0.
 
   Raises:
-    InputError: a seed outside its range, batch_size or chunk_size below one, or what
-      the statistic raises. As in every generator, only when the first result is asked for.
+    InputError: a seed outside its range, batch_size or chunk_size below one, networks of
+      different architectures, or what the statistic raises. As in every generator, only when the
+      first result is asked for.
 
   Example:
     >>> from bornbiased_jax import analysis, configs
@@ -112,27 +120,67 @@ def measure(network: Network, statistic: Statistic, probe: Probe, seeds: Iterabl
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:
       check_count(name, size)
-  seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = batch_size or batch_size_of(network.config, probe)
+  family, members, count = _members(network, seeds)
+  batch_size = batch_size or batch_size_of(family.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
-  chunk_size = chunk_size or default_chunk_size(network, statistic, probe, len(seeds), batch_size)
-  draw, step, finish = programs(network, statistic, probe, readout)
-  for start in range(0, len(seeds), chunk_size):
-    chunk = seeds[start:start + chunk_size]
+  chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
+  draw, step, finish = programs(family, statistic, probe, readout)
+  while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
+    chunk_seeds, sources = _sources(family, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
-      drawn, sums = draw(_shard(chunk, chunk_size))
-      for first in range(0, probe.num_sequences, batch_size):
-        size = min(batch_size, probe.num_sequences - first)
-        before, sums = sums, step(drawn, sums, first, size=size)
+      drawn, sums = draw(sources)
+      for first_index in range(0, probe.num_sequences, batch_size):
+        size = min(batch_size, probe.num_sequences - first_index)
+        before, sums = sums, step(drawn, sums, first_index, size=size)
         # Waiting for the previous batch rather than for this one keeps the device busy,
         # and on_batch is never more than one batch ahead of what has been done.
         jax.block_until_ready(before)
         on_batch(size * len(chunk))
       gathered = multihost_utils.process_allgather((sums, finish(drawn, sums)), tiled=True)
-    for i, seed in enumerate(chunk):
+    del chunk, sources
+    for i, seed in enumerate(chunk_seeds):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
+
+
+def _members(network, seeds):
+  """The family, its seeds or the numbers and parameters of its networks, and how many there are.
+
+  How many networks are given is not known before the last is taken.
+  """
+  if isinstance(network, Network) == (seeds is None):
+    raise InputError('a family of networks needs seeds=, and networks that are given have none')
+  if isinstance(network, Network):
+    seeds = [int(as_seed(seed)) for seed in seeds]
+    return network, iter(seeds), len(seeds)
+  pairs = iter(network)
+  if (first := next(pairs, None)) is None:
+    raise InputError('there is no network to measure')
+  family = transformer(first[0])._replace(draw=None)
+  return family, _of_one_architecture(first, pairs), 0
+
+
+def _of_one_architecture(first, pairs):
+  """The number and the parameters of each network."""
+  for number, (config, params) in enumerate(itertools.chain([first], pairs)):
+    if config != first[0]:
+      raise InputError(f'network {number} has another configuration than network 0; networks that '
+                       'are measured together have one')
+    yield number, params
+
+
+def _sources(network, chunk, size):
+  """The seeds of a chunk, and what its networks are drawn from, spread over all devices."""
+  if network.draw:
+    return chunk, _shard(chunk, size)
+  numbers = [number for number, _ in chunk]
+  size += -size % jax.device_count()
+  params = [params for _, params in chunk]
+  params += params[-1:] * (size - len(params))  # All chunks have one shape.
+  spread = NamedSharding(_mesh(), PartitionSpec('seed'))
+  stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), spread), *params)
+  return numbers, {'seed': _shard(numbers, size), 'params': stacked}
 
 
 def programs(network: Network, statistic: Statistic, probe: Probe,
@@ -144,7 +192,7 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
 
   Returns:
     - draw: seeds [n] uint32 → (networks, zero sums), every leaf with a leading axis of n
-      networks. A network is its seed and its parameters.
+      networks. A network is its seed and its parameters. It takes these if they are given.
     - step: (networks, sums, first, size=) → the sums with the sequences from `first` to
       `first + size - 1` added.
     - finish: (networks, sums) → the readout's results for each network.
@@ -183,8 +231,8 @@ def _one_network(network, statistic, probe):
     inputs = probe.inputs(network.config, first + jnp.arange(size), drawn['seed'])
     return statistic.measure(network.read(drawn['params'], inputs, statistic.reads))
 
-  def draw(seed):
-    drawn = {'seed': seed, 'params': network.draw(seed)}
+  def draw(source):
+    drawn = {'seed': source, 'params': network.draw(source)} if network.draw else source
     # Only the statistic knows which sums it keeps, and their shapes.
     shapes = jax.eval_shape(lambda: batch_sums(drawn, 0, 1))
     return drawn, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -28,7 +28,8 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import architecture, birth
+from bornbiased_jax.analysis import architecture, birth, coincidence
+from bornbiased_jax.analysis.probes import OF_TEXT, Probe, kind_of
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.keys import make_key
@@ -56,14 +57,14 @@ class FiniteWidth(NamedTuple):
   dimensions: jax.Array
 
 
-def finite_width(config: ModelConfig, length: int, probe: str = 'tokens',
+def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens',
                  num_samples: int | None = None) -> FiniteWidth:
   """Mean and spread of a random network's similarity, and the dimensions that its states fill.
 
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: as in `at_birth`.
+    probe: as in `at_birth`, but no text.
     num_samples: samples of the fluctuations, over which the change of the mean is averaged;
       0 leaves the mean as it is in the limit. None means 256 up to 256 tokens, and fewer
       beyond, because each takes longer: 32 for 512 tokens, 4 for 1,024 (which leave a quarter of
@@ -90,8 +91,13 @@ def _finite_width(config, length, probe, num_samples):
     raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
                      'does, for infinite width')
   architecture.check(config, length, probe)
+  if (kind := kind_of(probe)) in OF_TEXT:
+    raise InputError(f'the theory of finite width does not know probes of kind {kind!r}; at_birth '
+                     'does, for infinite width')
+  start_KTT = birth.inputs(architecture.of(config, probe),
+                           coincidence.kernels(config, length, probe))
   network, widths = architecture.of(config, probe), _widths(config)
-  path, std, dimensions = _spreads(network, widths, length)
+  path, std, dimensions = _spreads(network, widths, start_KTT)
   if num_samples is None:
     affordable = int(NUM_SAMPLES * min(1, _LONG / length) ** 3)
     num_samples = affordable if affordable > 1 else 0
@@ -132,10 +138,10 @@ def _widths(config):
   return _Widths(config.width, inner_S[:, None, None])
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _spreads(network, widths, length):
+@jax.jit
+def _spreads(network, widths, start_KTT):
   """The path, the std over networks of the cosine, and the dimensions of the states."""
-  path, end_KTT = _path(network, length)
+  path, end_KTT = _path(network, start_KTT)
   at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, end_KTT)
   # Those of a pair of inputs join the products between sequences alone.
   own_start_TT, own_before_LSTT, own_added_LSTT = (
@@ -147,13 +153,13 @@ def _spreads(network, widths, length):
   common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 1],
                      path.added_LSKTT[:, :, 1], symmetric=True)
   # Learned positions are such.
-  position_TT = network.position_variance * jnp.eye(length)
+  position_TT = network.position_variance * jnp.eye(start_KTT.shape[-1])
   common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
   return path, jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
 
 
-def _path(network, length):
+def _path(network, start_KTT):
   """The path, and the kernels at its end."""
 
   def block(kernels_KTT, _):
@@ -163,7 +169,6 @@ def _path(network, length):
     seen_SKTT = jnp.stack(seen)
     return seen[-1], (seen_SKTT[:-1], seen_SKTT[1:] - seen_SKTT[:-1], _cosine(seen[-1])[0])
 
-  start_KTT = birth.inputs(network, length)
   end_KTT, steps = lax.scan(block, start_KTT, length=network.num_layers)
   return _Path(start_KTT, *steps), end_KTT
 

@@ -5,12 +5,17 @@ sums of all batches gives the sums over all sequences, however these were divide
 batches. Results are computed from the sums only at the end.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+  import pandas
 
 # A pytree of arrays that are counts or sums over sequences.
 Sums = Any
@@ -107,3 +112,20 @@ def p_value_text(log10_p: float) -> str:
     ('0.01', '< 1e-12')
   """
   return '< 1e-12' if log10_p < -12 else f'{10**log10_p:.2g}'
+
+
+def frame(rows: Iterable[dict]) -> 'pandas.DataFrame':
+  """Rows of `measure`, or of a results.json, as a table of pandas (`pip install pandas`).
+
+  A dict in a row, as of `combine`, becomes columns like 'token.top1_id'. An array is one entry.
+
+  Example:
+    >>> table = frame([{'seed': 0, 'token': {'top1_id': 7}}])  # doctest: +SKIP
+    >>> list(table.columns)  # doctest: +SKIP
+    ['seed', 'token.top1_id']
+  """
+  try:
+    import pandas
+  except ImportError:
+    raise InputError('analysis.frame needs pandas; install it with pip') from None
+  return pandas.json_normalize(list(rows))

@@ -10,10 +10,18 @@
 The package contains one text, tinyshakespeare.txt.xz.
 """
 
-from bornbiased_jax.data.corpus import Corpus, batch, hold_out, load, spaced_windows, write
+from bornbiased_jax.data.corpus import (
+    Corpus,
+    batch,
+    from_ids,
+    hold_out,
+    load,
+    spaced_windows,
+    write,
+)
 from bornbiased_jax.data.tokenizers import Tokenizer, load_tokenizer
 
 __all__ = (
-    'Corpus', 'batch', 'hold_out', 'load', 'spaced_windows', 'write', 'Tokenizer',
+    'Corpus', 'batch', 'from_ids', 'hold_out', 'load', 'spaced_windows', 'write', 'Tokenizer',
     'load_tokenizer',
 )

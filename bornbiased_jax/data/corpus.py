@@ -19,9 +19,11 @@ RAW = {'.bin': 'uint16', '.uint16': 'uint16', '.uint32': 'uint32'}
 CHUNK = 2**24
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Corpus:
   """The token ids of documents in a row, each followed by the tokenizer's `end_id`.
+
+  Two are equal, and have one hash, if all is equal but `tokens`, for which the digest stands.
 
   Attributes:
     tokens: ids [n], unsigned; an array in memory or a memory map.
@@ -32,7 +34,7 @@ class Corpus:
       that `hold_out` makes have the digest of the whole corpus.
   """
 
-  tokens: np.ndarray
+  tokens: np.ndarray = dataclasses.field(compare=False, repr=False)
   vocab_size: int
   name: str
   tokenizer: str
@@ -88,6 +90,23 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
   if path.suffix in RAW and path.is_file():
     return _raw(path, str(spec), tokenizer)
   return _tokenized(spec, tokenizer or load_tokenizer('bytes'))
+
+
+def from_ids(ids: np.ndarray, name: str, vocab_size: int | None = None) -> Corpus:
+  """A corpus of any token ids [n].
+
+  Args:
+    ids: whole numbers from 0 to 2^32 - 1.
+    name: what to call it.
+    vocab_size: number of ids that there are; None means one more than the largest here.
+
+  Example: ids of which id v is as frequent as 1 / (v + 1), which is Zipf's law.
+    >>> zipf = from_ids(np.repeat(np.arange(3), [6, 3, 2]), 'Zipf')
+    >>> zipf.vocab_size, zipf.tokens.size
+    (3, 11)
+  """
+  ids = np.asarray(ids).astype(np.uint32)
+  return Corpus(ids, vocab_size or 1 + int(ids.max()), name, 'none', text.digest(ids))
 
 
 def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,

@@ -59,6 +59,9 @@ ELSEWHERE = {
     'robustness_verdict': 'reads the networks of calibrate_verdict',
     'robustness_verdict_gpt2': 'reads the networks of calibrate_verdict',
     'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
+    'real_text': 'reads texts, and pieces of a SentencePiece model, by experiments.real_text',
+    'real_text_controls': 'shuffled text and random last tokens, by experiments.real_text',
+    'real_text_nano': 'reads texts, and pieces of a SentencePiece model, by experiments.real_text',
     'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
     'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
 }

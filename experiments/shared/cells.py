@@ -5,19 +5,22 @@ such as a model and a sequence length, under which every seed is measured.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from bornbiased_jax import configs, hosts
-from bornbiased_jax.analysis import ensemble, sizes
+from bornbiased_jax.analysis import ensemble, probes, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic
+from bornbiased_jax.data import Corpus, corpus, load_tokenizer
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 
 from .results import Results
-from .settings import Stacks, Transformers
+from .settings import Stacks, Transformers, name_flag
 
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
@@ -47,24 +50,40 @@ class Cell(NamedTuple):
 
 def transformer_cell(name: str, length: int, settings: Transformers, statistic: Callable,
                      row: Callable, readout: Callable | None = None, of_each: bool = False,
-                     **overrides) -> Cell:
+                     probe: Probe | None = None, **overrides) -> Cell:
   """The cell of a preset at one length.
 
   `statistic` and `readout` are functions of the configuration. With `of_each` every network reads
-  sequences of its own (see `Probe`). `overrides` change fields of the configuration, and become
-  fields of the rows.
+  sequences of its own (see `Probe`). A `probe` takes the place of the settings'. `overrides` change
+  fields of the configuration, and become fields of the rows.
   """
   config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
   return Cell(
       fields={'config': name, 'length': length} | overrides,
       network=ensemble.transformer(config, settings.embedding_seed),
       statistic=statistic(config),
-      probe=Probe(settings.probe, settings.num_sequences, length, settings.probe_seed,
-                  of_each=of_each),
+      probe=probe or Probe(settings.probe, settings.num_sequences, length, settings.probe_seed,
+                           of_each=of_each, text=text_of(settings)),
       row=row,
       flops=flops.forward_flops(config, length, num_logits=1),
       readout=readout and readout(config),
   )
+
+
+def text_of(settings: Transformers) -> Corpus | None:
+  """What a probe of text reads."""
+  if settings.probe not in probes.OF_TEXT:
+    return None
+  if not settings.data:
+    raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "
+                     "'tinyshakespeare'")
+  return load_corpus(settings.data, settings.tokenizer)
+
+
+@functools.lru_cache(maxsize=16)
+def load_corpus(data: str, tokenizer: str) -> Corpus:
+  """A text in the tokens of a tokenizer, once."""
+  return name_flag('data', corpus.load, data, name_flag('tokenizer', load_tokenizer, tokenizer))
 
 
 def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,

@@ -67,7 +67,14 @@ Width = Annotated[int, Kind(whole, 'channels of the simplified layers MLP0 and A
 Depth = Annotated[int, Kind(lambda text: whole(text, 1, 64), 'number of simplified layers')]
 ProbeKind = Annotated[str, Kind(
     choice(*PROBES), "what a network reads: 'tokens', random ids, 'gaussian', random "
-    "vectors, or 'sphere', such vectors of one length")]
+    "vectors, 'sphere', such vectors of one length, 'text', windows of --data, or 'shuffled', its "
+    'ids in no order')]
+ProbeData = Annotated[str | None, Kind(
+    optional(str), 'text of --probe=text and shuffled: a file, a folder of them or of '
+    "tokenize_text, or 'tinyshakespeare'")]
+ProbeTokenizer = Annotated[str, Kind(
+    str, "its tokenizer: 'bytes', a tokenizer.json, a .model file, or a folder with one or with "
+    "GPT-2's two files")]
 ProbeSeed = Annotated[int, Kind(natural, 'seed of the random sequences')]
 Dtype = Annotated[str, Kind(
     choice(*configs.DTYPES), 'number format of the forward pass: bfloat16, or float32, whose '
@@ -118,12 +125,14 @@ class Transformers(Stacks):
   config: list[str] = setting(['tiny_gpt2'], listed(preset_name),
                               'models, comma-separated, of those below')
   probe: ProbeKind = setting('tokens')
+  data: ProbeData = setting(None)
+  tokenizer: ProbeTokenizer = setting('bytes')
   embedding_seed: int | None = setting(
       None, optional(natural), 'seed from which all networks take their embedding and head, so '
       "that token ids mean the same in all; with 'none' each has its own")
   dtype: Dtype = setting('float32')
 
-  TECHNICAL: ClassVar = ('probe', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
+  TECHNICAL: ClassVar = ('probe', 'data', 'tokenizer', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
 
 
 S = TypeVar('S', bound=ProgramSettings)

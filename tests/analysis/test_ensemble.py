@@ -238,3 +238,43 @@ def test_network_bytes_grow_with_the_batch():
 def test_wrong_arguments_are_refused(wrong, message):
   with pytest.raises(InputError, match=message):
     list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, **wrong))
+
+
+def test_networks_that_are_given_are_those_of_their_seeds():
+  """They are taken one chunk after the other, and compiled once, as an iterator shows."""
+  reads, taken = [], []
+  network = bag_of_words(reads)
+
+  def given():
+    for seed in SEEDS:
+      taken.append(seed)
+      yield CONFIG, jax.tree.map(np.asarray, network.draw(np.uint32(seed)))
+
+  family = list(ensemble.measure(network, STATISTIC, PROBE, SEEDS, readout=readout))
+  params = [params for _, params in given()]
+  bags = network._replace(draw=None)
+  taken.clear(), reads.clear()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ensemble, 'transformer', lambda config: bags)
+    rows = ensemble.measure(given(), STATISTIC, PROBE, readout=readout, chunk_size=2)
+    next(rows)
+    assert len(params) > len(taken)
+    found = [{}, *rows]
+  assert [row['seed'] for row in found[1:]] == list(range(1, len(SEEDS)))
+  for one, other in zip(found[1:], family[1:], strict=True):
+    assert one['preference'] == other['preference'] and one['top'] == other['top']
+    np.testing.assert_array_equal(one['layers']['cosine'], other['layers']['cosine'])
+  # Shapes, and the program for the only size of a batch.
+  assert len(reads) <= 3
+
+
+def test_networks_that_cannot_be_measured_together():
+  params = init_params(CONFIG, 0)
+  other = dataclasses.replace(CONFIG, rope_theta=7.0)
+  probe = Probe('tokens', 2, 3)
+  for given, seeds, named in (([(CONFIG, params), (other, params)], None, 'network 1 has another'),
+                              ([], None, 'no network'),
+                              ([(CONFIG, params)], range(1), 'seeds='),
+                              (ensemble.transformer(CONFIG), None, 'seeds=')):
+    with pytest.raises(InputError, match=named):
+      list(ensemble.measure(given, preference.predictions(V), probe, seeds, chunk_size=4))

@@ -1,12 +1,15 @@
 """Sums over parts add up to the sums over the whole; histograms and spreads are numpy's."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bornbiased_jax.analysis import positions, preference, similarity
-from bornbiased_jax.analysis.statistics import Statistic, combine, histogram, merge
+from bornbiased_jax.analysis.statistics import Statistic, combine, frame, histogram, merge
+from bornbiased_jax.errors import InputError
 from random_outputs import OUTPUTS, N, V, results
 
 EDGES = np.linspace(-2, 2, 9)
@@ -108,3 +111,17 @@ def test_histogram_of_uneven_bins_and_of_edges():
   x = {'x': np.float32([0, 0.5, 1, 3.9, 4, 5, 9, -1])}
   actual = results(histogram('x', edges), x)['density']
   np.testing.assert_array_equal(actual, np.array([3, 2 / 3, 3]) / 8)
+
+
+def test_rows_as_a_table_of_pandas():
+  pytest.importorskip('pandas')
+  table = frame([{'seed': seed, 'token': {'top1_id': 7 + seed}, 'cosine': np.array([0.1, 0.2])}
+                 for seed in range(2)])
+  assert table['token.top1_id'].tolist() == [7, 8]
+  np.testing.assert_array_equal(table['cosine'][1], [0.1, 0.2])
+
+
+def test_without_pandas_a_line_says_what_is_missing(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pandas', None)
+  with pytest.raises(InputError, match='pandas'):
+    frame([])

@@ -17,7 +17,7 @@ import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
-               'scaling', 'layer_theory', 'adversary')
+               'scaling', 'layer_theory', 'adversary', 'real_text')
 
 
 @pytest.fixture(scope='module')
@@ -73,6 +73,16 @@ def test_layers_are_compared_with_their_own_architecture(smoke):
     assert len(row['layer_cosine']) == len(row['layer_theory']) == 4
     # Three networks that read 40 sequences each differ by a standard deviation of .03.
     assert abs(row['layer_cosine'][-1] - row['layer_theory'][-1]) < 0.1
+
+
+def test_text_stands_beside_its_law(smoke):
+  rows = {(row['config'], row['reads']): row for row in smoke('real_text')[1]['summary']}
+  for row in rows.values():
+    # Three networks, whose std on text is a fifth of the cosine.
+    assert row['cosine'] == pytest.approx(row['law_L'][-1], abs=0.06)
+  for name in ('tiny_gpt2', 'tiny_llama2'):
+    assert rows[name, 'text']['cosine'] > 1.5 * rows[name, 'uniform']['cosine']
+    assert rows[name, 'text']['tokens_alike'] == pytest.approx(17.9256, abs=1e-3)
 
 
 @pytest.mark.parametrize('name', ['activation', 'amplification'])

@@ -36,6 +36,8 @@ KIND, ARRAYS = 'hidden states', ('hidden_ND', 'input_ND')
 # Inputs of two networks whose cosine is above this count as shared and are projected out. An
 # embedding and its copy lie above it after rounding to 8 bits or a little training.
 SHARED_ABOVE = 0.99
+# The fields of the probes that are recorded, which are of random sequences.
+_SETTINGS = ('kind', 'num_sequences', 'length', 'seed', 'num_ids', 'of_each')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,12 +92,14 @@ def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
 
 def probe_of(settings: dict) -> Probe:
   """The probe that has these `probe_settings`; raises KeyError or the like if none has."""
-  return Probe(**{field.name: settings[field.name] for field in dataclasses.fields(Probe)})
+  return Probe(**{name: settings[name] for name in _SETTINGS})
 
 
 def probe_settings(probe: Probe, config: ModelConfig) -> dict:
   """All settings that the inputs depend on, as JSON with their hash."""
-  settings = dataclasses.asdict(probe)
+  if probe.text or probe.start_id is not None:
+    raise InputError(f'hidden states are of random sequences, not of {probe.kind!r} or a start_id')
+  settings = {name: getattr(probe, name) for name in _SETTINGS}
   if probe.kind in ('tokens', 'pairs'):
     settings['num_ids'] = probe.num_ids or config.vocab_size
   elif probe.kind == 'gaussian':
