@@ -30,9 +30,8 @@ import numpy as np
 from bornbiased_jax.analysis import architecture
 from bornbiased_jax.analysis.architecture import Architecture
 from bornbiased_jax.analysis.hermite import covariance_powers
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError, check_count
-from bornbiased_jax.models.transformer import activate
 
 _BLOCK = 64
 
@@ -170,7 +169,7 @@ def _mlp(network, kernels_KTT):
   # The norm's epsilon makes pre-activations smaller, much the same at all positions.
   shrinks = jnp.mean(variance_T / (variance_T + network.norm_epsilon))
   scale = network.preactivation_std * jnp.sqrt(shrinks)
-  activation = lambda x: activate(network.activation, x) - network.mean_activation
+  activation = lambda x: ACTIVATIONS[network.activation](x) - network.mean_activation
   powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
   hidden_KTT = jnp.polyval(powers, kernels_KTT / _sizes(variance_T), unroll=1)

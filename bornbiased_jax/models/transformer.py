@@ -93,12 +93,6 @@ def unembed(config: ModelConfig, head_VD: jax.Array, hidden: jax.Array) -> jax.A
   return attention.soft_cap(logits, config.logit_cap)
 
 
-def activate(name: str, x: jax.Array) -> jax.Array:
-  """The activation called `name` in configs.ACTIVATIONS, applied elementwise."""
-  function, arguments = ACTIVATIONS[name]
-  return getattr(jax.nn, function)(x, **arguments)
-
-
 def _norm(config, name, kind=None):
   make = nn.LayerNorm if (kind or config.norm) == 'layernorm' else nn.RMSNorm
   # The fast variance, E[x²] - E[x]², loses digits to cancellation.
@@ -206,9 +200,9 @@ class Block(nn.Module):
         config, name, config.mlp_width, config.mlp_bias, config.linear_std)
     hidden_BTF = project('up')(x_BTD)
     if config.gated_mlp:
-      hidden_BTF = activate(config.activation, project('gate')(x_BTD)) * hidden_BTF
+      hidden_BTF = ACTIVATIONS[config.activation](project('gate')(x_BTD)) * hidden_BTF
     else:
-      hidden_BTF = activate(config.activation, hidden_BTF)
+      hidden_BTF = ACTIVATIONS[config.activation](hidden_BTF)
     down = _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)
     return down(hidden_BTF), {'mlp_hidden': hidden_BTF}
 

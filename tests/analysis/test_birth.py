@@ -1,6 +1,5 @@
 """The theory of whole networks: its parts are the closed forms, and ensembles agree with it."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from bornbiased_jax import analysis, configs
 from bornbiased_jax.analysis import birth, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.transformer import activate
 
 pytestmark = pytest.mark.usefixtures('optimized')
 SMALL = dict(num_layers=3, num_heads=4, width=256, mlp_width=1024, vocab_size=64, length=64)
@@ -47,7 +45,7 @@ def test_mlps_alone_iterate_one_cosine():
   config = small(sublayers='mlp_only', norm_epsilon=1e-12)
   found = theory.at_birth(config, 2, 'gaussian')
   scale = config.linear_std * config.width**0.5
-  powers = covariance_powers(functools.partial(activate, 'gelu_tanh'), scale)
+  powers = covariance_powers(configs.ACTIVATIONS['gelu_tanh'], scale)
   writes = config.residual_std**2 * config.mlp_width
   own, between = config.embedding_std**2, 0.0
   for layer in range(config.num_layers):

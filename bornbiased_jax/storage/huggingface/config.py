@@ -6,7 +6,8 @@ The rows of `families` say what a family calls our fields.
 from pathlib import Path
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.huggingface.entries import (
   COUNT,
   COUNT_OR_NULL,
@@ -15,8 +16,6 @@ from bornbiased_jax.storage.huggingface.entries import (
   NUMBER_OR_NULL,
   entry,
   only,
-  read_json,
-  show,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.quantized import read_settings

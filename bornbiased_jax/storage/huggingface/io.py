@@ -15,11 +15,10 @@ from safetensors.numpy import save_file
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes, open_tensors
