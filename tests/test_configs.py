@@ -96,6 +96,7 @@ def test_head_size_of_its_own():
     (dict(rotary_factor=1.5), 'rotary_factor=1.5'),
     (dict(rotary_factor=0.75), 'head_size=4 times rotary_factor=0.75 is odd'),
     (dict(rotary_factor=0.1), 'rotary_factor=0.1'),
+    (dict(positions='alibi', score_cap=3.0), "score_cap=3.0 has no meaning with positions='alibi'"),
     (dict(rope_scaling='yarn'), "rope_scaling='yarn' must be"),
     (dict(rope_scaling=LLAMA3 | dict(kind='yarn'), rope_theta=1.0), 'rope_theta=1.0'),
     (dict(windows=(3,)), 'windows=(3,) must have one entry for each of the 2 layers'),

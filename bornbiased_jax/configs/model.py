@@ -12,9 +12,10 @@ from bornbiased_jax.rope_scaling import RopeScaling
 
 NORMS = ('layernorm', 'rmsnorm')
 NORM_PLACES = ('before', 'after', 'both')
-POSITIONS = ('rope', 'learned')
+POSITIONS = ('rope', 'learned', 'alibi', 'none')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
-INIT_SCHEMES = ('gpt2', 'plain', 'centred', 'wang')
+INIT_SCHEMES = (
+    'gpt2', 'plain', 'centred', 'wang', 'orthogonal', 'truncated', 'zero', 'deepnorm', 'mup')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
@@ -56,7 +57,8 @@ class ModelConfig:
       (Primer's) | 'tanh', or another function's name in configs.ACTIVATIONS.
     gated_mlp: the MLP computes down(activation(gate(x)) * up(x)) instead of
       down(activation(up(x))).
-    positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input).
+    positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input) | 'alibi'
+      (scores fall with the distance, in each head by another slope; Press et al. 2022) | 'none'.
     rope_theta: base of the rotary wavelengths: pair j of a head's channels turns
       once in 2 pi rope_theta^(2 j / rotary_size) positions.
     rotary_factor: the share of a head's channels that RoPE turns, the first ones.
@@ -85,7 +87,14 @@ class ModelConfig:
       sets it to 2 / (L sqrt(d)), as GPT-NeoX does. 'centred' is 'gpt2' with
       biases that cancel the mean of the MLP's activation, so that the network
       is born without the contraction that it causes (initialization.py).
-    linear_std: std of every linear layer at initialization. None means 0.02, and
+      'orthogonal' and 'truncated' have the stds of 'gpt2', in blocks of matrices with
+      orthonormal rows or columns, or in all of normals cut at two stds. 'zero' is 'gpt2'
+      whose two layers write nothing. 'deepnorm' multiplies the std of all linear layers in
+      blocks but query and key by (8 L)^(-1/4), as DeepNet does in decoders; its factor of
+      the residual stream, which belongs to post-norm, has no place here. 'mup' is 'gpt2'
+      with what muP says of birth: linear_std goes as 1 / sqrt(width) at all widths, and an
+      untied head as 1 / width. (Scores are divided as score_divisor says.)
+    linear_std: std of linear layers at initialization. None means 0.02, and
       below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
       pre-activations the same at all small widths.
     embedding_std: std of token embeddings, and of learned positions, at
@@ -164,7 +173,8 @@ class ModelConfig:
     if isinstance(self.windows, list | tuple):  # Also of a list, as a file has it.
       limited = any(window is not None for window in self.windows)
       object.__setattr__(self, 'windows', tuple(self.windows) if limited else ())
-    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
+    width = self.width if self.init_scheme == 'mup' else min(self.width, BASE_WIDTH)
+    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / width))
 
   def _fill(self, name, default):
     if getattr(self, name) is None:
@@ -200,6 +210,8 @@ class ModelConfig:
       raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
                        f'before, and has no meaning with windows={reprlib.repr(self.windows)}',
                        'intervention')
+    if self.positions == 'alibi' and self.score_cap is not None:
+      raise InputError(f"score_cap={self.score_cap!r} has no meaning with positions='alibi'")
     if self.window_rope_theta is not None:
       self._check_base('window_rope_theta')
       if not self.windows or self.positions != 'rope':
@@ -283,10 +295,25 @@ class ModelConfig:
   @property
   def residual_std(self) -> float:
     """Std at initialization of the two layers that write to the residual stream."""
-    if self.init_scheme == 'wang':
-      return 2 / (self.num_layers * math.sqrt(self.width))
-    shrinks = self.init_scheme != 'plain'
-    return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
+    match self.init_scheme:
+      case 'wang':
+        return 2 / (self.num_layers * math.sqrt(self.width))
+      case 'zero':
+        return 0.0
+      case 'plain' | 'deepnorm':
+        return self.std_of('up')
+      case _:
+        return self.linear_std / math.sqrt(2 * self.num_layers)
+
+  def std_of(self, layer: str) -> float:
+    """Std at initialization of a linear layer, by the name of its parameters."""
+    if layer in ('output', 'down'):
+      return self.residual_std
+    if layer == 'head' and self.init_scheme == 'mup':
+      return self.linear_std * math.sqrt(BASE_WIDTH / self.width)
+    if layer in ('value', 'gate', 'up') and self.init_scheme == 'deepnorm':
+      return self.linear_std * (8 * self.num_layers) ** -0.25
+    return self.linear_std
 
 
 def from_dict(fields: Any, of_what: str) -> ModelConfig:

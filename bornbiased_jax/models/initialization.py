@@ -84,9 +84,9 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   """The parameters of the random network with this seed (appendix B.1).
 
   Embeddings are drawn from N(0, config.embedding_std²) and linear layers from
-  N(0, config.linear_std²), except the two layers that write to the residual stream,
-  whose std is config.residual_std. Norm gains are 1 and biases 0, except those that
-  config.init_scheme='centred' sets.
+  N(0, config.std_of(layer)²), which is linear_std² but for the two layers that write to the
+  residual stream, whose std is config.residual_std, and for what config.init_scheme changes.
+  Norm gains are 1 and biases 0, except those that 'centred' sets.
 
   The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
   number of devices, and in an ensemble of any size.

@@ -17,7 +17,7 @@ import programs
 
 pytestmark = pytest.mark.usefixtures('optimized')
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
-               'scaling', 'layer_theory', 'adversary')
+               'scaling', 'coordinates', 'layer_theory', 'adversary')
 
 
 @pytest.fixture(scope='module')
