@@ -43,6 +43,8 @@ COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms
                'gradient': 'norm of the gradient'}
 # Sequences of which sizes and gradients are means.
 NUM_READ = 32
+# Networks over which the law of favourites is averaged.
+NUM_LAWS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +107,12 @@ def row(measured):
 def predicted(cell):
   """What theory says of a cell; of favourite tokens if it reads tokens."""
   config, probe = cell.network.config, cell.probe
-  birth = theory.at_birth(config, probe.length, probe.kind)
-  favourite = (measurements.favourites(config, probe.num_sequences)
-               if probe.kind == 'tokens' else {})
+  birth, share = theory.at_birth(config, probe.length, probe.kind), np.nan
+  if probe.kind == 'tokens':
+    share = theory.preference_at_birth(config, probe.length, probe.num_sequences,
+                                       num_networks=NUM_LAWS).top1_frequency_N.mean()
   return {'theory_cosine': measurements.predicted_cosine(cell),
-          'theory_size': np.sqrt(birth.variance_LT[:, -1])} | {
-              'theory_top1_frequency': favourite.get('theory_top1_frequency', np.nan)}
+          'theory_size': np.sqrt(birth.variance_LT[:, -1]), 'theory_top1_frequency': share}
 
 
 def summarize(rows, theory):

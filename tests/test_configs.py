@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
@@ -229,6 +231,18 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
 def test_a_name_that_is_wrong(text, named):
   with pytest.raises(InputError, match=named):
     configs.get(text)
+
+
+def test_no_name_is_none_of_the_working_directory(tmp_path, monkeypatch):
+  (tmp_path / 'config.json').touch()
+  monkeypatch.chdir(tmp_path)
+  assert not configs.is_name('') and configs.is_name('.')
+
+
+def test_configurations_do_without_jax():
+  code = ("import sys; from bornbiased_jax import configs; configs.get('tiny_gpt2,width=64'); "
+          "sys.exit('jax' in sys.modules)")
+  assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
 
 def test_a_field_is_set_once():

@@ -76,8 +76,8 @@ def canonical(name: str) -> str:
 def is_name(text: str) -> bool:
   """Whether a text begins as the name of an architecture does."""
   base = text.partition(',')[0]
-  return base in PRESETS or base.endswith('.json') or os.path.isfile(
-      os.path.join(base, 'config.json'))
+  has_config = bool(base) and os.path.isfile(os.path.join(base, 'config.json'))
+  return base in PRESETS or base.endswith('.json') or has_config
 
 
 def _split(text):
