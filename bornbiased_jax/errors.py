@@ -1,8 +1,12 @@
 """The one exception for input that a user can correct, and the checks that many modules make."""
 
 import reprlib
+from typing import Any
 
 import numpy as np
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 200
 
 
 class InputError(ValueError):
@@ -17,6 +21,11 @@ class InputError(ValueError):
   def __init__(self, message: str, field: str | None = None):
     super().__init__(message)
     self.field = field
+
+
+def show(value: Any) -> str:
+  """A value from somebody's file, shortened and escaped so that it fits on one line."""
+  return _REPR.repr(str(value) if isinstance(value, Exception) else value)
 
 
 def check_count(name: str, value: int) -> None:

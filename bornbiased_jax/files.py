@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import contextlib
 import importlib.util
 import io
+import json
 import os
 from pathlib import Path
 import re
@@ -16,9 +17,10 @@ from typing import BinaryIO
 import uuid
 
 from bornbiased_jax import hosts
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 
 _BUCKET = 'gs://'
+_LARGEST_JSON = 100_000_000
 _POINTER = b'version https://git-lfs.github.com/spec/'
 
 
@@ -84,6 +86,22 @@ def check_fetched(path: Path) -> None:
     if file.read(len(_POINTER)) == _POINTER:
       raise InputError(f'{path} is a pointer of Git LFS, not the file itself: run git lfs pull in '
                        'its folder')
+
+
+def read_json(file: Path) -> dict:
+  """The JSON object that a file holds; raises InputError if it holds none."""
+  if not os.path.isfile(file):
+    raise InputError(f'{file} is missing or unreadable')
+  check_fetched(file)
+  try:
+    if file.stat().st_size > _LARGEST_JSON:
+      raise ValueError(f'it has more than {_LARGEST_JSON} bytes')
+    content = json.loads(file.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError) as error:
+    raise InputError(f'{file} is not JSON: {show(error)}') from None
+  if not isinstance(content, dict):
+    raise InputError(f'{file} must hold a JSON object {{…}}')
+  return content
 
 
 def remove_folder(path: Path) -> None:

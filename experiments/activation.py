@@ -19,7 +19,6 @@ folder. If a run was stopped, the same command continues it.
 """
 
 import dataclasses
-import functools
 import math
 
 import jax.numpy as jnp
@@ -28,8 +27,7 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence, theory
 from bornbiased_jax.analysis.simplified import StackConfig
-from bornbiased_jax.configs import BASE_STD, ModelConfig
-from bornbiased_jax.models.transformer import activate
+from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, stack_cell
@@ -109,7 +107,7 @@ def closed_form(block, activation, layer, settings):
     if layer < 1 + norm:
       return 0.0
     scale = BASE_STD * math.sqrt(GELU_WIDTH) * (1 if norm else BASE_STD)
-    gelu = functools.partial(activate, activation)
+    gelu = ACTIVATIONS[activation]
     return float(theory.activation_similarity(gelu, 0.0, scale))
   if activation == 'relu':
     return float(theory.iterate(theory.relu_similarity, 0.0, layer)[-1])
@@ -181,7 +179,7 @@ def draw_gelu(ax, rows):
     inputs = 'after LayerNorm' if 'LayerNorm' in fields['block'] else 'as they are'
     ax.fill_between(middle, density / density.max(), color=color, alpha=0.6, linewidth=0,
                     step='mid', label=f'{inputs} (cosine {cosine:.3f})')
-  ax.plot(EDGES, activate('gelu_tanh', jnp.asarray(EDGES)), color='black', label='GELU(u)')
+  ax.plot(EDGES, ACTIVATIONS['gelu_tanh'](jnp.asarray(EDGES)), color='black', label='GELU(u)')
   ax.plot(EDGES, EDGES / 2, color='black', linestyle=':', linewidth=1,
           label='its linear part, u/2')
   ax.set(xlabel='pre-activation u', ylabel='GELU(u); density, peak at 1', xlim=(-3, 3),

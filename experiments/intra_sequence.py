@@ -125,9 +125,14 @@ def statistic(loud):
 
 def expected_std(config):
   """The positional std that `theory` expects of the first attention layer of a random network."""
+  def coherence(position):
+    if config.positions == 'rope':
+      return theory.rotary_coherence(position, config.rope_theta, config.head_size)
+    # It does not know attention that falls with the distance.
+    return np.nan if config.positions == 'alibi' else 1.0
+
   return lambda position: theory.positional_std(
-      position, config.linear_std**2 * config.width, config.width,
-      theory.rotary_coherence(position, config.rope_theta, config.head_size))
+      position, config.linear_std**2 * config.width, config.width, coherence(position))
 
 
 def row(closed_form, std_theory, measured):

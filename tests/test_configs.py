@@ -3,11 +3,15 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage import huggingface
 
 SMALL = dict(num_layers=2, num_heads=4, width=16, mlp_width=32, vocab_size=11)
 
@@ -94,6 +98,7 @@ def test_head_size_of_its_own():
     (dict(rotary_factor=1.5), 'rotary_factor=1.5'),
     (dict(rotary_factor=0.75), 'head_size=4 times rotary_factor=0.75 is odd'),
     (dict(rotary_factor=0.1), 'rotary_factor=0.1'),
+    (dict(positions='alibi', score_cap=3.0), "score_cap=3.0 has no meaning with positions='alibi'"),
     (dict(rope_scaling='yarn'), "rope_scaling='yarn' must be"),
     (dict(rope_scaling=LLAMA3 | dict(kind='yarn'), rope_theta=1.0), 'rope_theta=1.0'),
     (dict(windows=(3,)), 'windows=(3,) must have one entry for each of the 2 layers'),
@@ -143,6 +148,124 @@ def test_get_overrides_before_deriving():
   config = configs.get('tiny_gpt2', width=64, sublayers='mlp_only')
   assert (config.width, config.head_size, config.sublayers) == (64, 16, 'mlp_only')
   assert math.isclose(config.linear_std, 0.02 * math.sqrt(12), rel_tol=1e-15)
+
+
+TRANSFORMERS = Path(__file__).parent / 'goldens'
+OWN = dict(preset='tiny_gpt2', num_layers=6, width=192, rope_scaling=dict(LLAMA3),
+           windows=[8, None] * 3)
+
+
+@pytest.mark.parametrize('text, fields', [
+    ('tiny_gpt2', {}),
+    ('tiny_gpt2, num_layers=6 ,width=192', dict(num_layers=6, width=192)),
+    ('tiny_gpt2,activation=relu,qkv_bias=false,tied_head=True,linear_std=.03,logit_cap=2e1',
+     dict(activation='relu', qkv_bias=False, linear_std=0.03, logit_cap=20.0)),
+    ('tiny_gpt2,intervention=none,num_kv_heads=none,windows=none:7:8:none,score_cap=none',
+     dict(windows=(None, 7, 8, None))),
+    ('tiny_gpt2,rope_scaling=linear:2', dict(rope_scaling=configs.RopeScaling('linear', 2.0))),
+])
+def test_fields_behind_a_name(text, fields):
+  assert configs.get(text) == configs.get('tiny_gpt2', **fields)
+  assert configs.get(configs.canonical(text)) == configs.get(text)
+  assert configs.is_name(text)
+
+
+def test_a_file_of_fields(tmp_path):
+  file = tmp_path / 'own.json'
+  file.write_text(json.dumps(OWN))
+  config = configs.get(f'{file},width=96')
+  changed = {name: value for name, value in OWN.items() if name != 'preset'}
+  assert config == configs.get('tiny_gpt2', **changed | dict(width=96))
+  file.write_text(json.dumps(dataclasses.asdict(config)))
+  assert configs.get(str(file)) == config
+  name = configs.canonical(str(file))
+  assert name.startswith('tiny_gpt2,num_layers=6,width=96,') and '/' not in name
+  assert configs.get(name) == config
+
+
+@pytest.mark.parametrize('folder', sorted(TRANSFORMERS.iterdir()), ids=lambda path: path.name)
+def test_a_directory_of_transformers_without_weights(folder, tmp_path):
+  (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
+  config = huggingface.load_config(folder)
+  assert configs.get(str(tmp_path)) == configs.get(str(tmp_path / 'config.json')) == config
+  assert configs.get(configs.canonical(str(tmp_path))) == config
+  # What follows from a changed field is not what the file makes of the old one.
+  wide = configs.get(str(tmp_path), width=4 * config.width, num_heads=config.num_heads)
+  assert wide.linear_std == config.linear_std / 2
+
+
+@pytest.mark.parametrize('content, named', [
+    ('{', 'is not JSON'), ('[1]', 'must hold a JSON object'),
+    ('{"preset": "tiny_gpt2", "activaton": "relu"}', "'activaton'.*did you mean activation"),
+    ('{"preset": "tiny"}', "preset='tiny' is not one of"), ('{"preset": [1]}', 'is not one of'),
+    ('{"num_layers": 3}', 'lacks num_heads, width, mlp_width, vocab_size; give a "preset"'),
+    ('{"preset": "tiny_gpt2", "num_layers": "6"}', "num_layers='6' must be a whole number"),
+    ('{"preset": "tiny_gpt2", "activation": [1]}', 'activation'),
+    ('{"preset": "tiny_gpt2", "rope_scaling": {"scale": 2}}', 'scale'),
+    ('{"preset": "tiny_gpt2", "linear_std": NaN}', 'linear_std=nan'),
+    ('{"model_type": "bloom"}', "model_type='bloom' is not supported"),
+])
+def test_a_file_that_is_wrong(content, named, tmp_path):
+  file = tmp_path / 'own.json'
+  file.write_text(content)
+  with pytest.raises(InputError, match=named) as error:
+    configs.get(str(file))
+  assert str(error.value).startswith(str(file)) and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('text, named', [
+    ('tiny_gpt3', r'did you mean tiny_gpt2\?'), ('missing.json', 'missing.json is missing'),
+    ('.', 'config.json is missing'),
+    ('tiny_gpt2,activaton=relu', r'did you mean activation\?'),
+    ('tiny_gpt2,relu', "'relu' must be FIELD=VALUE"), ('tiny_gpt2,', "'' must be FIELD=VALUE"),
+    ('tiny_gpt2,width=64,width=96', 'sets width twice'),
+    ('tiny_gpt2,width=6.5', "width='6.5' must be a whole number"),
+    ('tiny_gpt2,width=none', 'width=None must be a whole number'),
+    ('tiny_gpt2,linear_std=big', "linear_std='big' must be a number"),
+    ('tiny_gpt2,linear_std=nan', 'linear_std=nan'),
+    ('tiny_gpt2,tied_head=1', "tied_head='1' must be true or false"),
+    ('tiny_gpt2,windows=8', 'must have one entry for each of the 4 layers'),
+    ('tiny_gpt2,rope_scaling=yarn:2:8:1:2:1:1', 'must be kind:factor:original_length:'),
+    ('tiny_gpt2,activation=sin', "activation='sin'.*ACTIVATIONS"),
+    (3, '3 is not the name'),
+])
+def test_a_name_that_is_wrong(text, named):
+  with pytest.raises(InputError, match=named):
+    configs.get(text)
+
+
+def test_no_name_is_none_of_the_working_directory(tmp_path, monkeypatch):
+  (tmp_path / 'config.json').touch()
+  monkeypatch.chdir(tmp_path)
+  assert not configs.is_name('') and configs.is_name('.')
+
+
+def test_configurations_do_without_jax():
+  code = ("import sys; from bornbiased_jax import configs; configs.get('tiny_gpt2,width=64'); "
+          "sys.exit('jax' in sys.modules)")
+  assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+
+
+def test_a_field_is_set_once():
+  assert configs.get('tiny_gpt2,length=7', length=9).length == 9
+  assert configs.get('tiny_gpt2,width=64', width=64).width == 64
+  with pytest.raises(InputError, match="'tiny_gpt2,width=64' sets width, which is 96 here"):
+    configs.get('tiny_gpt2,width=64', width=96)
+
+
+def test_an_activation_of_ones_own(monkeypatch):
+  own = abs
+  monkeypatch.setitem(configs.ACTIVATIONS, 'own', own)
+  configs.ACTIVATIONS['own'] = own
+  stored = dataclasses.asdict(configs.get('tiny_gpt2,activation=own'))
+  for name, function in (('own', min), ('relu', abs)):
+    with pytest.raises(InputError, match='is another function already'):
+      configs.ACTIVATIONS[name] = function
+  with pytest.raises(InputError, match='must be a word'):
+    configs.ACTIVATIONS['a,b'] = abs
+  monkeypatch.undo()
+  with pytest.raises(InputError, match=r"activation='own'.*ACTIVATIONS\['own'\] = function"):
+    configs.from_dict(stored, 'a checkpoint')
 
 
 def test_get_refuses():

@@ -39,6 +39,9 @@ CASES = {
                          windows=(4, 4, None)),
     'windows_beside': with_fields(ROPE, windows=(None, 1, 3), parallel_residual=True,
                                   norm_place='both'),
+    'alibi': with_fields(LLAMA, positions='alibi', num_heads=6, head_size=3, windows=(None, 4, 7),
+                         activation='squared_relu'),
+    'no_positions': with_fields(ROPE, positions='none', activation='squared_relu'),
     'attention_only': with_fields(GPT2, sublayers='attention_only'),
     'mlp_only_relu': with_fields(ROPE, sublayers='mlp_only', activation='relu'),
     'mlp_only_tanh': with_fields(LLAMA, sublayers='mlp_only', positions='learned', mlp_bias=True,
@@ -54,7 +57,7 @@ def cases(*names):
 
 # These differ in the operations that a block makes, or in where it makes them.
 structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'gemma2', 'gemma3',
-                   'olmo3', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
+                   'olmo3', 'alibi', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
 
 
 @functools.cache
@@ -147,6 +150,7 @@ def rms_norm(config, weights, x):
 def attend(config, block, x_TD, out, window):
   K, weights, values = config.head_size, [], []
   divisor = config.score_divisor or K
+  slopes = ALIBI_SLOPES[config.num_heads] if config.positions == 'alibi' else [0] * config.num_heads
   theta = config.window_rope_theta if window and config.window_rope_theta else config.rope_theta
   query_TF, key_TF, value_TF = (linear(block[name], x_TD) for name in ('query', 'key', 'value'))
   if config.joint_qk_norm:
@@ -168,6 +172,7 @@ def attend(config, block, x_TD, out, window):
     for t in range(len(x_TD)):
       first = max(0, t + 1 - window) if window else 0
       scores = [bounded(query[t] @ key[s] / math.sqrt(divisor), config.score_cap)
+                - slopes[head] * (t - s)
                 for s in range(first, t + 1)]
       weights[-1][t, first:t + 1] = special.softmax(scores)
     values.append(weights[-1] @ value_TF[:, shared])
@@ -186,12 +191,16 @@ def rope(x_TK, theta):
   return np.concatenate((z.real, z.imag), axis=-1)
 
 
+# Press et al. 2022: for a power of 2, and between two of them.
+ALIBI_SLOPES = {4: [1 / 4, 1 / 16, 1 / 64, 1 / 256],
+                6: [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]}
 ACTIVATIONS = {
     'gelu_tanh': lambda x: 0.5 * x * (
         1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
     'gelu': lambda x: 0.5 * x * (1 + special.erf(x / math.sqrt(2))),
     'silu': lambda x: x / (1 + np.exp(-x)),
     'relu': lambda x: np.maximum(x, 0),
+    'squared_relu': lambda x: np.maximum(x, 0) ** 2,
     'tanh': np.tanh,
 }
 

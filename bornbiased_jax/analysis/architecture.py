@@ -8,7 +8,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import OF_IDS, OF_TEXT, Probe, kind_of
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
-from bornbiased_jax.models import interventions
+from bornbiased_jax.models import attention, interventions
 from bornbiased_jax.models.initialization import mean_activation
 
 _STATIC = {'static': True}
@@ -39,6 +39,8 @@ class Architecture:
   preactivation_std: float
   mean_activation: float
   mlp_writes: float
+  # Of ALiBi, by head; empty without it.
+  slopes_H: np.ndarray
   # The factor of each position of the model under the interventions that have one.
   factor_P: np.ndarray
 
@@ -71,6 +73,7 @@ def of(config: ModelConfig, probe: str | Probe) -> Architecture:
   """What the theory reads of a configuration that reads this probe."""
   is_centred = config.init_scheme == 'centred' and config.sublayers != 'attention_only'
   factor = config.embedding_factor**2 if kind_of(probe) in OF_IDS else 1.0
+  slopes_H = attention.alibi_slopes(config)
   return Architecture(
       **{name: getattr(config, name) for name in (
           'num_layers', 'sublayers', 'parallel_residual', 'activation', 'gated_mlp',
@@ -79,11 +82,12 @@ def of(config: ModelConfig, probe: str | Probe) -> Architecture:
       token_variance=config.embedding_std**2 * factor,
       position_variance=config.embedding_std**2 * (config.positions == 'learned'),
       score_variance=_score_variance(config),
-      value_variance=config.linear_std**2 * config.width,
+      value_variance=config.std_of('value')**2 * config.width,
       attention_writes=config.residual_std**2 * config.num_heads * config.head_size,
-      preactivation_std=config.linear_std * config.width**0.5,
+      preactivation_std=config.std_of('up') * config.width**0.5,
       mean_activation=mean_activation(config) if is_centred else 0.0,
       mlp_writes=config.residual_std**2 * config.mlp_width,
+      slopes_H=np.zeros(0, np.float32) if slopes_H is None else slopes_H,
       factor_P=_factors(config))
 
 
@@ -96,13 +100,17 @@ def _factors(config):
       # The mean over channels vanishes in the limit, so that both are the same here.
       return np.where(position_P == config.intervention_position, config.intervention_strength,
                       1.0).astype(np.float32)
-    case _:
+    case 'none' | 'rmsnorm' | 'mask':
       return np.ones(0, np.float32)
+    case unknown:
+      raise InputError(f'the theory of random networks does not know intervention={unknown!r}',
+                       'intervention')
 
 
 def _score_variance(config):
   """Variance of attention scores: of q·k / sqrt(K), whose entries have the variance σ² d."""
-  variance = 1.0 if config.qk_norm else (config.linear_std**2 * config.width) ** 2
+  query_std, key_std = config.std_of('query'), config.std_of('key')
+  variance = 1.0 if config.qk_norm else (query_std * key_std * config.width) ** 2
   variance *= config.head_size / (config.score_divisor or config.head_size)
   if config.positions != 'rope' or not config.rope_scaling:
     return variance

@@ -13,6 +13,13 @@ width of the MLP, and κ(r) = E[f(u) f(v)] for pre-activations of std σ sqrt(d)
 correlation r. A gated unit multiplies κ by σ² d r. So the similarity of sequences comes
 from κ(0) = (E f)², and attention amplifies it.
 
+With ALiBi the weights of head h are A_ij ∝ e^{-m_h (i-j)}, for its slope m_h. As values and outputs
+of different heads are independent, A Ŝ Aᵀ is then the mean of A_h Ŝ A_hᵀ over heads. Those of
+steep slope average few positions, so that they average less away.
+
+An initialization changes variances alone. That of orthogonal matrices has the same limit: what they
+keep exactly, products of inputs, is what others keep on average.
+
 Propagation within one sequence is known (Hron et al. 2020, Noci et al. 2022, Cowsik et
 al. 2024, Giorlandino and Goldt 2025). What is added here is the second kernel, X, between
 sequences.
@@ -31,9 +38,8 @@ from bornbiased_jax.analysis import architecture, coincidence
 from bornbiased_jax.analysis.architecture import Architecture
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError, check_count
-from bornbiased_jax.models.transformer import activate
 
 _BLOCK = 64
 # Windows of a text that are more alike than most have cosines above 1 in units of the mean window.
@@ -161,18 +167,31 @@ def _attention(network, kernels_KTT):
 
 
 def _aggregates(network, kernels_KTT):
-  """Kernels of the value aggregates, which W_O reads."""
+  """Kernels of the value aggregates, which W_O reads: means over heads."""
   kernels_KTT = _normalize(network, kernels_KTT)
+  if not len(network.slopes_H):
+    return _of_head(network, kernels_KTT, None)
+  behind_TT = np.subtract.outer(*[np.arange(kernels_KTT.shape[-1])] * 2)
+  of_slope = lambda slope: _of_head(network, kernels_KTT, jax.nn.softmax(
+      jnp.where(behind_TT < 0, -jnp.inf, -slope * behind_TT)))
+  return lax.map(of_slope, jnp.asarray(network.slopes_H)).mean(axis=0)
+
+
+def _of_head(network, kernels_KTT, weights_TT):
+  """Those of a head of these weights, which are uniform if they are None."""
   # Scores of std s make weights uneven: those of queries i and j have to leading order the
   # covariance s² Ŝ_ij Ŝ_kl, less what normalization takes away. The factor in the place of s²
-  # makes the sum of squared weights e^{s²} / (e^{s²} + i - 1) for unlike keys.
-  # Divided by e^{s²}, which may overflow.
+  # makes the sum of squared weights e^{s²} / (e^{s²} + n - 1) for unlike keys, where 1 / n is
+  # that sum for equal scores. Divided by e^{s²}, which may overflow.
   shrunk, count_T = jnp.exp(-network.score_variance), jnp.arange(1, kernels_KTT.shape[-1] + 1)
+  if weights_TT is not None:
+    count_T = 1 / jnp.square(weights_TT).sum(axis=-1)
   uneven_T = jnp.sqrt((1 - shrunk) * count_T / (1 + (count_T - 1) * shrunk))
   uneven_TT = jnp.outer(uneven_T, uneven_T)
-  averaged_KTT = _average(kernels_KTT)
-  averaged_KTT += uneven_TT[None] * kernels_KTT * _spread(kernels_KTT, averaged_KTT)
-  return network.value_variance * _intervene(network, averaged_KTT, kernels_KTT)
+  average = functools.partial(_average, weights_TT)
+  averaged_KTT = average(average(kernels_KTT, axis=-2), axis=-1)
+  averaged_KTT += uneven_TT[None] * kernels_KTT * _spread(average, kernels_KTT, averaged_KTT)
+  return network.value_variance * _intervene(network, average, averaged_KTT, kernels_KTT)
 
 
 def _mlp(network, kernels_KTT):
@@ -180,7 +199,7 @@ def _mlp(network, kernels_KTT):
   # The norm's epsilon makes pre-activations smaller, much the same at all positions.
   shrinks = jnp.mean(variance_T / (variance_T + network.norm_epsilon))
   scale = network.preactivation_std * jnp.sqrt(shrinks)
-  activation = lambda x: activate(network.activation, x) - network.mean_activation
+  activation = lambda x: ACTIVATIONS[network.activation](x) - network.mean_activation
   powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
   cosine_KTT = jnp.clip(kernels_KTT / _sizes(variance_T), -_LARGEST_COSINE, _LARGEST_COSINE)
@@ -199,16 +218,21 @@ def _sizes(variance_T):
   return jnp.outer(std_T, std_T)[None]
 
 
-def _average(kernel_TT):
-  """A K Aᵀ: entry i, j is the mean over the first i rows and the first j columns."""
-  return _running_mean(_running_mean(kernel_TT, axis=-2), axis=-1)
+def _spread(average, kernel_TT, averaged_TT):
+  """Variance over rows and columns of K, as i and j average them, without that of their means."""
+  of_rows_TT = average(average(kernel_TT, axis=-1) ** 2, axis=-2)
+  of_columns_TT = average(average(kernel_TT, axis=-2) ** 2, axis=-1)
+  of_both_TT = average(average(kernel_TT**2, axis=-2), axis=-1)
+  return of_both_TT - of_rows_TT - of_columns_TT + averaged_TT**2
 
 
-def _spread(kernel_TT, averaged_TT):
-  """Variance of the first i rows and j columns of K, without that of their means, at i, j."""
-  of_rows_TT = _running_mean(_running_mean(kernel_TT, axis=-1) ** 2, axis=-2)
-  of_columns_TT = _running_mean(_running_mean(kernel_TT, axis=-2) ** 2, axis=-1)
-  return _average(kernel_TT**2) - of_rows_TT - of_columns_TT + averaged_TT**2
+def _average(weights_TT, kernel_TT, axis):
+  """The weighted mean over the rows (axis -2) or the columns of K, for each row of weights."""
+  if weights_TT is None:
+    return _running_mean(kernel_TT, axis)
+  if axis == -1:
+    return jnp.matmul(kernel_TT, weights_TT.T, precision='highest')
+  return jnp.matmul(weights_TT, kernel_TT, precision='highest')
 
 
 def _running_mean(kernel_TT, axis):
@@ -227,7 +251,7 @@ def _running_mean(kernel_TT, axis):
   return jnp.swapaxes(sums.reshape(*others, -1)[..., :T] / count_T, axis, -1)
 
 
-def _intervene(network, averaged_KTT, own_KTT):
+def _intervene(network, average, averaged_KTT, own_KTT):
   """The kernels of value aggregates after the intervention (see interventions.py)."""
   match network.intervention:
     case 'rmsnorm':
@@ -236,7 +260,7 @@ def _intervene(network, averaged_KTT, own_KTT):
     case 'mask':
       at_k_T = np.arange(own_KTT.shape[-1]) == network.intervention_position
       both_TT, either_TT = np.logical_and.outer(at_k_T, at_k_T), np.logical_or.outer(at_k_T, at_k_T)
-      crossed_KTT = _cross_mask(own_KTT, network.intervention_position)
+      crossed_KTT = _cross_mask(average, own_KTT, network.intervention_position)
       return jnp.where(both_TT[None], own_KTT,
                        jnp.where(either_TT[None], crossed_KTT, averaged_KTT))
     case 'none':
@@ -245,10 +269,10 @@ def _intervene(network, averaged_KTT, own_KTT):
   return jnp.outer(factor_T, factor_T)[None] * averaged_KTT
 
 
-def _cross_mask(kernels_KTT, position):
+def _cross_mask(average, kernels_KTT, position):
   """Row and column of the masked position: its own value with the means of the others."""
   T = kernels_KTT.shape[-1]
   inside = min(position, T - 1)
-  row_K1T = _running_mean(kernels_KTT, axis=-1)[:, inside][:, None]
-  column_KT1 = _running_mean(kernels_KTT, axis=-2)[:, :, inside][:, :, None]
+  row_K1T = average(kernels_KTT, axis=-1)[:, inside][:, None]
+  column_KT1 = average(kernels_KTT, axis=-2)[:, :, inside][:, :, None]
   return jnp.where((np.arange(T) == position)[None, :, None], row_K1T, column_KT1)

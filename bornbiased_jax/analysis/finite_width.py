@@ -17,6 +17,9 @@ known (Yaida 2019, Hanin and Nica 2019). Three results follow, none of them fitt
   networks.
 - Their squares change the mean. In gated networks (LLaMA), which do not contract in the limit,
   this is all: the two factors of a hidden unit correlate over inputs by chance.
+
+Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
+takes no notice, nor of ALiBi's heads, each of which fluctuates by itself.
 """
 
 import functools

@@ -19,7 +19,7 @@ from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
-from bornbiased_jax.models.transformer import Block, activate
+from bornbiased_jax.models.transformer import Block
 
 LAYERS = ('mlp', 'attention', 'norm')
 
@@ -64,7 +64,7 @@ def mlp0(x: jax.Array, up: jax.Array, down: jax.Array, activation: str) -> jax.A
     >>> analysis.mlp0(jnp.array([-1., 2.]), jnp.eye(2), jnp.eye(2), 'relu').tolist()
     [0.0, 2.0]
   """
-  return activate(activation, x @ up) @ down
+  return ACTIVATIONS[activation](x @ up) @ down
 
 
 def attn0(x_BTD: jax.Array) -> jax.Array:

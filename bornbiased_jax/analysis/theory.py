@@ -192,8 +192,7 @@ def independent_pcs(config: ModelConfig) -> float:
   for path, leaf in jax.tree_util.tree_leaves_with_path(body):
     module, name = (key.key for key in path[-2:])
     gains += leaf.size if name == 'scale' else 0
-    std = config.residual_std if module in ('output', 'down') else config.linear_std
-    squares += leaf.size * std**2 if name == 'kernel' else 0
+    squares += leaf.size * config.std_of(module) ** 2 if name == 'kernel' else 0
   return gains / (gains + squares)
 
 

@@ -6,7 +6,8 @@
 - FILE.gguf: a GGUF file of llama.cpp
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
 - BASE+ADAPTER: one of the two, with an adapter of PEFT; ADAPTER alone, if it names its base
-- PRESET:SEED: a random network, such as tiny_gpt2:42
+- PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
+  `configs.get` knows
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class Resolved:
   Attributes:
     name: the name; a branch of the Hub may go on, so that it has the commit there.
     kind: 'preset', 'run', 'transformers' or 'hub'.
-    place: the preset, the directory or GGUF file, or the name on the Hub.
+    place: the architecture's name, the directory or GGUF file, or the name on the Hub.
     number: the seed of a preset, or the step of a run, if it is given.
     about: JSON that says which network it is.
     adapter: the folder of an adapter of the network in `place`.
@@ -102,7 +103,8 @@ def resolve(name: str) -> Resolved:
   """What the name of a network means; raises InputError if it names none."""
   kind, place, number, adapter = _located(name)
   if kind != 'hub':
-    return Resolved(name, kind, place, number, {'name': name}, adapter)
+    about = {'name': f'{place}:{number}' if kind == 'preset' else name}
+    return Resolved(name, kind, place, number, about, adapter)
   exact = hub.pinned(place)
   about = {'name': name, 'revision': exact.rpartition('@')[2]}
   return Resolved(f'{exact}+{adapter}' if adapter else exact, kind, exact, None, about, adapter)
@@ -146,7 +148,7 @@ def locate(name: str) -> tuple[str, str, Any]:
   """What the name of a network means; raises InputError if it names none.
 
   Returns:
-    ('preset', its name, seed), ('run', directory, step | None),
+    ('preset', its canonical name, seed), ('run', directory, step | None),
     ('transformers', directory or GGUF file, None) or ('hub', its name there, None). Of a network
     with an adapter this is its base.
   """
@@ -156,10 +158,10 @@ def locate(name: str) -> tuple[str, str, Any]:
 def _located(name):
   """What `locate` returns, and the folder of an adapter or None."""
   preset, _, seed = name.rpartition(':')
-  if preset in configs.PRESETS:
+  if configs.is_name(preset) and not path_of(name).exists():
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
-    return 'preset', preset, int(seed), None
+    return 'preset', configs.canonical(preset), int(seed), None
   base, adapter = adapted.split(name)
   if adapter:
     kind, place, *_ = ('adapter', '') if adapters.is_adapter(path_of(base)) else _located(base)

@@ -3,13 +3,14 @@
 The functions `plain` and `blocked`, like those of attention_tiles.py and
 attention_kernels.py, have the signature
 
-    attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap) → value aggregate [B, T, H K]
+    attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap, slopes) → value aggregate [B, T, H K]
 
 with the heads concatenated. The queries belong to the last T of S positions, and the
 number of key/value heads G divides the number of query heads H. A query sees the last
-`window` positions up to its own, and scores s become cap tanh(s / cap); by default there
-is neither. They differ by rounding, and in memory: O(T²) for `plain`, O(T) for the
-others. The letters of shapes are explained in transformer.py.
+`window` positions up to its own. Scores s become cap tanh(s / cap), and fall by the slope of
+their head for each position between query and key. By default there is none of it. They differ
+by rounding, and in memory: O(T²) for `plain`, O(T) for the others. The letters of shapes are
+explained in transformer.py.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from flax import linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 
@@ -28,6 +30,7 @@ TILE = 128
 # The window of a layer that has none, larger than any sequence.
 UNLIMITED = 2**30
 Window = int | jax.Array | None
+Slopes = np.ndarray | jax.Array | None
 
 # The intermediates of transformer.READS that need the attention weights.
 WATCHED = ('attention_weights', 'attention_received')
@@ -40,6 +43,21 @@ def windows(config: ModelConfig) -> jax.Array | None:
   return jnp.array([min(window or UNLIMITED, UNLIMITED) for window in config.windows], jnp.int32)
 
 
+def alibi_slopes(config: ModelConfig) -> np.ndarray | None:
+  """By what the scores of each head [H] fall from one position to the next; None without ALiBi.
+
+  Of H heads, a power of 2, it is 2^(-8 h / H) for h = 1, 2, … H. Of another number the first
+  are those of the power of 2 below, and every second one of the power above follows (Press et
+  al. 2022).
+  """
+  if config.positions != 'alibi':
+    return None
+  below = 2 ** int(math.log2(config.num_heads))
+  of_power = lambda count: 2 ** (-8 * np.arange(1, count + 1) / count)
+  slopes = np.append(of_power(below), of_power(2 * below)[::2])
+  return slopes[:config.num_heads].astype(np.float32)
+
+
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
   """x with a smooth bound, cap tanh(x / cap); x itself if there is none."""
   return x if cap is None else cap * jnp.tanh(x / cap)
@@ -47,7 +65,7 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
 
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
                       first: int | jax.Array | None = None, *, window: Window = None,
-                      cap: float | None = None) -> jax.Array:
+                      cap: float | None = None, slopes: Slopes = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32.
 
   Args:
@@ -56,6 +74,7 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
     first: position of the first query; None: the queries belong to the last T positions.
     window: how many positions a query sees, its own included; None for all.
     cap: bound of the scores (`soft_cap`).
+    slopes: of each head (`alibi_slopes`).
   """
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
   first = S - T if first is None else first
@@ -69,6 +88,9 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
     position_T1 = jnp.minimum(first + jnp.arange(T), S - 1)[:, None]
     visible_TS &= jnp.arange(S)[None] > position_T1 - window
   scores_BGNTS = soft_cap(scores_BGNTS, cap)
+  if slopes is not None:
+    behind_TS = first + jnp.arange(T)[:, None] - jnp.arange(S)[None]
+    scores_BGNTS -= slopes.reshape(1, G, -1, 1, 1) * behind_TS[None, None, None]
   return nn.softmax(jnp.where(visible_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
 
 
@@ -81,8 +103,8 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
 
 def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
              change: Callable[[jax.Array, int], jax.Array] = lambda weights, first: weights,
-             block: int = TILE, *, window: Window = None,
-             cap: float | None = None) -> tuple[jax.Array, jax.Array]:
+             block: int = TILE, *, window: Window = None, cap: float | None = None,
+             slopes: Slopes = None) -> tuple[jax.Array, jax.Array]:
   """Attention computed for one block of queries at a time, so that no [T, T] matrix exists.
 
   `change` is a function (weights [B, H, block, T], first) → weights, applied to the weights of
@@ -100,7 +122,8 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
 
   def of_block(total_BHS, part):
     first, query_BTHK = part
-    weights_BHTS = attention_weights(query_BTHK, key_BTGK, first, window=window, cap=cap)
+    weights_BHTS = attention_weights(query_BTHK, key_BTGK, first, window=window, cap=cap,
+                                     slopes=slopes)
     weights_BHTS = change(weights_BHTS, first)
     is_padding_T1 = first + jnp.arange(block)[:, None] >= T
     total_BHS += jnp.where(is_padding_T1, 0, weights_BHTS).sum(axis=2)
@@ -120,7 +143,7 @@ def _num_viewers(length, window):
 
 def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
             names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array], *,
-            window: Window = None, cap: float | None = None,
+            window: Window = None, cap: float | None = None, slopes: Slopes = None,
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Attention for a reader who also wants the weights, or their means.
 
@@ -133,10 +156,10 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
   """
   if 'attention_weights' not in names:
     aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change,
-                                           window=window, cap=cap)
+                                           window=window, cap=cap, slopes=slopes)
     return aggregate_BTF, {'attention_received': received_BHT}
   T, S = query_BTHK.shape[1], key_BSGK.shape[1]
-  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap)
+  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap, slopes=slopes)
   weights_BHTS = change(weights_BHTS, S - T)
   received_BHS = weights_BHTS.sum(axis=2) / _num_viewers(S, window)[None, None]
   return (aggregate_values(weights_BHTS, value_BSGK),
@@ -144,16 +167,17 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
 
 
 def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-          window: Window = None, cap: float | None = None) -> jax.Array:
+          window: Window = None, cap: float | None = None, slopes: Slopes = None) -> jax.Array:
   """Attention by its definition, with all weights in memory: the default, the same everywhere."""
-  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap)
+  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap, slopes=slopes)
   return aggregate_values(weights_BHTS, value_BSGK)
 
 
 def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-            window: Window = None, cap: float | None = None) -> jax.Array:
+            window: Window = None, cap: float | None = None,
+            slopes: Slopes = None) -> jax.Array:
   """`plain` for one block of queries at a time, in full float32 and O(T) memory."""
   # Fewer queries than keys are a last position alone, which needs no blocks.
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
-  return streamed(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)[0]
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)
+  return streamed(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)[0]

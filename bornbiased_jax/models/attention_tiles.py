@@ -15,7 +15,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from bornbiased_jax.models.attention import TILE, UNLIMITED, Window, plain, soft_cap
+from bornbiased_jax.models.attention import TILE, UNLIMITED, Slopes, Window, plain, soft_cap
 
 # Scores of one tile of all heads of a group, 1 MiB of them.
 _CACHED = 2**18
@@ -24,15 +24,16 @@ _MOST_TILES = 16
 
 
 def tiled(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-          window: Window = None, cap: float | None = None) -> jax.Array:
+          window: Window = None, cap: float | None = None, slopes: Slopes = None) -> jax.Array:
   """`attention.plain`, tile by tile; it can be differentiated in reverse mode only.
 
   In memory at once are the scores of one tile of one head, a sixteenth of its T² or, if that is
   more, 1 MiB.
   """
   B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap)
+  # The gradient knows caps and slopes, but not both at once.
+  if T != key_BSGK.shape[1] or cap is not None and slopes is not None:
+    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)
   tile = _tile(T)
   together = math.gcd(B * H, 2**int(math.log2(max(1, _CACHED // (tile * T)))))
 
@@ -43,7 +44,8 @@ def tiled(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
   scaled_BTHK = (query_BTHK.astype(jnp.float32) / math.sqrt(K)).astype(query_BTHK.dtype)
   heads = map(group, (scaled_BTHK, key_BSGK, value_BSGK))
   limits = jnp.int32(UNLIMITED if window is None else window), cap
-  aggregate_NMTK = _attend(limits, *heads)
+  slopes_NM = None if slopes is None else jnp.tile(slopes, B).reshape(-1, together)
+  aggregate_NMTK = _attend(limits, slopes_NM, *heads)
   return jnp.swapaxes(aggregate_NMTK.reshape(B, H, T, K), 1, 2).reshape(B, T, H * K)
 
 
@@ -53,8 +55,8 @@ def _tile(length):
 
 
 @jax.custom_vjp
-def _attend(limits, query_NMTK, key_NMTK, value_NMTK):
-  return _forward(limits, query_NMTK, key_NMTK, value_NMTK)[0]
+def _attend(limits, slopes_NM, query_NMTK, key_NMTK, value_NMTK):
+  return _forward(limits, slopes_NM, query_NMTK, key_NMTK, value_NMTK)[0]
 
 
 def _forward(limits, *heads):
@@ -65,17 +67,17 @@ def _forward(limits, *heads):
 def _backward(saved, gradient_NMTK):
   limits, heads, softmax_NMT1 = saved
   of_heads = lambda parts: _gradient_of_heads(limits, *parts)
-  return None, *lax.map(of_heads, (*heads, *softmax_NMT1, gradient_NMTK))
+  return None, None, *lax.map(of_heads, (*heads, *softmax_NMT1, gradient_NMTK))
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _of_heads(limits, query_MTK, key_MTK, value_MTK):
+def _of_heads(limits, slopes_M, query_MTK, key_MTK, value_MTK):
   """The value aggregate of a group of heads; of each softmax the largest score and the total."""
   aggregates, peaks, totals = [], [], []
   for first, end in _tiles(query_MTK.shape[1]):
-    scores_MTS, visible_TS = _scores(limits, query_MTK, key_MTK, first, end)
+    scores_MTS, visible_TS = _scores(limits, slopes_M, query_MTK, key_MTK, first, end)
     peak_MT1 = jnp.where(visible_TS, scores_MTS, -jnp.inf).max(axis=2, keepdims=True)
     weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - peak_MT1), 0)
     total_MT1 = weights_MTS.sum(axis=2, keepdims=True)
@@ -86,7 +88,8 @@ def _of_heads(limits, query_MTK, key_MTK, value_MTK):
   return tuple(jnp.concatenate(each, axis=1) for each in (aggregates, peaks, totals))
 
 
-def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT1, gradient_MTK):
+def _gradient_of_heads(limits, slopes_M, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT1,
+                       gradient_MTK):
   """The gradients of query, key and value; those of keys and values are computed as [K, S]."""
   (_, cap), dtype = limits, query_MTK.dtype
   query_MKT, gradient_MKT = (jnp.swapaxes(x, 1, 2) for x in (query_MTK, gradient_MTK))
@@ -94,7 +97,7 @@ def _gradient_of_heads(limits, query_MTK, key_MTK, value_MTK, peak_MT1, total_MT
   of_key_MKS = of_value_MKS = jnp.zeros(query_MKT.shape, jnp.float32)
   for first, end in _tiles(query_MTK.shape[1]):
     own = slice(first, end)
-    scores_MTS, visible_TS = _scores(limits, query_MTK, key_MTK, first, end)
+    scores_MTS, visible_TS = _scores(limits, slopes_M, query_MTK, key_MTK, first, end)
     weights_MTS = jnp.where(visible_TS, jnp.exp(scores_MTS - peak_MT1[:, own]), 0)
     weights_MTS /= total_MT1[:, own]
     of_weights_MTS = _product(gradient_MTK[:, own], value_MTK[:, :end], 2, 2)
@@ -117,12 +120,15 @@ def _tiles(length):
   return [(first, min(first + tile, length)) for first in range(0, length, tile)]
 
 
-def _scores(limits, query_MTK, key_MTK, first, end):
+def _scores(limits, slopes_M, query_MTK, key_MTK, first, end):
   """Scores of the queries from `first` on with all keys before `end`, and which of them count."""
   window, cap = limits
   scores_MTS = _product(query_MTK[:, first:end], key_MTK[:, :end], 2, 2)
   behind_TS = jnp.arange(first, end)[:, None] - jnp.arange(end)[None]
-  return soft_cap(scores_MTS, cap), ((behind_TS >= 0) & (behind_TS < window))[None]
+  scores_MTS = soft_cap(scores_MTS, cap)
+  if slopes_M is not None:
+    scores_MTS -= slopes_M[:, None, None] * behind_TS[None]
+  return scores_MTS, ((behind_TS >= 0) & (behind_TS < window))[None]
 
 
 def _product(a, b, axis_of_a, axis_of_b):

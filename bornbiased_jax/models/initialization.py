@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.keys import make_key
-from bornbiased_jax.models.transformer import Transformer, activate
+from bornbiased_jax.models.transformer import Transformer
 
 Seed = int | np.integer | np.ndarray | jax.Array
 EMBEDDING_LEAVES = ('embedding', 'position_embedding', 'head')
@@ -73,7 +73,7 @@ def mean_activation(config: ModelConfig) -> float:
   z_G = np.linspace(-9, 9, 4001)
   weight_G = np.exp(-z_G**2 / 2)
   with jax.ensure_compile_time_eval():
-    f_G = activate(config.activation, jnp.asarray(config.linear_std * config.width**0.5 * z_G))
+    f_G = ACTIVATIONS[config.activation](jnp.asarray(config.linear_std * config.width**0.5 * z_G))
   return float(np.average(np.asarray(f_G, np.float64), weights=weight_G))
 
 
@@ -84,9 +84,9 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   """The parameters of the random network with this seed (appendix B.1).
 
   Embeddings are drawn from N(0, config.embedding_std²) and linear layers from
-  N(0, config.linear_std²), except the two layers that write to the residual stream,
-  whose std is config.residual_std. Norm gains are 1 and biases 0, except those that
-  config.init_scheme='centred' sets.
+  N(0, config.std_of(layer)²), which is linear_std² but for the two layers that write to the
+  residual stream, whose std is config.residual_std, and for what config.init_scheme changes.
+  Norm gains are 1 and biases 0, except those that 'centred' sets.
 
   The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
   number of devices, and in an ensemble of any size.

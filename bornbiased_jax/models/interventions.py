@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 
 
 def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Array,
@@ -51,8 +52,10 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
       return jnp.where(at_k_T11, spread_BTHK, aggregate_BTHK)
     case 'norm':
       return jnp.where(at_k_T11, strength * aggregate_BTHK, aggregate_BTHK)
-    case _:
+    case 'none' | 'rmsnorm':
       return aggregate_BTHK
+    case unknown:
+      raise InputError(f'intervention={unknown!r} is not implemented', 'intervention')
 
 
 def factors(config: ModelConfig, position_T: np.ndarray) -> np.ndarray:

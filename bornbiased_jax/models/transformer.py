@@ -93,23 +93,34 @@ def unembed(config: ModelConfig, head_VD: jax.Array, hidden: jax.Array) -> jax.A
   return attention.soft_cap(logits, config.logit_cap)
 
 
-def activate(name: str, x: jax.Array) -> jax.Array:
-  """The activation called `name` in configs.ACTIVATIONS, applied elementwise."""
-  function, arguments = ACTIVATIONS[name]
-  return getattr(jax.nn, function)(x, **arguments)
-
-
 def _norm(config, name, kind=None):
   make = nn.LayerNorm if (kind or config.norm) == 'layernorm' else nn.RMSNorm
   # The fast variance, E[x²] - E[x]², loses digits to cancellation.
   return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
 
 
-def _dense(config, name, features, use_bias, std):
-  draw = nn.initializers.normal(std)
+def _draw(config, std):
+  """The initializer of entries of this std; of a matrix [in, out] if it is to be orthogonal."""
+  if config.init_scheme != 'truncated':
+    return nn.initializers.normal(std)
+  # A normal that is cut at two stds has a smaller one.
+  return nn.initializers.truncated_normal(std / 0.87962566103423978)
+
+
+def _draw_kernel(config, name):
+  std = config.std_of(name)
+  if config.init_scheme != 'orthogonal':
+    return _draw(config, std)
+  # The shorter of rows and columns are orthonormal.
+  return lambda key, shape, dtype: nn.initializers.orthogonal(
+      std * math.sqrt(max(shape)))(key, shape, dtype)
+
+
+def _dense(config, name, features, use_bias):
   # The policy that stores products of a block does not see those of products.on_cpu.
   on_cpu = jax.default_backend() == 'cpu' and config.remat != 'dots'
-  return nn.Dense(features, use_bias, dtype=config.dtype, kernel_init=draw, name=name,
+  return nn.Dense(features, use_bias, dtype=config.dtype, name=name,
+                  kernel_init=_draw_kernel(config, name),
                   dot_general=products.on_cpu if on_cpu else lax.dot_general)
 
 
@@ -163,7 +174,8 @@ class Block(nn.Module):
     """What attention adds at the last `num_queries` positions, and its intermediates."""
     config = self.config
     query_BTHK, key_BSGK, value_BSGK = self._queries_keys_values(memory_BSD, num_queries, window)
-    limits = {name: value for name, value in (('window', window), ('cap', config.score_cap))
+    limits = {name: value for name, value in (
+        ('window', window), ('cap', config.score_cap), ('slopes', attention.alibi_slopes(config)))
               if value is not None}
     if set(reads) & set(attention.WATCHED):
       change = functools.partial(intervene_weights, config)
@@ -174,7 +186,7 @@ class Block(nn.Module):
     if config.prefix_plus:
       aggregate_BTF = aggregate_BTF + Prefix(name='prefix')(query_BTHK)
     aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
-    output = _dense(config, 'output', config.width, config.output_bias, config.residual_std)
+    output = _dense(config, 'output', config.width, config.output_bias)
     value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)
     return output(aggregate_BTF), found | {'value': value_BSF, 'value_aggregate': aggregate_BTF}
 
@@ -211,20 +223,19 @@ class Block(nn.Module):
 
   def _heads(self, name, x_BTD, num_heads):
     config, num_features = self.config, num_heads * self.config.head_size
-    project = _dense(config, name, num_features, config.qkv_bias, config.linear_std)
+    project = _dense(config, name, num_features, config.qkv_bias)
     return project(x_BTD).reshape(*x_BTD.shape[:2], num_heads, config.head_size)
 
   def _mlp(self, x_BTD):
     """What the MLP adds to the residual stream, and its intermediate."""
     config = self.config
-    project = lambda name: _dense(
-        config, name, config.mlp_width, config.mlp_bias, config.linear_std)
+    project = lambda name: _dense(config, name, config.mlp_width, config.mlp_bias)
     hidden_BTF = project('up')(x_BTD)
     if config.gated_mlp:
-      hidden_BTF = activate(config.activation, project('gate')(x_BTD)) * hidden_BTF
+      hidden_BTF = ACTIVATIONS[config.activation](project('gate')(x_BTD)) * hidden_BTF
     else:
-      hidden_BTF = activate(config.activation, hidden_BTF)
-    down = _dense(config, 'down', config.width, config.mlp_bias, config.residual_std)
+      hidden_BTF = ACTIVATIONS[config.activation](hidden_BTF)
+    down = _dense(config, 'down', config.width, config.mlp_bias)
     return down(hidden_BTF), {'mlp_hidden': hidden_BTF}
 
 
@@ -251,16 +262,16 @@ class Transformer(nn.Module):
   attend: Callable[..., jax.Array] = attention.plain
 
   def setup(self):
-    config, normal = self.config, nn.initializers.normal
+    config, draw = self.config, functools.partial(_draw, self.config)
     vocabulary = (config.vocab_size, config.width)
-    self.embedding = self.param('embedding', normal(config.embedding_std), vocabulary)
+    self.embedding = self.param('embedding', draw(config.embedding_std), vocabulary)
     if config.positions == 'learned':
       self.position_embedding = self.param(
-          'position_embedding', normal(config.embedding_std), (config.length, config.width))
+          'position_embedding', draw(config.embedding_std), (config.length, config.width))
     self.blocks = self.param('blocks', self._init_blocks)
     self.final_norm = _norm(config, None)  # Linen names it after the attribute.
     if not config.tied_head:
-      self.head = self.param('head', normal(config.linear_std), vocabulary)
+      self.head = self.param('head', draw(config.std_of('head')), vocabulary)
 
   def _init_blocks(self, key):
     # One parameter for all blocks. `parent=None` keeps Linen from making Block a submodule.

@@ -8,11 +8,10 @@ import os
 from pathlib import Path
 import re
 
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import path_of
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import path_of, read_json
 from bornbiased_jax.storage import hub
 from bornbiased_jax.storage.huggingface.adapters import CONFIG, is_adapter
-from bornbiased_jax.storage.huggingface.entries import read_json, show
 
 
 def split(name: str) -> tuple[str, Path | None]:

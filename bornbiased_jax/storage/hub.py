@@ -12,10 +12,9 @@ import re
 import jax
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE, pickle_advice, shard_names
 
 _NAME = re.compile(r'(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@([\w.-]+(?:/[\w.-]+)*))?', re.ASCII)

@@ -138,6 +138,7 @@ ITEMS = (
           Run('scaling', dict(smoke=0.6, laptop=3, overnight=37, paper=40),
               at={'laptop': {'seeds': '0-4', 'factors': 'depth,scale', 'large': 'gpt2_1b2',
                              'large_lengths': '64'}}),
+          Run('coordinates', dict(smoke=1, laptop=4, overnight=4, paper=120)),
           Run('layer_theory', dict(overnight=16), {
               'config': 'nano_gpt2', 'seeds': '0-3', 'lengths': '16,64'}, 'layer_theory_nano'),
           Run('layer_theory', dict(overnight=40), {

@@ -43,11 +43,14 @@ def positive(text: str) -> float:
 
 
 def listed(parse: Callable[[str], list | str | int]):
-  """The parser of comma-separated values, each given once; a part may be several of them."""
+  """The parser of comma-separated values, each given once; a part may be several of them.
+
+  FIELD=VALUE belongs to the value before it, as in tiny_gpt2,num_layers=6,tiny_llama2.
+  """
 
   def parse_list(text):
     values = []
-    for part in text.split(','):
+    for part in re.split(r',(?![^,=]*=)', text):
       value = parse(part.strip())
       values.extend(value if isinstance(value, list) else [value])
     return _distinct(values, text)
@@ -75,8 +78,8 @@ def seed_range(text: str) -> list[int]:
 
 
 def preset_name(text: str) -> str:
-  configs.get(text)
-  return text
+  """The name of an architecture, which says what a file says (`configs.canonical`)."""
+  return configs.canonical(text)
 
 
 def choice(*choices: str):

@@ -1,6 +1,5 @@
 """The theory of whole networks: its parts are the closed forms, and ensembles agree with it."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from bornbiased_jax import analysis, configs
 from bornbiased_jax.analysis import birth, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.transformer import activate
 
 pytestmark = pytest.mark.usefixtures('optimized')
 SMALL = dict(num_layers=3, num_heads=4, width=256, mlp_width=1024, vocab_size=64, length=64)
@@ -19,11 +17,15 @@ def small(**fields):
   return configs.ModelConfig(**(SMALL | fields))
 
 
+def average(kernel_TT, weights_TT=None):
+  return birth._average(weights_TT, birth._average(weights_TT, kernel_TT, axis=-2), axis=-1)
+
+
 def test_averaging_is_proposition_4_at_finite_length():
   r, T = 0.3, 50
   alike, own = np.full((T, T), r, np.float32), np.full((T, T), r, np.float32)
   np.fill_diagonal(own, 1.0)
-  cosine = birth._average(alike)[-1, -1] / birth._average(own)[-1, -1]
+  cosine = average(alike)[-1, -1] / average(own)[-1, -1]
   np.testing.assert_allclose(cosine, theory.amplified_similarity(r, T), rtol=1e-5)
 
 
@@ -31,7 +33,9 @@ def test_averaging_is_proposition_4_at_finite_length():
 def test_averaging_is_uniform_causal_attention(T):
   weight = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
   kernel = np.random.default_rng(0).normal(size=(T, T)).astype(np.float32)
-  np.testing.assert_allclose(birth._average(kernel), weight @ kernel @ weight.T, atol=1e-5)
+  expected = weight @ kernel @ weight.T
+  np.testing.assert_allclose(average(kernel), expected, atol=1e-5)
+  np.testing.assert_allclose(average(kernel, np.float32(weight)), expected, atol=1e-5)
 
 
 def test_uneven_weights_keep_the_first_order_of_their_spread():
@@ -43,11 +47,31 @@ def test_uneven_weights_keep_the_first_order_of_their_spread():
   np.testing.assert_allclose(found / found[0], expected, rtol=1e-3)
 
 
+def test_slopes_of_alibi_are_averaged_over_heads():
+  """In the first layer the variance at a position is that of one value by the mean of Σ a²."""
+  config = small(positions='alibi', num_heads=6, head_size=4, linear_std=1e-4)
+  found = theory.at_birth(config, 64, 'gaussian').value_std_LT[0]
+  behind_T = np.arange(64)
+  for i in (0, 1, 5, 63):
+    weights = [np.exp(-slope * behind_T[:i + 1]) for slope in (
+        1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8)]
+    squares = [(weight**2).sum() / weight.sum() ** 2 for weight in weights]
+    np.testing.assert_allclose(found[i] / found[0], np.mean(squares) ** 0.5, rtol=1e-5)
+
+
+def test_without_slopes_alibi_is_no_positions(monkeypatch):
+  expected = theory.at_birth(small(positions='none', intervention='mask'), 9)
+  monkeypatch.setattr(birth.architecture.attention, 'alibi_slopes',
+                      lambda config: np.zeros(4, np.float32))
+  for given, wanted in zip(theory.at_birth(small(intervention='mask'), 9), expected, strict=True):
+    np.testing.assert_allclose(given, wanted, rtol=1e-5)
+
+
 def test_mlps_alone_iterate_one_cosine():
   config = small(sublayers='mlp_only', norm_epsilon=1e-12)
   found = theory.at_birth(config, 2, 'gaussian')
   scale = config.linear_std * config.width**0.5
-  powers = covariance_powers(functools.partial(activate, 'gelu_tanh'), scale)
+  powers = covariance_powers(configs.ACTIVATIONS['gelu_tanh'], scale)
   writes = config.residual_std**2 * config.mlp_width
   own, between = config.embedding_std**2, 0.0
   for layer in range(config.num_layers):
@@ -63,7 +87,9 @@ def test_mlps_alone_iterate_one_cosine():
 @pytest.mark.parametrize('fields, length', [
     ({}, 32), ({'positions': 'learned'}, 16), ({'activation': 'relu', 'num_kv_heads': 2}, 16),
     ({'init_scheme': 'plain'}, 32), ({'parallel_residual': True, 'num_layers': 3}, 48),
-    ({'sublayers': 'mlp_only'}, 16),
+    *(({'init_scheme': name}, 16) for name in ('orthogonal', 'zero', 'mup', 'deepnorm')),
+    ({'sublayers': 'mlp_only'}, 16), ({'activation': 'squared_relu', 'positions': 'none'}, 32),
+    ({'positions': 'alibi'}, 64), ({'positions': 'alibi', 'intervention': 'rmsnorm'}, 16),
     ({'linear_std': 0.06}, 32), ({'score_divisor': 10.0}, 32), ({'scaled_embedding': True}, 16),
     ({'intervention': 'amplify'}, 16),
     ({'intervention': 'rmsnorm'}, 16), ({'intervention': 'mask', 'intervention_position': 15}, 16),
@@ -112,6 +138,13 @@ def test_what_does_not_change_networks_does_not_change_the_theory():
   expected = theory.at_birth(config, 8, 'gaussian').variance_LT
   given = theory.at_birth(small(scaled_embedding=True), 8, 'gaussian').variance_LT
   np.testing.assert_array_equal(given, expected)
+
+
+def test_an_intervention_that_the_theory_does_not_know(monkeypatch):
+  monkeypatch.setattr(configs.model, 'INTERVENTIONS', (*configs.INTERVENTIONS, 'new'))
+  for predict in (theory.at_birth, theory.finite_width):
+    with pytest.raises(InputError, match="does not know intervention='new'"):
+      predict(small(intervention='new'), 8)
 
 
 @pytest.mark.parametrize('fields, word', [

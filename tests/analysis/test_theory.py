@@ -11,7 +11,7 @@ from scipy import integrate
 from bornbiased_jax.analysis import ensemble, positions, probes, similarity, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.analysis.simplified import StackConfig, stack
-from bornbiased_jax.models.transformer import activate
+from bornbiased_jax.configs import ACTIVATIONS
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def sampled_similarity(activation, similarity_, scale, gated, num_samples=400_00
   """Cosine of two units over random weights, with its standard error by the delta method."""
   u, other, g, gate_other = normals(num_samples)
   mix = lambda a, b: similarity_ * a + np.sqrt(1 - similarity_**2) * b
-  f = lambda x: np.asarray(activate(activation, jnp.asarray(scale * x, jnp.float32)), np.float64)
+  f = lambda x: np.asarray(ACTIVATIONS[activation](jnp.asarray(scale * x, jnp.float32)), np.float64)
   a, b = f(u), f(mix(u, other))
   if gated:
     a, b = a * g, b * mix(g, gate_other)
@@ -38,7 +38,7 @@ def sampled_similarity(activation, similarity_, scale, gated, num_samples=400_00
 def test_the_series_equals_sampling(activation, scale, gated):
   for start in (0.0, 0.4, 0.9):
     closed = theory.activation_similarity(
-        functools.partial(activate, activation), start, scale, gated)
+        ACTIVATIONS[activation], start, scale, gated)
     sampled, error = sampled_similarity(activation, start, scale, gated)
     # With a kink the series converges slowly, as the next test shows.
     assert abs(closed - sampled) < 4 * error + (5e-4 if activation == 'relu' else 0)
@@ -68,7 +68,7 @@ def test_the_series_of_relu_is_the_arc_cosine_kernel():
 
 @pytest.mark.parametrize('activation', ['gelu_tanh', 'silu', 'relu'])
 def test_odd_and_gated_layers_keep_orthogonal_inputs_orthogonal(activation):
-  function = functools.partial(activate, activation)
+  function = ACTIVATIONS[activation]
   assert theory.activation_similarity(function, 0.0, gated=True) == 0
   assert abs(theory.activation_similarity(jnp.tanh, 0.0)) < 1e-6
   assert theory.activation_similarity(function, 0.0) > 0.1

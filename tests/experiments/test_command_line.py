@@ -94,8 +94,17 @@ def test_a_program_changes_what_it_inherits():
   assert list(settings.kinds(Own))[0] == 'data'
 
 
+def test_models_with_fields_of_their_own(tmp_path):
+  file = tmp_path / 'own.json'
+  file.write_text('{"preset": "tiny_gpt2", "width": 64}')
+  text = f'tiny_gpt2,num_layers=6, width=192,tiny_llama2,{file},num_layers=2'
+  assert resolve(seed_sweep.Settings, 'smoke', config=text).config == [
+      'tiny_gpt2,num_layers=6,width=192', 'tiny_llama2', 'tiny_gpt2,num_layers=2,width=64']
+
+
 @pytest.mark.parametrize('flag, text', [
-    ('config', 'tiny_gpt3'), ('config', 'tiny_gpt2,tiny_gpt2'),
+    ('config', 'tiny_gpt3'), ('config', 'tiny_gpt2,tiny_gpt2'), ('config', 'tiny_gpt2,widht=64'),
+    ('config', 'num_layers=6'), ('config', 'tiny_gpt2,tiny_gpt2,width=128'),
     ('seeds', '5-2'), ('seeds', '1,1'), ('seeds', ''), ('seeds', '4294967296'),
     ('seeds', '0-4294967295'), ('num_sequences', '1'), ('num_sequences', '1e3'),
     ('lengths', '8,8'), ('lengths', '-8'), ('probe', 'words'), ('probe_seed', '-1'),

@@ -17,7 +17,7 @@ import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
-               'scaling', 'layer_theory', 'adversary', 'real_text')
+               'scaling', 'coordinates', 'layer_theory', 'adversary', 'real_text')
 
 
 @pytest.fixture(scope='module')

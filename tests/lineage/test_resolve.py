@@ -35,6 +35,17 @@ def test_every_source_gives_the_same_network(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
 
 
+def test_a_random_network_of_any_architecture(tmp_path):
+  name, file = 'tiny_gpt2,num_layers=2,width=32', tmp_path / 'own.json'
+  file.write_text('{"preset": "tiny_gpt2", "num_layers": 2, "width": 32}')
+  expected = digest(init_params(configs.get(name), 5))
+  for own in (f'{name}:5', f'{file}:5', f'{file},num_heads=4:5'):
+    assert digest(resolve.load(own)[1]) == expected
+    # It is known by what the file says, and not by its name.
+    assert resolve.resolve(own).about == {'name': f'{name}:5'}
+  assert resolve.load_config(f'{name},activation=relu:5').activation == 'relu'
+
+
 def test_weights_without_a_configuration_are_named(tmp_path):
   (tmp_path / 'model.safetensors').touch()
   with pytest.raises(InputError, match='config.json is missing'):
@@ -44,6 +55,7 @@ def test_weights_without_a_configuration_are_named(tmp_path):
 @pytest.mark.parametrize('name, message', [
     ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
     (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
+    ('tiny_gpt2,widht=32:4', 'did you mean width'),
     ('tests', 'no checkpoint'),
 ])
 def test_names_that_are_no_network(name, message):

@@ -54,16 +54,18 @@ def random_inputs(shape, dtype='float32'):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _with_gradient(attend, cap, inputs, cotangent, window):
-  limits = {name: value for name, value in (('window', window), ('cap', cap)) if value is not None}
+def _with_gradient(attend, cap, inputs, cotangent, window, slopes):
+  limits = {name: value for name, value in (('window', window), ('cap', cap), ('slopes', slopes))
+            if value is not None}
   out, backward = jax.vjp(functools.partial(attend, **limits), *inputs)
   return out, *backward(cotangent)
 
 
-def with_gradient(attend, inputs, cotangent, window=None, cap=None):
+def with_gradient(attend, inputs, cotangent, window=None, cap=None, slopes=None):
   """The aggregate, and the gradients of query, key and value; `window` is traced."""
   window = None if window is None else jnp.int32(window)
-  return [np.asarray(x, np.float32) for x in _with_gradient(attend, cap, inputs, cotangent, window)]
+  found = _with_gradient(attend, cap, inputs, cotangent, window, slopes)
+  return [np.asarray(x, np.float32) for x in found]
 
 
 def assert_close(a, b, tolerance):
@@ -99,22 +101,26 @@ def test_the_definition_agrees_with_pytorch(shape):
   assert_close(with_gradient(attention.plain, *given), expected, TOLERANCE['float32'])
 
 
-LIMITS = [(1, None), (37, None), (599, None), (600, None), (attention.UNLIMITED, None),
-          (None, 1.5), (5, 1.5)]
+SLOPES = np.float32([0.4, 0.001, 0.05])
+LIMITS = [(1, None, None), (37, None, None), (599, None, None), (600, None, None),
+          (attention.UNLIMITED, None, None), (None, 1.5, None), (5, 1.5, None),
+          (None, None, SLOPES), (37, None, SLOPES), (5, 1.5, SLOPES)]
 
 
-@pytest.mark.parametrize('window, cap', LIMITS, ids=str)
-def test_windows_and_caps_of_the_definition_agree_with_pytorch(window, cap):
+@pytest.mark.parametrize('window, cap, slopes', LIMITS, ids=str)
+def test_limits_of_the_definition_agree_with_pytorch(window, cap, slopes):
   def attend(torch, query, key, value):
     scores = query @ key.transpose(2, 3) / query.shape[-1]**0.5
     scores = scores if cap is None else cap * torch.tanh(scores / cap)
     row, column = np.indices(scores.shape[2:])
+    if slopes is not None:
+      scores = scores - torch.tensor(np.float32(slopes[:, None, None] * (row - column)))
     hidden = (column > row) | (row - column >= (window or np.inf))
     weights = torch.softmax(scores.masked_fill(torch.tensor(hidden), -torch.inf), dim=-1)
     return weights @ value.expand(-1, len(query[0]), -1, -1)
 
   given = random_inputs(SHAPES[2])
-  assert_close(with_gradient(attention.plain, *given, window, cap),
+  assert_close(with_gradient(attention.plain, *given, window, cap, slopes),
                of_pytorch(*given, attend), TOLERANCE['float32'])
 
 
@@ -124,12 +130,34 @@ def test_windows_and_caps_of_the_definition_agree_with_pytorch(window, cap):
     attention_kernels.Spread(attention.blocked, MESH),
     attention_kernels.Spread(attention_tiles.tiled, MESH),
 ], ids=['blocked', 'tiled', 'splash', 'cudnn', 'spread', 'tiled_spread'])
-def test_windows_and_caps_of_kernels_agree_with_the_definition(attend):
+def test_limits_of_kernels_agree_with_the_definition(attend):
   """Splash and cuDNN leave them to the definition."""
   given = random_inputs(SHAPES[2])
-  for window, cap in LIMITS:
-    exact = with_gradient(attention.plain, *given, window, cap)
-    assert_close(with_gradient(attend, *given, window, cap), exact, TOLERANCE['float32'])
+  for limits in LIMITS:
+    exact = with_gradient(attention.plain, *given, *limits)
+    assert_close(with_gradient(attend, *given, *limits), exact, TOLERANCE['float32'])
+
+
+def test_slopes_of_each_head_stay_with_it_on_several_devices():
+  inputs, _ = random_inputs((2, 40, 4, 2, 8))
+  slopes = attention.alibi_slopes(configs.get('tiny_gpt2', positions='alibi'))
+  spread = attention_kernels.Spread(attention_tiles.tiled, MESH)(*inputs, slopes=slopes)
+  np.testing.assert_allclose(spread, attention.plain(*inputs, slopes=slopes), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('num_heads', [1, 2, 6, 8, 12, 25])
+def test_slopes_are_those_of_bloom_and_mpt(num_heads):
+  torch = pytest.importorskip('torch')
+  bloom = pytest.importorskip('transformers.models.bloom.modeling_bloom')
+  mpt = pytest.importorskip('transformers.models.mpt.modeling_mpt')
+  config = configs.get('tiny_gpt2', num_heads=num_heads, head_size=2, positions='alibi')
+  slopes = attention.alibi_slopes(config)
+  # The bias of the last of three positions, as it is of keys at 0, 1 and 2.
+  theirs = bloom.build_alibi_tensor(torch.ones(1, 3), num_heads, torch.float32)
+  np.testing.assert_allclose(slopes[:, None] * np.arange(3), theirs[:, 0], rtol=1e-6)
+  theirs = mpt.build_mpt_alibi_tensor(num_heads, 3)
+  np.testing.assert_allclose(-slopes[:, None] * np.arange(2, -1, -1), theirs[:, 0], rtol=1e-6)
+  assert attention.alibi_slopes(configs.get('tiny_gpt2')) is None
 
 
 def test_windows_by_layer():

@@ -85,6 +85,68 @@ def test_law(config, residual_std):
       assert np.all(leaf == name.endswith('scale')), name
 
 
+def scheme(name, **fields):
+  """Two networks of one seed: of this initialization, and of 'gpt2'."""
+  base = dataclasses.replace(EVERY, **dict(linear_std=0.1) | fields)
+  return [network(dataclasses.replace(base, init_scheme=each), 42) for each in (name, 'gpt2')]
+
+
+def test_orthogonal_matrices_have_the_stds_of_others():
+  own, gpt2 = scheme('orthogonal')
+  for name, leaf in own.items():
+    if not name.endswith('kernel'):
+      np.testing.assert_array_equal(leaf, gpt2[name])
+      continue
+    for matrix in leaf.astype(np.float64):
+      # The shorter of rows and columns are as long as those of `gpt2` on average.
+      short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+      std = 0.1 / math.sqrt(2 * 2) if name.split('/')[1] in ('output', 'down') else 0.1
+      expected = std**2 * short.shape[1] * np.eye(len(short))
+      np.testing.assert_allclose(short @ short.T, expected, atol=1e-5, err_msg=name)
+    assert_uncorrelated(leaf[0], leaf[1])
+
+
+def test_truncated_normals_keep_their_std():
+  own, gpt2 = scheme('truncated', width=64, mlp_width=256)
+  law = stats.truncnorm(-2, 2)
+  for name in filter(is_random, own):
+    z = own[name].astype(np.float64).ravel() / (0.02 if 'embedding' in name else 0.1)
+    if name in ('blocks/output/kernel', 'blocks/down/kernel'):
+      z *= math.sqrt(2 * 2)
+    assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
+    assert stats.kstest(z * law.std(), law.cdf).pvalue > 1e-4, name
+
+
+@pytest.mark.parametrize('name, factors', [
+    ('zero', dict(output=0, down=0)),
+    # (8 L)^(-1/4) in place of 1 and of 1 / sqrt(2 L), for L = 2.
+    ('deepnorm', dict(value=1 / 2, gate=1 / 2, up=1 / 2, output=1, down=1)),
+    ('mup', dict(head=math.sqrt(768 / 32))),
+])
+def test_schemes_multiply_the_stds_of_some_layers(name, factors):
+  own, gpt2 = scheme(name)
+  for leaf in own:
+    factor = factors.get(leaf.removeprefix('blocks/').removesuffix('/kernel'), 1)
+    np.testing.assert_allclose(own[leaf], factor * gpt2[leaf], rtol=1e-6, err_msg=leaf)
+
+
+def test_widths_of_mup():
+  std = lambda width, **fields: configs.get(
+      'tiny_llama2', width=width, init_scheme='mup', **fields).std_of
+  for width in (192, 768, 3072):
+    assert std(width)('up') == pytest.approx(0.02 * math.sqrt(768 / width))
+    assert std(width)('head') == pytest.approx(0.02 * 768 / width)
+    assert std(width)('down') == pytest.approx(std(width)('up') / math.sqrt(8))
+  assert std(3072, linear_std=0.5)('query') == 0.5
+
+
+def test_orthogonal_networks_are_the_same_in_ensembles():
+  config = dataclasses.replace(FEW, init_scheme='orthogonal')
+  draw, expected = functools.partial(draw_params, config), [network(config, int(s)) for s in SEEDS]
+  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
+  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), expected)
+
+
 def test_leaves():
   block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32),
            'output/kernel': (32, 32), 'up/kernel': (32, 48), 'down/kernel': (48, 32)}

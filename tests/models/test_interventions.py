@@ -26,6 +26,13 @@ def positional_std(config, params, ids):
   return attention_sink.diagnostics(config, params, ids)['positional_std_LT']
 
 
+def test_one_that_is_implemented_nowhere_is_named(monkeypatch):
+  monkeypatch.setattr(configs.model, 'INTERVENTIONS', ('new',))
+  config = configs.get('tiny_gpt2', intervention='new')
+  with pytest.raises(InputError, match="intervention='new' is not implemented"):
+    jax.eval_shape(lambda: init_params(config, 0))
+
+
 @pytest.mark.slow
 def test_interventions_level_the_positional_variance_at_init():
   """Without intervention the std at position i follows 1/sqrt(i); with one it is flat within 5 %.

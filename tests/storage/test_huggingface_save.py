@@ -33,6 +33,7 @@ SAVED = {
     'learned_positions': ('gpt2', dict(_TINY, positions='learned', rope_theta=123.0)),
     'learned_untied_relu': (
         'gpt2', dict(_TINY, positions='learned', tied_head=False, activation='relu')),
+    'squared_relu': ('gpt2', dict(_TINY, positions='learned', activation='squared_relu')),
     'paper_gpt2': ('gpt_neox', _TINY),
     'untied_no_attention_bias': (
         'gpt_neox', dict(_TINY, tied_head=False, qkv_bias=False, output_bias=False,
@@ -137,6 +138,8 @@ def test_goldens_saved_again_are_the_same(tmp_path):
 @pytest.mark.parametrize('fields, word', [
     (dict(sublayers='mlp_only'), "sublayers='mlp_only'"),
     (dict(norm='rmsnorm'), "norm='rmsnorm'"),
+    (dict(positions='alibi'), "positions='alibi'"), (dict(positions='none'), "positions='none'"),
+    (dict(activation='own'), "activation='own', for which transformers has no name"),
     (dict(gated_mlp=True), 'gated_mlp=True'),
     (dict(qk_norm=True), 'qk_norm=True'),
     (dict(mlp_bias=False), 'mlp_bias=False'),
@@ -159,7 +162,8 @@ def test_goldens_saved_again_are_the_same(tmp_path):
     (dict(_GEMMA, qk_norm=True, score_cap=5.0), 'gemma2 comes near, but for qk_norm=True'),
     (dict(_LLAMA, logit_cap=5.0), 'logit_cap=5.0'),
 ], ids=str)
-def test_save_refuses_what_transformers_lacks(fields, word, tmp_path):
+def test_save_refuses_what_transformers_lacks(fields, word, tmp_path, monkeypatch):
+  monkeypatch.setitem(configs.ACTIVATIONS, 'own', abs)
   config = configs.ModelConfig(**(_TINY | fields))
   with pytest.raises(InputError, match='transformers has no such model') as error:
     huggingface.save(tmp_path / 'saved', config, random_params(config))

@@ -49,7 +49,13 @@ def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Alte
 
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Permutes the attention heads of each layer; grouped query heads move with their group."""
+  """Permutes the attention heads of each layer; grouped query heads move with their group.
+
+  Raises:
+    InputError: each head has a slope of its own (ALiBi).
+  """
+  if config.positions == 'alibi':
+    raise InputError("positions='alibi' tells heads apart")
   _refuse_prefix(config)
   G, K = config.num_kv_heads, config.head_size
   group_LG = _permutations(key, config.num_layers, G)

@@ -16,18 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.storage.huggingface.entries import (
-  COUNT,
-  FLAG,
-  NUMBER,
-  entry,
-  of_type,
-  only,
-  read_json,
-  show,
-)
+from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, NUMBER, entry, of_type, only
 from bornbiased_jax.storage.huggingface.families import Family
 from bornbiased_jax.storage.huggingface.weights import (
   DTYPES,

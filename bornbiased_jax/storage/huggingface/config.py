@@ -6,7 +6,8 @@ The rows of `families` say what a family calls our fields.
 from pathlib import Path
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.huggingface.entries import (
   COUNT,
   COUNT_OR_NULL,
@@ -15,8 +16,6 @@ from bornbiased_jax.storage.huggingface.entries import (
   NUMBER_OR_NULL,
   entry,
   only,
-  read_json,
-  show,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.quantized import read_settings
@@ -27,7 +26,8 @@ from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
              add_cross_attention=False, is_causal=True)
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
-                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh')
+                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh',
+                    relu2='squared_relu')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 # For each of our fields what its value in config.json must be.
 _KINDS = {
@@ -97,6 +97,8 @@ def from_stored(stored: dict, family: Family) -> ModelConfig:
 def to_stored(config: ModelConfig, family: Family) -> dict:
   """The entries of config.json that describe `config`, as far as the family can."""
   stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
+  if config.activation not in _STORED_ACTIVATIONS:
+    raise InputError(f'activation={config.activation!r}, for which transformers has no name')
   stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
   if 'score_divisor' in family.fields:
     divisor = config.head_size if config.score_divisor is None else config.score_divisor

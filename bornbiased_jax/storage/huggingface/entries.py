@@ -1,16 +1,9 @@
 """Entries of a stranger's JSON file, read one by one: each is what it must be, or is refused."""
 
 from collections.abc import Callable
-import json
-import os
-from pathlib import Path
-import reprlib
 from typing import Any
 
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import check_fetched
-
-_LARGEST_JSON = 100_000_000
+from bornbiased_jax.errors import InputError, show
 
 # What an entry must be, in words and as a test. The tests compare types, because in Python a bool
 # is an int.
@@ -21,29 +14,6 @@ NUMBER = ('a positive number below 1e30',
            lambda value: type(value) in (int, float) and 0 < value < 1e30)
 NUMBER_OR_NULL = (NUMBER[0] + ' or null', lambda value: value is None or NUMBER[1](value))
 FLAG = ('true or false', lambda value: type(value) is bool)
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 200
-
-
-def show(value: Any) -> str:
-  """A value from somebody's file, shortened and escaped so that it fits on one line."""
-  return _REPR.repr(str(value) if isinstance(value, Exception) else value)
-
-
-def read_json(file: Path) -> dict:
-  """The JSON object that a file holds; raises InputError if it holds none."""
-  if not os.path.isfile(file):
-    raise InputError(f'{file} is missing or unreadable')
-  check_fetched(file)
-  try:
-    if file.stat().st_size > _LARGEST_JSON:
-      raise ValueError(f'it has more than {_LARGEST_JSON} bytes')
-    content = json.loads(file.read_text(encoding='utf-8'))
-  except (OSError, ValueError, RecursionError) as error:
-    raise InputError(f'{file} is not JSON: {show(error)}') from None
-  if not isinstance(content, dict):
-    raise InputError(f'{file} must hold a JSON object {{…}}')
-  return content
 
 
 def entry(stored: dict, name: str, words: str, is_right: Callable[[Any], bool]) -> Any:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.models.rotary import frequencies
 from bornbiased_jax.rope_scaling import RopeScaling
 from bornbiased_jax.storage.huggingface.config import from_stored
-from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only, show
+from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
 from bornbiased_jax.storage.huggingface.weights import Tensor

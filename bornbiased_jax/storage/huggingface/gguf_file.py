@@ -15,9 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import check_fetched
-from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.weights import Tensor, stamp
 from bornbiased_jax.storage.layers import ROWS
 

@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface.entries import of_type, show
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.storage.huggingface.entries import of_type
 from bornbiased_jax.storage.huggingface.weights import DTYPES, Tensor
 
 # The numbers of bits that a weight may have, if config.json says it.

@@ -4,9 +4,9 @@ import math
 from typing import Any, NamedTuple
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.rope_scaling import RopeScaling
-from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only, show
+from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only
 from bornbiased_jax.storage.huggingface.windows import FULL, SLIDING
 
 _NAMES = dict(rope_type='rope_type', type='rope_type', rope_theta='rope_theta',

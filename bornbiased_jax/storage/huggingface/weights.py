@@ -17,10 +17,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import check_fetched
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import check_fetched, read_json
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage.huggingface.entries import read_json, show
 from bornbiased_jax.storage.huggingface.families import Family
 from bornbiased_jax.storage.layers import ROWS
 

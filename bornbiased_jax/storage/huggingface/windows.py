@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, entry, of_type, only, show
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, entry, of_type, only
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 _WHOLE = ('a whole number', lambda value: type(value) is int)

@@ -14,11 +14,13 @@ CONFIGS = {
                                        mlp_bias=True, tied_head=True),
     'learned positions': configs.get('tiny_gpt2', **SMALL, positions='learned'),
     'qwen3': configs.get('tiny_llama2', **SMALL, qk_norm=True),
+    'alibi': configs.get('tiny_gpt2', **SMALL, positions='alibi'),
     'olmo3': OLMO3,
     'gemma2': GEMMA2,
     'layernorm behind': configs.get('tiny_gpt2', **SMALL, norm_place='after'),
 }
-IMPOSSIBLE = {('turn queries', 'qwen3'), ('turn queries', 'olmo3'), ('rotate channels', 'olmo3'),
+IMPOSSIBLE = {('turn queries', 'qwen3'), ('turn queries', 'olmo3'), ('permute heads', 'alibi'),
+              ('rotate channels', 'olmo3'),
               ('rotate channels', 'gemma2'), ('rotate channels', 'layernorm behind')}
 
 

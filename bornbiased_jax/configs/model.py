@@ -1,4 +1,4 @@
-"""Model configurations: one frozen dataclass, and the paper's models as presets with names."""
+"""A model's architecture as a frozen dataclass."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -6,22 +6,16 @@ import math
 import reprlib
 from typing import Any
 
+from bornbiased_jax.configs.activations import ACTIVATIONS
 from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.rope_scaling import RopeScaling
 
 NORMS = ('layernorm', 'rmsnorm')
 NORM_PLACES = ('before', 'after', 'both')
-# The function of jax.nn that computes each activation, and the arguments it is called with.
-ACTIVATIONS = {
-    'gelu_tanh': ('gelu', {'approximate': True}),
-    'gelu': ('gelu', {'approximate': False}),
-    'silu': ('silu', {}),
-    'relu': ('relu', {}),
-    'tanh': ('tanh', {}),
-}
-POSITIONS = ('rope', 'learned')
+POSITIONS = ('rope', 'learned', 'alibi', 'none')
 SUBLAYERS = ('full', 'attention_only', 'mlp_only')
-INIT_SCHEMES = ('gpt2', 'plain', 'centred', 'wang')
+INIT_SCHEMES = (
+    'gpt2', 'plain', 'centred', 'wang', 'orthogonal', 'truncated', 'zero', 'deepnorm', 'mup')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
 # The interventions that change one position alone.
@@ -59,10 +53,12 @@ class ModelConfig:
     norm_place: where each sublayer has a norm: 'before' it (pre-norm), 'after' it, before
       its output is added to the residual stream (OLMo 2), or at 'both' places (Gemma 2).
     norm_epsilon: added to the variance (LayerNorm) or the mean square (RMSNorm).
-    activation: 'gelu_tanh' (GPT-2's) | 'gelu' (exact) | 'silu' | 'relu' | 'tanh'.
+    activation: 'gelu_tanh' (GPT-2's) | 'gelu' (exact) | 'silu' | 'relu' | 'squared_relu'
+      (Primer's) | 'tanh', or another function's name in configs.ACTIVATIONS.
     gated_mlp: the MLP computes down(activation(gate(x)) * up(x)) instead of
       down(activation(up(x))).
-    positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input).
+    positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input) | 'alibi'
+      (scores fall with the distance, in each head by another slope; Press et al. 2022) | 'none'.
     rope_theta: base of the rotary wavelengths: pair j of a head's channels turns
       once in 2 pi rope_theta^(2 j / rotary_size) positions.
     rotary_factor: the share of a head's channels that RoPE turns, the first ones.
@@ -91,7 +87,14 @@ class ModelConfig:
       sets it to 2 / (L sqrt(d)), as GPT-NeoX does. 'centred' is 'gpt2' with
       biases that cancel the mean of the MLP's activation, so that the network
       is born without the contraction that it causes (initialization.py).
-    linear_std: std of every linear layer at initialization. None means 0.02, and
+      'orthogonal' and 'truncated' have the stds of 'gpt2', in blocks of matrices with
+      orthonormal rows or columns, or in all of normals cut at two stds. 'zero' is 'gpt2'
+      whose two layers write nothing. 'deepnorm' multiplies the std of all linear layers in
+      blocks but query and key by (8 L)^(-1/4), as DeepNet does in decoders; its factor of
+      the residual stream, which belongs to post-norm, has no place here. 'mup' is 'gpt2'
+      with what muP says of birth: linear_std goes as 1 / sqrt(width) at all widths, and an
+      untied head as 1 / width. (Scores are divided as score_divisor says.)
+    linear_std: std of linear layers at initialization. None means 0.02, and
       below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
       pre-activations the same at all small widths.
     embedding_std: std of token embeddings, and of learned positions, at
@@ -173,7 +176,8 @@ class ModelConfig:
     if isinstance(self.windows, list | tuple):  # Also of a list, as a file has it.
       limited = any(window is not None for window in self.windows)
       object.__setattr__(self, 'windows', tuple(self.windows) if limited else ())
-    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / min(self.width, BASE_WIDTH)))
+    width = self.width if self.init_scheme == 'mup' else min(self.width, BASE_WIDTH)
+    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / width))
 
   def _fill(self, name, default):
     if getattr(self, name) is None:
@@ -209,6 +213,8 @@ class ModelConfig:
       raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
                        f'before, and has no meaning with windows={reprlib.repr(self.windows)}',
                        'intervention')
+    if self.positions == 'alibi' and self.score_cap is not None:
+      raise InputError(f"score_cap={self.score_cap!r} has no meaning with positions='alibi'")
     if self.window_rope_theta is not None:
       self._check_base('window_rope_theta')
       if not self.windows or self.positions != 'rope':
@@ -220,9 +226,11 @@ class ModelConfig:
         ('norm', NORMS), ('norm_place', NORM_PLACES), ('activation', ACTIVATIONS),
         ('positions', POSITIONS), ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES),
         ('dtype', DTYPES), ('remat', REMATS), ('intervention', INTERVENTIONS)):
-      if getattr(self, name) not in choices:
-        raise InputError(f'{name}={getattr(self, name)!r} is not one of {", ".join(choices)}',
-                         name)
+      value = getattr(self, name)
+      if not isinstance(value, str) or value not in choices:
+        own = f"; one's own is added by configs.ACTIVATIONS[{value!r}] = function"
+        raise InputError(f'{name}={value!r} is not one of {", ".join(choices)}'
+                         f'{own if name == "activation" else ""}', name)
     if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
       raise InputError("init_scheme='centred' acts on the biases of an MLP without gates "
                        '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already',
@@ -292,61 +300,25 @@ class ModelConfig:
   @property
   def residual_std(self) -> float:
     """Std at initialization of the two layers that write to the residual stream."""
-    if self.init_scheme == 'wang':
-      return 2 / (self.num_layers * math.sqrt(self.width))
-    shrinks = self.init_scheme != 'plain'
-    return self.linear_std / math.sqrt(2 * self.num_layers) if shrinks else self.linear_std
+    match self.init_scheme:
+      case 'wang':
+        return 2 / (self.num_layers * math.sqrt(self.width))
+      case 'zero':
+        return 0.0
+      case 'plain' | 'deepnorm':
+        return self.std_of('up')
+      case _:
+        return self.linear_std / math.sqrt(2 * self.num_layers)
 
-
-# Each family as its differences from GPT-2, which the defaults of ModelConfig describe.
-_LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, qkv_bias=False,
-               output_bias=False, mlp_bias=False, tied_head=False, length=2048)
-_QWEN2 = dict(_LLAMA2, qkv_bias=True, norm_epsilon=1e-6)
-# GPT-NeoX calls the std of its other layers 'small init' (Nguyen and Salazar 2019).
-_SMALL_INIT_512 = math.sqrt(2 / (5 * 512))
-_NANO = dict(num_layers=12, num_heads=12, width=768)
-_TINY = dict(num_layers=4, num_heads=4, width=128, vocab_size=2048)
-
-PRESETS: dict[str, dict[str, Any]] = {
-    'nano_gpt2': dict(_NANO, mlp_width=3072, vocab_size=50257),
-    'nano_llama2': dict(_LLAMA2, **_NANO, mlp_width=2048, vocab_size=32000),
-    'nano_qwen2': dict(_QWEN2, **_NANO, mlp_width=3072, vocab_size=151936),
-    'gpt2_1b2': dict(num_layers=24, num_heads=32, width=2048, mlp_width=8192, vocab_size=50257),
-    'llama2_7b': dict(_LLAMA2, num_layers=32, num_heads=32, width=4096, mlp_width=11008,
-                      vocab_size=32000, length=4096),
-    'pythia_70m': dict(num_layers=6, num_heads=8, width=512, mlp_width=2048, vocab_size=50304,
-                       length=2048, activation='gelu', rotary_factor=0.25, parallel_residual=True,
-                       tied_head=False, init_scheme='wang', linear_std=_SMALL_INIT_512,
-                       embedding_std=_SMALL_INIT_512),
-    'tiny_gpt2': dict(_TINY, mlp_width=512),
-    'tiny_llama2': dict(_LLAMA2, **_TINY, mlp_width=344),
-    'tiny_qwen2': dict(_QWEN2, **_TINY, mlp_width=344),
-}
-
-
-def get(name: str, **overrides: Any) -> ModelConfig:
-  """The preset `name`, with the given fields replaced.
-
-  The presets are the paper's models, Pythia's smallest and, as `tiny_…`, small ones for a CPU.
-  Defaults such as `linear_std` follow the replaced fields.
-
-  Raises:
-    InputError: there is no such preset or field, or the combination is impossible.
-
-  Example:
-    >>> from bornbiased_jax import configs
-    >>> configs.get('nano_gpt2', sublayers='mlp_only').num_layers
-    12
-    >>> round(configs.get('tiny_gpt2').linear_std, 3)  # 0.02 sqrt(768 / 128)
-    0.049
-  """
-  if not isinstance(name, str) or name not in PRESETS:
-    raise InputError(f'no preset {name!r}; the presets are {", ".join(PRESETS)}')
-  fields = [field.name for field in dataclasses.fields(ModelConfig)]
-  for field in overrides:
-    if field not in fields:
-      raise InputError(f'no field {field!r} in ModelConfig; the fields are {", ".join(fields)}')
-  return ModelConfig(**(PRESETS[name] | overrides))
+  def std_of(self, layer: str) -> float:
+    """Std at initialization of a linear layer, by the name of its parameters."""
+    if layer in ('output', 'down'):
+      return self.residual_std
+    if layer == 'head' and self.init_scheme == 'mup':
+      return self.linear_std * math.sqrt(BASE_WIDTH / self.width)
+    if layer in ('value', 'gate', 'up') and self.init_scheme == 'deepnorm':
+      return self.linear_std * (8 * self.num_layers) ** -0.25
+    return self.linear_std
 
 
 def from_dict(fields: Any, of_what: str) -> ModelConfig:

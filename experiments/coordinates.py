@@ -1,0 +1,186 @@
+"""Scales at birth by layer, over width and depth: the coordinate check of muP, with theory.
+
+An initialization suits all widths, or all depths, if what it makes does not change with them (Yang
+et al. 2022). Here it is seen in four coordinates: the cosine of two sequences, the size of the
+residual stream, the norm of the loss's gradient in the parameters of a layer, and the share of the
+favourite token. Widths are compared at one std and by the rule of muP, depths with and without the
+factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width, theory.at_birth and
+theory.preference_at_birth) has no fitted number. It says nothing of gradients.
+
+    python -m experiments.coordinates      # 48 networks, about 4 min on two CPU cores
+    python -m experiments.coordinates --config=tiny_gpt2,positions=alibi,activation=squared_relu
+
+Prints a table with a line per width or depth. Writes results.json (a row per network) and
+figure.png to the output folder. If a run was stopped, the same command continues it.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import Probe, theory
+from bornbiased_jax.models import next_token_loss, read
+
+from .shared import command_line, measurements
+from .shared.cells import measure_cells, predict, transformer_cell
+from .shared.parsing import listed, preset_name, some_of, whole
+from .shared.results import Results
+from .shared.settings import Length, Transformers, setting
+from .shared.tables import grouped, mean_ci95, plus_minus
+
+# For each check what is varied, and what else is changed.
+CHECKS = {
+    'width, std 0.02': ('width', dict(linear_std=0.02)),
+    'width, mup': ('width', dict(init_scheme='mup')),
+    'depth, plain': ('depth', dict(init_scheme='plain')),
+    'depth, gpt2': ('depth', dict(init_scheme='gpt2')),
+}
+COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms)',
+               'gradient': 'norm of the gradient'}
+# Sequences of which sizes and gradients are means.
+NUM_READ = 32
+# Networks over which the law of favourites is averaged.
+NUM_LAWS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: str = setting('tiny_gpt2', preset_name, 'model of which the others are variants, one of '
+                        'those below', paper='nano_gpt2')
+  seeds: list[int] = setting(range(4), smoke=range(3), paper=range(20))
+  num_sequences: int = setting(500, smoke=30, paper=10_000)
+  length: Length = setting(32, smoke=8, paper=256)
+  widths: list[int] = setting([64, 128, 512], listed(whole), 'channels, comma-separated',
+                              smoke=[64, 128], paper=[256, 512, 1024, 2048])
+  depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
+                              smoke=[1, 2], paper=[6, 12, 24, 48])
+  checks: list[str] = setting(list(CHECKS), some_of(*CHECKS),
+                              f'what is compared, of {", ".join(CHECKS)}')
+  dtype: str = setting('float32', paper='bfloat16')
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'coordinates', settings)
+  cells = [cell(settings, check, value) for check in settings.checks
+           for value in (settings.widths if CHECKS[check][0] == 'width' else settings.depths)]
+  measure_cells(cells, settings, results)
+  summary = results.summary or summarize(results.rows, predict(cells, predicted))
+  results.finish(summary, display, lambda: draw(summary, settings))
+
+
+def cell(settings, check, value):
+  """The ensemble of one width or depth."""
+  base, (varied, changed) = configs.get(settings.config), CHECKS[check]
+  changed = changed | (dict(num_layers=value) if varied == 'depth' else dict(
+      width=value, mlp_width=max(1, base.mlp_width * value // base.width)))
+  found = transformer_cell(settings.config, settings.length, settings, measurements.preference, row,
+                           functools.partial(scales, settings.probe_seed), **changed)
+  return found._replace(fields={'check': check, 'value': value, 'length': settings.length})
+
+
+def scales(probe_seed, config):
+  """The size of states and the norm of gradients by layer, as a readout of `ensemble.measure`."""
+  probe = Probe('tokens', NUM_READ, config.length, probe_seed)
+
+  def readout(params, sums):
+    tokens = probe.inputs(config, jnp.arange(NUM_READ))
+    states_LBD = read(config, params, tokens, ('residual_last',))['residual_last']
+    gradients = jax.grad(functools.partial(next_token_loss, config))(params, tokens)['blocks']
+    squares_L = sum(jnp.square(leaf.reshape(len(leaf), -1)).sum(axis=1)
+                    for leaf in jax.tree.leaves(gradients))
+    return {'size': jnp.sqrt(jnp.square(states_LBD).mean(axis=(1, 2))),
+            'gradient': jnp.sqrt(squares_L)}
+
+  return readout
+
+
+def row(measured):
+  return {'layer_cosine': measured['layers']['cosine'], 'layer_size': measured['size'],
+          'layer_gradient': measured['gradient'],
+          'top1_frequency': measured['preference']['top1_frequency']}
+
+
+def predicted(cell):
+  """What theory says of a cell; of favourite tokens if it reads tokens."""
+  config, probe = cell.network.config, cell.probe
+  birth, share = theory.at_birth(config, probe.length, probe.kind), np.nan
+  if probe.kind == 'tokens':
+    share = theory.preference_at_birth(config, probe.length, probe.num_sequences,
+                                       num_networks=NUM_LAWS).top1_frequency_N.mean()
+  return {'theory_cosine': measurements.predicted_cosine(cell),
+          'theory_size': np.sqrt(birth.variance_LT[:, -1]), 'theory_top1_frequency': share}
+
+
+def summarize(rows, theory):
+  return [fields | {'networks': len(group)} | {
+      f'layer_{name}': np.mean([row[f'layer_{name}'] for row in group], axis=0)
+      for name in COORDINATES} | mean_ci95(
+          [{'last_cosine': row['layer_cosine'][-1]} for row in group], 'last_cosine')
+          | mean_ci95(group, 'top1_frequency') | theory[tuple(fields.values())]
+          for fields, group in grouped(rows, 'check', 'value', 'length')]
+
+
+def display(row):
+  first, last = row['layer_gradient'][0], row['layer_gradient'][-1]
+  return {
+      'check': row['check'], 'value': str(row['value']),
+      'cosine': plus_minus(row, 'last_cosine', '.3f'), 'theory': f'{row["theory_cosine"][-1]:.3f}',
+      'size': f'{row["layer_size"][-1]:.3f}', 'its theory': f'{row["theory_size"][-1]:.3f}',
+      'gradient, first and last layer': f'{first:.3f}, {last:.3f}',
+      'top-1 share': plus_minus(row, 'top1_frequency', '.1%'),
+      'law': f'{row["theory_top1_frequency"]:.1%}',
+  }
+
+
+def draw(summary, settings):
+  """A line of panels per check: three coordinates by layer, and the favourite's share."""
+  with plotting.style():
+    figure = plotting.figure(10, 2.2 * len(settings.checks) + 0.4)
+    grid = figure.subplots(len(settings.checks), 4, squeeze=False, sharey='col')
+    for check, axes in zip(settings.checks, grid, strict=True):
+      rows = [row for row in summary if row['check'] == check]
+      for color, each in zip(plotting.COLORS * 9, rows, strict=False):
+        draw_layers(axes, each, color, CHECKS[check][0])
+      draw_share(axes[3], rows, CHECKS[check][0])
+      axes[0].set(ylabel=check)
+      axes[0].legend(fontsize='small', title=CHECKS[check][0], title_fontsize='small', ncols=2)
+    for ax, title in zip(grid[0], (*COORDINATES.values(), 'share of the favourite'), strict=True):
+      ax.set(title=title)
+    for ax in (*grid[:, 1], *grid[:, 2]):
+      ax.set_yscale('log')
+    for ax in (grid[0, 0], grid[0, 3]):
+      ax.set_ylim(bottom=0)
+    figure.suptitle(f'Means of {summary[0]["networks"]} networks. Dashed: theory', x=0.01,
+                    ha='left', fontsize='medium')
+  return figure
+
+
+def draw_layers(axes, row, color, varied):
+  """Three coordinates of one width or depth, with theory where there is one."""
+  layer = np.arange(1, len(row['layer_cosine']) + 1)
+  x = layer / len(layer) if varied == 'depth' else layer
+  for ax, name in zip(axes, COORDINATES, strict=False):
+    ax.plot(x, row[f'layer_{name}'], color=color, label=str(row['value']), **plotting.DOTS)
+    if f'theory_{name}' in row:
+      plotting.theory(ax, x, row[f'theory_{name}'])
+    ax.set(xlabel='layer / layers' if varied == 'depth' else 'layer')
+    if varied == 'width':
+      ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def draw_share(ax, rows, varied):
+  of = lambda name: 100 * np.array([row[name] for row in rows])
+  values = [row['value'] for row in rows]
+  ax.errorbar(values, of('top1_frequency'), of('top1_frequency_ci95'), fmt='o', markersize=4)
+  plotting.theory(ax, values, of('theory_top1_frequency'))
+  ax.set_xscale('log', base=2)
+  ax.set(xlabel='width' if varied == 'width' else 'layers', ylabel='%')
+  ax.set_xticks(values, [str(value) for value in values])
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'coordinates', Settings, __doc__, several_hosts=True)
