@@ -6,16 +6,13 @@ batches. Results are computed from the sums only at the end.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-
-if TYPE_CHECKING:
-  import pandas
 
 # A pytree of arrays that are counts or sums over sequences.
 Sums = Any
@@ -114,7 +111,7 @@ def p_value_text(log10_p: float) -> str:
   return '< 1e-12' if log10_p < -12 else f'{10**log10_p:.2g}'
 
 
-def frame(rows: Iterable[dict]) -> 'pandas.DataFrame':
+def frame(rows: Iterable[dict]) -> Any:
   """Rows of `measure`, or of a results.json, as a table of pandas (`pip install pandas`).
 
   A dict in a row, as of `combine`, becomes columns like 'token.top1_id'. An array is one entry.
