@@ -7,7 +7,7 @@ favourite token. Widths are compared at one std and by the rule of muP, depths w
 factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width, theory.at_birth and
 theory.preference_at_birth) has no fitted number. It says nothing of gradients.
 
-    python -m experiments.coordinates      # 48 networks, about 4 min on two CPU cores
+    python -m experiments.coordinates      # 48 networks, 22 min on two busy CPU cores
     python -m experiments.coordinates --config=tiny_gpt2,positions=alibi,activation=squared_relu
 
 Prints a table with a line per width or depth. Writes results.json (a row per network) and
