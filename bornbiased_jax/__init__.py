@@ -20,8 +20,6 @@ Four small modules serve all rooms: `errors`, `files`, `environment` and `plotti
 """
 
 import importlib
-import importlib.util
-import sys
 
 __version__ = '0.1.0'
 _MODULES = (
@@ -37,20 +35,4 @@ def __getattr__(name):
   # Imported when first asked for: whoever wants a configuration need not wait for JAX.
   if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  full_name = f'{__name__}.{name}'
-  if name == 'plotting':
-    return sys.modules.get(full_name) or _imported_when_used(full_name)
-  return importlib.import_module(full_name)
-
-
-def _imported_when_used(full_name):
-  """For what imports matplotlib, which takes as long as JAX and which --help does not need.
-
-  A module that threads may share must not be imported so.
-  """
-  spec = importlib.util.find_spec(full_name)
-  assert spec and spec.loader
-  spec.loader = importlib.util.LazyLoader(spec.loader)
-  sys.modules[full_name] = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(sys.modules[full_name])
-  return sys.modules[full_name]
+  return importlib.import_module(f'{__name__}.{name}')

@@ -4,6 +4,8 @@ import contextlib
 import io
 import os
 from pathlib import Path
+import re
+import textwrap
 from typing import Any
 
 from cycler import cycler
@@ -13,13 +15,20 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 import matplotlib.style
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import (
+    LogLocator,
+    NullFormatter,
+    NullLocator,
+    StrMethodFormatter,
+)
 import numpy as np
 
 from bornbiased_jax.files import write_atomically
 
 # The colours of Okabe and Ito, which readers with any colour vision can tell apart.
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+_LONG_NAME = re.compile(r'[^\s,]+(,[^\s,]+=[^\s,]+){2,}')
 # Of fewer networks than the first each is drawn; the 10–90 % range needs the second.
 FEW, MANY = 5, 10
 # The look of a curve with a point per layer, and of one that lies on it.
@@ -170,6 +179,19 @@ def plain_log_ticks(axis: Axis) -> None:
   axis.set_minor_formatter(NullFormatter())
 
 
+def _wrap_names(drawn: Figure) -> None:
+  """Breaks names of architectures with many fields at their commas, everywhere in a figure."""
+  wrap = lambda text: _LONG_NAME.sub(lambda name: textwrap.fill(
+      name[0].replace(',', ', '), 30, break_long_words=False), text)
+  for text in drawn.findobj(Text):
+    text.set_text(wrap(text.get_text()))
+  for ax in drawn.axes:
+    for axis in (ax.xaxis, ax.yaxis):
+      labels = [label.get_text() for label in axis.get_ticklabels()]
+      if any(map(_LONG_NAME.search, labels)):
+        axis.set_ticklabels(list(map(wrap, labels)))
+
+
 def save(drawn: Figure, path: str | os.PathLike) -> None:
   """Writes a figure, whole or not at all, as what the path ends in: .png, .svg or .pdf."""
   write_atomically(path, encode(drawn, Path(path).suffix[1:]))
@@ -177,6 +199,7 @@ def save(drawn: Figure, path: str | os.PathLike) -> None:
 
 def encode(drawn: Figure, file_format: str) -> bytes:
   """The content of a file that shows a figure."""
+  _wrap_names(drawn)
   content = io.BytesIO()
   with style():
     drawn.savefig(content, format=file_format)

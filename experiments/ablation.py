@@ -68,6 +68,8 @@ def summarize(rows, theory, settings):
         **fields, 'networks': len(group),
         **mean_ci95(group, 'inter_sequence_cosine'),
         'theory_cosine': theory[tuple(fields.values())][-1],
+        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
+        'layer_theory': theory[tuple(fields.values())],
         'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
         'median_log10_p_isotropic': measurements.median_log10_p(
             cosines, settings.num_sequences, config.width),

@@ -1,4 +1,4 @@
-"""Scales at birth by layer, over width and depth: the coordinate check of muP, with theory.
+"""The coordinate check of muP at birth: scales by layer, width and depth.
 
 An initialization suits all widths, or all depths, if what it makes does not change with them (Yang
 et al. 2022). Here it is seen in four coordinates: the cosine of two sequences, the size of the

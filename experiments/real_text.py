@@ -1,4 +1,4 @@
-"""On real text the bias at birth is stronger, also in a LLaMA, and the text says how much.
+"""On real text the bias at birth is stronger, and the text says how much.
 
 Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
 the cosine of two windows is compared with theory.at_birth, which reads of a text which tokens
@@ -23,6 +23,7 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, theory
 from bornbiased_jax.data import Corpus
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.transformer import head_of, unembed
 
 from .shared import command_line, measurements
@@ -61,6 +62,9 @@ class LastRandom(Probe):
 
 
 def main(settings, output_dir):
+  if settings.data or settings.tokenizer != 'bytes' or settings.probe != 'tokens':
+    raise InputError('--data, --tokenizer, --probe: this program has --texts, --tokenizers and '
+                     '--reads in their place')
   results = Results(output_dir, 'real_text', settings)
   cells = list(cells_of(settings))
   measure_cells(cells, settings, results)

@@ -1,4 +1,4 @@
-"""The bias at birth and attention sinks, followed through the checkpoints of training runs.
+"""The bias at birth and attention sinks, followed through training runs.
 
     python -m experiments.through_training results/pretrain_laptop/seed_42 results/other/seed_7
     python -m experiments.through_training my_run --probe=text --data=my.txt --tokenizer=my.model
@@ -24,6 +24,7 @@ from bornbiased_jax.analysis import Probe, Statistic, combine, inter_sequence, m
 from bornbiased_jax.analysis.attention_sink import THRESHOLD
 from bornbiased_jax.analysis.similarity import normalize
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
@@ -78,7 +79,7 @@ def checkpoints_of(settings) -> list[tuple]:
   for run in settings.runs:
     steps = checkpoint.steps(run)
     if not steps:
-      raise InputError(f'{run} has no checkpoints; give the folder of a training run')
+      raise InputError(f'{run}: {checkpoint.why_none(path_of(run))}')
     config = load_config(run)
     check_length(settings.length, config, run)
     found += [(config, run, step) for step in steps]

@@ -113,3 +113,16 @@ def test_logarithmic_axes_have_plain_numbers(ax):
   shown = [label.get_text() for label in ax.get_xticklabels()
            if 0.4 <= label.get_position()[0] <= 25]
   assert shown == ['0.5', '1', '2', '5', '10', '20']
+
+
+def test_a_long_name_is_broken_at_its_commas(ax):
+  name = 'tiny_gpt2,num_layers=6,width=192,activation=squared_relu,positions=alibi'
+  ax.plot([0, 1], label=name)
+  ax.set(title='tiny_gpt2,num_layers=6', xticks=[0, 1], xticklabels=[name, 'tiny_gpt2'])
+  ax.legend()
+  plotting.encode(ax.figure, 'png')
+  ticks = [label.get_text() for label in ax.get_xticklabels()]
+  for text in (ax.get_legend().get_texts()[0].get_text(), ticks[0]):
+    assert max(map(len, text.split('\n'))) <= 30
+    assert text.replace('\n', '').replace(' ', '') == name
+  assert ticks[1] == 'tiny_gpt2' and ax.get_title(loc='left') == 'tiny_gpt2,num_layers=6'

@@ -6,6 +6,9 @@ batches. Results are computed from the sums only at the end.
 """
 
 from collections.abc import Callable, Iterable
+import json
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -111,8 +114,8 @@ def p_value_text(log10_p: float) -> str:
   return '< 1e-12' if log10_p < -12 else f'{10**log10_p:.2g}'
 
 
-def frame(rows: Iterable[dict]) -> Any:
-  """Rows of `measure`, or of a results.json, as a table of pandas (`pip install pandas`).
+def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
+  """Rows of `measure`, or those of the results.json at a path, as a DataFrame of pandas.
 
   A dict in a row, as of `combine`, becomes columns like 'token.top1_id'. An array is one entry.
 
@@ -124,5 +127,6 @@ def frame(rows: Iterable[dict]) -> Any:
   try:
     import pandas
   except ImportError:
-    raise InputError('analysis.frame needs pandas; install it with pip') from None
-  return pandas.json_normalize(list(rows))
+    raise InputError("analysis.frame needs pandas: pip install 'bornbiased_jax[frame]'") from None
+  own = json.loads(Path(rows).read_text())['rows'] if isinstance(rows, str | os.PathLike) else rows
+  return pandas.json_normalize(list(own))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import difflib
 import math
 import reprlib
 from typing import Any
@@ -229,7 +230,9 @@ class ModelConfig:
       value = getattr(self, name)
       if not isinstance(value, str) or value not in choices:
         own = f"; one's own is added by configs.ACTIVATIONS[{value!r}] = function"
+        meant = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)
         raise InputError(f'{name}={value!r} is not one of {", ".join(choices)}'
+                         f'{f" (did you mean {meant[0]}?)" if meant else ""}'
                          f'{own if name == "activation" else ""}', name)
     if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
       raise InputError("init_scheme='centred' acts on the biases of an MLP without gates "

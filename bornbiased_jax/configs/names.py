@@ -85,6 +85,8 @@ def _split(text):
   if not isinstance(text, str):
     raise InputError(f'{text!r} is not the name of an architecture')
   base, *parts = (part.strip() for part in text.split(','))
+  if '=' in base and not base.endswith('.json'):
+    raise InputError(f'{text!r} must begin with a preset, one of {", ".join(PRESETS)}')
   given = {}
   for part in parts:
     field, is_set, value = (each.strip() for each in part.partition('='))
@@ -119,6 +121,9 @@ def _read(base):
                      f'{", ".join(PRESETS)}; a JSON file or a directory of transformers will do, '
                      'too')
   file = path_of(base) / 'config.json' if is_directory else path_of(base)
+  if is_directory and not file.is_file():
+    raise InputError(f'{base} has no config.json: an architecture is read of a directory of '
+                     'transformers, a JSON file or a preset, and not of a training run')
   stored = read_json(file)
   if is_directory or 'model_type' in stored:
     # This room lies above, and knows the families of transformers.
@@ -171,6 +176,8 @@ def _parse(field, kind, text) -> Any:
   if kind is RopeScaling:
     return _parse_rope_scaling(text)
   try:
+    if kind is not str and ('_' in text or not text.isascii()):  # Python takes 1_0 for 10.
+      raise ValueError
     return kind(text)
   except ValueError:
     what = 'a whole number' if kind is int else 'a number'

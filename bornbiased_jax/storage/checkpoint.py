@@ -12,6 +12,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import os
+from pathlib import Path
 import shutil
 from typing import Any
 
@@ -149,7 +150,7 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
 def _some_steps(directory):
   there = steps(directory)
   if not there:
-    raise InputError(f'{directory}: {_why_none(path_of(directory))}')
+    raise InputError(f'{directory}: {why_none(path_of(directory))}')
   return there
 
 
@@ -214,7 +215,8 @@ def _read(handler, path, **how):
     raise _Damaged(f'{path.name}: {_reason(error)}') from error
 
 
-def _why_none(directory):
+def why_none(directory: Path) -> str:
+  """Why a folder holds no checkpoint, in words."""
   if not directory.is_dir():
     return 'no such directory'
   runs = sorted(path.name for path in directory.iterdir() if path.is_dir() and steps(path))

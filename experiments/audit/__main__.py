@@ -1,4 +1,4 @@
-"""Is a history of checkpoints what it claims to be? This program looks for what is not.
+"""Is a history of checkpoints what it claims to be? Finds what is not.
 
     python -m experiments.audit results/pretrain_laptop/seed_42
     python -m experiments.audit my_run/                    # my_run/step_0, my_run/checkpoint-500, …
@@ -15,9 +15,12 @@ It finds
     are the farthest apart, in every sound history that we have measured;
   - matrices from another step or another network, which leave the path where others do not;
   - what cannot be read, numbers that are not finite, and other architectures.
-Tensors that training left alone, as frozen ones, are notes and no faults. So are those of 16 bits
-that small updates do not reach. experiments.audit.injections measures how often each fault is
-found.
+Tensors that training left alone from the first checkpoint on, or to the last, are notes and no
+faults. So are those of 16 bits that small updates do not reach, and a step 1 that equals step 0, as
+in a warm-up. A tensor that stands still in the middle alone is called a repeat; it may have been
+frozen there. Of norm gains and biases only repeats are looked for. Checkpoints in fewer than 16
+bits, and Lookahead's, can be called faulty though they are sound. experiments.audit.injections
+measures how often each fault is found, and its page says what is missed.
 
 Each checkpoint is read once, one layer at a time where it is a transformers directory. Writes a
 folder for the history into OUTPUT_DIR (results/audit_SCALE): results.json, figure.png and

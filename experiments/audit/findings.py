@@ -64,9 +64,10 @@ def repeats(rows: list[dict]) -> list[dict]:
   of_digest: dict[str, list[int]] = {}
   for row in rows:
     of_digest.setdefault(row['digest'], []).append(row['step'])
-  return [finding('repeat', steps, value=digest[:16], what=(
-      f'{steps_text(steps).capitalize()} have the same weights in every tensor. '
-      'They are one checkpoint, unless the learning rate was 0 between them.'))
+  # A warm-up from 0 takes its first step at a rate of 0.
+  return [finding('unchanged' if steps == [0, 1] else 'repeat', steps, value=digest[:16], what=(
+      f'{steps_text(steps).capitalize()} have the same weights in every tensor. They are one '
+      'checkpoint, unless the learning rate was 0 between them.'), is_fault=steps != [0, 1])
           for digest, steps in of_digest.items() if len(steps) > 1]
 
 

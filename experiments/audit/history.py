@@ -21,7 +21,9 @@ from bornbiased_jax.storage.huggingface.weights import is_finite
 from bornbiased_jax.storage.layers import Layers
 
 LEAST = 3
-_STEP = re.compile(r'(?:step|checkpoint|ckpt|iter)[-_]?0*(\d+)', re.IGNORECASE)
+# 'step' goes before the other words. A number such as 1.5k, 1e4 or 1,000 is none.
+_STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme])', re.IGNORECASE)
+          for word in ('step', 'checkpoint|ckpt|iter')]
 
 
 class Checkpoint(NamedTuple):
@@ -69,9 +71,13 @@ def _expand(given):
   if steps := checkpoint.steps(path):
     if not any((path / str(step) / 'config.json').exists() for step in steps):
       return [f'{given.rstrip("/")}@{step}' for step in steps]
-  if not path.is_dir() or (path / 'config.json').exists():
+  children = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
+  if (path / 'config.json').exists():
+    if not any(step_of(child.name) is not None for child in children):
+      return [given]
+    print(f'left out: {path} has no step in its name; what it holds is read', file=sys.stderr)
+  if not children:
     return [given]
-  children = sorted(child for child in path.iterdir() if child.is_dir())
   for child in children:
     if step_of(child.name) is None:
       print(f'left out: {child} has no step in its name', file=sys.stderr)
@@ -83,10 +89,13 @@ def step_of(name: str) -> int | None:
 
   >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
   [1000, 7, 10, None]
+  >>> [step_of(name) for name in ('ckpt2-step1000', 'misstep3-1000', 'epoch=1-step=50', 'step1.5k')]
+  [1000, 1000, 50, None]
   """
   last = re.split('[@/]', name.rstrip('/'))[-1]
-  if match := _STEP.search(last):
-    return int(match[1])
+  for pattern in _STEPS:
+    if match := pattern.search(last):
+      return int(match[1])
   match = re.search(r'(?:^|[-_])(\d+)$', last)
   return int(match[1]) if match else None
 

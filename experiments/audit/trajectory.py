@@ -49,14 +49,14 @@ class Trajectory:
                     for name in self.names]
     x_PNS = np.array([[history[step].tensors[name].sample for step in self.steps]
                       for name in self.names], np.float64)
-    self.unit = max(unit for dtype, unit in _UNITS.items()
-                    if dtype is np.float32 or np.array_equal(x_PNS, x_PNS.astype(dtype)))
+    self.unit_N = np.array([_unit(x_PNS[:, i]) for i in range(len(self.steps))])
     self.x_PNS, norm_PN = x_PNS, np.linalg.norm(x_PNS, axis=2)
     gram_PNN = x_PNS @ x_PNS.swapaxes(1, 2)
     square_PNN = norm_PN[:, :, None]**2 + norm_PN[:, None]**2 - 2 * gram_PNN
     scale = np.maximum(norm_PN.max(axis=1), 1e-30)[:, None, None]
     # What rounding hides is no distance.
-    self.far_PNN = np.sqrt(np.maximum(square_PNN / scale**2, self.unit**2))
+    unit_NN = np.maximum(self.unit_N[:, None], self.unit_N)
+    self.far_PNN = np.sqrt(np.maximum(square_PNN / scale**2, unit_NN**2))
     typical = np.median(self.far_PNN, axis=0)
     self.places = {step: {'from_first': float(typical[0, i]),
                           'from_previous': float(typical[i - 1, i]) if i else None}
@@ -103,7 +103,7 @@ class Trajectory:
 
   def _is_fault(self, p, same):
     """Whether a matrix cannot have been left alone by training in the steps in which it is same."""
-    moved = ROUNDING * self.unit
+    moved = ROUNDING * self.unit_N[same].max()
     if same[-1] - same[0] >= len(same):  # It changed between them, and came back.
       return bool(self.far_PNN[p, same[0], same[0]:same[-1]].max() > moved)
     if same[0] == 0 or same[-1] == len(self.steps) - 1:  # Frozen at first, or in the end.
@@ -194,6 +194,12 @@ class Trajectory:
     size_P = np.linalg.norm(a_PS, axis=1) * np.linalg.norm(b_PS, axis=1)
     return np.divide((a_PS * b_PS).sum(axis=1), size_P, where=size_P > 0,
                      out=np.ones(len(size_P)))
+
+
+def _unit(x):
+  """That of the coarsest type which holds all these numbers."""
+  return max(unit for dtype, unit in _UNITS.items()
+             if dtype is np.float32 or np.array_equal(x, x.astype(dtype)))
 
 
 def exchange_ratios(far_PNN: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which networks of a folder are related? Compares every pair, or one network with all others.
+"""Which networks of a folder are related? Compares all, or one with the others.
 
     python -m experiments.lineage zoo/
     python -m experiments.lineage --suspect=new_model/ zoo/ ORG/MODEL results/pretrain_laptop/seed_1
@@ -25,6 +25,7 @@ Exit codes: 0 some pair is related, 5 all are unrelated, 3 none is related and s
 inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash.
 """
 
+from collections.abc import Iterable
 import csv
 import dataclasses
 import io
@@ -37,7 +38,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.files import write_atomically
+from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 
 from ..shared import command_line, cost, figures, networks, provenance, verdict_page
@@ -66,6 +67,7 @@ class Settings(SharedInputs):
 def main(settings, output_dir):
   record, probe = provenance.begin(), networks.probe_of(settings)
   finder, known = find(settings, output_dir, probe)
+  settings = dataclasses.replace(settings, suspect=same_network(settings.suspect, known))
   todo = pairs_of(known, settings.suspect)
   reads = probes_of(todo, known, probe)
   cost.tell([(each, reads[name]) for name, each in known.items()
@@ -94,22 +96,33 @@ def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, pairs.Known]
     InputError: a network that was named itself is not there, or there are less than two.
   """
   given = [name.rstrip('/') or name for name in settings.networks]
-  named = [] if settings.suspect is None else [settings.suspect.rstrip('/')]
-  for name in named:
-    name_flag('suspect', networks.look_up, name)
-  finder = Finder([*given, *named], output_dir)
-  names = dict.fromkeys([name for each in given for name in finder.expand(each)] + named)
+  finder = Finder(given, output_dir)
+  names = dict.fromkeys(name for each in given for name in finder.expand(each))
+  if settings.suspect is not None:
+    name_flag('suspect', networks.look_up, settings.suspect)
+    suspect = same_network(settings.suspect, names)
+    names |= {suspect: None}
+    finder.given.append(suspect)
   known = finder.of_each(names, networks.look_up)
   finder.of_each(known, lambda name: networks.check_readable(name, known[name], probe))
   left_out = {each['name'] for each in finder.left_out}
   return finder, {name: each for name, each in known.items() if name not in left_out}
 
 
+def same_network(suspect: str | None, known: Iterable[str]) -> str | None:
+  """The name that a network has among those that are known."""
+  if suspect is None:
+    return None
+  place = path_of(suspect)
+  return next((name for name in known if place.exists() and path_of(name).resolve()
+               == place.resolve()), suspect.rstrip('/'))
+
+
 def pairs_of(known: pairs.Known, suspect: str | None) -> list[tuple[str, str]]:
   """(base, suspect) of all pairs, or of one network with each other."""
   if suspect is None:
     return list(itertools.combinations(known, 2))
-  return [(name, suspect.rstrip('/')) for name in known if name != suspect.rstrip('/')]
+  return [(name, suspect) for name in known if name != suspect]
 
 
 def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
@@ -157,7 +170,7 @@ def write(report: dict, output_dir: Path) -> None:
   drawn = picture.draw(names, rows, suspect)
   file = figures.write(drawn, output_dir)
   page = verdict_page.render(summary.facts(report), plotting.encode(drawn, 'png'))
-  write_atomically(output_dir / 'report.html', page.encode())
+  write_atomically(output_dir / 'report.html', page.encode(errors='backslashreplace'))
   print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
 
@@ -170,7 +183,7 @@ def write_matrix(path: Path, names: list[str], rows: list[dict]) -> None:
   text = io.StringIO()
   csv.writer(text).writerows([['z', *names], *(
       [name, *(shown(z.get(frozenset((name, other)))) for other in names)] for name in names)])
-  write_atomically(path, text.getvalue().encode())
+  write_atomically(path, text.getvalue().encode(errors='backslashreplace'))
 
 
 def exit_code(rows: list[dict], is_incomplete) -> int:

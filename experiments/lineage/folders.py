@@ -24,11 +24,12 @@ class Finder:
   """Finds networks, and notes what it leaves out.
 
   Attributes:
+    given: the networks that were named themselves.
     left_out: JSON, `name` and `reason` of each entry of a folder that cannot be read.
   """
 
   def __init__(self, given: list[str], output_dir: Path):
-    self._given, self._output_dir = given, output_dir
+    self.given, self._output_dir = given, output_dir
     self.left_out: list[dict[str, str]] = []
 
   def leave_out(self, name: str, reason: str) -> None:
@@ -47,12 +48,12 @@ class Finder:
       try:
         found[name] = call(name)
       except (InputError, OSError) as error:
-        if name in self._given:
+        if name in self.given:
           raise
         self.leave_out(name, str(error))
     if len(found) < 2:
       alone = f'{", ".join(found)} alone was' if found else 'no network was'
-      raise InputError(f'{alone} found in {", ".join(self._given)}; name at least two different '
+      raise InputError(f'{alone} found in {", ".join(self.given)}; name at least two different '
                        'networks, or a folder of them; see --help')
     return found
 
@@ -64,8 +65,12 @@ class Finder:
     path = path_of(given)
     if steps := checkpoint.steps(path):
       return [f'{given.rstrip("/")}@{step}' for step in (steps[-1:] if above else steps)]
-    if not path.is_dir() or (path / 'config.json').exists():
+    if not path.is_dir():
       return [given]
+    if (path / 'config.json').exists():  # It may hold checkpoints, which are networks too.
+      inside = [child for child in sorted(path.iterdir()) if (child / 'config.json').exists()]
+      return [given, *(name for child in inside for name in self._inside(
+          child, (*above, path.resolve())))] if above else [given]
     try:
       children = sorted(path.iterdir())
     except OSError as error:
@@ -76,7 +81,7 @@ class Finder:
     if not found and resolve.why_none(path):
       return [given]
     found += [str(child) for suffix in (SUFFIX, '.gguf') for child in children
-              if child.name.endswith(suffix) and child.is_file()]
+              if child.name.lower().endswith(suffix) and child.is_file()]
     self._name_unread(children)
     if not found and len(above) > 1 and len(self.left_out) == left_before:
       self.leave_out(given, f'{given} holds no network')
@@ -84,7 +89,8 @@ class Finder:
 
   def _inside(self, child, above):
     """The networks in a folder of a folder, but for what programs write there."""
-    if child.name in _CACHES or child.resolve() == self._output_dir.resolve():
+    is_cache = child.name in _CACHES and not (child / 'config.json').exists()
+    if is_cache or child.resolve() == self._output_dir.resolve():
       return []
     if any(folder.is_relative_to(child.resolve()) for folder in above):
       self.leave_out(str(child), f'{child} is a link to a folder that holds it')

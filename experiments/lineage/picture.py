@@ -93,7 +93,9 @@ def shorten(names: list[str]) -> list[str]:
   >>> shorten(['zoo/a/model', 'zoo/b/model'])
   ['1 a/model', '2 b/model']
   """
-  parts = [Path(name).parts for name in names]
+  # A name that is not UTF-8 is shown with its bytes as numbers.
+  shown = [name.encode(errors='backslashreplace').decode() for name in names]
+  parts = [Path(name).parts for name in shown]
   for count in range(1, max(map(len, parts)) + 1):
     labels = ['/'.join(each[-count:])[-28:] for each in parts]
     if len(set(labels)) == len(names):

@@ -73,6 +73,8 @@ def transformer_cell(name: str, length: int, settings: Transformers, statistic: 
 def text_of(settings: Transformers) -> Corpus | None:
   """What a probe of text reads."""
   if settings.probe not in probes.OF_TEXT:
+    if settings.data:
+      raise InputError('--data: is read only with --probe=text or --probe=shuffled')
     return None
   if not settings.data:
     raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "

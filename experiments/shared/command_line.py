@@ -108,8 +108,9 @@ def parse(argv: list[str], doc: str, names: tuple[str, ...]) -> list[str]:
     if 'config' in names:
       print('\nModels (nano and larger: of the paper; tiny: for a CPU):')
       print(*map(_model_help, configs.PRESETS), sep='\n')
-      print('Fields of ModelConfig may follow, as in tiny_gpt2,num_layers=6,width=192. A JSON',
-            "file of them or a directory of transformers may stand in a model's place.", sep='\n')
+      print('Fields of ModelConfig may follow, as tiny_gpt2,num_layers=6,width=96,mlp_width=384;',
+            'those that are not named stay. A JSON file of them, or a directory of transformers of',
+            "which the shape alone is read, may stand in a model's place.", sep='\n')
     sys.exit(0)
   try:
     return FLAGS(argv)[1:]

@@ -36,7 +36,7 @@ def find(name: str) -> Path:
   """The file of an experiment; ends the process with one line if none has this name."""
   # A package may have a second program, such as audit.injections.
   path = FILES.get(name, _FOLDER / f'{name.replace(".", "/")}.py')
-  if not path.is_file():
+  if name.partition('.')[0] not in FILES or not path.is_file():
     known = sorted(FILES)
     meant = difflib.get_close_matches(name, known, n=1)
     hint = f' (did you mean {meant[0]}?)' if meant else ''

@@ -6,7 +6,7 @@ import textwrap
 import numpy as np
 import scipy
 
-TABLE_WIDTH = 100
+TABLE_WIDTH, LONGEST_CELL = 100, 40
 
 
 def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
@@ -145,7 +145,7 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
    nano  16
   """
   names = _shown(rows)
-  cells = [[row[name] for row in rows] for name in names]
+  cells = [_shortened([row[name] for row in rows]) for name in names]
   headers = [[name] for name in names]
   if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:
     headers = [textwrap.wrap(name, max(10, *map(len, [*name.split(), *own])))
@@ -162,6 +162,12 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
 def _shown(rows):
   """The columns that are not dashes alone."""
   return [name for name in rows[0] if any(row[name] != '–' for row in rows)] or list(rows[0])
+
+
+def _shortened(texts):
+  """The texts of a column, long ones without their middle if that still tells them apart."""
+  short = [text if len(text) <= LONGEST_CELL else f'{text[:16]}…{text[-23:]}' for text in texts]
+  return short if len(set(short)) == len(set(texts)) else texts
 
 
 def _aligned(texts):

@@ -56,7 +56,8 @@ def describe(config: ModelConfig) -> dict:
   """Type and size of a network."""
   mlp = f'{"gated " if config.gated_mlp else ""}{config.activation} MLP'
   norm = {'layernorm': 'LayerNorm', 'rmsnorm': 'RMSNorm'}[config.norm]
-  positions = {'rope': 'RoPE', 'learned': 'learned positions'}[config.positions]
+  positions = {'rope': 'RoPE', 'learned': 'learned positions', 'alibi': 'ALiBi',
+               'none': 'no positions'}[config.positions]
   return {'type': f'{config.num_layers} layers of width {config.width:,}, {norm}, {mlp}, '
                   f'{positions}, {config.vocab_size:,} token ids',
           'parameters': num_parameters(config)}

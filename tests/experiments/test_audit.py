@@ -75,6 +75,26 @@ def test_a_sound_history_is_not_suspected(dtype):
   assert examined(rounded) == []
 
 
+def test_a_warm_up_may_begin_with_the_birth_twice():
+  steps = walk(1)
+  note, = examined({0: steps[0], 1: steps[0]} | {2 + step: each for step, each in steps.items()
+                                                 if step})
+  assert note['steps'] == [0, 1] and not note['is_fault']
+
+
+def test_one_checkpoint_of_32_bits_makes_no_repeats_of_16():
+  """Rounding hides the updates of one matrix between some steps; the first is not rounded."""
+  rounded = {step: jax.tree.map(lambda x: np.asarray(x, jnp.bfloat16).astype(np.float32), params)
+             for step, params in walk(1).items()}
+  first, second, third, *others = rounded
+  still = jax.tree.map(lambda x: np.asarray(x * (1 + 4e-3), jnp.bfloat16).astype(np.float32),
+                       rounded[second])
+  still['embedding'] = rounded[second]['embedding']
+  made = {first: walk(1)[first], second: rounded[second], second + 1: still} | {
+      step: rounded[step] for step in (third, *others)}
+  assert not [each for each in examined(made) if each['is_fault']]
+
+
 def test_frozen_tensors_are_notes():
   steps, first = walk(2), walk(2)[0]
   frozen = {step: params | {'embedding': first['embedding']} for step, params in steps.items()}
@@ -130,8 +150,8 @@ def test_minus_zero_is_zero():
   steps = walk(1)
   zero, minus = (jax.tree.map(np.array, steps[0]) for _ in range(2))
   zero['embedding'][0], minus['embedding'][0] = 0.0, -0.0
-  assert [each['steps'] for each in faults({0: zero, 1: minus} | {
-      step + 1: steps[step] for step in list(steps)[1:]})] == [[0, 1]]
+  assert [each['steps'] for each in faults({0: zero, 2: minus} | {
+      step + 2: steps[step] for step in list(steps)[1:]})] == [[0, 2]]
 
 
 def test_distances_of_points_on_a_line():

@@ -352,3 +352,36 @@ def test_the_cost_in_the_help_is_what_would_be_said():
     config = configs.get(name)
     assert math.isclose(cost.reading_seconds(config, probe, 2e11) / 60, to_read, rel_tol=0.25)
     assert math.isclose(cost.pair_seconds(config, config, 2e11) / 60, to_compare, rel_tol=0.25)
+
+
+def test_a_folder_hides_no_network(tmp_path):
+  """Named as caches are, as checkpoints beside their model, and a file in capitals."""
+  for name in ('signatures', 'plain', 'plain/checkpoint-5'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'config.json').write_text('{}')
+  (tmp_path / 'hidden_states').mkdir()
+  (tmp_path / 'M.GGUF').write_bytes(b'')
+  finder = Finder([str(tmp_path)], tmp_path / 'out')
+  assert finder.expand(str(tmp_path)) == [str(tmp_path / name) for name in (
+      'plain', 'plain/checkpoint-5', 'signatures', 'M.GGUF')]
+
+
+def test_a_suspect_is_not_compared_with_itself(zoo, tmp_path):
+  code, content = run(tmp_path / 'out', zoo, suspect=f'{zoo}/../{zoo.name}/bytes', length='2',
+                      num_sequences='30')
+  assert code == 3 and content['settings']['suspect'] == f'{zoo}/bytes'
+  assert {row['suspect'] for row in content['rows']} == {f'{zoo}/bytes'}
+  assert f'{zoo}/bytes' not in {row['base'] for row in content['rows']}
+
+
+@pytest.mark.parametrize('positions', configs.POSITIONS)
+def test_every_architecture_is_described(positions):
+  assert verdict_page.describe(configs.get('tiny_gpt2', positions=positions))['parameters'] > 0
+
+
+def test_a_name_that_is_no_text_is_shown(tmp_path):
+  name = bytes([255, 254]).decode(errors='surrogateescape')
+  row = {'base': name, 'suspect': 'b', 'z': 1.0}
+  lineage.write_matrix(tmp_path / 'matrix.csv', [name, 'b'], [row])
+  assert b'udcff' in (tmp_path / 'matrix.csv').read_bytes()
+  picture.shorten([name, 'b'])[0].encode()

@@ -61,6 +61,14 @@ def test_a_wide_table_wraps_its_headers_and_then_its_columns():
     assert narrow.count(value) == len(rows)
 
 
+def test_long_names_lose_their_middle_unless_it_alone_tells_them_apart():
+  names = [f'tiny_gpt2,num_layers=6,width={width},activation=squared_relu' for width in (96, 128)]
+  told = tables.table([{'model': f'{name},init_scheme={scheme}'}
+                       for name, scheme in zip(names, ('plain', 'wang'), strict=True)])
+  assert max(map(len, told.splitlines())) == tables.LONGEST_CELL and 'scheme=wang' in told
+  assert all(name in tables.table([{'model': name} for name in names]) for name in names)
+
+
 @pytest.mark.parametrize('path', MEASURED, ids=lambda path: path.parent.name)
 def test_tables_of_what_was_measured_fit_a_screen(path):
   measured = json.loads(path.read_text(), object_hook=pages.readable)

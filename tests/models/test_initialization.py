@@ -12,7 +12,7 @@ from oldest import JAX_IS_OLD
 import pytest
 from scipy import integrate, stats
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import initialization
@@ -299,8 +299,10 @@ def test_networks_and_probes_share_no_key(monkeypatch):
   jax.eval_shape(lambda: draw_params(TINY, 42))
   assert set(asked) == {('network', 42)}
   asked.clear()
-  jax.eval_shape(lambda: [probes.Probe(kind, 3, 2, 42).inputs(TINY, jnp.arange(3))
-                          for kind in probes.KINDS])
+  text = data.from_ids(np.arange(9), 'text')
+  jax.eval_shape(lambda: [
+      probes.Probe(kind, 3, 2, 42, text=text if kind in probes.OF_TEXT else None)
+      .inputs(TINY, jnp.arange(3)) for kind in probes.KINDS])
   assert set(asked) == {('probe', 42), ('last of pairs', 42)}
 
   seeds = jnp.arange(1000, dtype=jnp.uint32)

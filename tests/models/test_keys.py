@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import analysis, configs, models
-from bornbiased_jax.analysis.probes import KINDS
+from bornbiased_jax import analysis, configs, data, models
+from bornbiased_jax.analysis.probes import KINDS, OF_TEXT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import signature as evidence_signature
 from bornbiased_jax.models import keys
@@ -40,10 +40,10 @@ def network():
 
 
 def probes():
-  index_N = np.arange(6)
+  index_N, text = np.arange(6), data.from_ids(np.arange(9), 'text')
   return jax.jit(lambda: [
-      analysis.Probe(kind, 6, 4, seed=3, of_each=of_each).inputs(CONFIG, index_N, 5)
-      for kind in KINDS for of_each in (False, True)])()
+      analysis.Probe(kind, 6, 4, seed=3, of_each=of_each, text=text if kind in OF_TEXT else None)
+      .inputs(CONFIG, index_N, 5) for kind in KINDS for of_each in (False, True)])()
 
 
 def sweep():

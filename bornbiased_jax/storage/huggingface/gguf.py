@@ -65,7 +65,7 @@ _LENGTHS = tuple(2**n for n in range(10, 18))
 
 def is_gguf(path: str | os.PathLike) -> bool:
   """Whether a path has the name of a GGUF file."""
-  return str(path).endswith(SUFFIX)
+  return str(path).lower().endswith(SUFFIX)
 
 
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
