@@ -28,7 +28,7 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 
 from ..shared import command_line
-from ..shared.networks import Inputs, check_sequences
+from ..shared.networks import Inputs, check_length, check_sequences
 from ..shared.parsing import listed, number, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting
@@ -52,8 +52,8 @@ class Settings(Inputs):
   few: list[float] = setting([0.0, 2.0, 6.6], listed(number), 'F of the other cells', smoke=[0.0])
   variants: list[str] = setting(
       list(VARIANTS), some_of(*VARIANTS), f'what one factor changes at F = 4, of '
-      f'{", ".join(VARIANTS)}', smoke=['warm restart'])
-  steps: list[int] = setting([1500, 750], listed(whole), 'optimizer steps, longest first',
+      f'{", ".join(VARIANTS)}', smoke=[])
+  steps: list[int] = setting([1600, 800], listed(whole), 'optimizer steps, longest first',
                              smoke=[8])
   branches: list[int] = setting(
       [0, 2, 3], listed(lambda text: whole(text, 0, SEGMENTS - 1)),
@@ -117,6 +117,7 @@ def check(settings, cells: list[Cell]) -> None:
   """Raises InputError for what would otherwise fail while it runs."""
   for name in settings.config:
     check_sequences(settings, configs.get(name))
+    check_length(settings.train_length, configs.get(name), 'the networks', 'train_length')
   for steps in settings.steps:
     if steps % (2 * SEGMENTS):
       raise InputError(f'--steps: {steps} is not a multiple of {2 * SEGMENTS}')
