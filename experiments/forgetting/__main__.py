@@ -1,0 +1,131 @@
+"""How long does identity last? Trains networks that forget more and more of birth.
+
+With decoupled weight decay λ a weight ends as Π(1 − λ lr_t) of its value at birth, about exp(−F),
+and what gradients add; F = λ Σ lr is the forgetting exponent of a recipe. Small networks are
+trained at several F, and every test of lineage compares each with its birth, with siblings of the
+same birth that read other text from some step on (from birth on: the positive control), and with
+networks of other seeds that read the same text (unrelated). Once all weights are compared, and
+once what is learned, w_T − Π(1 − λ lr_t) w_0.
+
+    python -m experiments.forgetting     # about eight hours on two CPU cores
+
+Cells come in this order: the first of --config with AdamW at every F of --forgetting and for all
+--steps, longest first; one factor at a time at F = 4; SGD with momentum, Muon and the other models
+at --few. In the table, F is where a test misses half of the networks at ALPHA, with a 95 % interval
+from a bootstrap over networks; the table of published recipes has their F.
+
+Writes results.json (a row per pair; its lists are of the tests of lineage in their order, then the
+published SeedPrint) and figure.png. If a run was stopped, the same command continues it with the
+cell that was not complete.
+"""
+
+import dataclasses
+
+from tqdm import tqdm
+
+from bornbiased_jax import configs, data
+from bornbiased_jax.analysis import Probe
+from bornbiased_jax.errors import InputError
+
+from ..shared import command_line
+from ..shared.network_settings import Inputs
+from ..shared.networks import check_length, check_sequences
+from ..shared.parsing import listed, number, preset_name, some_of, whole
+from ..shared.results import Results
+from ..shared.settings import Seeds, setting
+from ..shared.tables import table
+from . import measurement, recipes, report
+from .choices import PEAK_LR, SEGMENTS, VARIANTS
+from .training import Cell
+
+HELD_OUT = 0.1
+ALL_F = [0.0, 0.5, 1.0, 2.0, 4.0, 6.6, 10.0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Inputs):
+  config: list[str] = setting(['tiny_llama2', 'tiny_gpt2'], listed(preset_name),
+                              'models, comma-separated, of those below; the first is the main one',
+                              smoke=['tiny_llama2'])
+  seeds: Seeds = setting(range(8), smoke=[0, 1])
+  optimizers: list[str] = setting(list(PEAK_LR), some_of(*PEAK_LR),
+                                  f'optimizers, of {", ".join(PEAK_LR)}', smoke=['adamw'])
+  forgetting: list[float] = setting(ALL_F, listed(number), 'F of the main cells', smoke=[0.0, 2.0])
+  few: list[float] = setting([0.0, 2.0, 6.6], listed(number), 'F of the other cells', smoke=[0.0])
+  variants: list[str] = setting(
+      list(VARIANTS), some_of(*VARIANTS), f'what one factor changes at F = 4, of '
+      f'{", ".join(VARIANTS)}', smoke=[])
+  steps: list[int] = setting([1600, 800], listed(whole), 'optimizer steps, longest first',
+                             smoke=[8])
+  branches: list[int] = setting(
+      [0, 2, 3], listed(lambda text: whole(text, 0, SEGMENTS - 1)),
+      f'when siblings branch off, in 1/{SEGMENTS} of the steps; 0 is birth', smoke=[0])
+  batch_size: int = setting(8, whole, 'sequences per step', smoke=2)
+  train_length: int = setting(32, whole, 'tokens per sequence of training', smoke=8)
+  num_sequences: int = setting(1000, smoke=300)
+  length: int = setting(32, smoke=4)
+
+
+def main(settings, output_dir):
+  cells = cells_of(settings)
+  check(settings, cells)
+  results = Results(output_dir, 'forgetting', settings)
+  training_text, held_out = data.hold_out(data.load('tinyshakespeare'), HELD_OUT)
+  probe = Probe('pairs', settings.num_sequences, settings.length, settings.probe_seed)
+  bar = tqdm(cells, unit='cell')
+  for cell in bar:
+    bar.set_description(f'{cell.config} {cell.optimizer} F={cell.forgetting:g} {cell.variant}')
+    done = [row for row in results.rows if dataclasses.asdict(cell).items() <= row.items()]
+    if len(done) < expected(settings):
+      known = {key_of(row) for row in done}
+      for row in measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
+                                  held_out):
+        if key_of(row) not in known:
+          results.add(dataclasses.asdict(cell) | row)
+  found = report.by_cell(results.rows)
+  known_recipes = recipes.table()
+  print(table([report.display_cell(row) for row in found]))
+  print(table([report.display_recipe(row) for row in known_recipes]))
+  results.finish(report.summarize(results.rows), report.display, lambda: report.draw(results.rows),
+                 cells=found, recipes=known_recipes)
+
+
+def key_of(row: dict) -> tuple:
+  return row['pair'], row['weights'], tuple(row['seeds']), row.get('branch')
+
+
+def expected(settings) -> int:
+  """Rows of a cell."""
+  networks = len(settings.seeds)
+  pairs = networks * (1 + len(settings.branches)) + networks * (networks - 1) // 2
+  return pairs * len(measurement.WEIGHTS)
+
+
+def cells_of(settings) -> list[Cell]:
+  """Every cell once, the most telling first."""
+  first, *others = settings.config
+  steps = settings.steps[0]
+  make = lambda config, optimizer, F, steps, variant='plain': Cell(
+      config, optimizer, F, steps, settings.batch_size, settings.train_length, variant)
+  cells = [make(first, 'adamw', F, each) for each in settings.steps for F in settings.forgetting]
+  cells += [make(first, 'adamw', 4.0, steps, variant) for variant in settings.variants]
+  cells += [make(first, optimizer, F, steps) for optimizer in settings.optimizers
+            for F in settings.few if optimizer != 'adamw']
+  cells += [make(config, 'adamw', F, steps) for config in others for F in settings.few]
+  return list(dict.fromkeys(cells))
+
+
+def check(settings, cells: list[Cell]) -> None:
+  """Raises InputError for what would otherwise fail while it runs."""
+  for name in settings.config:
+    check_sequences(settings, configs.get(name))
+    check_length(settings.train_length, configs.get(name), 'the networks', 'train_length')
+  for steps in settings.steps:
+    if steps % (2 * SEGMENTS):
+      raise InputError(f'--steps: {steps} is not a multiple of {2 * SEGMENTS}')
+  for cell in cells:
+    _ = cell.weight_decay
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'forgetting', Settings, __doc__)

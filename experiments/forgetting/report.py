@@ -1,0 +1,214 @@
+"""At which F each test stops to find what descends from a birth: summary, tables and figure."""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import plotting
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage.testing.every_test import DECIDING
+
+from ..shared.tables import grouped, mean_ci95
+from .measurement import PUBLISHED, TESTS, WEIGHTS
+
+VERDICT = 'verdict'
+ALL = (*TESTS, VERDICT)
+LINE = 'config', 'optimizer', 'steps', 'variant'
+CELL = (*LINE, 'forgetting')
+# Pairs that are related, by what they are called.
+RELATED = {'birth': 'birth and end', 'control': 'same birth, other text'}
+# About where the z of a test reaches ALPHA; p-values decide, this interpolates between them.
+_NORMAL = {'SeedPrint': levels.level_z(levels.ALPHA), PUBLISHED: levels.level_z(levels.ALPHA / 2)}
+_LEVEL = dict.fromkeys(DECIDING, levels.related_z(1)) | _NORMAL | {
+    VERDICT: levels.related_z(len(DECIDING))}
+NUM_BOOTSTRAPS = 2000
+
+
+def value(row: dict, test: str) -> float:
+  """z of a test, the largest z of those that decide, or a likeness above its level.
+
+  A test without result has found nothing.
+  """
+  if test == VERDICT:
+    return max(value(row, name) for name in DECIDING)
+  values = row['z_K'] if test in _LEVEL else row['likeness_K']
+  return values[TESTS.index(test)] or 0.0
+
+
+def is_found(row: dict, test: str) -> bool:
+  """Whether a test finds the pair at ALPHA, or above its level if it has no p-value."""
+  if test == VERDICT:
+    return row['verdict'] == 'related'
+  p_value = row['p_value_K'][TESTS.index(test)]
+  return value(row, test) > 0 if test not in _LEVEL else (
+      p_value is not None and p_value <= levels.ALPHA)
+
+
+def crossing(rows: list[dict], test: str) -> float:
+  """The F at which a test first fails on one network, from its rows in ascending order of F.
+
+  Between two F arcsinh z is taken as linear in F. Infinite if the test never fails.
+  """
+  for before, row in zip([None, *rows], rows, strict=False):
+    if not is_found(row, test):
+      if before is None:
+        return row['forgetting']
+      high, level, low = (math.asinh(each) for each in (
+          value(before, test), _LEVEL.get(test, 0.0), value(row, test)))
+      part = np.clip((high - level) / (high - low), 0, 1) if high > low else 0.5
+      return before['forgetting'] + float(part) * (row['forgetting'] - before['forgetting'])
+  return math.inf
+
+
+def half_power(crossing_S: np.ndarray) -> tuple[float, list[float]]:
+  """The F beyond which a test misses half of all networks, with a 95 % interval over them."""
+  median = functools.partial(np.quantile, q=0.5, method='inverted_cdf')
+  chosen_BS = np.random.default_rng(0).integers(
+      len(crossing_S), size=(NUM_BOOTSTRAPS, len(crossing_S)))
+  of_draws_B = median(crossing_S[chosen_BS], axis=1)
+  ends = np.quantile(of_draws_B, [0.025, 0.975], method='inverted_cdf')
+  return float(median(crossing_S)), ends.tolist()
+
+
+def kind(row: dict) -> str:
+  """Siblings from birth on are the positive control."""
+  return 'control' if row['pair'] == 'sibling' and row['branch'] == 0 else row['pair']
+
+
+def summarize(rows: list[dict]) -> list[dict]:
+  """A row per line of cells that differ in F alone, and test: the F of half power."""
+  summary = []
+  for fields, own in grouped(rows, *LINE):
+    if len({row['forgetting'] for row in own}) < 2:
+      continue
+    for test in ALL:
+      found: dict[str, Any] = {}
+      for weights in WEIGHTS:
+        of = [row for row in own if row['weights'] == weights]
+        for pair in RELATED:
+          curves: dict[int, list[dict]] = {}
+          for row in sorted(of, key=lambda row: row['forgetting']):
+            if kind(row) == pair:
+              curves.setdefault(row['seeds'][0], []).append(row)
+          half, ends = half_power(np.array([crossing(curve, test) for curve in curves.values()]))
+          found |= {f'{pair}_{weights}': half, f'{pair}_{weights}_ci95': ends}
+        unrelated = [row for row in of if kind(row) == 'unrelated']
+        found |= {f'unrelated_{weights}': len(unrelated), f'false_{weights}': sum(
+            is_found(row, test) for row in unrelated)}
+      summary.append(fields | {'test': test, 'most': max(row['forgetting'] for row in own)} | found)
+  return summary
+
+
+def by_cell(rows: list[dict]) -> list[dict]:
+  """A row per cell: loss, the slope beside its law, and each test's power and median z."""
+  found = []
+  for fields, own in grouped(rows, *CELL):
+    births = [row for row in own if row['pair'] == 'birth' and row['weights'] == 'end']
+    row = fields | {'networks': len(births), 'law': births[0]['law']}
+    for name in ('loss', 'slope', 'overlap'):
+      row |= mean_ci95(births, name)
+    for (group, weights), pairs in _pairs_by_kind(own).items():
+      row[f'{group}_{weights}'] = {
+          test: {'share': float(np.mean([is_found(pair, test) for pair in pairs])),
+                 'value': float(np.median([value(pair, test) for pair in pairs]))}
+          for test in ALL}
+    found.append(row)
+  return found
+
+
+def _pairs_by_kind(rows):
+  groups: dict[tuple[str, str], list[dict]] = {}
+  for row in rows:
+    name = f'sibling {row["branch"]:g}' if kind(row) == 'sibling' else kind(row)
+    groups.setdefault((name, row['weights']), []).append(row)
+  return groups
+
+
+def display(row: dict) -> dict[str, str]:
+  return {'trained': f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps',
+          'test': row['test'],
+          **{f'{words}, {weights}': half_text(row, f'{pair}_{weights}')
+             for weights in WEIGHTS for pair, words in RELATED.items()},
+          'unrelated found': ', '.join(
+              f'{row[f"false_{weights}"]} of {row[f"unrelated_{weights}"]}' for weights in WEIGHTS)}
+
+
+def half_text(row: dict, name: str) -> str:
+  """An F and its interval, 'above' the largest that was measured where a test did not fail."""
+  text = lambda F: f'{F:.1f}' if math.isfinite(F) else f'> {row["most"]:g}'
+  low, high = row[f'{name}_ci95']
+  return f'{text(row[name])} ({text(low)}–{text(high)})'
+
+
+def display_cell(row: dict) -> dict[str, str]:
+  share = lambda name: ', '.join(f'{row[name][test]["share"]:.0%}'
+                                 for test in ('unit order', 'SeedPrint', VERDICT))
+  return {'trained': f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps',
+          'variant': row['variant'], 'F': f'{row["forgetting"]:g}',
+          'loss': f'{row["loss"]:.3f}', 'slope (law)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
+          'overlap': f'{row["overlap"]:.3f}',
+          'unit order, SeedPrint, verdict: birth': share('birth_end'),
+          'learned': share('birth_learned')}
+
+
+def display_recipe(row: dict) -> dict[str, str]:
+  return {'recipe': row['recipe'], 'F': f'{row["forgetting"]:.1f}',
+          'left of birth': f'{row["left"]:.2g}', 'source': row['source']}
+
+
+def draw(rows: list[dict]) -> 'plotting.Figure':
+  """Power and z over F on the first line of cells, of all weights and of what is learned."""
+  first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
+  with plotting.style():
+    figure = plotting.figure(9, 6)
+    panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
+    for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
+      own = [row for row in first if row['weights'] == weights]
+      draw_power(above, [row for row in own if kind(row) == 'birth'])
+      draw_z(below, own)
+      above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
+      below.set_xlabel('forgetting exponent F = λ Σ lr')
+    panels[0, 0].set_ylabel('share of networks found')
+    panels[1, 0].set_ylabel('z')
+    panels[0, 1].legend(fontsize='small')
+    panels[1, 1].legend(fontsize='small')
+    figure.suptitle(f'{first[0]["config"]}, {first[0]["optimizer"]}, {first[0]["steps"]:,} steps',
+                    fontsize='medium')
+  return figure
+
+
+def look(test: str) -> dict:
+  i = ALL.index(test)
+  return dict(color=plotting.COLORS[i % len(plotting.COLORS)], marker='o', markersize=3,
+              linestyle='-' if i < len(plotting.COLORS) else '--')
+
+
+def draw_power(ax, births):
+  for test in ALL:
+    points = [(fields['forgetting'], np.mean([is_found(row, test) for row in group]))
+              for fields, group in sorted_by_F(births)]
+    ax.plot(*zip(*points, strict=True), label=test, **look(test))
+
+
+def draw_z(ax, rows):
+  """The median z of each test, and as a band what unrelated pairs have, over all tests."""
+  births, unrelated = ([row for row in rows if kind(row) == name]
+                       for name in ('birth', 'unrelated'))
+  tests = [test for test in _LEVEL if test != VERDICT]
+  for test in tests:
+    points = [(fields['forgetting'], np.median([value(row, test) for row in group]))
+              for fields, group in sorted_by_F(births)]
+    ax.plot(*zip(*points, strict=True), **look(test))
+  band = [(fields['forgetting'], *np.quantile([value(row, test) for row in group for test in tests
+                                               if test != PUBLISHED], [0, 1]))
+          for fields, group in sorted_by_F(unrelated)]
+  if band:
+    ax.fill_between(*zip(*band, strict=True), color='0.8', label='unrelated, lowest to highest')
+  ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':', label='p = ALPHA')
+  ax.set_yscale('symlog', linthresh=5)
+
+
+def sorted_by_F(rows):
+  return sorted(grouped(rows, 'forgetting'), key=lambda each: each[0]['forgetting'])

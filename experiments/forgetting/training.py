@@ -1,0 +1,174 @@
+"""Trains small networks at a forgetting exponent F = λ Σ lr, which says how much of birth decays.
+
+With decoupled weight decay λ a weight ends as w_T = Π(1 − λ lr_t) w_0 + what gradients add. The
+product is about exp(−F). Decay is one part of the optimizer, the same whatever comes before it.
+"""
+
+import dataclasses
+import functools
+
+import jax
+from jax import lax
+import numpy as np
+import optax
+from optax import contrib
+
+from bornbiased_jax import configs
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data import Corpus, corpus
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training.step import (
+  Recipe,
+  TrainState,
+  accumulated_gradient,
+  clipping,
+  learning_rate,
+)
+
+from .choices import PEAK_LR, SEGMENTS, VARIANTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """How some networks are trained that differ in their seed alone.
+
+  Attributes:
+    config: the preset.
+    optimizer: of PEAK_LR.
+    forgetting: F = λ Σ lr, from which λ follows.
+    steps: optimizer steps, a multiple of SEGMENTS.
+    batch_size, length: sequences per step and predicted tokens of each, before the variant.
+    variant: of VARIANTS.
+  """
+
+  config: str
+  optimizer: str
+  forgetting: float
+  steps: int
+  batch_size: int
+  length: int
+  variant: str = 'plain'
+
+  @property
+  def weight_decay(self) -> float:
+    """λ.
+
+    Raises:
+      InputError: one step would forget everything.
+    """
+    lr_M = rates(self)
+    if self.forgetting * lr_M.max() >= lr_M.sum():
+      raise InputError(f'{self.steps} are too few for F = {self.forgetting:g}', 'steps')
+    return self.forgetting / lr_M.sum()
+
+  @property
+  def survival(self) -> float:
+    """Π(1 − λ lr_t), the part of a weight at birth that is left at the end."""
+    return float(np.prod(1 - self.weight_decay * rates(self)))
+
+  @property
+  def sequences(self) -> int:
+    """Sequences per step."""
+    return round(self.batch_size * VARIANTS[self.variant].get('batch', 1))
+
+
+def schedule(cell: Cell) -> optax.Schedule:
+  """Warmup and cosine to a tenth; twice, of half the length, with a warm restart."""
+  times = 2 if cell.variant == 'warm restart' else 1
+  steps, peak = cell.steps // times, PEAK_LR[cell.optimizer]
+  one = learning_rate(Recipe(steps, cell.sequences, cell.length, peak_lr=peak, min_lr=peak / 10,
+                             warmup_steps=steps // 20))
+  return optax.join_schedules([one] * times, [steps] * (times - 1))
+
+
+def rates(cell: Cell) -> np.ndarray:
+  """The learning rate of each step."""
+  with jax.ensure_compile_time_eval():  # They are numbers also where a step is compiled.
+    return np.asarray(schedule(cell)(np.arange(cell.steps)), np.float64)
+
+
+def decays(cell: Cell, params: dict) -> dict:
+  """Whether each leaf decays."""
+  return jax.tree_util.tree_map_with_path(lambda path, _: is_decayed(cell, path), params)
+
+
+def is_decayed(cell: Cell, path: tuple) -> bool:
+  """Gains and biases do not decay, as in `training.step`."""
+  kept = ('embedding', 'position_embedding') if cell.variant == 'embeddings do not decay' else ()
+  return path[-1].key not in ('scale', 'bias') and path[0].key not in kept
+
+
+def optimizer(cell: Cell) -> optax.GradientTransformation:
+  """Clipping, the direction of an optimizer, then decoupled decay."""
+  return optax.chain(
+      clipping(1.0), _direction(cell.optimizer),
+      optax.add_decayed_weights(cell.weight_decay, functools.partial(decays, cell)),
+      optax.scale_by_learning_rate(schedule(cell)))
+
+
+def _direction(name):
+  if name == 'adamw':
+    return optax.scale_by_adam(0.9, 0.95)
+  if name == 'sgd':
+    return optax.trace(0.9)
+  # Matrices of all layers are stacked. The scale is that of AdamW's steps, so that one rate serves
+  # both the matrices and the rest, which Muon leaves to Adam; its sign is that of a step down.
+  matrices = lambda params: jax.tree_util.tree_map_with_path(
+      lambda path, _: contrib.MuonDimensionNumbers(1, 2) if path[-1].key == 'kernel' else None,
+      params)
+  return optax.chain(
+      contrib.muon(1.0, adam_b1=0.9, adam_b2=0.95, consistent_rms=0.2,
+                   muon_weight_dimension_numbers=matrices),
+      optax.scale(-1.0))
+
+
+def text(cell: Cell, data: Corpus, data_seed: int) -> np.ndarray:
+  """Batches [segments, steps, B, T + 1] of the whole training, in the order of a data seed."""
+  batches = [corpus.batch(data.tokens, data_seed, step, cell.sequences, cell.length)
+             for step in range(cell.steps)]
+  return np.stack(batches).reshape(SEGMENTS, -1, cell.sequences, cell.length + 1)
+
+
+def grow(cell: Cell, birth: dict, own_SMBT: np.ndarray, other_SMBT: np.ndarray,
+         branches: tuple[int, ...]) -> dict[int | None, dict]:
+  """Trains a network, and siblings that go on with other text from one of its steps.
+
+  Args:
+    cell: how.
+    birth: its parameters at the beginning.
+    own_SMBT: the text of the network, from `text`.
+    other_SMBT: that of its siblings.
+    branches: after how many segments siblings branch off; 0 is birth.
+
+  Returns:
+    Parameters at the end: of the network by None, of siblings by their branch.
+  """
+  config = config_of(cell, int(birth['embedding'].shape[0]))
+  state = TrainState(np.int32(0), birth, optimizer(cell).init(birth))
+  trunk = [state]
+  for segment_MBT in own_SMBT:
+    trunk.append(state := advance(config, cell, state, segment_MBT))
+  ends = {None: state.params}
+  for branch in branches:
+    state = trunk[branch]
+    for segment_MBT in other_SMBT[branch:]:
+      state = advance(config, cell, state, segment_MBT)
+    ends[branch] = state.params
+  return ends
+
+
+def config_of(cell: Cell, vocab_size: int) -> ModelConfig:
+  return configs.get(cell.config, vocab_size=vocab_size)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def advance(config: ModelConfig, cell: Cell, state: TrainState, batches_MBT) -> TrainState:
+  """The state after some more steps."""
+  update = optimizer(cell).update
+
+  def step(state, tokens_BT):
+    _, gradient = accumulated_gradient(config, 1, state.params, tokens_BT)
+    updates, opt_state = update(gradient, state.opt_state, state.params)
+    return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), None
+
+  return lax.scan(step, state, batches_MBT)[0]

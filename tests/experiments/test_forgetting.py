@@ -1,0 +1,230 @@
+"""How much of birth decay leaves, what is learned, and where tests stop to find a birth."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bornbiased_jax import data
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import levels
+from bornbiased_jax.models import init_params
+from experiments.forgetting import __main__ as forgetting
+from experiments.forgetting import measurement, recipes, report, training
+from experiments.forgetting.training import Cell
+from experiments.shared.settings import resolve
+
+VOCABULARY = 257
+OF_ONE_CELL = {'config': 'a', 'optimizer': 'adamw', 'steps': 8, 'variant': 'plain'}
+
+
+def cell(**changed):
+  return Cell(**dict(config='tiny_llama2', optimizer='adamw', forgetting=2.0, steps=40,
+                     batch_size=2, length=8) | changed)
+
+
+def birth_of(cell, seed=0):
+  return init_params(training.config_of(cell, VOCABULARY), seed)
+
+
+def updated(cell, params, gradient, steps):
+  """The parameters after steps that all have one gradient."""
+  optimizer = training.optimizer(cell)
+
+  @jax.jit
+  def step(params, state):
+    updates, state = optimizer.update(gradient, state, params)
+    return optax.apply_updates(params, updates), state
+
+  state = optimizer.init(params)
+  for _ in range(steps):
+    params, state = step(params, state)
+  return params
+
+
+@pytest.mark.parametrize('optimizer, variant', [
+    *((name, 'plain') for name in training.PEAK_LR),
+    ('adamw', 'embeddings do not decay'), ('adamw', 'warm restart')])
+def test_without_gradients_weights_decay_by_the_law(optimizer, variant):
+  own = cell(optimizer=optimizer, variant=variant)
+  birth = birth_of(own)
+  end = updated(own, birth, jax.tree.map(jnp.zeros_like, birth), own.steps)
+  lr_M = [float(training.schedule(own)(step)) for step in range(own.steps)]
+  assert own.weight_decay * sum(lr_M) == pytest.approx(2)
+  law = math.prod(1 - own.weight_decay * lr for lr in lr_M)
+  assert law == pytest.approx(own.survival) and law == pytest.approx(math.exp(-2), rel=0.1)
+  kept = ('embedding',) if variant == 'embeddings do not decay' else ()
+  for path, w in jax.tree_util.tree_leaves_with_path(end):
+    names = [key.key for key in path]
+    factor = 1 if names[-1] in ('scale', 'bias') or names[0] in kept else law
+    before = birth
+    for name in names:
+      before = before[name]
+    np.testing.assert_allclose(w, factor * before, rtol=1e-4, err_msg='/'.join(names))
+  assert measurement.slope(own, birth, end) == pytest.approx(law, rel=1e-4)
+
+
+def reference(cell, decay):
+  """The same optimizer, as optax has it in one piece."""
+  schedule = training.schedule(cell)
+  mask = lambda params: training.decays(cell, params)
+  if cell.optimizer == 'adamw':
+    return optax.adamw(schedule, 0.9, 0.95, weight_decay=decay, mask=mask)
+  if cell.optimizer == 'sgd':
+    return optax.chain(optax.sgd(schedule, momentum=0.9))
+  stacked = optax.contrib.MuonDimensionNumbers(1, 2)
+  matrices = lambda params: jax.tree_util.tree_map_with_path(
+      lambda path, _: stacked if path[-1].key == 'kernel' else None, params)
+  return optax.contrib.muon(schedule, adam_b1=0.9, adam_b2=0.95, consistent_rms=0.2,
+                            weight_decay=decay, muon_weight_dimension_numbers=matrices)
+
+
+@pytest.mark.parametrize('optimizer', training.PEAK_LR)
+def test_directions_are_those_of_optax(optimizer):
+  # Muon's own decay leaves out what goes to Adam, and SGD has none that is decoupled.
+  own = cell(optimizer=optimizer, forgetting=2.0 if optimizer == 'adamw' else 0.0)
+  birth = birth_of(own)
+  gradient = jax.tree.map(lambda x: 1e-3 * x, birth_of(own, 1))
+  assert optax.tree.norm(gradient) < 1  # It is not clipped.
+  whole = reference(own, own.weight_decay)
+  expected, state = birth, whole.init(birth)
+  for _ in range(6):
+    updates, state = whole.update(gradient, state, expected)
+    expected = optax.apply_updates(expected, updates)
+  found = updated(own, birth, gradient, 6)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+               found, expected)
+  moved = optax.tree.norm(jax.tree.map(jnp.subtract, expected, birth))
+  assert moved > 1e-4
+
+
+def test_segments_are_one_training_and_siblings_share_what_came_before():
+  own = cell(steps=8)
+  text = data.load('tinyshakespeare')
+  birth = birth_of(own)
+  mine, other = (training.text(own, text, data_seed) for data_seed in (0, 1))
+  assert (mine != other).any() and mine.shape == (4, 2, 2, 9)
+  ends = training.grow(own, birth, mine, other, (0, 3))
+  config = training.config_of(own, VOCABULARY)
+  state = training.TrainState(np.int32(0), birth, training.optimizer(own).init(birth))
+  in_one = lambda batches: training.advance(
+      config, own, state, batches.reshape(8, *batches.shape[2:])).params
+  for branch, batches in ((None, mine), (0, other), (3, np.concatenate([mine[:3], other[3:]]))):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+                 ends[branch], in_one(batches))
+  distance = lambda branch: optax.tree.norm(
+      jax.tree.map(jnp.subtract, ends[None], ends[branch]))
+  assert 0 < distance(3) < distance(0)
+
+
+def test_what_is_learned_is_what_decay_does_not_leave():
+  own = cell(variant='embeddings do not decay')
+  birth = birth_of(own)
+  gained = birth_of(own, 1)
+  left = lambda path, x: (own.survival if training.is_decayed(own, path) else 1) * x
+  end = jax.tree.map(jnp.add, jax.tree_util.tree_map_with_path(left, birth), gained)
+  found = measurement.learned(own, birth, end)
+  for (path, w), own_gain, at_end in zip(
+      jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(gained), jax.tree.leaves(end),
+      strict=True):
+    expected = at_end if path[-1].key in ('scale', 'bias') else own_gain
+    np.testing.assert_allclose(w, expected, atol=1e-6)
+
+
+def row(F, z, seed=0, likeness=0.0, p_value=None, verdict='related'):
+  K = len(report.TESTS)
+  p_value = (1e-9 if z > 5 else 0.5) if p_value is None else p_value
+  return OF_ONE_CELL | {
+      'forgetting': F, 'pair': 'birth', 'weights': 'end', 'seeds': [seed, seed], 'z_K': [z] * K,
+      'likeness_K': [likeness] * K, 'p_value_K': [p_value] * K, 'verdict': verdict}
+
+
+def test_a_test_fails_where_its_z_crosses_its_level():
+  level = levels.related_z(1)
+  rows = [row(0, 300), row(2, 20), row(4, 1)]
+  share = (math.asinh(20) - math.asinh(level)) / (math.asinh(20) - math.asinh(1))
+  assert report.crossing(rows, 'unit order') == pytest.approx(2 + 2 * share)
+  assert report.crossing(rows[:2], 'unit order') == math.inf
+  assert report.crossing(rows[2:], 'unit order') == 4
+  # Where p-values disagree with the level of z, they decide between which F it is.
+  late = [row(2, 20), row(4, 4.4, p_value=0.01)]
+  assert report.crossing(late, 'unit order') == 4
+  # A test without p-value has a level of its likeness; one that is excluded finds nothing.
+  alike = [row(0, 9, likeness=0.3), row(2, 9, likeness=-0.1)]
+  assert 1 < report.crossing(alike, 'hidden states, any basis') < 2
+  assert not report.is_found(row(0, 9, likeness=None), 'units, any order')
+  verdicts = [row(0, 20), row(2, 20, verdict='inconclusive')]
+  assert report.crossing(verdicts, 'verdict') == 1
+
+
+def test_half_power_is_the_median_over_networks():
+  half, (low, high) = report.half_power(np.array([1.0, 2, 3, 4, 5, 6, 7, math.inf]))
+  assert half == 4 and 1 < low < 4 < high <= 7
+  assert report.half_power(np.full(8, math.inf)) == (math.inf, [math.inf] * 2)
+
+
+def test_known_recipes_forget_as_their_schedules_say():
+  F = {each['recipe']: each['forgetting'] for each in recipes.table()}
+  # A cosine has the mean of its ends: λ (peak + low) / 2 times its steps, and half in warmup.
+  assert F['the paper, nano LLaMA'] == pytest.approx(
+      0.1 * (198_000 * 3.3e-4 + 2000 * 3e-4), rel=1e-4)
+  assert F['Llama 3 405B'] == pytest.approx(0.1 * (1_192_000 * 4.04e-5 + 8000 * 4e-5), rel=1e-4)
+  whole = recipes.KNOWN['OLMo 2 7B, stage 1']._replace(made=None)
+  assert F['OLMo 2 7B, stage 1'] < recipes.forgetting(whole)
+
+
+@pytest.fixture(scope='module')
+def study(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('forgetting')
+  forgetting.main(resolve(forgetting.Settings, 'smoke'), directory)
+  return directory, json.loads((directory / 'results.json').read_text())
+
+
+def test_a_run_has_every_pair_and_finds_births_alone(study):
+  directory, results = study
+  keys = [(each['forgetting'], *forgetting.key_of(each)) for each in results['rows']]
+  pairs = [('birth', (0, 0), None), ('sibling', (0, 0), 0.0), ('birth', (1, 1), None),
+           ('sibling', (1, 1), 0.0), ('unrelated', (0, 1), None)]
+  assert len(set(keys)) == len(keys) and set(keys) == {
+      (F, pair, weights, seeds, branch) for F in (0.0, 2.0)
+      for weights in measurement.WEIGHTS for pair, seeds, branch in pairs}
+  ends = [each for each in results['rows'] if each['weights'] == 'end']
+  assert all(report.is_found(each, 'unit order') == (each['pair'] != 'unrelated')
+             for each in ends)
+  assert all(each['verdict'] != 'related' for each in results['rows']
+             if each['pair'] == 'unrelated')
+  for each in results['cells']:
+    assert each['slope'] == pytest.approx(each['law'], rel=0.02)
+  assert (directory / 'figure.png').stat().st_size > 10000
+  assert {each['test'] for each in results['summary']} == set(report.ALL)
+
+
+def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypatch):
+  _, whole = study
+  results = whole | {'complete': False, 'summary': [], 'rows': whole['rows'][:13]}
+  for added in ('cells', 'recipes'):
+    results.pop(added)
+  (tmp_path / 'results.json').write_text(json.dumps(results))
+  asked = []
+  rows = measurement.rows
+  monkeypatch.setattr(measurement, 'rows', lambda cell, *rest: (
+      asked.append(cell.forgetting), rows(cell, *rest))[1])
+  forgetting.main(resolve(forgetting.Settings, 'smoke'), tmp_path)
+  again = json.loads((tmp_path / 'results.json').read_text())
+  assert asked == [2.0] and again['rows'] == whole['rows']
+
+
+@pytest.mark.parametrize('flags, message', [
+    (dict(steps='10'), '--steps: 10 is not a multiple of 8'),
+    (dict(forgetting='0,20'), '8 are too few for F = 20'),
+    (dict(length='5000'), '--length: 5000 exceeds'),
+    (dict(batch_size='2', variants='batch / 4'), 'batch_size=0 must be'),
+    (dict(train_length='5000'), '--train_length: 5000 exceeds')])
+def test_mistakes_are_named_before_training(flags, message, tmp_path):
+  with pytest.raises(InputError, match=message):
+    forgetting.main(resolve(forgetting.Settings, 'smoke', **flags), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
