@@ -14,13 +14,13 @@
 """
 
 from bornbiased_jax.models.flops import forward_flops, matmul_rate
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import draw_params, init_params
 from bornbiased_jax.models.loss import next_token_loss, token_losses
 from bornbiased_jax.models.sampling import sample
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.models.transformer import READS, Transformer, head_of, read
 
 __all__ = (
-    'forward_flops', 'matmul_rate', 'init_params', 'next_token_loss', 'token_losses', 'sample',
-    'make_mesh', 'READS', 'Transformer', 'head_of', 'read',
+    'forward_flops', 'matmul_rate', 'draw_params', 'init_params', 'next_token_loss',
+    'token_losses', 'sample', 'make_mesh', 'READS', 'Transformer', 'head_of', 'read',
 )
