@@ -2,7 +2,7 @@
 
 import importlib
 
-from experiments.shared.launcher import FILES
+from experiments.shared.launcher import FILES, find
 
 # Those that have settings, scales and a folder of results.
 EXPERIMENTS = sorted(name for name, path in FILES.items()
@@ -12,4 +12,4 @@ EXPERIMENTS = sorted(name for name, path in FILES.items()
 def load(name):
   """The module of a program."""
   return importlib.import_module(
-      f'experiments.{name}' + ('.__main__' if FILES[name].name == '__main__.py' else ''))
+      f'experiments.{name}' + ('.__main__' if find(name).name == '__main__.py' else ''))

@@ -54,6 +54,7 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 
 # What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
 ELSEWHERE = {
+    'audit': 'histories with faults, by experiments.audit.injections',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'calibrate_verdict': 'reads six folders of training runs, of three families in two widths',
     'robustness_verdict': 'reads the networks of calibrate_verdict',
