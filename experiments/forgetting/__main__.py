@@ -54,7 +54,7 @@ class Settings(Inputs):
   few: list[float] = setting([0.0, 2.0, 6.6], listed(number), 'F of the other cells', smoke=[0.0])
   variants: list[str] = setting(
       list(VARIANTS), some_of(*VARIANTS), f'what one factor changes at F = 4, of '
-      f'{", ".join(VARIANTS)}', smoke=[])
+      f'{", ".join(VARIANTS)}', smoke=['plain'])
   steps: list[int] = setting([1600, 800], listed(whole), 'optimizer steps, longest first',
                              smoke=[8])
   branches: list[int] = setting(
@@ -108,7 +108,8 @@ def cells_of(settings) -> list[Cell]:
   make = lambda config, optimizer, F, steps, variant='plain': Cell(
       config, optimizer, F, steps, settings.batch_size, settings.train_length, variant)
   cells = [make(first, 'adamw', F, each) for each in settings.steps for F in settings.forgetting]
-  cells += [make(first, 'adamw', 4.0, steps, variant) for variant in settings.variants]
+  cells += [make(first, 'adamw', 4.0, steps, variant) for variant in settings.variants
+            if variant != 'plain']
   cells += [make(first, optimizer, F, steps) for optimizer in settings.optimizers
             for F in settings.few if optimizer != 'adamw']
   cells += [make(config, 'adamw', F, steps) for config in others for F in settings.few]

@@ -19,11 +19,15 @@ LINE = 'config', 'optimizer', 'steps', 'variant'
 CELL = (*LINE, 'forgetting')
 # Pairs that are related, by what they are called.
 RELATED = {'birth': 'birth and end', 'control': 'same birth, other text'}
-# About where the z of a test reaches ALPHA; p-values decide, this interpolates between them.
-_NORMAL = {'SeedPrint': levels.level_z(levels.ALPHA), PUBLISHED: levels.level_z(levels.ALPHA / 2)}
-_LEVEL = dict.fromkeys(DECIDING, levels.related_z(1)) | _NORMAL | {
-    VERDICT: levels.related_z(len(DECIDING))}
 NUM_BOOTSTRAPS = 2000
+
+
+@functools.cache
+def levels_of_tests() -> dict[str, float]:
+  """About where the z of a test reaches ALPHA; p-values decide, this interpolates between them."""
+  normal = {'SeedPrint': levels.level_z(levels.ALPHA), PUBLISHED: levels.level_z(levels.ALPHA / 2)}
+  return dict.fromkeys(DECIDING, levels.related_z(1)) | normal | {
+      VERDICT: levels.related_z(len(DECIDING))}
 
 
 def value(row: dict, test: str) -> float:
@@ -33,7 +37,7 @@ def value(row: dict, test: str) -> float:
   """
   if test == VERDICT:
     return max(value(row, name) for name in DECIDING)
-  values = row['z_K'] if test in _LEVEL else row['likeness_K']
+  values = row['z_K'] if test in levels_of_tests() else row['likeness_K']
   return values[TESTS.index(test)] or 0.0
 
 
@@ -42,7 +46,7 @@ def is_found(row: dict, test: str) -> bool:
   if test == VERDICT:
     return row['verdict'] == 'related'
   p_value = row['p_value_K'][TESTS.index(test)]
-  return value(row, test) > 0 if test not in _LEVEL else (
+  return value(row, test) > 0 if test not in levels_of_tests() else (
       p_value is not None and p_value <= levels.ALPHA)
 
 
@@ -56,7 +60,7 @@ def crossing(rows: list[dict], test: str) -> float:
       if before is None:
         return row['forgetting']
       high, level, low = (math.asinh(each) for each in (
-          value(before, test), _LEVEL.get(test, 0.0), value(row, test)))
+          value(before, test), levels_of_tests().get(test, 0.0), value(row, test)))
       part = np.clip((high - level) / (high - low), 0, 1) if high > low else 0.5
       return before['forgetting'] + float(part) * (row['forgetting'] - before['forgetting'])
   return math.inf
@@ -196,7 +200,7 @@ def draw_z(ax, rows):
   """The median z of each test, and as a band what unrelated pairs have, over all tests."""
   births, unrelated = ([row for row in rows if kind(row) == name]
                        for name in ('birth', 'unrelated'))
-  tests = [test for test in _LEVEL if test != VERDICT]
+  tests = [test for test in levels_of_tests() if test != VERDICT]
   for test in tests:
     points = [(fields['forgetting'], np.median([value(row, test) for row in group]))
               for fields, group in sorted_by_F(births)]

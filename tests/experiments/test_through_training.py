@@ -54,7 +54,7 @@ def test_drawn_again_it_is_the_same(followed):
 
 
 @pytest.mark.parametrize('words, flags, named', [
-    ([], {}, 'name the folders'), (['.'], {}, 'no checkpoints')])
+    ([], {}, 'name the folders'), (['.'], {}, 'no checkpoint')])
 def test_what_is_no_run_is_refused(words, flags, named, tmp_path):
   settings = resolve(through_training.Settings, 'smoke', words=words, **flags)
   with pytest.raises(InputError, match=named):
