@@ -180,9 +180,13 @@ def plain_log_ticks(axis: Axis) -> None:
 
 
 def _wrap_names(drawn: Figure) -> None:
-  """Breaks names of architectures with many fields at their commas, everywhere in a figure."""
+  """Breaks names of architectures with many fields at their commas, everywhere in a figure.
+
+  Of a name that is not UTF-8 the bytes are shown as numbers.
+  """
   wrap = lambda text: _LONG_NAME.sub(lambda name: textwrap.fill(
-      name[0].replace(',', ', '), 30, break_long_words=False), text)
+      name[0].replace(',', ', '), 30, break_long_words=False),
+      text.encode(errors='backslashreplace').decode())
   for text in drawn.findobj(Text):
     text.set_text(wrap(text.get_text()))
   for ax in drawn.axes:

@@ -107,7 +107,7 @@ def row(measured):
 def predicted(cell):
   """What theory says of a cell; of favourite tokens if it reads tokens."""
   config, probe = cell.network.config, cell.probe
-  birth, share = theory.at_birth(config, probe.length, probe.kind), np.nan
+  birth, share = theory.at_birth(config, probe.length, probe), np.nan
   if probe.kind == 'tokens':
     share = theory.preference_at_birth(config, probe.length, probe.num_sequences,
                                        num_networks=NUM_LAWS).top1_frequency_N.mean()

@@ -39,7 +39,7 @@ from .shared.settings import (
     ProbeData,
     ProbeKind,
     ProbeSeed,
-    ProbeTokenizer,
+    Tokenizer,
     setting,
 )
 from .shared.tables import grouped
@@ -55,7 +55,7 @@ class Settings(ExperimentSettings):
   length: Length = setting(64, smoke=8)
   probe: ProbeKind = setting('tokens')
   data: ProbeData = setting(None)
-  tokenizer: ProbeTokenizer = setting('bytes')
+  tokenizer: Tokenizer = setting('bytes')
   probe_seed: ProbeSeed = setting(0)
 
   WORDS: ClassVar = 'runs'

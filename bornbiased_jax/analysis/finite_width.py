@@ -97,9 +97,8 @@ def _finite_width(config, length, probe, num_samples):
   if (kind := kind_of(probe)) in OF_TEXT:
     raise InputError(f'the theory of finite width does not know probes of kind {kind!r}; at_birth '
                      'does, for infinite width')
-  start_KTT = birth.inputs(architecture.of(config, probe),
-                           coincidence.kernels(config, length, probe))
   network, widths = architecture.of(config, probe), _widths(config)
+  start_KTT = birth.inputs(network, coincidence.kernels(config, length, probe))
   path, std, dimensions = _spreads(network, widths, start_KTT)
   if num_samples is None:
     affordable = int(NUM_SAMPLES * min(1, _LONG / length) ** 3)

@@ -1,16 +1,16 @@
 """Parameters that were trained elsewhere in JAX, as a tree of arrays with other names."""
 
 from collections.abc import Mapping
+import math
 from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.storage.huggingface.weights import leaf_shapes
 
 
 def from_tree(config: ModelConfig, tree: Mapping[str, Any], names: Mapping[str, str]) -> dict:
@@ -41,7 +41,7 @@ def from_tree(config: ModelConfig, tree: Mapping[str, Any], names: Mapping[str, 
     True
   """
   given = {'/'.join(map(str, path)): leaf for path, leaf in flatten_dict(dict(tree)).items()}
-  wanted = flatten_dict(jax.eval_shape(lambda: draw_params(config, np.uint32(0))), sep='/')
+  wanted = leaf_shapes(config)
   if unnamed := sorted(wanted.keys() - names.keys()):
     raise InputError(f'names lack {", ".join(unnamed)}')
   if unknown := sorted(names.keys() - wanted.keys()):
@@ -53,9 +53,9 @@ def from_tree(config: ModelConfig, tree: Mapping[str, Any], names: Mapping[str, 
     parts = [_take(given, name, ours) for name in (theirs if is_by_layer else theirs[:1])]
     used |= set(theirs)
     whole = np.stack(parts) if is_by_layer else parts[0]
-    if whole.size != shape.size:
-      raise InputError(f'{names[ours]} has {whole.size} entries, and {ours} {list(shape.shape)}')
-    found[ours] = jnp.asarray(whole.reshape(shape.shape), jnp.float32)
+    if whole.size != math.prod(shape):
+      raise InputError(f'{names[ours]} has {whole.size} entries, and {ours} {list(shape)}')
+    found[ours] = jnp.asarray(whole.reshape(shape), jnp.float32)
   if left := sorted(given.keys() - used):
     raise InputError(f'no parameter here is named for {", ".join(left)}')
   return unflatten_dict(found, sep='/')

@@ -34,8 +34,8 @@ class LoraState(NamedTuple):
   inner: Any  # the state of the optimizer of the factors
 
 
-def restrict(inner: optax.GradientTransformation, adapter: str | None, rank: int, scale: float,
-             key: jax.Array | None) -> optax.GradientTransformation:
+def restrict(inner: optax.GradientTransformation, adapter: str | None, rank: int | None,
+             scale: float, key: jax.Array | None) -> optax.GradientTransformation:
   """An optimizer of all parameters that moves those of an adapter alone, as `inner` says.
 
   Args:
@@ -64,7 +64,7 @@ def add_prefix(config: ModelConfig, params: dict) -> dict:
   return params | {'blocks': params['blocks'] | {PREFIX: {'memory': memory}}}
 
 
-def lora(inner: optax.GradientTransformation, rank: int, scale: float,
+def lora(inner: optax.GradientTransformation, rank: int | None, scale: float,
          key: jax.Array | None) -> optax.GradientTransformation:
   """What `restrict` makes of an optimizer for LoRA.
 

@@ -93,8 +93,7 @@ class Recipe:
   @property
   def scale(self) -> float:
     """What the product of an adapter is multiplied by."""
-    rank = self.rank or RANK
-    return (rank if self.alpha is None else self.alpha) / rank
+    return 1.0 if self.alpha is None or self.rank is None else self.alpha / self.rank
 
 
 class TrainState(NamedTuple):
@@ -131,7 +130,7 @@ def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
       optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
                   weight_decay=recipe.weight_decay, mask=decays))
   key = stream_key('adapter', seed) if recipe.adapter else None
-  return restrict(of_all, recipe.adapter, recipe.rank or RANK, recipe.scale, key)
+  return restrict(of_all, recipe.adapter, recipe.rank, recipe.scale, key)
 
 
 def clipping(limit: float) -> optax.GradientTransformation:

@@ -29,8 +29,8 @@ report.html, one self-contained page.
 Exit codes: 0 nothing found, 1 something found, 2 wrong input.
 """
 
-import base64
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -45,7 +45,6 @@ from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage.sentences import p_text
 
 from ..shared import command_line, figures, provenance, templates
@@ -77,9 +76,7 @@ def main(settings, output_dir):
   make_directory(folder)
   show(report)
   write_json(folder / 'results.json', report)
-  drawn = draw(report)
-  file = figures.write(drawn, folder)
-  write_atomically(folder / 'report.html', page(report, plotting.encode(drawn, 'png')).encode())
+  file = figures.write_with_page(draw(report), folder, functools.partial(page, report))
   print(f'wrote {folder}/results.json, {file.name} and report.html')
   sys.exit(1 if faults(report) else 0)
 
@@ -149,7 +146,7 @@ def page(report: dict, png: bytes) -> str:
   """One page that stands for itself; names in it are escaped."""
   return templates.template(TEMPLATE).render(
       report=report, faults=faults(report), summary=summary(report),
-      png=base64.b64encode(png).decode(), rows=[display(each) for each in report['findings']])
+      png=png, rows=[display(each) for each in report['findings']])
 
 
 def draw(report: dict):

@@ -131,12 +131,16 @@ def _pairs_by_kind(rows):
 
 
 def display(row: dict) -> dict[str, str]:
-  return {'trained': f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps',
+  return {'trained': line_text(row),
           'test': row['test'],
           **{f'{words}, {weights}': half_text(row, f'{pair}_{weights}')
              for weights in WEIGHTS for pair, words in RELATED.items()},
           'unrelated found': ', '.join(
               f'{row[f"false_{weights}"]} of {row[f"unrelated_{weights}"]}' for weights in WEIGHTS)}
+
+
+def line_text(row: dict) -> str:
+  return f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps'
 
 
 def half_text(row: dict, name: str) -> str:
@@ -149,7 +153,7 @@ def half_text(row: dict, name: str) -> str:
 def display_cell(row: dict) -> dict[str, str]:
   share = lambda name: ', '.join(f'{row[name][test]["share"]:.0%}'
                                  for test in ('unit order', 'SeedPrint', VERDICT))
-  return {'trained': f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps',
+  return {'trained': line_text(row),
           'variant': row['variant'], 'F': f'{row["forgetting"]:g}',
           'loss': f'{row["loss"]:.3f}', 'slope (law)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
           'overlap': f'{row["overlap"]:.3f}',
@@ -178,8 +182,7 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
     panels[1, 0].set_ylabel('z')
     panels[0, 1].legend(fontsize='small')
     panels[1, 1].legend(fontsize='small')
-    figure.suptitle(f'{first[0]["config"]}, {first[0]["optimizer"]}, {first[0]["steps"]:,} steps',
-                    fontsize='medium')
+    figure.suptitle(line_text(first[0]), fontsize='medium')
   return figure
 
 

@@ -28,6 +28,7 @@ inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash
 from collections.abc import Iterable
 import csv
 import dataclasses
+import functools
 import io
 import itertools
 from pathlib import Path
@@ -36,7 +37,7 @@ from typing import ClassVar
 
 from tqdm import tqdm
 
-from bornbiased_jax import hosts, lineage, plotting
+from bornbiased_jax import hosts, lineage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
@@ -104,9 +105,9 @@ def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, pairs.Known]
     names |= {suspect: None}
     finder.given.append(suspect)
   known = finder.of_each(names, networks.look_up)
-  finder.of_each(known, lambda name: networks.check_readable(name, known[name], probe))
-  left_out = {each['name'] for each in finder.left_out}
-  return finder, {name: each for name, each in known.items() if name not in left_out}
+  readable = finder.of_each(
+      known, lambda name: networks.check_readable(name, known[name], probe))
+  return finder, {name: known[name] for name in readable}
 
 
 def same_network(suspect: str | None, known: Iterable[str]) -> str | None:
@@ -167,10 +168,8 @@ def write(report: dict, output_dir: Path) -> None:
   write_json(output_dir / 'results.json', report)
   verdict_page.show(report, output_dir, summary.text)
   write_matrix(output_dir / 'matrix.csv', names, rows)
-  drawn = picture.draw(names, rows, suspect)
-  file = figures.write(drawn, output_dir)
-  page = verdict_page.render(summary.facts(report), plotting.encode(drawn, 'png'))
-  write_atomically(output_dir / 'report.html', page.encode(errors='backslashreplace'))
+  file = figures.write_with_page(picture.draw(names, rows, suspect), output_dir, functools.partial(
+      verdict_page.render, summary.facts(report)))
   print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
 

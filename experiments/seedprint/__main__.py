@@ -31,6 +31,7 @@ Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -41,10 +42,9 @@ from typing import ClassVar
 
 from tqdm import tqdm
 
-from bornbiased_jax import hosts, lineage, plotting
+from bornbiased_jax import hosts, lineage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import Signature, sentences
 from bornbiased_jax.lineage.resolve import is_signature
 from bornbiased_jax.names import FORMS
@@ -102,10 +102,8 @@ def write(report, folder: Path) -> None:
   """Prints the report, and writes all files."""
   write_json(folder / 'results.json', report)
   verdict_page.show(report, folder, text)
-  drawn = picture.draw(report)
-  file = figures.write(drawn, folder)
-  page = verdict_page.render(facts(report), plotting.encode(drawn, 'png'))
-  write_atomically(folder / 'report.html', page.encode())
+  file = figures.write_with_page(picture.draw(report), folder, functools.partial(
+      verdict_page.render, facts(report)))
   print(f'wrote {folder}/results.json, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
 

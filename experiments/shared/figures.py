@@ -1,5 +1,6 @@
 """How figures are written: every program that draws one has the flag --format."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,3 +21,13 @@ def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
   path = directory / f'{name}.{flags.FLAGS[FLAG].value}'
   plotting.save(drawn, path)
   return path
+
+
+def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -> Path:
+  """Writes a figure, as `write` does, and report.html, which `page` makes of it as a PNG file."""
+  from bornbiased_jax import files, plotting
+  file = write(drawn, directory)
+  png = file.read_bytes() if file.suffix == '.png' else plotting.encode(drawn, 'png')
+  # A name that is not UTF-8 is shown with its bytes as numbers.
+  files.write_atomically(directory / 'report.html', page(png).encode(errors='backslashreplace'))
+  return file

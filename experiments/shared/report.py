@@ -1,6 +1,5 @@
 """The page that `reproduce` writes: per figure and table, what is claimed and what was measured."""
 
-import base64
 import json
 from pathlib import Path
 import re
@@ -20,7 +19,7 @@ class Shown(NamedTuple):
   command: str
   problem: str | None
   table: str
-  png: str
+  png: bytes
   how: str
 
 
@@ -52,7 +51,7 @@ def _shown(run: Run, command: list[str], record: dict, output_dir: Path) -> Show
   problem = record.get('problem', None if record.get('complete') else 'Not run.')
   table = read('table.md') or read('table.txt')  # That of versions before 0.2.
   return Shown(run.folder, shlex.join(['python', *command]), problem, table.decode(),
-               base64.b64encode(read('figure.png')).decode(), _how(read('results.json'), record))
+               read('figure.png'), _how(read('results.json'), record))
 
 
 def _how(results: bytes, record: dict) -> str:

@@ -72,9 +72,9 @@ ProbeKind = Annotated[str, Kind(
 ProbeData = Annotated[str | None, Kind(
     optional(str), 'text of --probe=text and shuffled: a file, a folder of them or of '
     "tokenize_text, or 'tinyshakespeare'")]
-ProbeTokenizer = Annotated[str, Kind(
-    str, "its tokenizer: 'bytes', a tokenizer.json, a .model file, or a folder with one or with "
-    "GPT-2's two files")]
+Tokenizer = Annotated[str, Kind(
+    str, "'bytes', a tokenizer.json, a SentencePiece .model file, or a folder with one or with "
+    "GPT-2's encoder.json and vocab.bpe")]
 ProbeSeed = Annotated[int, Kind(natural, 'seed of the random sequences')]
 Dtype = Annotated[str, Kind(
     choice(*configs.DTYPES), 'number format of the forward pass: bfloat16, or float32, whose '
@@ -126,7 +126,7 @@ class Transformers(Stacks):
                               'models, comma-separated, of those below')
   probe: ProbeKind = setting('tokens')
   data: ProbeData = setting(None)
-  tokenizer: ProbeTokenizer = setting('bytes')
+  tokenizer: Tokenizer = setting('bytes')
   embedding_seed: int | None = setting(
       None, optional(natural), 'seed from which all networks take their embedding and head, so '
       "that token ids mean the same in all; with 'none' each has its own")

@@ -16,6 +16,7 @@ from .settings import (
   Length,
   Model,
   Seeds,
+  Tokenizer,
   at_scale,
   pick,
   setting,
@@ -29,9 +30,6 @@ Text = Annotated[str | None, Kind(str, TO_TRAIN_ON, A_TEXT)]
 Valid = Annotated[str | None, Kind(
     optional(str), 'what to evaluate on, in the same forms; if not given, the last twentieth of '
     '--data is held out')]
-Tokenizer = Annotated[str, Kind(
-    str, "'bytes', a tokenizer.json, a SentencePiece .model file, or a folder with one or with "
-    "GPT-2's encoder.json and vocab.bpe")]
 Steps = Annotated[list[int] | None, Kind(
     optional(listed(natural)),
     'steps whose checkpoints are kept; the first and the last always are')]

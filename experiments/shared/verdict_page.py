@@ -1,6 +1,5 @@
 """Verdicts as one HTML page that stands for itself, to be sent to those who must decide."""
 
-import base64
 from collections.abc import Callable
 import math
 from pathlib import Path
@@ -32,7 +31,7 @@ def render(facts: dict, png: bytes) -> str:
     png: the figure that the page contains, as a PNG file has it.
   """
   return templates.template(TEMPLATE).render(
-      facts, png=base64.b64encode(png).decode(), colors=COLORS, kinds=TESTS, levels=levels,
+      facts, png=png, colors=COLORS, kinds=TESTS, levels=levels,
       p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
 
 

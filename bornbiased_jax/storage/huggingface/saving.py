@@ -11,10 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.storage.huggingface.adapters import CONFIG, WEIGHTS
 from bornbiased_jax.storage.huggingface.config import choose_family
-from bornbiased_jax.storage.huggingface.entries import show
 from bornbiased_jax.storage.huggingface.weights import Group, groups, leaf_shapes
 
 
