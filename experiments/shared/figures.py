@@ -26,8 +26,11 @@ def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
 def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -> Path:
   """Writes a figure, as `write` does, and report.html, which `page` makes of it as a PNG file."""
   from bornbiased_jax import files, plotting
-  file = write(drawn, directory)
-  png = file.read_bytes() if file.suffix == '.png' else plotting.encode(drawn, 'png')
+  file = directory / f'figure.{flags.FLAGS[FLAG].value}'
+  # Encoded, never read back: only the first of several processes writes.
+  png = plotting.encode(drawn, 'png')
+  files.write_atomically(file, png if file.suffix == '.png'
+                         else plotting.encode(drawn, file.suffix[1:]))
   # A name that is not UTF-8 is shown with its bytes as numbers.
   files.write_atomically(directory / 'report.html', page(png).encode(errors='backslashreplace'))
   return file
