@@ -45,11 +45,7 @@ def join_gpt2(encoder: bytes, merges: bytes, begins: bool) -> bytes:
 
 
 def gpt2_tokens(spec: dict[str, Any]) -> list[bytes]:
-  """GPT-2's tokens in the order of their ids, without that which ends a document.
-
-  They are empty for a tokenizer.json of another kind, or whose merges are not in the
-  order of the ids, so that the tokens alone do not say what it does.
-  """
+  """GPT-2's tokens by their ids, without that which ends a document; none if it is not GPT-2's."""
   model, words = spec['model'], spec.get('pre_tokenizer') or {}
   vocab, byte_of = dict(model['vocab']), gpt2_alphabet()
   if (words.get('type') != 'ByteLevel' or words['add_prefix_space']
@@ -76,12 +72,7 @@ def gpt2_alphabet() -> dict[str, int]:
 
 
 def of_sentencepiece(content: bytes, begins: bool) -> dict[str, bytes]:
-  """The files of a SentencePiece model, from its own; every text has BOS if `begins`.
-
-  Raises:
-    InputError: the library `tokenizers` cannot give the ids of this model, which is
-      neither BPE nor unigram, has spaces after words, or pieces defined by its user.
-  """
+  """The files of a SentencePiece model, from its own; every text has BOS if `begins`."""
   # Imported here, because only these tokenizers need it.
   format_: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2')
   model = format_.ModelProto.FromString(content)

@@ -133,11 +133,7 @@ def _bytes_ids(text, continues):
 
 
 def _in_parts(to_ids):
-  """`to_ids` for a text and whether it goes on in the middle of a document.
-
-  Many tokenizers put a space before a text, as before the first word of a sentence, but
-  none after a line end. So a line end goes first, and its ids are dropped.
-  """
+  """`to_ids` behind a line end, whose ids are dropped, for text that goes on in a document."""
   line_end = to_ids('\n')
 
   def with_parts(text, continues):

@@ -66,16 +66,7 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
                       first: int | jax.Array | None = None, *, window: Window = None,
                       cap: float | None = None, slopes: Slopes = None) -> jax.Array:
-  """Causal softmax weights [B, H, T, S] in float32.
-
-  Args:
-    query_BTHK: queries at consecutive positions.
-    key_BSGK: keys at positions 0 to S - 1.
-    first: position of the first query; None: the queries belong to the last T positions.
-    window: how many positions a query sees, its own included; None for all.
-    cap: bound of the scores (`soft_cap`).
-    slopes: of each head (`alibi_slopes`).
-  """
+  """Causal softmax weights [B, H, T, S] in float32; `first` is the position of the first query."""
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
   first = S - T if first is None else first
   query_BTGNK = query_BTHK.reshape(B, T, G, H // G, K)
@@ -145,14 +136,10 @@ def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
             names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array], *,
             window: Window = None, cap: float | None = None, slopes: Slopes = None,
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Attention for a reader who also wants the weights, or their means.
+  """The value aggregate, and those of WATCHED that are in `names`: weights or their means.
 
-  All weights are in memory at once only if 'attention_weights' is among `names`. For `change`
-  see `streamed`.
-
-  Returns:
-    The value aggregate [B, T, H K], and a dict that has at least those
-    intermediates of WATCHED that are in `names`.
+  All weights are in memory at once only if 'attention_weights' is among `names`. For `change` see
+  `streamed`.
   """
   if 'attention_weights' not in names:
     aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change,

@@ -53,10 +53,7 @@ def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
 
 
 def splash_block(length: int) -> int:
-  """Number of positions per block of the splash kernel, for sequences of `length`.
-
-  Blocks are whole tiles: the fewest, and of these choices the one with the least padding.
-  """
+  """Number of positions per block of the splash kernel, for sequences of `length`."""
   num_blocks = -(-length // LARGEST_BLOCK)
   return TILE * -(-length // (TILE * num_blocks))
 
@@ -78,11 +75,6 @@ class Spread:
 
   Each device computes attention for its own sequences and heads. The compiler cannot
   divide that work by itself, because it does not see into a kernel.
-
-  Args:
-    kernel: one of the functions of this module.
-    mesh: devices on the axes sharding.AXES. Sequences are spread over 'data' and
-      'fsdp', heads over 'tensor'; a dimension that the axes do not divide is not spread.
   """
 
   kernel: Callable[..., jax.Array]
@@ -110,12 +102,7 @@ def choose(config: ModelConfig, length: int, mesh: Mesh,
            backend: str | None = None) -> Callable[..., jax.Array]:
   """The fastest attention for training on the devices of `mesh`.
 
-  Args:
-    config: the architecture and the type in which it computes.
-    length: number of positions per sequence, T.
-    mesh: devices on the axes sharding.AXES.
-    backend: 'cpu' | 'gpu' | 'tpu', for compiling for devices that are not present.
-      None means the backend of this process.
+  A backend is given for devices that are not present.
   """
   backend = backend or jax.default_backend()
   if backend == 'tpu' and length >= TILE:

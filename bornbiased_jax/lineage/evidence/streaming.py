@@ -29,10 +29,7 @@ from bornbiased_jax.storage.layers import Layers
 
 
 def survey(layers: Layers) -> Survey:
-  """`signature.survey` of a network that is read layer by layer; reads every parameter once.
-
-  Cost: about 7 seconds per GB of float32 on one CPU core; one layer in memory.
-  """
+  """`signature.survey` of a network that is read layer by layer; reads every parameter once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
   found = []
   for i in range(layers.config.num_layers):
@@ -52,25 +49,10 @@ def survey(layers: Layers) -> Survey:
 def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,
               batch_size: int | None = None, parts: str | os.PathLike | None = None,
               on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
-  """`hidden_states.of_network` of a network that is read layer by layer.
+  """`hidden_states.of_network`, up to rounding, of a network that is read layer by layer.
 
-  They are the same up to rounding, some 1e-6 of the largest: compilers fuse one layer and
-  all layers differently.
-
-  Args:
-    layers: the network.
-    probe, about, batch_size: as in `hidden_states.of_network`.
-    parts: folder that keeps the residual stream after the latest layer, so that a call that
-      was stopped goes on from there. It must serve this network and probe alone; the caller
-      removes it.
-    on_batch: called after each batch of a layer with its share of the sequences. All shares
-      together are the number of sequences.
-
-  Raises:
-    InputError: as `hidden_states.of_network` does, or a file cannot be read any more.
-
-  Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes, and as much
-  on disk.
+  `parts` keeps the residual stream after the latest layer. `on_batch` is called after each
+  batch of a layer with its share of the sequences.
   """
   batch_size = hidden_states.spread_batch_size(layers.config, probe, None, batch_size)
   starts = range(0, probe.num_sequences, batch_size)
@@ -120,8 +102,8 @@ def _program(config: ModelConfig, names: tuple[str, ...]):
 def _one_layer(layers, i, stream):
   """Layer i as a network of its own, and what it reads.
 
-  Of the embedding the first layer has the rows that are read, the others have none. Only
-  the first adds learned positions. The last has the final norm.
+  Of the embedding the first layer has the rows that are read, the others have none. Only the first
+  adds learned positions. The last has the final norm.
   """
   config = dataclasses.replace(hidden_states.exact(layers.config).layer(i), tied_head=True)
   leaves = {name: layers.read_rows(name, 0, layers.shapes[name][0])

@@ -49,11 +49,7 @@ def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Alte
 
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Permutes the attention heads of each layer; grouped query heads move with their group.
-
-  Raises:
-    InputError: each head has a slope of its own (ALiBi).
-  """
+  """Permutes the attention heads of each layer; grouped query heads move with their group."""
   if config.positions == 'alibi':
     raise InputError("positions='alibi' tells heads apart")
   _refuse_prefix(config)
@@ -106,9 +102,6 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   The gains of the norms are folded into the layers that read them, because a rotation
   does not commute with gains. With LayerNorm the vector of ones stays where it is, so
   that the mean does.
-
-  Raises:
-    InputError: norms behind the sublayers (OLMo 2, Gemma 2) have gains that no layer reads.
   """
   if config.norm_place != 'before':
     raise InputError(f'norm_place={config.norm_place!r}: gains behind a sublayer do not commute '
@@ -154,11 +147,7 @@ def _fold_gains(config, params):
 
 
 def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Multiplies each head's values by a random invertible matrix, and its output by the inverse.
-
-  Raises:
-    InputError: the network has an intervention that does not commute with this.
-  """
+  """Multiplies each head's values by a random invertible matrix, and its output by the inverse."""
   if config.intervention in ('rmsnorm', 'variance'):
     raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
   _refuse_prefix(config)
@@ -186,10 +175,6 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Turns and scales the pairs of channels that RoPE rotates.
 
   A pair counts as a complex number. Queries are multiplied by z, keys by 1 / conj(z).
-
-  Raises:
-    InputError: queries and keys are normalized (as in Qwen3), heads have odd size, or RoPE turns
-      a part of them (as in Pythia).
   """
   if config.qk_norm or config.head_size % 2 or config.rotary_factor < 1:
     raise InputError('queries and keys that are normalized, of odd size, or turned by RoPE in part '
