@@ -54,6 +54,8 @@ def tokenizer(request, tmp_path_factory):
 def test_live_the_same_ids_in_transformers(tokenizer, auto):
   theirs = auto(tokenizer)
   assert (len(theirs), theirs.eos_token_id) == (tokenizer.vocab_size, tokenizer.end_id)
+  special = [0, 1, 2] if tokenizer.name.startswith('sentencepiece') else [tokenizer.end_id]
+  assert theirs.decode(special, skip_special_tokens=True) == ''
   for written in [*TEXTS, *random_texts()]:
     assert theirs.encode(written) == tokenizer.encode(written).tolist(), ascii(written)
 
