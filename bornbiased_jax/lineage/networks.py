@@ -88,13 +88,7 @@ def signature(name: str, probe: Probe, cache: str | os.PathLike | None = None, *
   """
   if resolve.is_signature(name):
     return signatures.load(name)
-  return _signature(resolve.resolve(name), pairs_probe(probe), cache, stream, on_batch)
-
-
-def _signature(resolved, probe, cache, stream, on_batch):
-  """That of a network which is given up again, so that memory holds one at a time."""
-  opened = open_network(resolved, stream)
-  return _kept(opened, signatures.KIND, signatures.load, opened.signature, probe, cache, on_batch)
+  return _taken(resolve.resolve(name), signatures, pairs_probe(probe), cache, stream, on_batch)
 
 
 def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -109,9 +103,7 @@ def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
     >>> lineage.states('tiny_gpt2:42', probe).hidden_ND.shape
     (1000, 128)
   """
-  opened = open_network(resolve.resolve(name), stream)
-  return _kept(opened, hidden_states.KIND, hidden_states.load, opened.states, probe, cache,
-               on_batch)
+  return _taken(resolve.resolve(name), hidden_states, probe, cache, stream, on_batch)
 
 
 def compare_networks(base: str, suspect: str, probe: Probe,
@@ -139,7 +131,7 @@ def compare_networks(base: str, suspect: str, probe: Probe,
   saved = {name: signatures.load(name) for name in (base, suspect) if resolve.is_signature(name)}
   named = {name: resolve.resolve(name) for name in (base, suspect) if name not in saved}
   probe = common_probe(probe, list(saved.values()), [each.config for each in named.values()])
-  taken = saved | {name: _signature(each, probe, cache, stream, on_batch)
+  taken = saved | {name: _taken(each, signatures, probe, cache, stream, on_batch)
                    for name, each in named.items()}
   return verdict.compare(taken[base], taken[suspect])
 
@@ -178,16 +170,19 @@ def streamed(resolved: Resolved, stream: str) -> Layers | None:
   return huggingface.open_layers(resolved.folder, resolved.adapter)
 
 
-def _kept(opened, kind, load, compute, probe, cache, on_batch):
-  """The states or signature of a network, from the cache if it is there."""
+def _taken(resolved, kind, probe, cache, stream, on_batch):
+  """What the module `kind` keeps of a network: from the cache, or of a network given up again."""
+  opened = open_network(resolved, stream)
+  compute = opened.states if kind is hidden_states else opened.signature
   if cache is None:
     return compute(probe, on_batch, None)
   config = opened.surveyed.features.config
-  identity = json.dumps([archive.SCHEMA, kind, opened.about['digest'], dataclasses.asdict(config),
-                         hidden_states.probe_settings(probe, config)])
+  identity = json.dumps([
+      archive.SCHEMA, kind.KIND, opened.about['digest'], dataclasses.asdict(config),
+      hidden_states.probe_settings(probe, config)])
   name = hashlib.sha256(identity.encode()).hexdigest()[:24]
   path = path_of(cache) / f'{name}{archive.SUFFIX}'
-  if (found := hosts.from_first(lambda: _stored(load, path))) is not None:
+  if (found := hosts.from_first(lambda: _stored(kind.load, path))) is not None:
     on_batch(probe.num_sequences)
     return found.named(opened.about)
   parts = path.with_suffix('.parts')
