@@ -30,12 +30,7 @@ def in_bucket(path: str | os.PathLike) -> bool:
 
 
 def path_of(path: str | os.PathLike) -> Path:
-  """A path as an object: of a local file, or of an object in a bucket (etils.epath).
-
-  Example:
-    >>> str(path_of('results') / 'results.json')
-    'results/results.json'
-  """
+  """A path as an object: of a local file, or of an object in a bucket (etils.epath)."""
   text = os.fspath(path)
   if not text:
     raise InputError('the path is empty')

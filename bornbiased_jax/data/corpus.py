@@ -158,9 +158,8 @@ def _raw(path, name, tokenizer):
   if size % dtype.itemsize or not size:
     raise InputError(f'{path} is not an array of {dtype}: its size is {size} bytes')
   tokens = np.memmap(path, dtype, 'r')
-  largest = lambda: max(int(tokens[start:start + CHUNK].max())
-                        for start in range(0, tokens.size, CHUNK))
-  return Corpus(tokens, tokenizer.vocab_size if tokenizer else 1 + largest(), name,
+  vocab_size = tokenizer.vocab_size if tokenizer else 1 + int(tokens.max())
+  return Corpus(tokens, vocab_size, name,
                 tokenizer.name if tokenizer else 'unknown', text.digest(tokens))
 
 
@@ -239,12 +238,7 @@ def spaced_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
 
 
 def begin(ids_NT: np.ndarray, start_id: int | None) -> np.ndarray:
-  """Sequences that begin with the id `start_id` in place of their first; None changes nothing.
-
-  Example:
-    >>> begin(np.array([[7, 8, 9]]), start_id=1)
-    array([[1, 8, 9]])
-  """
+  """Sequences that begin with the id `start_id` in place of their first; None changes nothing."""
   if start_id is None:
     return ids_NT
   ids_NT = ids_NT.copy()

@@ -10,7 +10,6 @@
   `configs.get` knows
 """
 
-from collections.abc import Callable
 import dataclasses
 import difflib
 import functools
@@ -60,14 +59,9 @@ class Resolved:
   @functools.cached_property
   def config(self) -> ModelConfig:
     """The configuration, read once; raises InputError as `load` does."""
-    readers: dict[str, Callable[..., ModelConfig]] = {
-        'preset': configs.get, 'run': checkpoint.load_config,
-        'transformers': huggingface.load_config, 'hub': hub.load_config}
-    return readers[self.kind](self.place, *self._adapters)
-
-  @property
-  def _adapters(self):
-    return () if self.adapter is None else (self.adapter,)
+    if self.kind in ('preset', 'run'):
+      return (configs.get if self.kind == 'preset' else checkpoint.load_config)(self.place)
+    return (hub if self.kind == 'hub' else huggingface).load_config(self.place, self.adapter)
 
   @functools.cached_property
   def sources(self) -> dict:

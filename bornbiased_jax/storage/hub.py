@@ -25,12 +25,7 @@ _TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'tokenizer_config.json', 'voc
 
 
 def is_name(name: str) -> bool:
-  """Whether a name has the form of a model of the Hub, and neither file nor folder has it here.
-
-  Example:
-    >>> is_name('EleutherAI/pythia-70m@step3000'), is_name('my_llama'), is_name('./results/run')
-    (True, False, False)
-  """
+  """Whether a name has the form of a model of the Hub, and neither file nor folder has it here."""
   match = _NAME.fullmatch(name)
   if not match or name.endswith('.npz') or any(part in name for part in _FORBIDDEN):
     return False

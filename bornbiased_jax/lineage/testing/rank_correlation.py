@@ -27,13 +27,7 @@ SCORES_AT_ONCE = 2**21
 
 
 def mean_ranks(x_ND: jax.Array | np.ndarray) -> jax.Array:
-  """Ranks [n, D] of each column of [n, D], float32, from 1; equal numbers share their mean rank.
-
-  Example:
-    >>> from bornbiased_jax.lineage.testing import rank_correlation
-    >>> rank_correlation.mean_ranks(np.float32([[5], [7], [5]])).T.tolist()
-    [[1.5, 3.0, 1.5]]
-  """
+  """Ranks [n, D] of each column of [n, D], float32, from 1; equal numbers share their mean rank."""
   return jnp.asarray(host.mean_ranks(host.keys(np.asarray(x_ND))))
 
 
