@@ -68,23 +68,12 @@ def test_linear_std(width, std):
   assert math.isclose(small(width=width).linear_std, std, rel_tol=1e-15)
 
 
-def test_linear_std_given():
-  assert small(linear_std=0.5).linear_std == 0.5
-  assert small(linear_std=0.5).embedding_std == 0.02
-
-
 @pytest.mark.parametrize('num_layers', [1, 2, 12])
 def test_residual_std(num_layers):
   gpt2 = small(num_layers=num_layers, width=768)
   plain = small(num_layers=num_layers, width=768, init_scheme='plain')
   assert math.isclose(gpt2.residual_std ** 2 * 2 * num_layers, 0.02 ** 2, rel_tol=1e-14)
   assert plain.residual_std == 0.02
-
-
-def test_head_size_of_its_own():
-  config = small(num_heads=3, head_size=6)
-  assert (config.head_size, config.num_kv_heads) == (6, 3)
-  assert small().head_size == 4
 
 
 @pytest.mark.parametrize('fields, named', [
@@ -139,11 +128,13 @@ def test_impossible(fields, named):
   assert '\n' not in str(error.value)
 
 
-def test_odd_head_size_needs_learned_positions():
-  assert small(head_size=5, positions='learned').head_size == 5
-
-
-def test_get_overrides_before_deriving():
+def test_what_follows_from_fields_that_are_given():
+  assert (small(linear_std=0.5).linear_std, small(linear_std=0.5).embedding_std) == (0.5, 0.02)
+  assert small().head_size == 4 and small(head_size=5, positions='learned').head_size == 5
+  config = small(num_heads=3, head_size=6)
+  assert (config.head_size, config.num_kv_heads) == (6, 3)
+  assert small(windows=(None, None)) == small(windows=[]) == small()
+  assert small().embedding_factor == 1 and small(scaled_embedding=True).embedding_factor == 4
   config = configs.get('tiny_gpt2', width=64, sublayers='mlp_only')
   assert (config.width, config.head_size, config.sublayers) == (64, 16, 'mlp_only')
   assert math.isclose(config.linear_std, 0.02 * math.sqrt(12), rel_tol=1e-15)
@@ -287,14 +278,6 @@ def test_a_layer_has_its_own_window_and_rope():
 def test_a_layer_that_is_not_there(i):
   with pytest.raises(InputError, match='is not a layer from 0 to 1'):
     small().layer(i)
-
-
-def test_no_window_at_all():
-  assert small(windows=(None, None)) == small(windows=[]) == small()
-
-
-def test_what_embeddings_are_multiplied_by():
-  assert small().embedding_factor == 1 and small(scaled_embedding=True).embedding_factor == 4
 
 
 def test_a_configuration_comes_back_from_json():
