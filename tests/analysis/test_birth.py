@@ -86,12 +86,12 @@ def test_mlps_alone_iterate_one_cosine():
 @pytest.mark.slow
 @pytest.mark.parametrize('fields, length', [
     ({}, 32), ({'positions': 'learned'}, 16), ({'activation': 'relu', 'num_kv_heads': 2}, 16),
-    ({'init_scheme': 'plain'}, 32), ({'parallel_residual': True, 'num_layers': 3}, 48),
-    *(({'init_scheme': name}, 16) for name in ('orthogonal', 'zero', 'mup', 'deepnorm')),
-    ({'sublayers': 'mlp_only'}, 16), ({'activation': 'squared_relu', 'positions': 'none'}, 32),
+    ({'init_scheme': 'plain', 'linear_std': 0.06}, 16), ({'parallel_residual': True}, 16),
+    ({'init_scheme': 'orthogonal', 'mlp_width': 512}, 16),
+    *(({'init_scheme': name}, 16) for name in ('zero', 'mup', 'deepnorm')),
+    ({'sublayers': 'mlp_only'}, 16), ({'activation': 'squared_relu', 'positions': 'none'}, 16),
     ({'positions': 'alibi'}, 64), ({'positions': 'alibi', 'intervention': 'rmsnorm'}, 16),
-    ({'linear_std': 0.06}, 32), ({'score_divisor': 10.0}, 32), ({'scaled_embedding': True}, 16),
-    ({'intervention': 'amplify'}, 16),
+    ({'score_divisor': 10.0, 'scaled_embedding': True}, 16), ({'intervention': 'amplify'}, 16),
     ({'intervention': 'rmsnorm'}, 16), ({'intervention': 'mask', 'intervention_position': 15}, 16),
 ], ids=str)
 def test_ensembles_agree_within_seven_percent(fields, length):

@@ -151,7 +151,7 @@ def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
 
 
 @pytest.mark.parametrize('program, file, printed', [
-    ('seed_sweep', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
+    ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
 def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, tmp_path):
   """A disk on which a file can have 40 kB at most."""
   limited = ('import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2);'
