@@ -343,22 +343,22 @@ def test_unrelated_networks_are_calibrated(tmp_path, study):
 
 def test_networks_of_several_architectures_are_judged_with_each_other(tmp_path):
   settings = smoke(calibrate, probes='verdict', config='tiny_gpt2,tiny_llama2', widths='64,128',
-                   seeds='0,1')
+                   seeds='0-2')
   calibrate.main(settings, tmp_path)
   content = results_of(tmp_path)
   pairs = {row['cell'].removesuffix(', gpt2 init, verdict'): row['pairs']
            for row in content['rows']}
   names = [f'{name} ({width})' for name in ('tiny_gpt2', 'tiny_llama2') for width in (64, 128)]
-  assert pairs == dict.fromkeys(names, 1) | {
-      f'{a} and {b}': 4 for a, b in itertools.combinations(names, 2)}
+  assert pairs == dict.fromkeys(names, 3) | {
+      f'{a} and {b}': 9 for a, b in itertools.combinations(names, 2)}
   whole = content['summary'][-1]
   assert whole['cell'] == 'all random networks, verdict'
-  assert whole['pairs'] == sum(whole['verdicts'].values()) == 4 * 1 + 6 * 4
+  assert whole['pairs'] == sum(whole['verdicts'].values()) == 4 * 3 + 6 * 9
   assert whole['verdict_0.001'] == 0 and 'related' not in whole['verdicts']
   # Only networks of one width, and of one family.
-  assert whole['z_of']['SeedPrint']['pairs'] == 4 * 1 + 2 * 4
-  assert whole['z_of']['unit order']['pairs'] == 4 * 1
-  assert whole['z_of']['unit order, fitted basis']['pairs'] == 4 * 1 + 2 * 4
+  assert whole['z_of']['SeedPrint']['pairs'] == 4 * 3 + 2 * 9
+  assert whole['z_of']['unit order']['pairs'] == 4 * 3
+  assert whole['z_of']['unit order, fitted basis']['pairs'] == 4 * 3 + 2 * 9
 
 
 def test_no_two_networks_that_are_judged_have_one_seed():
