@@ -144,12 +144,14 @@ def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
   assert done.stderr.startswith('error: JAX_PLATFORMS=abacus cannot be used here: ')
 
 
+@pytest.mark.slow
 def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
   done = command(*SAMPLE, '--prompt=naïve –', env=os.environ | {'PYTHONIOENCODING': 'ascii'})
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith(r'na\xefve \u2013')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('program, file, printed', [
     ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
 def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, tmp_path):
@@ -205,6 +207,7 @@ def test_a_mistake_is_found_without_jax(arguments):
   assert (done.returncode, done.stdout) == (2, '[]\n')
 
 
+@pytest.mark.slow
 def test_programs_import_what_is_heavy_when_they_use_it():
   heavy = ('scipy.stats', 'tensorflow_datasets')
   code = (f'import programs, sys\nfor name in {EXPERIMENTS}: programs.load(name)\n'
@@ -269,6 +272,7 @@ def test_help_shows_every_flag():
     assert f'--{flag}: ' in done.stdout
 
 
+@pytest.mark.slow
 def test_an_error_of_the_library_names_the_flag(tmp_path):
   done = command('experiments.pretrain', '--scale=smoke', '--warmup_steps=6',
                  f'--output_dir={tmp_path}/out')
