@@ -38,12 +38,14 @@ def test_averaging_is_uniform_causal_attention(T):
   np.testing.assert_allclose(average(kernel, np.float32(weight)), expected, atol=1e-5)
 
 
-def test_uneven_weights_keep_the_first_order_of_their_spread():
+@pytest.mark.parametrize('divisor, factor', [(None, 1), (16, 2)])
+def test_uneven_weights_keep_the_first_order_of_their_spread(divisor, factor):
   """Σ a² - 1/i of lognormal weights on unlike values, as `positional_std` has it."""
   T, s = 40, 0.1
-  config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5)
+  config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5, score_divisor=divisor)
   found = theory.at_birth(config, T, 'gaussian').value_std_LT[0]
-  expected = theory.positional_std(np.arange(1, T + 1), score_std=s)
+  # Scores are divided by the root of the divisor in place of that of 64 channels.
+  expected = theory.positional_std(np.arange(1, T + 1), score_std=factor * s)
   np.testing.assert_allclose(found / found[0], expected, rtol=1e-3)
 
 
