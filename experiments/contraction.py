@@ -29,7 +29,8 @@ from .shared.tables import grouped, mean_ci95, plus_minus, share_of
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_gpt2'],
+                              paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(100), smoke=range(4))
   num_sequences: int = setting(1000, smoke=60, paper=2000)
   lengths: Lengths = setting([64], smoke=[8], paper=[64, 1024])

@@ -57,9 +57,10 @@ class Settings(Transformers):
   widths: list[int] = setting([64, 128, 512], listed(whole), 'channels, comma-separated',
                               smoke=[64, 128], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
-                              smoke=[1, 2], paper=[6, 12, 24, 48])
+                              smoke=[2], paper=[6, 12, 24, 48])
   checks: list[str] = setting(list(CHECKS), some_of(*CHECKS),
-                              f'what is compared, of {", ".join(CHECKS)}')
+                              f'what is compared, of {", ".join(CHECKS)}',
+                              smoke=['width, mup', 'depth, gpt2'])
   dtype: str = setting('float32', paper='bfloat16')
 
 

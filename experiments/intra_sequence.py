@@ -53,7 +53,7 @@ class Settings(Transformers):
   seeds: list[int] = setting(range(10), smoke=range(3))
   width: Width = setting(768, smoke=128)
   depth: Depth = setting(6, smoke=3)
-  lengths: Lengths = setting([64, 256], smoke=[16, 32], paper=[64, 256, 1024])
+  lengths: Lengths = setting([64, 256], smoke=[16], paper=[64, 256, 1024])
   num_sequences: int = setting(100, smoke=20, paper=200)
   probe: str = setting('gaussian')
 

@@ -42,7 +42,7 @@ class Settings(Transformers):
   positions: list[str] = setting(['rope', 'learned'], some_of(*configs.POSITIONS),
                                  'kinds of positions', smoke=['rope'])
   activations: list[str] = setting(['gelu_tanh', 'relu'], some_of(*configs.ACTIVATIONS),
-                                   'activations of the MLP')
+                                   'activations of the MLP', smoke=['gelu_tanh'])
 
 
 def main(settings, output_dir):

@@ -24,7 +24,7 @@ from bornbiased_jax.analysis.random_energy import Preference as Preference
 from bornbiased_jax.analysis.random_energy import preference as preference
 from bornbiased_jax.analysis.random_energy import preference_at_birth as preference_at_birth
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, draw_params
+from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, param_shapes
 
 
 def relu_similarity(similarity: ArrayLike) -> jax.Array:
@@ -186,8 +186,8 @@ def independent_pcs(config: ModelConfig) -> float:
   are orthogonal, but all G norm gains are 1 in both networks. The cosine is therefore
   G / (G + the sum of n σ² over matrices of n entries with standard deviation σ).
   """
-  shapes = jax.eval_shape(lambda: draw_params(config, 0))
-  body = {name: leaf for name, leaf in shapes.items() if name not in EMBEDDING_LEAVES}
+  body = {name: leaf for name, leaf in param_shapes(config).items()
+          if name not in EMBEDDING_LEAVES}
   gains = squares = 0
   for path, leaf in jax.tree_util.tree_leaves_with_path(body):
     module, name = (key.key for key in path[-2:])

@@ -4,6 +4,7 @@ One jitted function draws the parameters, so that a seed stands for the same net
 everywhere. Drawing them without jit would differ in the last bit on some versions of JAX.
 """
 
+import functools
 import zlib
 
 import jax
@@ -54,10 +55,15 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   return params
 
 
+@functools.cache
+def param_shapes(config: ModelConfig) -> dict:
+  """The tree of `init_params` as jax.ShapeDtypeStruct, traced once; to be left as it is."""
+  return jax.eval_shape(lambda: draw_params(config, as_seed(0)))
+
+
 def num_parameters(config: ModelConfig) -> int:
   """The number of parameters of a network, of which none is drawn."""
-  shapes = jax.eval_shape(lambda: draw_params(config, as_seed(0)))
-  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  return sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config)))
 
 
 def _centre(config, params):

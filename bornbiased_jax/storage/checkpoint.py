@@ -29,7 +29,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import in_bucket, path_of
 from bornbiased_jax.models import sharding
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.digests import digest
 
 SCHEMA = 3
@@ -124,8 +124,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
     InputError: there is no checkpoint or no such step, or it is damaged.
   """
   def abstract(metadata):
-    shapes = jax.eval_shape(lambda: draw_params(config_of(metadata), 0))
-    return {'params': sharding.abstract(mesh, shapes)}
+    return {'params': sharding.abstract(mesh, param_shapes(config_of(metadata)))}
 
   there = _some_steps(directory)
   if step is not None and step not in there:

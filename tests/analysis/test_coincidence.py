@@ -61,6 +61,7 @@ def test_a_text_of_one_token_leaves_nothing_to_differ():
   np.testing.assert_allclose(law.inter_cosine_L, 1, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, start_id', [('text', None), ('shuffled', None), ('text', 39)])
 @pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_llama2'])
 def test_random_networks_agree(name, kind, start_id):

@@ -95,6 +95,7 @@ def test_one_checkpoint_of_32_bits_makes_no_repeats_of_16():
   assert not [each for each in examined(made) if each['is_fault']]
 
 
+@pytest.mark.slow
 def test_frozen_tensors_are_notes():
   steps, first = walk(2), walk(2)[0]
   frozen = {step: params | {'embedding': first['embedding']} for step, params in steps.items()}
@@ -139,6 +140,7 @@ def test_a_single_number_of_16_bits_that_comes_back_is_no_repeat():
   assert faults(rounded | {361: there, 362: again}) == []
 
 
+@pytest.mark.slow
 def test_averages_are_not_suspected():
   steps = walk(5)
   last = list(steps)[-1]
@@ -219,6 +221,7 @@ def test_a_shard_of_another_step_is_named_with_its_file(folder, tmp_path, capsys
   assert not re.search(r'(src|href)="(?!data:)', page)
 
 
+@pytest.mark.slow
 def test_a_run_of_ours_and_its_numbers(tmp_path):
   steps = walk(0)
   writer = checkpoint.Writer(tmp_path / 'run', tuple(steps))

@@ -8,14 +8,17 @@ import pytest
 from bornbiased_jax.storage import checkpoint
 from experiments import born_unbiased
 from experiments.shared.settings import resolve
+import tiny_runs
 
 pytestmark = pytest.mark.slow
+
+one_device = tiny_runs.one_device
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   directory = tmp_path_factory.mktemp('born_unbiased')
-  settings = resolve(born_unbiased.Settings, 'smoke')
+  settings = resolve(born_unbiased.Settings, 'smoke', batch_size='2')
   born_unbiased.main(settings, directory)
   return settings, directory, json.loads((directory / 'results.json').read_text())
 

@@ -12,12 +12,21 @@ NOTEBOOKS = sorted(path.name for path in COLAB.glob('*.ipynb'))
 # What notebooks say, and what tests put in its place.
 LESS = {
     'attention_sinks.ipynb': {
-        'num_steps=400': 'num_steps=60', '(0, 25, 50, 75, 100, 150, 200, 300, 400)': '(0, 30, 60)',
-        'vocab_size=20_000': 'vocab_size=2_000', '0, 20_000)': '0, 2_000)'},
+        'num_steps=400, batch_size=32': 'num_steps=4, batch_size=4',
+        'warmup_steps=50': 'warmup_steps=2',
+        '(0, 25, 50, 75, 100, 150, 200, 300, 400)': '(0, 2, 4)',
+        "('none', 'amplify', 'attenuate', 'rmsnorm')": "('none', 'amplify')",
+        'vocab_size=20_000': 'vocab_size=200', '0, 20_000)': '0, 200)', '(1), 100,': '(1), 8,'},
     'born_biased.ipynb': {
-        'num_sequences=1000, length=32': 'num_sequences=100, length=8', 'range(12))': 'range(8))'},
+        'num_sequences=1000, length=32': 'num_sequences=20, length=8', 'range(12))': 'range(2))',
+        'num_sequences=100, length=32': 'num_sequences=20, length=8', "100, 32)": '20, 8)',
+        'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
+        'num_layers=6': 'num_layers=1', 'num_networks=30': 'num_networks=2',
+        'range(6)': 'range(2)'},
     'which_seed.ipynb': {
-        'num_steps=80, batch_size=8, length=64': 'num_steps=30, batch_size=4, length=16'},
+        'num_steps=80, batch_size=8, length=64': 'num_steps=4, batch_size=4, length=16',
+        'warmup_steps=20': 'warmup_steps=2',
+        'num_sequences=2000, length=16': 'num_sequences=300, length=4'},
 }
 
 

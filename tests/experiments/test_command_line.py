@@ -117,22 +117,22 @@ def test_a_mistake_names_its_flag(flag, text):
   assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize('arguments', [
-    ('experiments.seed_sweep', '--scale=huge'), ('experiments.seed_sweep', '--sedes=1'),
-    ('experiments.seed_sweep', 'smoke'), ('experiments.benchmark', 'sleep'),
-    ('experiments', 'sed_sweep'), ('experiments.sed_sweep',), ('experiments.shared.cells',),
+MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); there are ablation, "
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (('experiments.seed_sweep', '--scale=huge'), 'error: '),
+    (('experiments.seed_sweep', '--sedes=1'), 'error: '),
+    (('experiments.seed_sweep', 'smoke'), 'error: '),
+    (('experiments.benchmark', 'sleep'), 'error: '),
+    (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
+    (('experiments.shared.cells',), 'error: '),
 ])
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path):
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
   done = command(*arguments, f'--output_dir={tmp_path}/out')
   assert done.returncode == 2
-  assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
+  assert done.stderr.startswith(message) and done.stderr.count('\n') == 1
   assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize('arguments', [('experiments', 'sed_sweep'), ('experiments.sed_sweep',)])
-def test_of_a_misspelt_experiment_the_right_one_is_named(arguments):
-  message = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); there are ablation, "
-  assert command(*arguments).stderr.startswith(message)
 
 
 SAMPLE = 'experiments.sample', 'tiny_gpt2:1', '--tokenizer=bytes', '--num_tokens=1'
@@ -144,14 +144,16 @@ def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
   assert done.stderr.startswith('error: JAX_PLATFORMS=abacus cannot be used here: ')
 
 
+@pytest.mark.slow
 def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
   done = command(*SAMPLE, '--prompt=naïve –', env=os.environ | {'PYTHONIOENCODING': 'ascii'})
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith(r'na\xefve \u2013')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('program, file, printed', [
-    ('seed_sweep', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
+    ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
 def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, tmp_path):
   """A disk on which a file can have 40 kB at most."""
   limited = ('import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2);'
@@ -174,17 +176,26 @@ def test_all_experiments_are_listed_and_run_by_name():
       'experiments.seed_sweep', '--help').stdout
 
 
-@pytest.mark.parametrize('name', programs.FILES)
-def test_help_needs_no_jax(name):
+HELP_OF_ALL = f"""
+import contextlib, sys
+from experiments.shared import launcher
+sys.argv[1:] = ['--help']
+for name in {list(programs.FILES)}:
+  with contextlib.suppress(SystemExit):
+    launcher.prepare(name)
+  print('heavy:', *(each for each in {HEAVY} if each in sys.modules), end='<end>')
+"""
+
+
+def test_help_needs_no_jax():
   """What is checked before a program's module runs imports nothing that takes long."""
-  code = (f'import sys\nfrom experiments.shared import launcher\nsys.argv[1:] = ["--help"]\n'
-          f'try: launcher.prepare({name!r})\n'
-          f'finally: print([name for name in {HEAVY} if name in sys.modules])')
-  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  done = subprocess.run([sys.executable, '-c', HELP_OF_ALL], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
-  docstring = programs.load(name).__doc__
-  assert done.stdout.startswith(f'{docstring.strip()}\n\nFlags:\n  --')
-  assert done.stdout.endswith('\n[]\n')
+  *shown, rest = done.stdout.split('<end>')
+  for name, text in zip(programs.FILES, shown, strict=True):
+    docstring = programs.load(name).__doc__
+    assert text.startswith(f'{docstring.strip()}\n\nFlags:\n  --'), name
+    assert text.endswith('\nheavy:') and not rest, name
 
 
 @pytest.mark.parametrize('arguments', [('--seeds=5-2',), ('--sedes=1',), ('tiny_gpt2',)])
@@ -196,6 +207,7 @@ def test_a_mistake_is_found_without_jax(arguments):
   assert (done.returncode, done.stdout) == (2, '[]\n')
 
 
+@pytest.mark.slow
 def test_programs_import_what_is_heavy_when_they_use_it():
   heavy = ('scipy.stats', 'tensorflow_datasets')
   code = (f'import programs, sys\nfor name in {EXPERIMENTS}: programs.load(name)\n'
@@ -260,6 +272,7 @@ def test_help_shows_every_flag():
     assert f'--{flag}: ' in done.stdout
 
 
+@pytest.mark.slow
 def test_an_error_of_the_library_names_the_flag(tmp_path):
   done = command('experiments.pretrain', '--scale=smoke', '--warmup_steps=6',
                  f'--output_dir={tmp_path}/out')

@@ -83,6 +83,7 @@ def reference(cell, decay):
                             weight_decay=decay, muon_weight_dimension_numbers=matrices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer', training.PEAK_LR)
 def test_directions_are_those_of_optax(optimizer):
   # Muon's own decay leaves out what goes to Adam, and SGD has none that is decoupled.
@@ -102,6 +103,7 @@ def test_directions_are_those_of_optax(optimizer):
   assert moved > 1e-4
 
 
+@pytest.mark.slow
 def test_segments_are_one_training_and_siblings_share_what_came_before():
   own = cell(steps=8)
   text = data.load('tinyshakespeare')
@@ -184,6 +186,7 @@ def study(tmp_path_factory):
   return directory, json.loads((directory / 'results.json').read_text())
 
 
+@pytest.mark.slow
 def test_a_run_has_every_pair_and_finds_births_alone(study):
   directory, results = study
   keys = [(each['forgetting'], *forgetting.key_of(each)) for each in results['rows']]
@@ -203,6 +206,7 @@ def test_a_run_has_every_pair_and_finds_births_alone(study):
   assert {each['test'] for each in results['summary']} == set(report.ALL)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypatch):
   _, whole = study
   results = whole | {'complete': False, 'summary': [], 'rows': whole['rows'][:13]}

@@ -57,6 +57,7 @@ def run(output_dir, *networks, **given):
   return stop.value.code, json.loads((output_dir / 'results.json').read_text())
 
 
+@pytest.mark.slow
 def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   code, content = run(tmp_path / 'out', zoo, 'tiny_gpt2:1')
   assert code == 0
@@ -161,6 +162,7 @@ def kinds(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_a_pair_has_the_same_z_p_and_reasons_whoever_judges_it(kinds, tmp_path):
   suspect = str(kinds / 'z')
   all_pairs = run(tmp_path / 'all', kinds)[1]['rows']
@@ -189,6 +191,7 @@ def test_a_pair_has_the_same_z_p_and_reasons_whoever_judges_it(kinds, tmp_path):
   assert verdicts == {'related', 'unrelated', 'inconclusive'}
 
 
+@pytest.mark.slow
 def test_a_saved_signature_stands_for_its_network_and_brings_the_probe(zoo, tmp_path):
   probe = Probe('tokens', 1000, 3)
   (tmp_path / 'saved').mkdir()
@@ -366,6 +369,7 @@ def test_a_folder_hides_no_network(tmp_path):
       'plain', 'plain/checkpoint-5', 'signatures', 'M.GGUF')]
 
 
+@pytest.mark.slow
 def test_a_suspect_is_not_compared_with_itself(zoo, tmp_path):
   code, content = run(tmp_path / 'out', zoo, suspect=f'{zoo}/../{zoo.name}/bytes', length='2',
                       num_sequences='30')

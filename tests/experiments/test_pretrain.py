@@ -113,6 +113,7 @@ def test_the_paper_scale_wants_a_text():
     resolve(pretrain.Settings, 'paper')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('given', [dict(adapter='lora', rank='2'), dict(adapter='prefix_plus')])
 def test_an_adapter_is_trained_from_a_folder_of_runs(given, tmp_path):
   base = dict(config='tiny_llama2', seeds='42')

@@ -26,10 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 KILLS = int(os.environ.get('KILLS', 1))
 ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'baseline_ratio',
               'log10_p', 'inter_sequence_cosine', 'direction_top1_id'}
+# So many networks and sequences that a run can be killed while it measures them.
+SMALL = dict(seeds='0-23', num_sequences='400')
 
 
-def smoke(directory, **overrides):
-  seed_sweep.main(resolve(seed_sweep.Settings, 'smoke', **overrides), Path(directory))
+def smoke(directory):
+  seed_sweep.main(resolve(seed_sweep.Settings, 'smoke', **SMALL), Path(directory))
   return json.loads((Path(directory) / 'results.json').read_text())
 
 
@@ -43,7 +45,7 @@ def test_writes_a_row_for_each_seed_and_length(undisturbed):
   directory, results = undisturbed
   assert results['complete']
   assert [(row['length'], row['seed']) for row in results['rows']] == [
-      (t, s) for t in (4, 8) for s in range(4)]
+      (t, s) for t in (4, 8) for s in range(24)]
   assert all(ROW_FIELDS <= set(row) for row in results['rows'])
   assert {'jax', 'backend', 'device'} <= set(results['environment'])
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
@@ -58,7 +60,7 @@ def test_a_row_equals_a_plain_recomputation(undisturbed):
   row = row_of(results, 2, 8)
   config = configs.get('tiny_gpt2')
   params = init_params(config, 2, embedding_seed=0)
-  tokens = probes.Probe('tokens', 60, 8).inputs(config, np.arange(60))
+  tokens = probes.Probe('tokens', 400, 8).inputs(config, np.arange(400))
   plain = small_networks.read(config, params, tokens, 'logits', 'hidden_last')
   count = np.bincount(plain['logits'][:, -1].argmax(-1), minlength=config.vocab_size)
   assert (row['top1_id'], row['top1_count']) == (count.argmax(), count.max())
@@ -70,7 +72,7 @@ def test_a_row_equals_a_plain_recomputation(undisturbed):
 
 def test_the_cosine_of_directions_at_two_lengths_is_a_mean_over_networks(undisturbed):
   _, results = undisturbed
-  short, long = ([row_of(results, seed, length)['direction'] for seed in range(4)]
+  short, long = ([row_of(results, seed, length)['direction'] for seed in range(24)]
                  for length in (4, 8))
   cosine = 1 - np.mean([scipy.spatial.distance.cosine(*pair)
                         for pair in zip(short, long, strict=True)])
@@ -93,11 +95,11 @@ def test_a_run_that_has_kept_no_directions_is_shown_without_their_cosine(undistu
 
 def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
   _, results = undisturbed
-  marked = [row | {'marked': True} for row in results['rows'][:5]]
+  marked = [row | {'marked': True} for row in results['rows'][:-7]]
   partial = results | {'complete': False, 'rows': marked}
   (tmp_path / 'results.json').write_text(json.dumps(partial))
   resumed = smoke(tmp_path)
-  assert resumed['rows'] == partial['rows'] + results['rows'][5:]
+  assert resumed['rows'] == partial['rows'] + results['rows'][-7:]
   assert resumed['summary'] == results['summary']
 
 
@@ -105,13 +107,12 @@ def num_rows(path):
   return len(json.loads(path.read_text())['rows']) if path.exists() else 0
 
 
-def test_killed_and_restarted_ends_with_the_same_rows(tmp_path, monkeypatch):
+def test_killed_and_restarted_ends_with_the_same_rows(undisturbed, tmp_path, monkeypatch):
   """Kill -9 at random moments: the rows are those of an undisturbed run, bit for bit."""
-  small = dict(seeds='0-23', num_sequences='400', lengths='8,16')
-  whole, killed = smoke(tmp_path / 'whole', **small)['rows'], tmp_path / 'killed' / 'results.json'
+  whole, killed = undisturbed[1]['rows'], tmp_path / 'killed' / 'results.json'
   command = [sys.executable, '-m', 'experiments.seed_sweep', '--scale=smoke',
              f'--output_dir={killed.parent}',
-             *(f'--{name}={value}' for name, value in small.items())]
+             *(f'--{name}={value}' for name, value in SMALL.items())]
   moments, rows_at_kill = random.Random(0), []
   for target in sorted(moments.sample(range(1, len(whole)), KILLS)):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -126,6 +127,6 @@ def test_killed_and_restarted_ends_with_the_same_rows(tmp_path, monkeypatch):
   # The code is still the same, whatever was committed meanwhile.
   commit = json.loads(killed.read_text())['run']['commit']
   monkeypatch.setattr(provenance, 'commit', lambda: commit)
-  assert smoke(killed.parent, **small)['rows'] == whole
+  assert smoke(killed.parent)['rows'] == whole
   assert {path.name for path in killed.parent.iterdir()} == {
       'figure.png', 'results.json', 'table.md'}

@@ -27,6 +27,7 @@ def run(output_dir, *words, **given):
   return stop.value.code, json.loads(path.read_text()), path.parent
 
 
+@pytest.mark.slow
 def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
   assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
@@ -57,6 +58,7 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
     assert [row['reason'] for row in again['tests']] == [None] * len(report['tests'])
 
 
+@pytest.mark.slow
 def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(seedprint.picture, 'draw', lambda report: 1 / 0)
   with pytest.raises(ZeroDivisionError):
@@ -66,6 +68,7 @@ def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
   assert capsys.readouterr().out.startswith('RELATED: ')
 
 
+@pytest.mark.slow
 def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_llama2:2')
   assert (code, report['verdict']) == (3, 'inconclusive')
@@ -78,6 +81,7 @@ def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   assert report['summary'][2].startswith(f'{len(missing)} of 7 tests had no result')
 
 
+@pytest.mark.slow
 def test_the_three_sentences_of_each_verdict(tmp_path):
   said = {}
   for pair in (('tiny_gpt2:1', 'tiny_gpt2:2'), ('tiny_gpt2:1', 'tiny_llama2:2')):
@@ -113,6 +117,7 @@ def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
   seedprint.check_folder(folder, other)
 
 
+@pytest.mark.slow
 def test_a_saved_signature_keeps_its_probe(tmp_path):
   run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:2')
   saved = next((tmp_path / 'signatures').glob('*.safetensors'))

@@ -27,6 +27,7 @@ def followed(tmp_path_factory, one_device):  # noqa: F811
   return runs, settings, folder / 'results'
 
 
+@pytest.mark.slow
 def test_every_checkpoint_has_what_it_has_alone(followed):
   runs, settings, folder = followed
   rows = json.loads((folder / 'results.json').read_text())['rows']
@@ -45,6 +46,7 @@ def test_every_checkpoint_has_what_it_has_alone(followed):
   assert np.all(overlaps[:, 1:] < 0.9999)
 
 
+@pytest.mark.slow
 def test_drawn_again_it_is_the_same(followed):
   _, settings, folder = followed
   before = (folder / 'results.json').read_bytes()

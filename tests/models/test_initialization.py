@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +31,6 @@ EVERY = configs.ModelConfig(
 FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_only')
 SEEDS = np.arange(40, 46, dtype=np.uint32)
 EMBEDDING_SEED = 7
-
-pytestmark = pytest.mark.usefixtures('as_users_do')
 
 
 def leaves(params):
@@ -234,6 +235,16 @@ def test_with_its_leaves_split_over_devices():
   shard = params['blocks']['up']['kernel'].addressable_shards[0]
   assert shard.data.shape == (2, 32, 48 // jax.device_count())
   assert_same(leaves(params), network(FEW, 42))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif('AS_USERS_DO' in os.environ, reason='this is the process that it starts')
+def test_networks_are_as_equal_if_compiled_as_users_do(as_users_do):
+  """Other tests compile with few optimizations; those that compare bits run with all of them."""
+  bits = 'ensembles or map or devices or embedding_seed or sublayers or golden or centred'
+  done = subprocess.run([sys.executable, '-m', 'pytest', '-n', '0', '-k', bits, __file__],
+                        env=as_users_do, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout
 
 
 # Seeds.

@@ -17,7 +17,7 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.levels import BLOCK
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.initialization import param_shapes
 
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 # Numbers that are stored of a network's units, and of its value channels. At the shapes of a model
@@ -64,8 +64,8 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shapes of the arrays that a network of this configuration has."""
-  params = jax.eval_shape(lambda: draw_params(config, np.uint32(0)))
-  block = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params['blocks'])
+  block = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
+                       param_shapes(config)['blocks'])
   found = jax.eval_shape(functools.partial(_of_layer, config), block)
   return {name: (config.num_layers, *x.shape) for name, x in found.items()}
 

@@ -11,7 +11,6 @@ import struct
 from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
-import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import check_fetched, read_json
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.huggingface.families import Family
 from bornbiased_jax.storage.layers import ROWS
 
@@ -180,8 +179,7 @@ class Group(NamedTuple):
 
 def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of each leaf of the parameters, by its name."""
-  tree = jax.eval_shape(functools.partial(init_params, config), 0)
-  return {name: leaf.shape for name, leaf in flatten_dict(tree, sep='/').items()}
+  return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
 
 
 def groups(config: ModelConfig, family: Family,
