@@ -81,12 +81,12 @@ def run_all(settings: Settings, output_dir: Path) -> None:
   commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
   shown = {folder: shlex.join(['python', *words]) for folder, words in commands.items()}
   problems, failed = {}, []
-  for number, run in enumerate(todo, 1):
+  for place, run in enumerate(todo, 1):
     left = budget and budget - (time.monotonic() - began) / 60
     is_done = is_complete(run, shown[run.folder], output_dir)
     problem = late(run, output_dir) if is_done else obstacle(run, scale, texts, output_dir, left)
     if problem or not is_done:
-      print(f'[{number}/{len(todo)}] {run.folder}: {problem or shown[run.folder]}', flush=True)
+      print(f'[{place}/{len(todo)}] {run.folder}: {problem or shown[run.folder]}', flush=True)
     if not (problem or is_done):
       code = finished(commands[run.folder], left and 60 * left, output_dir / 'compiled')
       problem = outcome(code)
