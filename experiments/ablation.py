@@ -94,20 +94,19 @@ def display(row):
 
 def draw(rows, theory, settings):
   """The three variants of each model. Left: similarity by layer. Right: predictions by rank."""
-  with plotting.style():
-    figure = plotting.figure(8, 3 * len(settings.config))
-    # All models share their scales, which shows how small a gated MLP's contraction is.
-    axes = figure.subplots(len(settings.config), 2, squeeze=False, sharey='col')
-    for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
-      for variant, own in grouped(group, 'sublayers', 'length'):
-        several = len(settings.lengths) > 1
-        label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
-        label += f', T = {variant["length"]}' if several else ''
-        draw_variant(layers, ranked, own, settings, label)
-        predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
-        plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
-      layers.plot([], [], 'k--', linewidth=1, label='theory')
-      label_axes(layers, ranked, fields['config'], settings)
+  figure = plotting.figure(8, 3 * len(settings.config))
+  # All models share their scales, which shows how small a gated MLP's contraction is.
+  axes = figure.subplots(len(settings.config), 2, squeeze=False, sharey='col')
+  for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
+    for variant, own in grouped(group, 'sublayers', 'length'):
+      several = len(settings.lengths) > 1
+      label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
+      label += f', T = {variant["length"]}' if several else ''
+      draw_variant(layers, ranked, own, settings, label)
+      predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
+      plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
+    layers.plot([], [], 'k--', linewidth=1, label='theory')
+    label_axes(layers, ranked, fields['config'], settings)
   return figure
 
 

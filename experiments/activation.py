@@ -142,23 +142,22 @@ def display(row):
 
 def draw(rows, settings):
   """Fig 4, 5 and 6 side by side."""
-  with plotting.style():
-    figure = plotting.figure(11, 3.2)
-    mlp0, standard, gelu = figure.subplots(1, 3)
-    for fields, group in grouped(rows, 'block', 'activation'):
-      if fields['block'] == 'standard' or 'density' not in group[0]:
-        ax = standard if fields['block'] == 'standard' else mlp0
-        is_large = fields['block'] == SATURATED
-        label = f'{fields["activation"]}, large inputs' if is_large else fields['activation']
-        draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
-    expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
-    plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
-    mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
-    standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
-    count = plotting.of_networks(len({row['seed'] for row in rows}))
-    mlp0.legend(title=count)
-    standard.legend()
-    draw_gelu(gelu, [row for row in rows if 'density' in row])
+  figure = plotting.figure(11, 3.2)
+  mlp0, standard, gelu = figure.subplots(1, 3)
+  for fields, group in grouped(rows, 'block', 'activation'):
+    if fields['block'] == 'standard' or 'density' not in group[0]:
+      ax = standard if fields['block'] == 'standard' else mlp0
+      is_large = fields['block'] == SATURATED
+      label = f'{fields["activation"]}, large inputs' if is_large else fields['activation']
+      draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
+  expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
+  plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
+  mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
+  standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
+  count = plotting.of_networks(len({row['seed'] for row in rows}))
+  mlp0.legend(title=count)
+  standard.legend()
+  draw_gelu(gelu, [row for row in rows if 'density' in row])
   return figure
 
 

@@ -78,22 +78,21 @@ def display(row):
 
 def draw(rows, settings):
   """Cosine after Attn0(MLP0) by sequence length, beside the theory and MLP0(MLP0)."""
-  with plotting.style():
-    figure = plotting.figure(4.5, 3.2)
-    ax = figure.subplots()
-    own = [row for row in rows if row['layers'] == 'mlp, attention']
-    cosine = np.array([[row['layer_cosine'][1] for row in group]
-                       for _, group in grouped(own, 'length')])
-    plotting.band(ax, settings.lengths, cosine.T, linestyle='none', marker='o', markersize=4,
-                  label='Attn0(MLP0), last position')
-    length = np.geomspace(1, 2 * max(settings.lengths), 100)
-    plotting.theory(ax, length, theory.amplified_similarity(1 / np.pi, length), 'T / (T + π − 1)')
-    twice = np.mean([row['layer_cosine'][1] for row in rows if row['layers'] == 'mlp, mlp'])
-    ax.axhline(twice, color=plotting.COLORS[1], label='MLP0(MLP0)')
-    ax.set(xscale='log', xlabel='sequence length T (tokens)', ylabel='cosine of two sequences',
-           ylim=(0, 1.02), title=f'attention amplifies (width {settings.width}, '
-           f'{len(settings.seeds)} networks)')
-    ax.legend()
+  figure = plotting.figure(4.5, 3.2)
+  ax = figure.subplots()
+  own = [row for row in rows if row['layers'] == 'mlp, attention']
+  cosine = np.array([[row['layer_cosine'][1] for row in group]
+                     for _, group in grouped(own, 'length')])
+  plotting.band(ax, settings.lengths, cosine.T, linestyle='none', marker='o', markersize=4,
+                label='Attn0(MLP0), last position')
+  length = np.geomspace(1, 2 * max(settings.lengths), 100)
+  plotting.theory(ax, length, theory.amplified_similarity(1 / np.pi, length), 'T / (T + π − 1)')
+  twice = np.mean([row['layer_cosine'][1] for row in rows if row['layers'] == 'mlp, mlp'])
+  ax.axhline(twice, color=plotting.COLORS[1], label='MLP0(MLP0)')
+  ax.set(xscale='log', xlabel='sequence length T (tokens)', ylabel='cosine of two sequences',
+         ylim=(0, 1.02), title=f'attention amplifies (width {settings.width}, '
+         f'{len(settings.seeds)} networks)')
+  ax.legend()
   return figure
 
 

@@ -28,7 +28,6 @@ import itertools
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.lineage import Subject
@@ -84,18 +83,16 @@ def main(settings, output_dir):
   statements = networks.passages(settings.statements, settings.tokenizer,
                                  settings.statement_length, config)
   results = Results(output_dir, 'baselines', settings)
-  done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
   take = functools.cache(lambda name: networks.subject(*load(name), settings, statements))
   fresh = functools.cache(lambda config: fresh_networks(config, settings, statements))
   null = functools.cache(lambda method, base: methods.reference_scores(
       method, take(base), fresh(take(base).config)))
-  for table, related, base, suspect in tqdm(todo, desc='pairs', unit='pair'):
-    for method in settings.methods:
-      if (table, method, base, suspect) not in done:
-        score = networks.compare(method, take(base), take(suspect))
-        fields = {'table': table, 'related': related, 'method': method, 'base': base,
-                  'suspect': suspect}
-        results.add(fields | judge(method, score, functools.partial(null, method, base)))
+  for row in results.missing(({'table': table, 'related': related, 'method': method, 'base': base,
+                               'suspect': suspect} for table, related, base, suspect in todo
+                              for method in settings.methods), 'score'):
+    method, base = row['method'], row['base']
+    score = networks.compare(method, take(base), take(row['suspect']))
+    results.add(row | judge(method, score, functools.partial(null, method, base)))
   # Others are of checkpoints that were the latest when the run was begun.
   rows = [row for row in results.rows
           if (row['table'], row['related'], row['base'], row['suspect']) in todo]
@@ -183,16 +180,15 @@ def draw(rows, settings):
   """A panel per method: the score of every pair by table."""
   lines = -(-len(settings.methods) // COLUMNS)
   jitter = np.random.default_rng(0)
-  with plotting.style():
-    figure = plotting.figure(10, 1.2 + 1.9 * lines)
-    panels = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
-    for ax in panels[len(settings.methods):]:
-      ax.set_axis_off()
-    for ax in panels[max(0, len(settings.methods) - COLUMNS):]:
-      ax.tick_params(labelbottom=True)
-    for ax, method in zip(panels, settings.methods, strict=False):
-      draw_scores(ax, method, rows, jitter)
-    figure.suptitle(CAPTION, fontsize='medium')
+  figure = plotting.figure(10, 1.2 + 1.9 * lines)
+  panels = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
+  for ax in panels[len(settings.methods):]:
+    ax.set_axis_off()
+  for ax in panels[max(0, len(settings.methods) - COLUMNS):]:
+    ax.tick_params(labelbottom=True)
+  for ax, method in zip(panels, settings.methods, strict=False):
+    draw_scores(ax, method, rows, jitter)
+  figure.suptitle(CAPTION, fontsize='medium')
   return figure
 
 

@@ -67,7 +67,7 @@ class Settings(Texts):
 
 
 def main(settings: Settings, output_dir: Path) -> None:
-  pairs = networks.with_others(settings.seeds)
+  pairs = dict(networks.with_others(settings.seeds))
   arms = {init: arm(settings, init) for init in INITS}
   for training in arms.values():
     training_settings.check(training)
@@ -76,14 +76,12 @@ def main(settings: Settings, output_dir: Path) -> None:
   with results.noting_time():
     for init, training in arms.items():
       runs.train(training, output_dir / init)
-  done = {(row['init'], row['seed'], row['step']) for row in results.rows}
-  for init in INITS:
-    for seed, other in pairs:
-      run, control = (output_dir / init / f'seed_{each}' for each in (seed, other))
-      for step in (0, *settings.keep_steps, settings.num_steps):
-        if (init, seed, step) not in done:
-          results.add({'init': init, 'seed': seed, 'step': step,
-                       **measured(run, control, step, settings, output_dir / 'hidden_states')})
+  steps = 0, *settings.keep_steps, settings.num_steps
+  for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
+                              for seed in pairs for step in steps), 'checkpoint'):
+    run, control = (output_dir / row['init'] / f'seed_{each}'
+                    for each in (row['seed'], pairs[row['seed']]))
+    results.add(row | measured(run, control, row['step'], settings, output_dir / 'hidden_states'))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -153,19 +151,18 @@ def display(row: dict) -> dict[str, str]:
 def draw(rows: list[dict]):
   """What is followed by step: means over seeds, and these or their range."""
   steps = sorted({row['step'] for row in rows})
-  with plotting.style():
-    figure = plotting.figure(9, 5)
-    axes = figure.subplots(2, 3).flat
-    for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
-      for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
-        draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
-      ax.set(xlabel='optimizer step', title=words)
-      ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
-      ax.set_xticks(steps, map(str, steps))
-      ax.minorticks_off()
-    figure.axes[3].axhline(0, color='black', linewidth=0.8)
-    title = plotting.of_networks(len({row['seed'] for row in rows}))
-    figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
+  figure = plotting.figure(9, 5)
+  axes = figure.subplots(2, 3).flat
+  for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
+    for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
+      draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
+    ax.set(xlabel='optimizer step', title=words)
+    ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
+    ax.set_xticks(steps, map(str, steps))
+    ax.minorticks_off()
+  figure.axes[3].axhline(0, color='black', linewidth=0.8)
+  title = plotting.of_networks(len({row['seed'] for row in rows}))
+  figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
   return figure
 
 

@@ -82,22 +82,21 @@ def display(row):
 
 def draw(rows, theory):
   """Left: similarity by layer over networks. Right: agreement of direction and preference."""
-  with plotting.style():
-    figure = plotting.figure(8, 3.2)
-    layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
-    for fields, group in grouped(rows, 'config', 'length'):
-      cosine = np.array([row['layer_cosine'] for row in group])
-      from_one = np.arange(1, cosine.shape[1] + 1)
-      plotting.band(layers, from_one, cosine, marker='o', markersize=3,
-                    label=f'{fields["config"]}, T = {fields["length"]}')
-      plotting.theory(layers, from_one, theory[tuple(fields.values())])
-    layers.plot([], [], 'k--', linewidth=1, label='theory')
-    layers.set(xlabel='layer', ylabel='cosine of two sequences',
-               ylim=(min(0, layers.get_ylim()[0]), None),
-               title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
-    layers.xaxis.get_major_locator().set_params(integer=True)
-    layers.legend()
-    draw_agreement(agreement, rows)
+  figure = plotting.figure(8, 3.2)
+  layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
+  for fields, group in grouped(rows, 'config', 'length'):
+    cosine = np.array([row['layer_cosine'] for row in group])
+    from_one = np.arange(1, cosine.shape[1] + 1)
+    plotting.band(layers, from_one, cosine, marker='o', markersize=3,
+                  label=f'{fields["config"]}, T = {fields["length"]}')
+    plotting.theory(layers, from_one, theory[tuple(fields.values())])
+  layers.plot([], [], 'k--', linewidth=1, label='theory')
+  layers.set(xlabel='layer', ylabel='cosine of two sequences',
+             ylim=(min(0, layers.get_ylim()[0]), None),
+             title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
+  layers.xaxis.get_major_locator().set_params(integer=True)
+  layers.legend()
+  draw_agreement(agreement, rows)
   return figure
 
 

@@ -187,26 +187,25 @@ def display(row):
 
 def draw(rows, settings):
   """Fig 8, Fig 9, and Fig 9 divided by 1/sqrt(i)."""
-  with plotting.style():
-    figure = plotting.figure(11, 3.2)
-    depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
-    groups = grouped(rows, 'block', 'length')
-    for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
-      label = f'{name_of(fields["block"])}, T = {fields["length"]}'
-      cosine = np.array([row['measured'] for row in group])
-      # What is alone lies on Attn0, and both are to be seen.
-      look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
-      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, color=color, label=label,
-                    **look)
-      if fields['length'] == max(settings.lengths):
-        draw_positions(position_ax, ratio_ax, fields['block'], group, color)
-    draw_theory(depth_ax, position_ax, settings)
-    label_axes(depth_ax, position_ax, ratio_ax)
-    counts = {fields['block']: len({row['seed'] for row in group})
-              for fields, group in grouped(rows, 'block')}
-    figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
-                              for block, count in counts.items() if not block.endswith(BARE)),
-                    fontsize='medium')
+  figure = plotting.figure(11, 3.2)
+  depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
+  groups = grouped(rows, 'block', 'length')
+  for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
+    label = f'{name_of(fields["block"])}, T = {fields["length"]}'
+    cosine = np.array([row['measured'] for row in group])
+    # What is alone lies on Attn0, and both are to be seen.
+    look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
+    plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, color=color, label=label,
+                  **look)
+    if fields['length'] == max(settings.lengths):
+      draw_positions(position_ax, ratio_ax, fields['block'], group, color)
+  draw_theory(depth_ax, position_ax, settings)
+  label_axes(depth_ax, position_ax, ratio_ax)
+  counts = {fields['block']: len({row['seed'] for row in group})
+            for fields, group in grouped(rows, 'block')}
+  figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
+                            for block, count in counts.items() if not block.endswith(BARE)),
+                  fontsize='medium')
   return figure
 
 

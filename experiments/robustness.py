@@ -82,11 +82,10 @@ def main(settings, output_dir):
   originals = load(settings, '') if settings.study else random_networks(settings)
   networks.check_sequences(settings, originals[settings.seeds[0]].config)
   results = Results(output_dir, 'robustness', settings)
-  done = {(row['transform'], row['strength']) for row in results.rows}
-  todo = [made for made in transforms_of(settings, originals) if made[:2] not in done]
-  for name, strength, make in tqdm(todo, desc='transforms', unit='transform'):
-    row = measure(*make(), settings.methods)
-    results.add({'transform': name, 'strength': strength} | row)
+  makers = {(name, strength): make for name, strength, make in transforms_of(settings, originals)}
+  for row in results.missing(({'transform': name, 'strength': strength}
+                              for name, strength in makers), 'transform'):
+    results.add(row | measure(*makers[*row.values()](), settings.methods))
   summary = summarize(results.rows, settings)
   results.finish(summary, display, lambda: draw(results.rows, settings))
 
@@ -233,13 +232,12 @@ def draw(rows, settings):
   """Above: the false positives of each method. Below: the changed networks that it finds."""
   limits = thresholds(rows, settings)
   height = 0.2 * len(rows)
-  with plotting.style():
-    figure = plotting.figure(8.5, height + 3.4)
-    false, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
-    draw_false(false, rows, limits, settings.false_positive_rate)
-    draw_found(found, rows, limits)
-    false.set_xticks(range(len(limits)), limits, rotation=90)
-    false.tick_params(axis='x', length=0, labelbottom=True)
+  figure = plotting.figure(8.5, height + 3.4)
+  false, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
+  draw_false(false, rows, limits, settings.false_positive_rate)
+  draw_found(found, rows, limits)
+  false.set_xticks(range(len(limits)), limits, rotation=90)
+  false.tick_params(axis='x', length=0, labelbottom=True)
   return figure
 
 

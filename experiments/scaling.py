@@ -180,27 +180,26 @@ def display(row):
 def draw(summary, settings):
   """A panel per factor: theory as curves, ensembles as points with 95 % intervals."""
   panels = [factor for factor in settings.factors if factor != 'scaled width']
-  with plotting.style():
-    figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
-    axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
-    for ax, factor in zip(axes, panels, strict=False):
-      both = ('width', 'scaled width') if factor == 'width' else (factor,)
-      for color, each in zip(plotting.COLORS, both, strict=False):
-        rows = [row for row in summary if row['factor'] == each]
-        if rows:
-          draw_factor(ax, each, rows, settings, color)
-      ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
-             ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
-      if len(both) > 1:
-        ax.legend()
-    for ax in list(axes):
-      ax.remove()
-    figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
-    figure.axes[0].plot([], [], 'k+', label='theory, this width')
-    figure.axes[0].legend()
-    measured = sorted({row['networks'] for row in summary if row['networks']})
-    figure.suptitle(f'Points: means over {" or ".join(map(str, measured))} networks, with 95 % '
-                    'intervals', fontsize='medium')
+  figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
+  axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
+  for ax, factor in zip(axes, panels, strict=False):
+    both = ('width', 'scaled width') if factor == 'width' else (factor,)
+    for color, each in zip(plotting.COLORS, both, strict=False):
+      rows = [row for row in summary if row['factor'] == each]
+      if rows:
+        draw_factor(ax, each, rows, settings, color)
+    ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
+           ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
+    if len(both) > 1:
+      ax.legend()
+  for ax in list(axes):
+    ax.remove()
+  figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
+  figure.axes[0].plot([], [], 'k+', label='theory, this width')
+  figure.axes[0].legend()
+  measured = sorted({row['networks'] for row in summary if row['networks']})
+  figure.suptitle(f'Points: means over {" or ".join(map(str, measured))} networks, with 95 % '
+                  'intervals', fontsize='medium')
   return figure
 
 

@@ -147,13 +147,12 @@ def display(row):
 
 def draw(rows, theory, settings):
   """Left, for each model: predicted tokens by rank, as in Fig 1. Right: every network."""
-  with plotting.style():
-    figure = plotting.figure(8, 3.2 * len(settings.config))
-    axes = figure.subplots(len(settings.config), 2, squeeze=False)
-    for name, (ranked, spread) in zip(settings.config, axes, strict=True):
-      own = [row for row in rows if row['config'] == name]
-      draw_ranked(ranked, name, own, settings)
-      draw_spread(spread, own, theory, settings)
+  figure = plotting.figure(8, 3.2 * len(settings.config))
+  axes = figure.subplots(len(settings.config), 2, squeeze=False)
+  for name, (ranked, spread) in zip(settings.config, axes, strict=True):
+    own = [row for row in rows if row['config'] == name]
+    draw_ranked(ranked, name, own, settings)
+    draw_spread(spread, own, theory, settings)
   return figure
 
 

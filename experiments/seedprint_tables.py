@@ -30,7 +30,6 @@ from pathlib import Path
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 import scipy
-from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.statistics import p_value_text
@@ -82,15 +81,13 @@ def main(settings, output_dir):
   config = load_config(todo[0][2])
   networks.check_sequences(settings, config)
   results = Results(output_dir, 'seedprint_tables', settings)
-  done = {(row['base'], row['suspect']) for row in results.rows}
   probe, cache = networks.probe_of(settings), output_dir / 'hidden_states'
   take = functools.cache(lambda name: networks.take(name, probe, cache))
   null = published.null_taus(settings.num_sequences, config.width)
-  for group, related, base, suspect in tqdm(todo, unit='pair', desc='pairs'):
-    if (base, suspect) not in done:
-      results.add({'group': group, 'related': related, 'base': base, 'suspect': suspect,
-                   'qkv_bias': take(base).config.qkv_bias,
-                   **compare(take(base), take(suspect), null)})
+  names = 'group', 'related', 'base', 'suspect'
+  for row in results.missing((dict(zip(names, pair, strict=True)) for pair in todo), 'pair'):
+    base, suspect = take(row['base']), take(row['suspect'])
+    results.add(row | {'qkv_bias': base.config.qkv_bias} | compare(base, suspect, null))
   summary = [summarize(fields, rows)
              for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
   results.finish(summary, display, lambda: draw(results.rows, settings.num_sequences))
@@ -185,30 +182,29 @@ def draw(rows, num_sequences):
   """z of every pair by table, p of the published tests, and tau over dimensions."""
   groups = grouped(rows, 'group', 'related')
   jitter = np.random.default_rng(0)
-  with plotting.style():
-    figure = plotting.figure(12, 3.2)
-    left, right, histogram = figure.subplots(1, 3, width_ratios=(6, 6, 5))
-    for i, (fields, own) in enumerate(groups):
-      x = i + jitter.uniform(-0.2, 0.2, len(own))
-      look = dict(markersize=4, alpha=0.7, color=plotting.COLORS[1 if fields['related'] else 0])
-      left.plot(x, [row['z'] for row in own], 'o', **look)
-      for test, (_, marker, shift) in TESTS.items():
-        p_value = [1 if (p := row[f'published_{test}']) is None else max(p, 1e-12) for row in own]
-        right.plot(i + shift + (x - i) / 2, p_value, marker, **look)
-    for label, marker, _ in TESTS.values():
-      right.plot([], [], f'k{marker}', markersize=4, label=label)
-    left.axhline(scipy.stats.norm.isf(levels.ALPHA), color='black', linestyle='--', linewidth=1)
-    left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
-             title=f'calibrated test (dashed: p = {levels.ALPHA:g})')
-    right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
-    right.set(yscale='log', ylabel='p-value, at least 1e-12',
-              title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')
-    right.legend(loc=(0.45, 0.1), fontsize='small')
-    for ax in (left, right):
-      ax.set_xticks(range(len(groups)),
-                    [PAIRS[fields['group'], fields['related']] for fields, _ in groups],
-                    fontsize='small')
-    draw_tau(histogram, rows, num_sequences)
+  figure = plotting.figure(12, 3.2)
+  left, right, histogram = figure.subplots(1, 3, width_ratios=(6, 6, 5))
+  for i, (fields, own) in enumerate(groups):
+    x = i + jitter.uniform(-0.2, 0.2, len(own))
+    look = dict(markersize=4, alpha=0.7, color=plotting.COLORS[1 if fields['related'] else 0])
+    left.plot(x, [row['z'] for row in own], 'o', **look)
+    for test, (_, marker, shift) in TESTS.items():
+      p_value = [1 if (p := row[f'published_{test}']) is None else max(p, 1e-12) for row in own]
+      right.plot(i + shift + (x - i) / 2, p_value, marker, **look)
+  for label, marker, _ in TESTS.values():
+    right.plot([], [], f'k{marker}', markersize=4, label=label)
+  left.axhline(scipy.stats.norm.isf(levels.ALPHA), color='black', linestyle='--', linewidth=1)
+  left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
+           title=f'calibrated test (dashed: p = {levels.ALPHA:g})')
+  right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
+  right.set(yscale='log', ylabel='p-value, at least 1e-12',
+            title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')
+  right.legend(loc=(0.45, 0.1), fontsize='small')
+  for ax in (left, right):
+    ax.set_xticks(range(len(groups)),
+                  [PAIRS[fields['group'], fields['related']] for fields, _ in groups],
+                  fontsize='small')
+  draw_tau(histogram, rows, num_sequences)
   return figure
 
 

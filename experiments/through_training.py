@@ -132,15 +132,14 @@ def display(row):
 
 def draw(summary):
   """A panel per statistic, a line per run."""
-  with plotting.style():
-    figure = plotting.figure(10, 2.8)
-    axes = figure.subplots(1, len(SHOWN))
-    for ax, (name, title) in zip(axes, SHOWN.items(), strict=True):
-      for fields, rows in grouped(summary, 'run'):
-        step = np.array([row['step'] for row in rows])
-        ax.plot(step, [row[name] for row in rows], **plotting.DOTS, label=fields['run'][-24:])
-      ax.set(xlabel='optimizer step', title=title)
-    axes[0].legend(fontsize='x-small')
+  figure = plotting.figure(10, 2.8)
+  axes = figure.subplots(1, len(SHOWN))
+  for ax, (name, title) in zip(axes, SHOWN.items(), strict=True):
+    for fields, rows in grouped(summary, 'run'):
+      step = np.array([row['step'] for row in rows])
+      ax.plot(step, [row[name] for row in rows], **plotting.DOTS, label=fields['run'][-24:])
+    ax.set(xlabel='optimizer step', title=title)
+  axes[0].legend(fontsize='x-small')
   return figure
 
 

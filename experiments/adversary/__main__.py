@@ -59,12 +59,11 @@ class Settings(Inputs):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'adversary', settings)
-  done = {row['construction'] for row in results.rows}
-  for name in tqdm(settings.constructions, unit='construction'):
-    if name not in done:
-      made = CONSTRUCTIONS[name]
-      results.add({'construction': name, 'truth': made.truth, 'by_principle': made.by_principle}
-                  | measure(made.make(settings.networks), settings))
+  for row in results.missing(({'construction': name} for name in settings.constructions),
+                             'construction'):
+    made = CONSTRUCTIONS[row['construction']]
+    results.add(row | {'truth': made.truth, 'by_principle': made.by_principle}
+                | measure(made.make(settings.networks), settings))
   summary = [summarize(row) for row in results.rows]
   results.finish(summary, display, lambda: draw(results.rows))
   for line in totals(summary):
@@ -147,17 +146,16 @@ def draw(rows):
   """z of every pair by deciding test, a row per construction, coloured by the verdict."""
   order = list(dict.fromkeys(made.truth for made in CONSTRUCTIONS.values()))
   rows = sorted(rows, key=lambda row: order.index(row['truth']))
-  with plotting.style():
-    figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
-    panels = figure.subplots(1, len(DECIDING), sharey=True)
-    for ax, name in zip(panels, DECIDING, strict=True):
-      draw_test(ax, rows, name)
-    panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    write_truths(panels, rows)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
-                  title='A mark is a pair, coloured by its verdict. Lines part what is true. Where '
-                        'a mark is missing,\nthe test does not apply or is excluded')
+  figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
+  panels = figure.subplots(1, len(DECIDING), sharey=True)
+  for ax, name in zip(panels, DECIDING, strict=True):
+    draw_test(ax, rows, name)
+  panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
+  panels[0].set_ylim(len(rows) - 0.5, -0.5)
+  write_truths(panels, rows)
+  figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
+                title='A mark is a pair, coloured by its verdict. Lines part what is true. Where '
+                      'a mark is missing,\nthe test does not apply or is excluded')
   return figure
 
 

@@ -86,15 +86,14 @@ def draw(rows, settings):
   kinds = [(label_of(fields), group)
            for fields, group in grouped(rows, 'factor', 'value', 'afterwards')]
   below = max(2.6, 0.22 * len(kinds))
-  with plotting.style():
-    if 'intervention' in settings.factors:
-      figure = plotting.figure(10, 3.4 + below)
-      upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
-      draw_growth(upper, [row for row in rows if row['factor'] == 'intervention'
-                          and not row['afterwards']], settings)
-    else:
-      figure = lower = plotting.figure(10, below)
-    draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
+  if 'intervention' in settings.factors:
+    figure = plotting.figure(10, 3.4 + below)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
+    draw_growth(upper, [row for row in rows if row['factor'] == 'intervention'
+                        and not row['afterwards']], settings)
+  else:
+    figure = lower = plotting.figure(10, below)
+  draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
   return figure
 
 

@@ -16,7 +16,6 @@ import functools
 import jax
 import numpy as np
 import scipy
-from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
@@ -45,13 +44,12 @@ class Settings(ExperimentSettings):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'audit.injections', settings)
-  done = {(row['kind'], row['number']) for row in results.rows}
-  todo = [(kind, number) for number in range(max(settings.injections, settings.sound))
+  todo = [{'kind': kind, 'number': number}
+          for number in range(max(settings.injections, settings.sound))
           for kind in [*(SOUND if number < settings.sound else ()),
                        *(FAULTS if number < settings.injections else ())]]
-  for kind, number in tqdm(todo, unit='history', smoothing=0):
-    if (kind, number) not in done:
-      results.add({'kind': kind, 'number': number} | measure(kind, number))
+  for row in results.missing(todo, 'history'):
+    results.add(row | measure(**row))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -224,18 +222,17 @@ def display(row):
 def draw(rows):
   """How many of each kind are found, or suspected."""
   summary = summarize(rows)[:-1]
-  with plotting.style():
-    figure = plotting.figure(7, 0.9 + 0.24 * len(summary))
-    ax = figure.subplots()
-    for i, row in enumerate(summary):
-      share = (row['suspected'] if row['is_sound'] else row['found']) / row['histories']
-      ax.barh(i, share, color=plotting.COLORS[1 if row['is_sound'] else 0], height=0.7)
-      ax.text(share + 0.01, i, f'{round(share * row["histories"])} of {row["histories"]}',
-              va='center', fontsize='small')
-    ax.set_yticks(range(len(summary)), [row['kind'] for row in summary])
-    ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
-           xlabel='share of histories with a fault that is found, or sound and suspected')
-    ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)
+  figure = plotting.figure(7, 0.9 + 0.24 * len(summary))
+  ax = figure.subplots()
+  for i, row in enumerate(summary):
+    share = (row['suspected'] if row['is_sound'] else row['found']) / row['histories']
+    ax.barh(i, share, color=plotting.COLORS[1 if row['is_sound'] else 0], height=0.7)
+    ax.text(share + 0.01, i, f'{round(share * row["histories"])} of {row["histories"]}',
+            va='center', fontsize='small')
+  ax.set_yticks(range(len(summary)), [row['kind'] for row in summary])
+  ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
+         xlabel='share of histories with a fault that is found, or sound and suspected')
+  ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)
   return figure
 
 

@@ -123,10 +123,8 @@ def main(settings, output_dir):
   if not todo:
     raise InputError('--config: none, and --runs is not given either: nothing to measure')
   results = Results(output_dir, 'calibrate', settings)
-  done = {row['cell'] for row in results.rows}
-  for name, make in todo.items():
-    if name not in done:
-      results.add({'cell': name} | make())
+  for row in results.missing(({'cell': name} for name in todo), 'cell'):
+    results.add(row | todo[row['cell']]())
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
   for kind in KINDS:
     show_tests(kind, judged(results.rows, kind))
@@ -303,18 +301,17 @@ def draw(rows):
            for title, tests in GROUPS.items() if (curves := curves_of(tests, own))]
   columns = min(2, len(shown))
   lines = -(-len(shown) // columns)
-  with plotting.style():
-    figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
-      draw_curves(ax, title, curves)
-    for ax in panels[:, 0]:
-      ax.set_ylabel('share of unrelated pairs with p ≤ level')
-    for ax in panels[-1]:
-      ax.set_xlabel('level of the test')
-    has_probes = any(reads_own(row['cell']) is not None for row in rows)
-    caption = CAPTION + (OWN_TOKENS if has_probes else '')
-    figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
+  figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
+  panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+  for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
+    draw_curves(ax, title, curves)
+  for ax in panels[:, 0]:
+    ax.set_ylabel('share of unrelated pairs with p ≤ level')
+  for ax in panels[-1]:
+    ax.set_xlabel('level of the test')
+  has_probes = any(reads_own(row['cell']) is not None for row in rows)
+  caption = CAPTION + (OWN_TOKENS if has_probes else '')
+  figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
   return figure
 
 

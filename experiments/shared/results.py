@@ -4,7 +4,7 @@ results.json holds the settings, the environment, how the run came about, one ro
 and the summary of the rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import json
 import math
@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from bornbiased_jax import files, hosts, plotting
 from bornbiased_jax.environment import environment
@@ -73,6 +74,15 @@ class Results:
     """
     return _with_nan(self.content['summary'])
 
+  def missing(self, rows: Iterable[dict], unit: str) -> Iterator[dict]:
+    """Of rows that are to be, by the fields that name them, those to measure, beside a bar."""
+    rows = list(rows)
+    name = lambda row: json.dumps(_plain([row[field] for field in rows[0]]))
+    done = set(map(name, self.rows if rows else ()))
+    for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
+      if name(row) not in done:
+        yield row
+
   def add(self, row: dict) -> None:
     """Adds a row, and writes the file if the last writing was more than a second ago.
 
@@ -101,7 +111,9 @@ class Results:
     self.content.update(more, summary=summary, complete=True)
     self.write()
     write_atomically(self.path.parent / 'table.md', markdown(shown).encode())
-    figure_path = figures.write(draw(), self.path.parent)
+    with plotting.style():
+      drawn = draw()
+    figure_path = figures.write(drawn, self.path.parent)
     print(f'wrote {self.path} and {figure_path}')
 
   def write(self) -> None:

@@ -187,17 +187,16 @@ def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Fig
   are colours to tell them apart.
   """
   colors = dict(zip(next(iter(panels.values())), itertools.cycle(plotting.COLORS)))
-  with plotting.style():
-    drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
-    axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, (title, metrics_of_seed) in zip(axes, panels.items(), strict=True):
-      for seed, lines in metrics_of_seed.items():
-        plotting.loss_curve(ax, lines, label=f'seed {seed}', color=colors[seed], linewidth=1)
-      ax.set(xlabel='optimizer step', title=f'{title} (dots: validation)')
-      if len(metrics_of_seed) <= len(plotting.COLORS):
-        ax.legend(fontsize='small')
-      else:
-        ax.text(0.97, 0.95, f'{len(metrics_of_seed)} networks', transform=ax.transAxes,
-                ha='right', va='top')
-    axes[0].set_ylabel(f'loss (nats per {unit})')
+  drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
+  axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  for ax, (title, metrics_of_seed) in zip(axes, panels.items(), strict=True):
+    for seed, lines in metrics_of_seed.items():
+      plotting.loss_curve(ax, lines, label=f'seed {seed}', color=colors[seed], linewidth=1)
+    ax.set(xlabel='optimizer step', title=f'{title} (dots: validation)')
+    if len(metrics_of_seed) <= len(plotting.COLORS):
+      ax.legend(fontsize='small')
+    else:
+      ax.text(0.97, 0.95, f'{len(metrics_of_seed)} networks', transform=ax.transAxes,
+              ha='right', va='top')
+  axes[0].set_ylabel(f'loss (nats per {unit})')
   return drawn

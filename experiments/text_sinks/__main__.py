@@ -39,8 +39,6 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from tqdm import tqdm
-
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
@@ -120,12 +118,12 @@ def main(settings, output_dir):
   if not cases:
     name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
-  done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
   with results.noting_time():
     cases = cases or trained(settings, output_dir)
-  for case in tqdm(cases, desc='measuring', unit='network', delay=1):
-    if case[:-1] not in done:
-      results.add(row_of(case, tokenizer, texts, settings))
+  of_fields = {case[:-1]: case for case in cases}
+  for row in results.missing((dict(zip(Case._fields, each, strict=False)) for each in of_fields),
+                             'network'):
+    results.add(row_of(of_fields[tuple(row.values())], tokenizer, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
   results.finish(summary, display, lambda: report.draw(results.rows, settings))
 

@@ -82,16 +82,15 @@ def draw(rows, settings):
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
-  with plotting.style():
-    figure = plotting.figure(10, 9.4)
-    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(3.2, 2.9, 3.3))
-    heads, position, loss = lower.subplots(1, 3)
-    draw_first(upper, rows, everywhere, color)
-    for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
-      draw_layers(ax, everywhere, *companion, color)
-    draw_heads(lower, heads, everywhere[0])
-    draw_position(position, last, settings)
-    draw_losses(loss, as_trained)
+  figure = plotting.figure(10, 9.4)
+  upper, middle, lower = figure.subfigures(3, 1, height_ratios=(3.2, 2.9, 3.3))
+  heads, position, loss = lower.subplots(1, 3)
+  draw_first(upper, rows, everywhere, color)
+  for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
+    draw_layers(ax, everywhere, *companion, color)
+  draw_heads(lower, heads, everywhere[0])
+  draw_position(position, last, settings)
+  draw_losses(loss, as_trained)
   return figure
 
 
