@@ -96,10 +96,7 @@ def histogram_row(measured):
 
 
 def closed_form(block, activation, layer, settings):
-  """Similarity after `layer` layers of infinite width.
-
-  None where there is no closed form: with a residual stream, except for tanh.
-  """
+  """Similarity after `layer` layers of infinite width; None with a residual stream, but for tanh."""
   if block == 'standard':
     return 0.0 if activation == 'tanh' else None
   if activation == 'gelu_tanh':

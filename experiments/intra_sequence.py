@@ -77,11 +77,7 @@ def proposition_5(settings):
 
 
 def attn0_cells(settings):
-  """Stacks of Attn0.
-
-  They have no weights, so that every seed would be the same network: there is
-  one seed, and the standard error is over sequences.
-  """
+  """Stacks of Attn0, which have no weights: there is one seed, and errors are over sequences."""
   own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
   for length in settings.lengths:
     config = StackConfig(('attention',) * settings.depth, settings.width, settings.width,
@@ -136,11 +132,7 @@ def expected_std(config):
 
 
 def row(closed_form, std_theory, measured):
-  """Similarity by depth, and the positional std of the first layer.
-
-  The std is relative to that of the first position, and is compared with
-  1/sqrt(i) and with the theory of the block.
-  """
+  """Similarity by depth, and the std of the first layer beside 1/sqrt(i) and the block's theory."""
   std_T = measured['spread']['std'][0]
   position_T = np.arange(1, std_T.size + 1)
   return {

@@ -188,8 +188,7 @@ def summarize(rows, settings) -> list[dict]:
 def above(rows, kind, limits) -> dict[str, float | None]:
   """By method, the share of pairs whose score exceeds the threshold; None if it can compare none.
 
-  A pair that a method cannot compare does not exceed it. Transforms after which it can compare
-  no pair are left out.
+  Transforms after which it can compare no pair are left out.
   """
   def scores(method):
     return [score for row in rows if compares(row, method) for score in row[f'{method}, {kind}']]

@@ -76,11 +76,7 @@ def main(settings):
 
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
               seed: int = 0, tokenizer: str | None = None, start_id: int | None = None) -> str:
-  """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids.
-
-  Raises:
-    InputError: there is no such network or tokenizer, or the prompt cannot be read.
-  """
+  """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids."""
   config = load_config(name)
   known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
   begin = ()

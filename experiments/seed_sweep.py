@@ -95,11 +95,7 @@ def predicted(shortest, cell):
 
 
 def summarize(rows, theory):
-  """Means over seeds with 95 % intervals per model and length, and how preferred ids compare.
-
-  Args:
-    theory: what `predicted` says, by model and length.
-  """
+  """Means over seeds per model and length, how preferred ids compare, and what `predicted` says."""
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
     shortest = min(row['length'] for row in rows if row['config'] == fields['config'])

@@ -22,13 +22,11 @@ Make = Callable[[int], Pairs]
 
 
 class Construction(NamedTuple):
-  """What an adversary did.
+  """What an adversary did, from the number of networks to pairs of them.
 
-  Attributes:
-    truth: 'unrelated', 'shared ingredient', 'same seed' or 'descendant'.
-    make: from the number of networks to pairs, each network with a configuration and parameters.
-    by_principle: of this descendant the MLP units, which networks that share an ingredient have
-      in another order, are in another order too. 'inconclusive' is right.
+  `truth` is 'unrelated', 'shared ingredient', 'same seed' or 'descendant'. Of a descendant
+  `by_principle` the MLP units are in another order, as those of networks that share an ingredient
+  are; 'inconclusive' is right.
   """
 
   truth: str

@@ -107,11 +107,7 @@ def repeat_values(config: ModelConfig, params: dict) -> dict:
 
 def weakly_near(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,
                 count: int) -> Pairs:
-  """Every MLP is a little like a public matrix; not trained.
-
-  `pattern` makes that of a layer from its number and the width. `strength` is in units of the
-  weights' std.
-  """
+  """Every MLP is near the public matrix `pattern(layer, width)`, by `strength` stds of weights."""
   def make(config, seed):
     params = init_params(config, seed)
     public_LDD = jnp.stack([pattern(layer, config.width) for layer in range(config.num_layers)])

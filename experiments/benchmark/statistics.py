@@ -16,11 +16,7 @@ def run() -> list[dict]:
 
 
 def calibrated(n, width, rounds=5) -> dict:
-  """The calibrated test.
-
-  The peer computes Spearman's rho of every dimension with every other, and the mean of
-  the diagonal under 10,000 permutations. Ours has its mean and std over all of them.
-  """
+  """The calibrated test, beside the mean diagonal of Spearman's rho under 10,000 permutations."""
   a, b = columns(n, width, ties=False)
   on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)
 
@@ -34,10 +30,7 @@ def calibrated(n, width, rounds=5) -> dict:
 
 
 def as_published(n, width, rounds=3, sample=200) -> dict:
-  """The published test: Kendall's tau of k dimensions of two networks, and of 100 pairs of noise.
-
-  The time of scipy is extrapolated from `sample` pairs of columns.
-  """
+  """The published test, beside the time of scipy, extrapolated from `sample` pairs of columns."""
   a, b = columns(n, width, ties=False)
   on_device, sample = (jnp.asarray(a), jnp.asarray(b)), min(sample, width)
   count = published.default_k(width) * (1 + published.NUM_TRIALS * published.NUM_REPEATS)

@@ -62,10 +62,7 @@ def run() -> list[dict]:
 
 
 def row(folder: Path, shape: dict, probe: dict) -> dict:
-  """Makes a model in a folder, and reads it in two processes, the first of which is killed.
-
-  Memory, seconds and the share of the rate of a large matrix product are those of the second.
-  """
+  """Makes a model, and reads it in two processes, the first of which is killed; of the second."""
   config = make(folder / 'model', shape)
   arguments = [str(folder / 'model'), str(folder / 'cache'), json.dumps(probe)]
   launch = lambda kills: subprocess.run([sys.executable, '-c', _PROGRAM, *arguments, str(kills)],

@@ -48,11 +48,7 @@ def recipe_of(batch_size, length):
 def stepper(config, recipe, seeds, attend=None):
   """A function that makes one step, always on the same tokens, and keeps its state to itself.
 
-  Args:
-    config: the architecture.
-    recipe: how it is trained.
-    seeds: of one network, or of several networks that train together.
-    attend: how attention is computed; None for several networks.
+  `seeds` is one seed, or of several networks, which train together without `attend`.
   """
   init, step = programs(config, recipe, attend)
   state = [init(seeds)]
@@ -126,10 +122,7 @@ def torch_device():
 
 
 def torch_stepper(config, recipe):
-  """The same step under torch.compile, of the model of `transformers` with torch.optim.AdamW.
-
-  None if torch or transformers is not installed.
-  """
+  """The same by torch.compile and torch.optim.AdamW; None if they are not installed."""
   if not all(map(importlib.util.find_spec, ('torch', 'transformers'))):
     return None
   import torch

@@ -12,16 +12,10 @@ from typing import NamedTuple
 class Run(NamedTuple):
   """One run of one program.
 
-  Attributes:
-    program: the experiment.
-    minutes: how long it takes, by scale; it is not part of other scales.
-    flags: its settings, beside the scale's own.
-    name: its folder of results, if the program runs more than once.
-    reads: the folders of other runs, or in them, whose checkpoints its flags want, by flag.
-    after: runs whose checkpoints it reads too, if they have been begun.
-    texts: the texts that its flags want, by flag.
-    needs: those texts without which it cannot run, but at --scale=smoke.
-    at: settings of single scales, in place of `flags`.
+  It takes `minutes` at each scale of which it is part. `flags` are its settings beside the scale's,
+  and those of single scales are `at` them. `reads` are folders of runs whose checkpoints its flags
+  want, `after` runs whose checkpoints it reads too, if they have been begun. `texts` has the texts
+  that its flags want, of which it `needs` some, but at --scale=smoke.
   """
 
   program: str

@@ -24,11 +24,7 @@ def recorded(run: str) -> dict:
 
 
 def beginning_of(name: str, tokenizer: Tokenizer, start_id: int | None = None) -> Beginning:
-  """What the run of a network was trained with, else the BOS of its tokenizer, else --start_id.
-
-  Raises:
-    InputError: there is no such network, or --start_id contradicts what is known.
-  """
+  """What the run of a network was trained with, else the BOS of its tokenizer, else --start_id."""
   kind, place, _ = locate(name)
   if kind == 'run':
     trained = (recorded(place).get('recipe') or {}).get('start_id')

@@ -32,11 +32,7 @@ HOSTS = {
 
 def run(main: Callable[[Any, Path], None] | None, name: str, kind: type[ProgramSettings],
         doc: str, several_hosts: bool = False) -> None:
-  """Runs `main(settings, output_dir)` with what the command line says.
-
-  With `several_hosts` the program has the flags HOSTS. Without `main` the command line is only
-  checked, as in `start` and `launch`.
-  """
+  """Runs `main(settings, output_dir)` with what the command line says; without `main` checks it."""
   from . import figures
   define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER '
                                  f'(default: results/{name}_SCALE)'))

@@ -12,11 +12,7 @@ flags.DEFINE_enum(FLAG, 'png', ('png', 'svg', 'pdf'), 'file format of figures (d
 
 
 def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
-  """Writes a figure in the format that --format says.
-
-  Returns:
-    The file, DIRECTORY/NAME.FORMAT.
-  """
+  """Writes a figure to DIRECTORY/NAME.FORMAT, in the format that --format says."""
   from bornbiased_jax import plotting  # Of matplotlib --help needs nothing.
   path = directory / f'{name}.{flags.FLAGS[FLAG].value}'
   plotting.save(drawn, path)

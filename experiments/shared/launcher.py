@@ -15,8 +15,7 @@ FILES = {path.stem: path for path in sorted(_FOLDER.glob('[!_]*.py'))} | {
 def prepare(name: str) -> None:
   """Prepares this process for an experiment, whose module runs next.
 
-  Ends the process if there is no such experiment, for --help, and with one line for a mistake in
-  a flag: with the module's last statement, and what that needs, in place of the whole.
+  For --help or a mistake it ends the process, by the module's last statement and what that needs.
   """
   path = find(name)
   use_huge_pages()
@@ -46,10 +45,9 @@ def find(name: str) -> Path:
 
 
 def use_huge_pages() -> None:
-  """Has the C library ask for huge pages, with which a training step on a Linux CPU takes less.
+  """Has the C library ask for huge pages, which spare most page faults, a tenth of a training step.
 
-  It spares most page faults, a tenth of a step. The C library reads its settings at start, so the
-  program starts itself again, unless the variable is set.
+  It reads its settings at start, so the program starts itself again, unless the variable is set.
   """
   if sys.platform == 'linux' and 'GLIBC_TUNABLES' not in os.environ:
     os.environ['GLIBC_TUNABLES'] = 'glibc.malloc.hugetlb=1'

@@ -17,9 +17,6 @@ def hold(directory: Path) -> contextlib.AbstractContextManager:
 
   Two that write the same checkpoints and metrics would mix them. The lock is a file of the
   temporary folder, so that the folder itself need not exist. Folders in buckets are not held.
-
-  Raises:
-    InputError: another program works there.
   """
   if files.in_bucket(directory) or not hosts.is_first():
     return contextlib.nullcontext()

@@ -79,22 +79,15 @@ def check_length(length: int, config: ModelConfig, name: str, flag: str = 'lengt
 
 
 def check_sequences(settings: Inputs, config: ModelConfig) -> None:
-  """Checks the sequences that networks of one architecture read, before anything runs.
-
-  Raises:
-    InputError: they are too long for the networks, or too few to project out
-      what two networks read in common.
+  """Raises InputError for sequences that are too long for networks, or too few to project out what
+  two networks read in common.
   """
   check_length(settings.length, config, 'the networks')
   name_flag('num_sequences', seedprint.check_projectable, settings.num_sequences, config.width)
 
 
 def run_of(settings: Any, phase: str, seed: int) -> Path:
-  """The run of a seed in the study.
-
-  The one on 'english' must be there. Those on other texts need not, because only
-  some networks are continued.
-  """
+  """The run of a seed in the study; that on 'english' must be there, as others go on from it."""
   run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
   if phase == 'english' and 0 not in checkpoint.steps(run):
     raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of '
@@ -127,12 +120,7 @@ def with_others(seeds: list[int]) -> list[tuple[int, int]]:
 
 
 def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.ndarray:
-  """NUM_STATEMENTS passages of `length` tokens, spread evenly over a text.
-
-  Raises:
-    InputError: the text is too short, it or its tokenizer cannot be read, or its tokens are not
-      those of the networks with this configuration.
-  """
+  """NUM_STATEMENTS passages of `length` tokens, spread evenly over a text."""
   check_length(length, config, 'the networks', 'statement_length')
   loaded = name_flag('tokenizer', load_tokenizer, tokenizer)
   if loaded.vocab_size > config.vocab_size:

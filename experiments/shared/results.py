@@ -31,17 +31,9 @@ WRITE_INTERVAL_S = 1.0
 class Results:
   """The results.json of one run, in a folder of its own.
 
-  While rows are added, the whole file is replaced at most once per second, so
-  that a run that was killed at any moment can continue from it.
-
-  Args:
-    directory: the folder, which is made if it does not exist.
-    experiment: name of the experiment.
-    settings: all its settings, as JSON can hold them.
-
-  Raises:
-    InputError: the folder holds a run with other settings or from another
-      environment, or cannot be written.
+  While rows are added, the whole file is replaced at most once per second, so that a run that was
+  killed at any moment can continue from it. A folder that holds a run with other settings or from
+  another environment is refused.
   """
 
   def __init__(self, directory: Path, experiment: str, settings: Any):
@@ -84,11 +76,7 @@ class Results:
         yield row
 
   def add(self, row: dict) -> None:
-    """Adds a row, and writes the file if the last writing was more than a second ago.
-
-    Raises:
-      InputError: the run was complete when it was opened.
-    """
+    """Adds a row, and writes the file if the last writing was more than a second ago."""
     if self._is_measured:
       raise InputError(f'--output_dir: {self.path} is complete, but lacks what would be measured '
                        'now; choose another folder, or remove this one')
@@ -98,13 +86,9 @@ class Results:
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              draw: Callable[[], 'plotting.Figure'], **more) -> None:
-    """Prints the summary as a table and writes it, and only then draws the figure.
+    """Prints and writes the summary as a table of what `display` says, then draws the figure.
 
-    Args:
-      summary: rows of their own, which results.json keeps beside the others.
-      display: function from a row of the summary to its texts by column.
-      draw: makes what the file figure.png, or of the --format that is asked for, shows.
-      more: other parts of the file.
+    `more` are other parts of the file.
     """
     shown = [display(row) for row in summary]
     print(table(shown))
@@ -160,12 +144,8 @@ class TrainingResults(Results):
   """The results.json of a training, which goes on from its checkpoints.
 
   While it goes on, a file of other settings is left alone, since training may refuse them. What
-  was complete stays as it was recorded as long as all networks are there.
-
-  Args:
-    is_trained: whether all networks have made their last step.
-    is_begun: whether any has a checkpoint. Of one that was begun without a record nobody knows
-      when it started.
+  was complete stays as it was recorded as long as all networks are there. Of a training that was
+  begun without a record nobody knows when it started.
   """
 
   def __init__(self, directory: Path, experiment: str, settings: Any, is_trained: bool,

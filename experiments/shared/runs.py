@@ -27,15 +27,7 @@ HELD_OUT = 0.05
 
 
 def train(settings: Training, output_dir: Path) -> None:
-  """Trains a network for each seed, or goes on with it, and writes the report on all of them.
-
-  Args:
-    settings: those of `training_settings`.
-    output_dir: gets a folder seed_SEED per network, results.json and figure.png.
-
-  Raises:
-    InputError: settings that contradict each other, or `loop.train`'s.
-  """
+  """Trains a network for each seed to OUTPUT_DIR/seed_SEED, or goes on with it."""
   runs = runs_of(settings, output_dir)
   results = TrainingResults(output_dir, 'pretrain', recorded(settings),
                             is_trained(settings, output_dir), is_begun(settings, output_dir))
@@ -181,11 +173,7 @@ def display(row: dict) -> dict[str, str]:
 
 
 def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Figure':
-  """Losses by title of a panel and seed: of training a line, of validation dots.
-
-  The loss of training is averaged over each hundredth of the run. Seeds are named as far as there
-  are colours to tell them apart.
-  """
+  """Losses by title of a panel and seed: of training a line, of validation dots."""
   colors = dict(zip(next(iter(panels.values())), itertools.cycle(plotting.COLORS)))
   drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
   axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]

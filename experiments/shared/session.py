@@ -59,12 +59,7 @@ def run_in(place: str, main: Callable[[Any, Path], None], settings: Any) -> None
 def connect(distributed: bool | None = None, **given: str | None) -> None:
   """Joins the other hosts, before anything asks for a device. The first host alone prints.
 
-  Args:
-    distributed: whether there are others.
-    given: the texts of the other flags of HOSTS, None for those that are not given.
-
-  Raises:
-    InputError: a wrong value, or the hosts cannot be found.
+  `given` are the texts of the other flags of HOSTS, None for those that are not given.
   """
   values = {name: name_flag(name, HOSTS[name].parse, text)
             for name, text in given.items() if text is not None}

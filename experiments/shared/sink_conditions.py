@@ -23,14 +23,7 @@ _GELU = _FULL | dict(gated_mlp=False, activation='gelu_tanh', mlp_bias=True)
 
 
 class Condition(NamedTuple):
-  """One kind of network, of which every seed is grown.
-
-  Attributes:
-    factor, value: its name.
-    config: what it changes of the architecture.
-    recipe: what it changes of the training.
-    start: whether sequences begin with a start token.
-  """
+  """One kind of network, by its factor and value, and what it changes of the first one."""
 
   factor: str
   value: str

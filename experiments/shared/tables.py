@@ -32,12 +32,7 @@ def mean_ci95(rows: list[dict], name: str) -> dict:
 
 
 def described(values: list[float], name: str) -> dict:
-  """The fields of a summary that say what values of networks are.
-
-  Returns:
-    `name`, their mean; `name_ci95`, the half-width of its 95 % interval; and, of two networks,
-    which are too few for an interval, `name_both`, their values.
-  """
+  """`name`, a mean over networks; `name_ci95`, half of its interval; `name_both`, of two networks."""
   return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)} | _both(values, name)
 
 
@@ -54,12 +49,7 @@ def ci95(values: list[float]) -> float:
 
 
 def mean_and_theory(values: list[float], theory: float | None) -> dict:
-  """Mean over networks that read sequences of their own, with its standard error, beside theory.
-
-  Args:
-    values: one per network.
-    theory: the closed form, or None where there is none.
-  """
+  """Mean over networks with its standard error, beside a closed form, or None."""
   several = len(values) > 1
   return {'measured': float(np.mean(values)),
           'standard_error': float(scipy.stats.sem(values)) if several else math.nan,
@@ -67,11 +57,7 @@ def mean_and_theory(values: list[float], theory: float | None) -> dict:
 
 
 def with_error(row: dict, spec: str) -> str:
-  """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`).
-
-  An error that would be rounded to 0 is written with one digit, as 2e-05. Of two networks both
-  values are written.
-  """
+  """The text 'mean ± standard error (s.e.)' of `mean_and_theory`, or two values."""
   if 'measured_both' in row:
     return _listed(row['measured_both'], spec)
   error = row['standard_error']

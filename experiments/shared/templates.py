@@ -7,11 +7,7 @@ import jinja2
 
 
 def template(path: Path) -> jinja2.Template:
-  """The template in a file of HTML, which may extend page.html here; texts are escaped in it.
-
-  Raises:
-    jinja2.TemplateError: it cannot be read, or is not a template.
-  """
+  """The template in a file of HTML, which may extend page.html here; texts are escaped in it."""
   made = jinja2.Environment(
       loader=jinja2.FileSystemLoader([path.parent, Path(__file__).parent]), autoescape=True,
       undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True,

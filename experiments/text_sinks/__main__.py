@@ -100,8 +100,7 @@ class Settings(Schedule):
 class Case(NamedTuple):
   """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
 
-  One that is named on the command line has that name as its intervention, and
-  neither seed nor step.
+  One of the command line has its name as its intervention, and neither seed nor step.
   """
 
   intervention: str
@@ -221,12 +220,7 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case
 
 
 def trained(settings, output_dir: Path) -> list[Case]:
-  """Trains what is not trained yet.
-
-  Returns:
-    Each checkpoint, and the last ones of the networks trained without an
-    intervention under each of `afterwards`.
-  """
+  """Trains what is not trained yet; each checkpoint, and the last ones under `afterwards`."""
   for intervention in settings.interventions:
     train(settings, intervention, output_dir / intervention)
   measured = (0, *(settings.keep_steps or ()), settings.num_steps)

@@ -24,11 +24,7 @@ COMPANIONS = {
 
 
 def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step.
-
-  Losses are also differences, paired by seed, from the networks trained without
-  an intervention, or from the first network that the command line names.
-  """
+  """Means over seeds at the last step; losses also as differences from the base of a seed."""
   base = {row['seed']: row for row in base_of(rows)}
   summary = []
   for fields, group in grouped(rows, 'intervention', 'afterwards'):
@@ -124,10 +120,7 @@ def draw_weight(ax, rows, color):
 
 
 def draw_lengths(ax, rows, name, color):
-  """A line per intervention, the mean over seeds, and a dot per seed.
-
-  A dot has its interval over sequences if the row has one.
-  """
+  """A line per intervention, the mean over seeds, and a dot per seed, with its interval."""
   for fields, group in grouped(rows, 'intervention'):
     intervention, lengths = fields['intervention'], group[0]['lengths']
     ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention],
@@ -179,10 +172,7 @@ def draw_heads(figure, ax, row):
 
 
 def draw_position(ax, rows, settings):
-  """Weight on --position over that of uniform attention, a dot per seed.
-
-  Shown are the interventions that act there, in training or afterwards, and none.
-  """
+  """Weight on --position over that of uniform attention, where an intervention acts there."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
   # A masked position gives itself weight, which is in its floor: no head has learned that.
