@@ -12,9 +12,8 @@ preference therefore holds for GPT-2's family only.
     python -m experiments.ablation                 # 120 networks, about 4 min on two CPU cores
     python -m experiments.ablation --scale=paper   # 12 layers; needs an accelerator
 
-Prints a table with one line per model, length and variant. Writes results.json
-(one row per network and variant) and figure.png to the output folder. If a run
-was stopped, the same command continues it.
+Prints a table with one line per model, length and variant. Writes results.json (one row per network
+and variant) and figure.png to the output folder.
 """
 
 import dataclasses

@@ -12,10 +12,9 @@ The picture has a panel for each figure of the paper:
     python -m experiments.activation                 # about 2 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
 
-Prints a table with one line per variant and layer: the measured mean over
-networks, its standard error and the theory. Writes results.json (one row per
-network and variant, and the table as its summary) and figure.png to the output
-folder. If a run was stopped, the same command continues it.
+Prints a table with one line per variant and layer: the measured mean over networks, its standard
+error and the theory. Writes results.json (one row per network and variant, and the table as its
+summary) and figure.png to the output folder.
 """
 
 import dataclasses
@@ -96,7 +95,7 @@ def histogram_row(measured):
 
 
 def closed_form(block, activation, layer, settings):
-  """Similarity after `layer` layers of infinite width; None with a residual stream, but for tanh."""
+  """Similarity after layers of infinite width; None with a residual stream, except for tanh."""
   if block == 'standard':
     return 0.0 if activation == 'tanh' else None
   if activation == 'gelu_tanh':

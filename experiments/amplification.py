@@ -8,12 +8,11 @@ experiment measures MLP0, MLP0 after MLP0, and Attn0 after MLP0.
     python -m experiments.amplification                 # about 2 min on two CPU cores
     python -m experiments.amplification --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Every network reads vectors of its own, so that their spread includes that of the
-vectors. Prints Table 3: the measured mean over networks, its standard error, the
-theory, and the median over networks of the probability that vectors without any
-common direction are as similar. Writes results.json (one row per network, and
-the table as its summary) and figure.png to the output folder. If a run was
-stopped, the same command continues it.
+Every network reads vectors of its own, so that their spread includes that of the vectors. Prints
+Table 3: the measured mean over networks, its standard error, the theory, and the median over
+networks of the probability that vectors without any common direction are as similar. Writes
+results.json (one row per network, and the table as its summary) and figure.png to the output
+folder.
 """
 
 import dataclasses

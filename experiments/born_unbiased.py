@@ -13,7 +13,7 @@ direction itself, but what its network makes of different sequences.
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
         --valid=english_valid.jsonl.xz
 
-The default takes two CPU cores about an hour. If a run was stopped, the same command continues it.
+The default takes two CPU cores about an hour.
 
 Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, and results.json (a row per network
 and checkpoint; the summary has the paired differences with 95 % intervals over seeds) and

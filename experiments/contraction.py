@@ -9,9 +9,8 @@ is the one that the network prefers.
     python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
 
-Prints a table with one line per model and length. Writes results.json (one row
-per network and length) and figure.png to the output folder. If a run was
-stopped, the same command continues it.
+Prints a table with one line per model and length. Writes results.json (one row per network and
+length) and figure.png to the output folder.
 """
 
 import dataclasses

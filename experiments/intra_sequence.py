@@ -10,10 +10,9 @@ therefore stands out: this is where the attention sink begins.
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
     python -m experiments.intra_sequence --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Prints a table with one line per kind of block and length. Writes results.json
-(one row per network and variant, with the measured similarity by depth, its
-standard error over sequences and the theory) and figure.png to the output
-folder. If a run was stopped, the same command continues it.
+Prints a table with one line per kind of block and length. Writes results.json (one row per network
+and variant, with the measured similarity by depth, its standard error over sequences and the
+theory) and figure.png to the output folder.
 """
 
 import dataclasses

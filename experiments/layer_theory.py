@@ -9,7 +9,7 @@ number is fitted. A deviation is relative to the cosine after the last layer.
     python -m experiments.layer_theory --scale=paper   # nano too; needs an accelerator
 
 Prints a table with a line per architecture and length. Writes results.json (a row per network) and
-figure.png to the output folder. If a run was stopped, the same command continues it.
+figure.png to the output folder.
 """
 
 import dataclasses

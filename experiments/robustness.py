@@ -17,7 +17,7 @@ is in experiments/measured/robustness_trained.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and the share of unrelated pairs that it calls related at
-that threshold and by its own p-value). If a run was stopped, the same command continues it.
+that threshold and by its own p-value).
 """
 
 import dataclasses

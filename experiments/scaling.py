@@ -13,7 +13,7 @@ grow as std · sqrt(width). At a fixed scale of pre-activations no difference in
 resolved, and wider networks predict their favourite less often.
 
 Prints a table with a line per variant and large model. Writes results.json (a row per network) and
-figure.png to the output folder. If a run was stopped, the same command continues it.
+figure.png to the output folder.
 """
 
 import dataclasses

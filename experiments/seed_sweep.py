@@ -17,8 +17,7 @@ of networks whose preferred token is the one that the mean direction of the last
 tokens predicts, and 'its cosine with shortest T' how alike a network's directions at
 two lengths are, each a mean over n sequences, with theory's in parentheses.
 
-Writes results.json (one row per network and length) and figure.png to the
-output folder. If a run was stopped, the same command continues it.
+Writes results.json (one row per network and length) and figure.png to the output folder.
 """
 
 import dataclasses

@@ -15,8 +15,7 @@ The networks have width 16 or 32 and two to six layers, and are trained on Shake
 modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
 Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
-figure.png (the z of every deciding test by construction). If a run was stopped, the same command
-continues it.
+figure.png (the z of every deciding test by construction).
 """
 
 from collections import Counter

@@ -31,10 +31,9 @@ below on average; the cost is what it is above that of the unchanged network of 
 |v1| / |v| is the norm of the first value over that of others, and "× uniform" the weight on
 --position over that of uniform attention.
 
-For networks that read text see experiments.text_sinks. If a run was stopped, the same command
-continues it. Writes results.json (a row per network: sinks and loss by step, by length and by
-threshold, weights of positions that rest and that copy, values and states at the first position)
-and figure.png.
+For networks that read text see experiments.text_sinks. Writes results.json (a row per network:
+sinks and loss by step, by length and by threshold, weights of positions that rest and that copy,
+values and states at the first position) and figure.png.
 """
 
 import dataclasses

@@ -6,8 +6,7 @@ Small networks of two families are trained on Shakespeare, with nine checkpoints
 One fault is put into a history at a random place, as FAULTS says; sound histories are of the kinds
 in experiments/audit/trained.py. A fault is found if a finding names its step.
 
-Writes results.json (a row per history), table.md and figure.png. If a run was stopped, the same
-command continues it.
+Writes results.json (a row per history), table.md and figure.png.
 """
 
 import dataclasses

@@ -25,7 +25,7 @@ different seeds are compared. Intervals come from a bootstrap over networks, bec
 them.
 
 Writes results.json (a row per cell) and figure.png (the share of pairs with a p-value below each
-level). If a run was stopped, the same command continues it.
+level).
 """
 
 from collections.abc import Callable

@@ -34,8 +34,8 @@ def run(main: Callable[[Any, Path], None] | None, name: str, kind: type[ProgramS
         doc: str, several_hosts: bool = False) -> None:
   """Runs `main(settings, output_dir)` with what the command line says; without `main` checks it."""
   from . import figures
-  define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER '
-                                 f'(default: results/{name}_SCALE)'))
+  define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER, where the '
+                            f'same command continues what was stopped (default: results/{name}_SCALE)'))
   host_flags = HOSTS if several_hosts else {}
   for flag, of_flag in host_flags.items():
     define(flag, of_flag)

@@ -32,7 +32,7 @@ def mean_ci95(rows: list[dict], name: str) -> dict:
 
 
 def described(values: list[float], name: str) -> dict:
-  """`name`, a mean over networks; `name_ci95`, half of its interval; `name_both`, of two networks."""
+  """`name`, a mean over networks; `name_ci95`, half of its interval; `name_both`, if two."""
   return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)} | _both(values, name)
 
 

@@ -24,8 +24,7 @@ exceeds 0.3. Sequences are drawn from the first of --texts (by default the last 
 --data). Losses are measured on the first --loss_sequences windows of each of --texts, in nats
 per token of --tokenizer, which is a byte unless another tokenizer is given.
 
-The 18 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
-same command continues it.
+The 18 networks of --scale=laptop take about an hour on two CPU cores.
 
 Sequences begin with what their run was trained with, else with the BOS that the tokenizer's files
 ask for, else with --start_id; each row says which.
