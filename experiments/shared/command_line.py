@@ -35,7 +35,8 @@ def run(main: Callable[[Any, Path], None] | None, name: str, kind: type[ProgramS
   """Runs `main(settings, output_dir)` with what the command line says; without `main` checks it."""
   from . import figures
   define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER, where the '
-                            f'same command continues what was stopped (default: results/{name}_SCALE)'))
+                            'same command continues what was stopped '
+                            f'(default: results/{name}_SCALE)'))
   host_flags = HOSTS if several_hosts else {}
   for flag, of_flag in host_flags.items():
     define(flag, of_flag)
