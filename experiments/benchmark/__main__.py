@@ -19,7 +19,6 @@ bars of OUTPUT_DIR/chart.png show the measurements that have a peer.
 """
 
 import dataclasses
-import importlib
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -30,11 +29,13 @@ from bornbiased_jax.errors import InputError
 from ..shared import command_line, figures, provenance
 from ..shared.results import make_directory, write_json
 from ..shared.settings import ProgramSettings, setting
-from . import chart
+from . import chart, comparison, ranks, streaming, sweep, training
 
-BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
-              'comparison')
-ONLY_IF_NAMED = ('streaming',)
+BENCHMARKS = {
+    'sweep': sweep.sweep, 'contraction': sweep.contraction, 'training': training.training,
+    'interventions': training.interventions, 'kendall': ranks.kendall,
+    'statistics': ranks.statistics, 'comparison': comparison.comparison}
+ONLY_IF_NAMED = {'streaming': streaming.streaming}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +47,15 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
+  known = BENCHMARKS | ONLY_IF_NAMED
   for name in settings.names:
-    if name not in BENCHMARKS + ONLY_IF_NAMED:
-      raise InputError(f'{name!r} is no benchmark; there are '
-                       f'{", ".join(BENCHMARKS + ONLY_IF_NAMED)}')
+    if name not in known:
+      raise InputError(f'{name!r} is no benchmark; there are {", ".join(known)}')
   directory = Path(settings.output_dir)
   make_directory(directory)
   for name in settings.names or BENCHMARKS:
     record = provenance.begin()
-    rows = importlib.import_module(f'{__package__}.{name}').run()
-    path = directory / f'{name}.json'
+    rows, path = known[name](), directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
                       'rows': rows})
     print(json.dumps(json.loads(path.read_text())['rows'], indent=1))

@@ -56,7 +56,7 @@ print(json.dumps({'seconds_reading_all_once': times[0], 'seconds_of_layers': tim
 '''
 
 
-def run() -> list[dict]:
+def streaming() -> list[dict]:
   with tempfile.TemporaryDirectory(prefix='bornbiased_') as folder:
     return [row(Path(folder), SHAPE, PROBE)]
 

@@ -23,9 +23,15 @@ from . import timing
 MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
-def run() -> list[dict]:
+def sweep() -> list[dict]:
   return [*forward_rows('seed_sweep', measurements.preference), seeds_row(),
           memory_row(measurements.preference)]
+
+
+def contraction() -> list[dict]:
+  """With the std of similarities over pairs."""
+  return [*forward_rows('contraction', measurements.contraction),
+          memory_row(measurements.contraction)]
 
 
 def forward_rows(experiment: str, statistic: Callable) -> list[dict]:

@@ -1,7 +1,6 @@
 """Timing that can be trusted on a noisy machine.
 
-Alternatives run in turn in one process, so that slow moments of the machine
-strike all of them alike.
+Alternatives run in turn in one process, so that slow moments of the machine strike all alike.
 """
 
 from collections.abc import Callable
