@@ -35,14 +35,15 @@ from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks, small_training, source
+from .shared import command_line, launcher, networks
 from .shared.network_settings import METHODS, Inputs, Methods
 from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
+from .small_networks.training import fine_tune
 
 P_LEVEL = 0.01
-_TRANSFORMS = source.LIBRARY / 'lineage/transforms'
+_TRANSFORMS = launcher.LIBRARY / 'lineage/transforms'
 
 
 def rate(text: str) -> float:
@@ -51,8 +52,8 @@ def rate(text: str) -> float:
   return value
 
 
-TRANSFORMS = (*source.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
-              *source.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
+TRANSFORMS = (*launcher.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
+              *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,7 @@ def transforms_of(settings, originals):
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
     for adapter, name in (('lora', 'LoRA'), ('prefix_plus', 'prefix_plus')):
-      trained = functools.partial(small_training.fine_tune, adapter=adapter)
+      trained = functools.partial(fine_tune, adapter=adapter)
       yield f'train with {name}', None, changed(trained)
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)

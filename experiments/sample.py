@@ -33,7 +33,7 @@ from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import hub
 
 from .shared import command_line
-from .shared.beginnings import beginning_of, recorded
+from .shared.networks import beginning_of, recorded
 from .shared.parsing import natural, number, whole
 from .shared.settings import ProgramSettings, name_flag, setting
 

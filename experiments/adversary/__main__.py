@@ -31,7 +31,7 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from ..shared import command_line, source
+from ..shared import command_line, launcher
 from ..shared.network_settings import Inputs
 from ..shared.parsing import some_of, whole
 from ..shared.results import Results
@@ -40,7 +40,7 @@ from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
-NAMES = source.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
+NAMES = launcher.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
                     '_SHARED_INGREDIENT', 'CONSTRUCTIONS', '_DESCENDANTS', '_BY_PRINCIPLE')
 
 

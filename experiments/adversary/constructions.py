@@ -11,8 +11,8 @@ from typing import NamedTuple
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params
 
-from ..shared import surgery
-from ..shared.small_training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
+from ..small_networks import surgery
+from ..small_networks.training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
 from . import patterned_networks as patterned
 from . import related_networks as related
 from . import unrelated_networks as unrelated

@@ -16,8 +16,8 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..shared import surgery
-from ..shared.small_training import (
+from ..small_networks import surgery
+from ..small_networks.training import (
   LLAMA,
   PUBLIC_SEED,
   STEPS,

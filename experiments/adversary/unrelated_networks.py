@@ -16,8 +16,8 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params, read
 
-from ..shared import surgery
-from ..shared.small_training import (
+from ..small_networks import surgery
+from ..small_networks.training import (
   GPT2,
   LLAMA,
   PUBLIC_SEED,

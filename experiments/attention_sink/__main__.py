@@ -46,12 +46,13 @@ from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
 
-from ..shared import command_line, sink_conditions, sink_growth
+from ..shared import command_line
 from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
-from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
-from . import growth_report
+from ..shared.training_settings import AFTERWARDS, SortedLengths
+from . import conditions, growth, growth_report
+from .conditions import FACTORS, Condition
 from .growth_report import display
 
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
@@ -89,9 +90,9 @@ def main(settings, output_dir):
   check(settings)
   task = backcopy.load()
   results = Results(output_dir, 'attention_sink', settings)
-  conditions = sink_conditions.of(settings.factors)
-  with tqdm(total=settings.num_steps * len(conditions), unit='step') as bar:
-    for condition in conditions:
+  kinds = conditions.of(settings.factors)
+  with tqdm(total=settings.num_steps * len(kinds), unit='step') as bar:
+    for condition in kinds:
       bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
       add_rows(results, condition, task, settings, bar.update)
   results.finish(growth_report.summarize(results.rows), display,
@@ -107,14 +108,14 @@ def check(settings) -> None:
   if attention_sink.uniform_weight(shortest) >= attention_sink.THRESHOLD:
     raise InputError(f'--length, --lengths: in sequences of {shortest} tokens uniform attention is '
                      'a sink already')
-  for condition in sink_conditions.of(settings.factors):
+  for condition in conditions.of(settings.factors):
     recipe_of(settings, condition)
 
 
 def add_rows(results: Results, condition: Condition, task: Backcopy, settings, advance) -> None:
   """Grows the networks of a condition and measures them, unless the results have them all."""
   done = {key_of(row) for row in results.rows}
-  later = (None, *(settings.afterwards or ())) if condition == sink_conditions.NONE else (None,)
+  later = (None, *(settings.afterwards or ())) if condition == conditions.NONE else (None,)
   if done >= {(*condition[:2], each, seed) for each in later for seed in settings.seeds}:
     advance(settings.num_steps)
     return
@@ -138,24 +139,24 @@ def recipe_of(settings, condition: Condition) -> Recipe:
 
 def grow_and_measure(condition: Condition, later: tuple, task: Backcopy, settings, advance):
   """The rows of a condition, after training and under each intervention of `later`."""
-  config = sink_conditions.config_of(condition, task.vocab_size, settings)
-  draw = lambda length: sink_growth.held_out(task, settings, length, condition.start)
+  config = conditions.config_of(condition, task.vocab_size, settings)
+  draw = lambda length: growth.held_out(task, settings, length, condition.start)
   ids_NT = draw(settings.length)
   longest_NT = draw(max(settings.lengths))
   steps = [*sorted(step for step in settings.look_steps if step < settings.num_steps),
            settings.num_steps]
   curves = [[] for _ in settings.seeds]
-  for _, networks in sink_growth.grow(
+  for _, networks in growth.grow(
       config, recipe_of(settings, condition), task, settings.seeds, start=condition.start,
       data_seed=settings.data_seed, steps=steps, advance=advance):
     for curve, params in zip(curves, networks, strict=True):
-      curve.append(sink_growth.look(config, params, task, ids_NT))
+      curve.append(growth.look(config, params, task, ids_NT))
   for each in later:
     changed = dataclasses.replace(config, intervention=each or config.intervention)
     for seed, params, curve in zip(settings.seeds, networks, curves, strict=True):
       grown = {} if each else {'steps': steps} | transposed(curve)
       yield {'factor': condition.factor, 'value': condition.value, 'afterwards': each, 'seed': seed,
-             **grown, **sink_growth.measure(changed, params, task, ids_NT, longest_NT, settings)}
+             **grown, **growth.measure(changed, params, task, ids_NT, longest_NT, settings)}
 
 
 def transposed(curve: list[dict]) -> dict[str, list]:

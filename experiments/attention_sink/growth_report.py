@@ -7,8 +7,8 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 
-from ..shared.sink_growth import EPSILONS
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
+from .growth import EPSILONS
 
 NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.

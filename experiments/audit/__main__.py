@@ -47,7 +47,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
 
-from ..shared import command_line, figures, provenance, templates
+from ..shared import command_line, figures, provenance
 from ..shared.results import header, make_directory, write_json
 from ..shared.settings import ExperimentSettings
 from ..shared.tables import table
@@ -144,7 +144,7 @@ def display(finding: dict) -> dict[str, str]:
 
 def page(report: dict, png: bytes) -> str:
   """One page that stands for itself; names in it are escaped."""
-  return templates.template(TEMPLATE).render(
+  return figures.template(TEMPLATE).render(
       report=report, faults=faults(report), summary=summary(report),
       png=png, rows=[display(each) for each in report['findings']])
 

@@ -12,7 +12,7 @@ import optax
 from bornbiased_jax import configs
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..shared.small_training import text
+from ..small_networks.training import text
 
 _SIZE = dict(num_layers=4, num_heads=4, width=32, vocab_size=128, length=64)
 CONFIGS = {'llama': configs.get('tiny_llama2', **_SIZE, mlp_width=96),

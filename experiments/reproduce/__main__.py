@@ -37,7 +37,7 @@ from typing import ClassVar
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, write_atomically
 
-from ..shared import command_line, lock
+from ..shared import command_line, session
 from ..shared.parsing import number, optional, some_of
 from ..shared.results import make_directory
 from ..shared.settings import ProgramSettings, name_flag, setting
@@ -68,7 +68,7 @@ def main(settings: Settings) -> None:
   output_dir = name_flag('output_dir', local, place)
   make_directory(output_dir)
   heed_signals()
-  with lock.hold(output_dir):
+  with session.hold(output_dir):
     run_all(settings, output_dir)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import re
 from typing import NamedTuple
 
-from ..shared import templates
+from ..shared import figures
 from .catalogue import Item
 
 TEMPLATE = Path(__file__).with_name('report.html')
@@ -46,7 +46,7 @@ def render(scale: str, items: list[Item], commands: dict[str, str], problems: di
             'runs': [_shown(output_dir / run.folder, run.folder, commands[run.folder],
                             problems.get(run.folder), runs[run.folder])
                      for run in item.runs if scale in run.minutes]} for item in items]
-  return templates.template(TEMPLATE).render(
+  return figures.template(TEMPLATE).render(
       scale=scale, items=shown, duration=duration, total=len(runs),
       done=sum(content.get('complete', False) for content in runs.values()),
       seconds=sum(map(seconds_of, runs.values())))

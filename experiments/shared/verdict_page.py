@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.testing.every_test import TESTS
 from bornbiased_jax.models.initialization import num_parameters
 
-from . import templates
+from . import figures
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
 COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
@@ -27,7 +27,7 @@ def render(facts: dict, png: bytes) -> str:
   pairs, each with what `verdict.compare` reports and the names of both; left_out, each with name
   and reason; correction, sentences; and settings, environment and run of the results.
   """
-  return templates.template(TEMPLATE).render(
+  return figures.template(TEMPLATE).render(
       facts, png=png, colors=COLORS, kinds=TESTS, levels=levels,
       p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
 

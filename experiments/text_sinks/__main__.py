@@ -46,13 +46,11 @@ from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
 from ..shared import command_line, runs, training_settings
-from ..shared.beginnings import Beginning, beginning_of
-from ..shared.networks import check_length
+from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.parsing import listed, natural, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from ..shared.sink_conditions import AFTERWARDS, SortedLengths
-from ..shared.training_settings import TO_TRAIN_ON, Schedule, Training
+from ..shared.training_settings import AFTERWARDS, TO_TRAIN_ON, Schedule, SortedLengths, Training
 from . import report
 from .measures import losses, measure
 from .report import display
