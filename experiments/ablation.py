@@ -1,19 +1,15 @@
 """Which sublayer contracts its inputs, attention or the MLP (Fig 3 and 7, Table 2)?
 
-Full, attention-only and MLP-only networks with the same weights read the same
-random vectors. Each seed has vectors of its own, so that the spread over
-networks includes that of the vectors. In GPT-2 the MLP contracts them, because
-the mean of its GELU is not zero. Attention alone does not contract them, but it
-amplifies what the MLPs have made common. In LLaMA's gated MLP the activation is
-multiplied by an independent linear unit whose mean is zero, so that
-E[silu(g) u] = 0 and little is left to contract. This explanation of the
-preference therefore holds for GPT-2's family only.
+Full, attention-only and MLP-only networks with the same weights read the same random vectors, those
+of each seed its own. In GPT-2 the MLP contracts them, because the mean of its GELU is not zero.
+Attention alone does not, but amplifies what the MLPs have made common. In LLaMA's gated MLP little
+is left to contract: the activation is multiplied by an independent unit whose mean is zero.
 
     python -m experiments.ablation                 # 120 networks, about 4 min on two CPU cores
     python -m experiments.ablation --scale=paper   # 12 layers; needs an accelerator
 
-Prints a table with one line per model, length and variant. Writes results.json (one row per network
-and variant) and figure.png to the output folder.
+Prints a table with a line per model, length and variant. Writes results.json (a row per network and
+variant) and figure.png.
 """
 
 import dataclasses

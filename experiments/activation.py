@@ -1,20 +1,15 @@
 """Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Prop 2).
 
-The picture has a panel for each figure of the paper:
-  - Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every
-    activation f. With ReLU, independent inputs grow alike from layer to layer as
-    Proposition 2 says. With tanh, which is odd, they stay orthogonal.
-  - Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone.
-  - Fig 6: histograms of what GELU sees, with and without LayerNorm, over its
-    curve. GELU is nearly linear near zero, and contracts only at the scale that a
-    LayerNorm gives its pre-activations.
+Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every activation f. With ReLU
+independent inputs grow alike as Proposition 2 says, with tanh, which is odd, they stay orthogonal.
+Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone. Fig 6: histograms of
+what GELU sees, over its curve: it contracts only at the scale that a LayerNorm gives its inputs.
 
     python -m experiments.activation                 # about 2 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
 
-Prints a table with one line per variant and layer: the measured mean over networks, its standard
-error and the theory. Writes results.json (one row per network and variant, and the table as its
-summary) and figure.png to the output folder.
+Prints a table with a line per variant and layer. Writes results.json (a row per network and
+variant) and figure.png, with a panel per figure of the paper.
 """
 
 import dataclasses

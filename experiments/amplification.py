@@ -1,18 +1,14 @@
 """Attention amplifies what MLPs have made common (Table 3, Prop 4).
 
-Independent inputs have cosine 1/pi after one ReLU MLP0 that they share. A second
-MLP0 raises it to 0.49. Attn0, which averages the T tokens of a sequence, instead
-leaves only what the tokens share: the cosine becomes T / (T + pi - 1). The
-experiment measures MLP0, MLP0 after MLP0, and Attn0 after MLP0.
+Independent inputs have cosine 1/pi after one ReLU MLP0 that they share, and 0.49 after a second.
+Attn0, which averages the T tokens of a sequence, instead leaves only what the tokens share: the
+cosine becomes T / (T + pi - 1). Every network reads vectors of its own.
 
     python -m experiments.amplification                 # about 2 min on two CPU cores
     python -m experiments.amplification --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Every network reads vectors of its own, so that their spread includes that of the vectors. Prints
-Table 3: the measured mean over networks, its standard error, the theory, and the median over
-networks of the probability that vectors without any common direction are as similar. Writes
-results.json (one row per network, and the table as its summary) and figure.png to the output
-folder.
+Prints Table 3, with the median over networks of the probability that vectors without a common
+direction are as similar. Writes results.json (a row per network) and figure.png.
 """
 
 import dataclasses

@@ -6,18 +6,15 @@ Reads the checkpoints of experiments.training_study. Every method compares
   8   each initialization with what was trained from it (related),
   m   each network in the middle of training with itself at the end (related),
   5   each trained network with its continuation on another text (related),
-  6   each network that was continued with descendants of several kinds, continued on each text,
-      pruned, quantized and merged (related), and with five others, first those that went on with
-      the same texts (unrelated),
+  6   each network that was continued with its descendants, continued, pruned, quantized and merged
+      (related), and with five others, first those that went on with the same texts (unrelated),
   4a  initializations of different seeds (unrelated),
   4d  trained networks of different seeds, same data and order (unrelated).
 
-A pair is judged twice: as published (the same network if the score is above 0.8, or p < 0.01), and
-by a p-value of at most 0.01. That is the p-value of the method itself or, if it has none, the rank
-of the score among the scores of the base with --references fresh networks. For trained networks
-that rank is not a level, because they are more alike than random ones. Table 4d shows by how much,
-and experiments.robustness compares methods at one rate; its page says what each compares. REEF
-reads passages of a text.
+A pair is judged as published (the same network if the score is above 0.8, or p < 0.01), and by a
+p-value of at most 0.01: the method's own or, if it has none, the rank of the score among those of
+the base with --references fresh networks. For trained networks, which are more alike than random
+ones, that rank is not a level; experiments.robustness compares methods at one rate.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """

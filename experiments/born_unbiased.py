@@ -1,23 +1,18 @@
 """Does identity come from being born biased?
 
-init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
-anyway, so that MLPs do not contract. The program trains every seed twice on the same data, from
-GPT-2's initialization and from the centred one, whose weights are the same, and follows both:
-validation loss, similarity of hidden states for random sequences, share of the preferred token, how
-much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's z with the
-own birth, also without what the embedding at birth explains, and, as a control, with that of the
-next seed. Neither tau nor z changes when a constant is added to a channel: they do not see the
-direction itself, but what its network makes of different sequences.
+init_scheme='centred' cancels the mean of the MLP's activation by biases, so that MLPs do not
+contract. Every seed is trained twice on the same data, from GPT-2's initialization and from the
+centred one, whose weights are the same. Both are followed: validation loss, similarity of hidden
+states, share of the preferred token, what is left of the direction at birth, Kendall's tau with the
+own birth, and SeedPrint's z with the own birth, also without what the embedding explains, and, as a
+control, with that of the next seed. Neither tau nor z sees the direction itself.
 
-    python -m experiments.born_unbiased                 # on tinyshakespeare
+    python -m experiments.born_unbiased      # on tinyshakespeare, an hour on two CPU cores
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
         --valid=english_valid.jsonl.xz
 
-The default takes two CPU cores about an hour.
-
-Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, and results.json (a row per network
-and checkpoint; the summary has the paired differences with 95 % intervals over seeds) and
-figure.png.
+Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, results.json (a row per network and
+checkpoint; the summary has the paired differences over seeds) and figure.png.
 """
 
 import dataclasses

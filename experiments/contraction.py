@@ -1,16 +1,14 @@
 """Inputs contract towards one direction, which is the preference (Fig 2).
 
-The last-token representations of unrelated random sequences become more alike
-with every layer of a random GPT-2. In a LLaMA they hardly do, because its gated
-MLP contracts little. The mean direction of these representations, passed
-through the LM head, predicts a token. The experiment counts how often that token
-is the one that the network prefers.
+The last-token states of unrelated random sequences become more alike with every layer of a random
+GPT-2, and hardly in a LLaMA, whose gated MLP contracts little. Their mean direction, passed through
+the LM head, predicts a token: how often is it the one that the network prefers?
 
     python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
 
-Prints a table with one line per model and length. Writes results.json (one row per network and
-length) and figure.png to the output folder.
+Prints a table with a line per model and length. Writes results.json (a row per network and length)
+and figure.png.
 """
 
 import dataclasses

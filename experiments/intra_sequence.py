@@ -1,18 +1,15 @@
 """Attention makes positions alike and the first one loud (Fig 8, 9, Prop 5, Eq 2).
 
-Averaging over the past makes neighbouring positions share most of their sum. The
-similarity within a sequence therefore grows with depth: as Proposition 5 says
-for uniform attention (Attn0) and for attention sublayers alone ("bare"), and
-more slowly for a random transformer, whose residual stream damps it. The average
-of i independent values has a standard deviation of 1/sqrt(i). The first position
-therefore stands out: this is where the attention sink begins.
+Averaging over the past makes neighbouring positions share most of their sum. So similarity within a
+sequence grows with depth: as Proposition 5 says for uniform attention (Attn0) and for attention
+sublayers alone ("bare"), and more slowly where there is a residual stream. The average of i
+independent values has a std of 1/sqrt(i): the first position stands out, where sinks begin.
 
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
     python -m experiments.intra_sequence --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Prints a table with one line per kind of block and length. Writes results.json (one row per network
-and variant, with the measured similarity by depth, its standard error over sequences and the
-theory) and figure.png to the output folder.
+Prints a table with a line per kind of block and length. Writes results.json (a row per network and
+variant) and figure.png.
 """
 
 import dataclasses

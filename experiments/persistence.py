@@ -2,18 +2,14 @@
 
 Over the dimensions to which a random network contracts most (the top k of its mean direction), the
 program measures Kendall's tau between the hidden states of a checkpoint and those of an
-initialization for the same random sequences, dimension by dimension. It reports the mean and std
-over dimensions, for the network's own initialization and, as a control, for that of the next seed.
-It also counts how often each token is predicted and each hidden dimension is the largest: the
-histograms of Fig 10.
+initialization, its own and, as a control, that of the next seed. It also counts how often each
+token is predicted and each hidden dimension is the largest: the histograms of Fig 10.
 
     python -m experiments.persistence --study=results/training_study_laptop
 
-Reads the checkpoints of experiments.training_study. If the networks read the vectors of one
-Gaussian probe, which all of them carry along, these are projected out first.
-
-Writes results.json (a row per checkpoint) and figure.png. Hidden states are kept in
-OUTPUT_DIR/hidden_states.
+Reads the checkpoints of experiments.training_study. Vectors of a Gaussian probe, which all networks
+carry along, are projected out first. Writes results.json (a row per checkpoint) and figure.png.
+Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
 import dataclasses

@@ -3,21 +3,17 @@
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
 
-Each network is changed in every way of bornbiased_jax.lineage.transforms. Every method then
-compares the changed network with its original (related) and with that of the next seed (unrelated).
-The threshold of a method is the score that a share --false_positive_rate of all its unrelated pairs
-exceeds, whatever was done to the second network. So methods that have p-values can be compared with
-those that have none. The unrelated pairs of all transforms are of the same networks: a rate of 1 %
-is a rough one.
+Each network is changed in every way of bornbiased_jax.lineage.transforms that its architecture
+allows. Every method compares the changed network with its original (related) and with that of the
+next seed (unrelated). The threshold of a method is the score that a share --false_positive_rate of
+all its unrelated pairs exceeds, so that methods with and without p-values can be compared.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text and its fine-tunings by LoRA and by Prefix-Tuning+.
-Transforms that the architecture does not allow are left out. What methods compare and transforms do
-is in experiments/measured/robustness_trained.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
-many changed networks each method finds, and the share of unrelated pairs that it calls related at
-that threshold and by its own p-value).
+many changed networks each method finds, and its false positives at that threshold and by its own
+p-value).
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
 """Does a program fit on a TPU slice? Needs no TPU.
 
-On this machine XLA compiles the package's own jitted function for the chips of
---topology, which is NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number
-of chips along each side. --program chooses the function:
+On this machine XLA compiles the package's own jitted function for the chips of --topology, which is
+NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number of chips along each side:
 
   train         a step of AdamW, with its state in float32
   sweep         a batch of sequences through every network of an ensemble, as in
@@ -15,13 +14,10 @@ of chips along each side. --program chooses the function:
     python -m experiments.scale_plan --program=sweep --config=gpt2_1b2 --topology=v6e:2x4
     python -m experiments.scale_plan --program=fingerprint --topology=v5e:2x4 --length=1024
 
-It needs libtpu (pip install -e '.[tpu]'). On two CPU cores a program compiles in
-20 s to 17 min, whatever the size of the model.
-
-Prints XLA's analysis of memory and cost per chip, in which the body of a loop, such
-as the scan over layers, costs what it costs once; with --output_dir also as
-scale_plan.json. The exit code is 0 if the program fits, 1 if it does not, and 2 if
-the input is wrong.
+It needs libtpu (pip install -e '.[tpu]') and 20 s to 17 min on two CPU cores. Prints XLA's analysis
+of memory and cost per chip, in which the body of a loop costs what it costs once; with --output_dir
+also as scale_plan.json. The exit code is 0 if the program fits, 1 if it does not, and 2 if the
+input is wrong.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """How does the bias at birth grow? With depth, length and the scale of weights.
 
-Theory says it as curves: the cosine of two sequences after the last layer, in the limit of great
+Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.at_birth) and with what finite width adds (theory.finite_width). Ensembles of random
 networks are the points. For models that are too large for this machine theory speaks alone, also
 about the favourite token (theory.preference_at_birth).
@@ -8,12 +8,8 @@ about the favourite token (theory.preference_at_birth).
     python -m experiments.scaling                 # about 40 min on two CPU cores
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
 
-"Is it scale?" At a fixed std of the weights, wider networks contract more, because pre-activations
-grow as std · sqrt(width). At a fixed scale of pre-activations no difference in contraction is
-resolved, and wider networks predict their favourite less often.
-
 Prints a table with a line per variant and large model. Writes results.json (a row per network) and
-figure.png to the output folder.
+figure.png.
 """
 
 import dataclasses

@@ -1,23 +1,18 @@
 """The extreme token preference of random networks (Fig 1, Table 1).
 
-Every network reads the same random sequences and predicts the next token of
-each. A fair network would spread its predictions evenly over the vocabulary. A
-random transformer prefers one token. Which one depends on the seed, and the
-longer the sequences are, the stronger is the preference.
+Every network reads the same random sequences and predicts the next token of each. A random
+transformer prefers one token, which depends on the seed, and the more the longer the sequences are.
 
     python -m experiments.seed_sweep                 # 100 seeds, about 4 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
-Prints a table with one line per model and length. Its column '× uniform'
-divides the count of the preferred token by the largest count among ids that are
-drawn uniformly. 'theory' is mean and standard deviation over networks of the
-top-1 share by theory.preference_at_birth. 'cosine' is the similarity of the last
-tokens of different sequences after the last layer. 'direction → id' is the share
-of networks whose preferred token is the one that the mean direction of the last
-tokens predicts, and 'its cosine with shortest T' how alike a network's directions at
-two lengths are, each a mean over n sequences, with theory's in parentheses.
+Prints a table with a line per model and length. '× uniform' divides the count of the preferred
+token by the largest count among ids that are drawn uniformly; 'theory' is mean and std of the top-1
+share by theory.preference_at_birth; 'direction → id' is the share of networks whose preferred token
+is the one that the mean direction of the last tokens predicts, and 'its cosine with shortest T' how
+alike the directions at two lengths are, with theory's in parentheses.
 
-Writes results.json (one row per network and length) and figure.png to the output folder.
+Writes results.json (a row per network and length) and figure.png.
 """
 
 import dataclasses

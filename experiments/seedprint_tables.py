@@ -1,10 +1,9 @@
 """Does SeedPrint tell related networks from unrelated ones (Tables 4 and 9 to 11)?
 
-The published p-values stand beside the calibrated z.
-
     python -m experiments.seedprint_tables --study=results/training_study_laptop
 
-Reads the checkpoints of experiments.training_study and compares
+Reads the checkpoints of experiments.training_study and compares, with the calibrated and with the
+published tests,
   a  initializations of different seeds (unrelated),
   b  each initialization with its own trained network, also if it went on with another text
      (related),
@@ -13,13 +12,11 @@ Reads the checkpoints of experiments.training_study and compares
      and networks that went on from one (related),
   e  a trained network and one of another seed that went on with another text, and two of different
      seeds that went on with the same text (unrelated),
-and, for the ablation, tests on the lowest k, highest k, k random and all dimensions.
+and, for the ablation, the lowest k, highest k and k random dimensions. A pair is misjudged by the
+calibrated test at 1e-4, by a published one at 0.01.
 
-A pair is misjudged by the calibrated test if it is related and has p > 1e-4, or is unrelated and
-has p <= 1e-4. For the published test the level is 0.01.
-
-Writes results.json (a row per pair) and figure.png: z and p by table, and how Kendall's tau is
-distributed over dimensions (Fig 13). Hidden states are kept in OUTPUT_DIR/hidden_states.
+Writes results.json (a row per pair) and figure.png: z and p by table, and tau over dimensions
+(Fig 13). Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
 import dataclasses

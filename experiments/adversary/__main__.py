@@ -2,20 +2,18 @@
 
     python -m experiments.adversary
 
-Three things may be true of a pair. Unrelated networks share a text, a public embedding, a teacher,
-an initialization scheme, a sparsity mask, or an order in which a tool has sorted them; none of them
-may be called related. Networks that share an ingredient, such as a public adapter that both merged,
-have part of their weights in common, but no ancestor. Descendants were rotated, permuted, pruned,
-quantized, cut, stacked, averaged or trained on; none of them may be called unrelated. Where MLP
-units are in another order, 'inconclusive' is right, as networks with a common ingredient look the
-same. Networks of one seed and different depth share their first random numbers without descent;
-'related' is right for them, since it says so.
+Unrelated networks share a text, a public embedding, a teacher, an initialization scheme, a sparsity
+mask, or an order in which a tool has sorted them; none may be called related. Networks that share
+an ingredient, such as a public adapter that both merged, have part of their weights in common, but
+no ancestor. Descendants were rotated, permuted, pruned, quantized, cut, stacked, averaged or
+trained on; none may be called unrelated. Where MLP units are in another order, 'inconclusive' is
+right, and 'related' for networks of one seed and different depth, which share their first random
+numbers.
 
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
 modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
-Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
-figure.png (the z of every deciding test by construction).
+Writes results.json (a row per construction) and figure.png (z of every deciding test).
 """
 
 from collections import Counter

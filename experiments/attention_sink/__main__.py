@@ -1,11 +1,10 @@
 """Grows attention sinks on a small task, with interventions (after Fig 12, Table 7).
 
-The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835). Characters follow each other as in
+The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow each other as in
 Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network
-that can learn it has one attention sublayer with one head, here of width 64, with rotary positions,
-RMSNorm and a start token. Its head copies after those three, and after all others it has nothing to
-do. Networks of the same seeds read the same sequences in the same order, each kind with one change
-of o_i, the weighted mean of values at position i:
+that can learn it has one attention sublayer with one head, which copies after those three and has
+nothing to do after all others. Networks of the same seeds read the same sequences in the same
+order, each kind with one change of o_i, the weighted mean of values at position i:
 
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere, if attention
                         were uniform
@@ -14,26 +13,22 @@ of o_i, the weighted mean of values at position i:
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without a change are also measured under each of --afterwards, which they have
-never met ("none, then amplify"). --factors chooses other changes, such as of depth or learning
-rate, or all of them.
+Those trained without a change are also measured under each of --afterwards, which they have never
+met ("none, then amplify"). --factors chooses other changes, such as of depth or learning rate.
 
     python -m experiments.attention_sink                     # about 20 min on two CPU cores
     python -m experiments.attention_sink --factors=all --seeds=0-3 \\
         --output_dir=results/attention_sink_factors
 
-A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. In the table,
-"sinks" is the share of sequences in which the best head is one, and "from step" when that share
-first exceeded a half, with the number of networks that got there. "Copying / resting" is the weight
-that positions give to the first if they copy, and if they do not. The excess loss is in nats per
-token above that of the task's own probabilities on the same sequences, which no network can go
-below on average; the cost is what it is above that of the unchanged network of the same seed.
-|v1| / |v| is the norm of the first value over that of others, and "× uniform" the weight on
---position over that of uniform attention.
+A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. "Sinks" is the
+share of sequences in which the best head is one, "from step" when it first exceeded a half.
+"Copying / resting" is the weight on the first of positions that copy, and that do not. The excess
+loss is in nats per token above that of the task's own probabilities, the cost above the unchanged
+network of the same seed. |v1| / |v| is the norm of the first value over that of others, "× uniform"
+the weight on --position over that of uniform attention.
 
-For networks that read text see experiments.text_sinks. Writes results.json (a row per network:
-sinks and loss by step, by length and by threshold, weights of positions that rest and that copy,
-values and states at the first position) and figure.png.
+Writes results.json (a row per network) and figure.png. For networks that read text see
+experiments.text_sinks.
 """
 
 import dataclasses

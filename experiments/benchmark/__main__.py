@@ -1,21 +1,15 @@
 """Speed and memory of the hot paths, beside their peers and a large matrix product.
 
-A peer is another implementation of the same computation, such as scipy's or
-PyTorch's. Alternatives run in turn in one process, and their ratios are medians
-over rounds. PyTorch's rows need an extra: pip install -e '.[parity]'.
+A peer is another implementation of the same computation, such as scipy's or PyTorch's (pip install
+-e '.[parity]'). Alternatives run in turn in one process, and their ratios are medians over rounds.
 
     python -m experiments.benchmark                # all of them, about 20 min on two CPU cores
-    python -m experiments.benchmark sweep          # about 3 min
-    python -m experiments.benchmark contraction    # about 1 min
-    python -m experiments.benchmark training       # about 5 min
-    python -m experiments.benchmark kendall        # about 1 min
-    python -m experiments.benchmark statistics     # about 1 min
-    python -m experiments.benchmark interventions  # about 1 min
-    python -m experiments.benchmark comparison     # about 10 min
+    python -m experiments.benchmark kendall sweep  # of sweep, contraction, training, kendall,
+                                                   # statistics, interventions and comparison
     python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
 
-Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The
-bars of OUTPUT_DIR/chart.png show the measurements that have a peer.
+Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The bars of
+OUTPUT_DIR/chart.png show the measurements that have a peer.
 """
 
 import dataclasses

@@ -1,31 +1,22 @@
 """How often does each test call unrelated networks related?
 
-A test at level alpha may find something in a fraction alpha of unrelated pairs: false positives.
-
     python -m experiments.calibrate      # 100 seeds, 4,950 pairs per cell, an hour on two CPU cores
     python -m experiments.calibrate --probes=verdict --seeds=0-11 --init_schemes=gpt2 \\
         --config=tiny_gpt2,tiny_llama2,tiny_qwen2 --widths=96,128 --verdict_seeds=6      # 630 pairs
     python -m experiments.calibrate --runs=results/training_study_laptop/english --probes=verdict
 
 A cell is an architecture, an initialization and a probe: 'gaussian' vectors that all networks read,
-'tokens' with each network's own embedding, or 'shared_tokens' with one embedding for all. With
---runs there are also cells of networks trained on the same data in the same order: the latest
-checkpoint of each folder seed_*.
+'tokens' with each network's own embedding, or 'shared_tokens' with one for all. --runs adds
+networks trained on the same data in the same order: the latest checkpoint of each folder seed_*.
+There are the calibrated test, the same without the projection of what networks share, and the
+published t-test, U test and z, which are slow, for the first --published_seeds networks.
 
-The tests of hidden states are
-  - the calibrated test,
-  - the calibrated test without the projection of what the networks share,
-  - the published t-test, U test and analytic z (k lowest dimensions, coset, softmax), which are
-    slow, for the first --published_seeds networks.
 The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
 the first --verdict_seeds networks: all pairs within each architecture and, in cells of their own,
-between two of them. So --widths gives pairs of unequal widths. Each architecture has seeds of its
-own, as networks of one seed begin with the same numbers; of two folders of --runs, networks of
-different seeds are compared. Intervals come from a bootstrap over networks, because pairs share
-them.
+between two of them. Each architecture has seeds of its own, as networks of one seed begin with the
+same numbers. Intervals come from a bootstrap over networks, because pairs share them.
 
-Writes results.json (a row per cell) and figure.png (the share of pairs with a p-value below each
-level).
+Writes results.json (a row per cell) and figure.png (the share of pairs below each level).
 """
 
 from collections.abc import Callable

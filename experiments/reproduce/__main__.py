@@ -7,18 +7,15 @@
     python -m experiments.reproduce --only=fig1,table4
     python -m experiments.reproduce --scale=paper --budget_minutes=30
 
---scale=laptop, the default, takes some 70 minutes on two CPU cores: programs that are slow at their
-own scale laptop have fewer networks or steps. --scale=overnight does not shorten them, and adds
-nano networks at the paper's n. --scale=paper has the paper's networks, lengths and training runs,
-for accelerators. english_train.jsonl.xz and the others stand for texts of your own, in any form
-that pretrain takes.
+--scale=laptop, the default, takes some 70 minutes on two CPU cores: slow programs have fewer
+networks or steps. --scale=overnight does not shorten them, and adds nano networks at the paper's n.
+--scale=paper has the paper's networks, lengths and training runs, for accelerators.
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
 left out, unless at --scale=smoke, where the text of this package takes its place. With
 --budget_minutes runs are taken in the order of the page, which is that of worth, as far as the time
-left is said to suffice for them; one that takes longer is stopped when the time is up, and goes on
-the next time.
+left suffices for them; one that takes longer is stopped, and goes on the next time.
 
 Writes report.html, one page that stands for itself: for each figure and table the claim, the
 published numbers, the measured ones beside theory, the picture, the command, versions and time.

@@ -4,9 +4,8 @@
     python -m experiments.text_sinks my_llama/ --tokenizer=my_llama/tokenizer.model \\
         --texts=my_text.txt --output_dir=results/sinks_of_my_llama
 
-Averaging gives the first position a larger variance than later ones, and a head that wants to
-attend to nothing finds it there. Networks of the same seeds are trained on the same data in the
-same order, each with one of --interventions on o_i, the weighted mean of values at position i:
+Networks of the same seeds are trained on the same data in the same order, each with one of
+--interventions on o_i, the weighted mean of values at position i:
 
     none                none
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
@@ -15,23 +14,17 @@ same order, each with one of --interventions on o_i, the weighted mean of values
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without an intervention are also measured under each of --afterwards, which
-they have never met. If networks are named on the command line, they are measured as they are and
-under each of --afterwards, and nothing is trained.
+Those trained without one are also measured under each of --afterwards, which they have never met,
+and so are networks that are named on the command line; then nothing is trained. Sequences begin
+with what a run was trained with, else with the BOS of the tokenizer's files, else with --start_id.
 
 A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
 exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
 --data). Losses are measured on the first --loss_sequences windows of each of --texts, in nats
-per token of --tokenizer, which is a byte unless another tokenizer is given.
-
-The 18 networks of --scale=laptop take about an hour on two CPU cores.
-
-Sequences begin with what their run was trained with, else with the BOS that the tokenizer's files
-ask for, else with --start_id; each row says which.
+per token. The 18 networks of --scale=laptop take about an hour on two CPU cores.
 
 Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
-step: sink rates by length, layer and head, massive activations, effective rank, positional std,
-losses) and figure.png (the comparison).
+step) and figure.png.
 """
 
 import dataclasses
