@@ -56,21 +56,12 @@ def summarize(rows, theory, settings):
   """Means over seeds; `theory` has the cosine after each layer by model, length and sublayers."""
   summary = []
   for fields, group in grouped(rows, 'config', 'length', 'sublayers'):
-    cosines = [row['inter_sequence_cosine'] for row in group]
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
-    summary.append({
-        **fields, 'networks': len(group),
-        **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': theory[tuple(fields.values())][-1],
-        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
-        'layer_theory': theory[tuple(fields.values())],
-        'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'median_log10_p_isotropic': measurements.median_log10_p(
-            cosines, settings.num_sequences, config.width),
-        **mean_ci95(group, 'top1_frequency'),
-        'baseline_ratio': np.mean([row['top1_count'] for row in group]) / baseline,
-    })
+    similarity = measurements.contraction_summary(
+        group, theory[tuple(fields.values())], settings.num_sequences, config.width)
+    summary.append(fields | similarity | mean_ci95(group, 'top1_frequency') | {
+        'baseline_ratio': np.mean([row['top1_count'] for row in group]) / baseline})
   return summary
 
 

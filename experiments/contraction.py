@@ -21,7 +21,7 @@ from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
-from .shared.tables import grouped, mean_ci95, plus_minus, share_of
+from .shared.tables import grouped, plus_minus, share_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +50,11 @@ def summarize(rows, theory, settings):
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
     width = configs.get(fields['config']).width
-    cosines = [row['inter_sequence_cosine'] for row in group]
-    summary.append({
-        **fields, 'networks': len(group),
-        **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': theory[tuple(fields.values())][-1],
-        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
-        'layer_theory': theory[tuple(fields.values())],
+    similarity = measurements.contraction_summary(
+        group, theory[tuple(fields.values())], settings.num_sequences, width)
+    summary.append(fields | similarity | {
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
-        'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'median_log10_p_isotropic': measurements.median_log10_p(
-            cosines, settings.num_sequences, width),
-        **measurements.direction_agreement(group),
-    })
+        **measurements.direction_agreement(group)})
   return summary
 
 

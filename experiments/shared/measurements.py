@@ -12,6 +12,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import head_of, unembed
 
 from .cells import Cell
+from .tables import mean_ci95
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
@@ -46,6 +47,19 @@ def contraction_row(measured: dict) -> dict:
       **layers_row(measured['layers']),
       'inter_sequence_cosine': measured['layers']['cosine'][-1],
   }
+
+
+def contraction_summary(rows: list[dict], theory_L: np.ndarray, num_sequences: int,
+                        width: int) -> dict:
+  """What several such rows say of the similarity of sequences, beside theory."""
+  cosines = [row['inter_sequence_cosine'] for row in rows]
+  return {
+      'networks': len(rows), **mean_ci95(rows, 'inter_sequence_cosine'),
+      'theory_cosine': theory_L[-1],
+      'layer_cosine': np.mean([row['layer_cosine'] for row in rows], axis=0),
+      'layer_theory': theory_L,
+      'pair_std': np.mean([row['layer_cosine_std'][-1] for row in rows]),
+      'median_log10_p_isotropic': median_log10_p(cosines, num_sequences, width)}
 
 
 def layers_row(measured: dict) -> dict:

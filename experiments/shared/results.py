@@ -140,43 +140,6 @@ class Results:
     return content
 
 
-class TrainingResults(Results):
-  """The results.json of a training, which goes on from its checkpoints.
-
-  While it goes on, a file of other settings is left alone, since training may refuse them. What
-  was complete stays as it was recorded as long as all networks are there. Of a training that was
-  begun without a record nobody knows when it started.
-  """
-
-  def __init__(self, directory: Path, experiment: str, settings: Any, is_trained: bool,
-               is_begun: bool):
-    self._checkpoints = is_trained, is_begun
-    super().__init__(directory, experiment, settings)
-
-  def _opened_content(self):
-    is_trained, is_begun = self._checkpoints
-    try:
-      # Files of earlier versions do not say how the training came about.
-      earlier = {'run': None} | json.loads(self.path.read_text())
-    except (OSError, ValueError, TypeError):
-      earlier = {'run': None}
-    settings = earlier.get('settings')
-    is_same = (earlier.get('experiment') == self.content['experiment']
-               and isinstance(settings, dict)
-               and not _differing(settings, self.content['settings']))
-    was_complete = earlier.get('complete', True)
-    if is_same and was_complete and is_trained:
-      return False, self.content | {'run': earlier['run'], 'complete': True}
-    begun = earlier['run'] if is_same and not was_complete else None
-    run = begun or provenance.begin(None, is_new=not is_begun)()
-    return is_same or not self.path.exists(), self.content | {'run': run}
-
-  @contextlib.contextmanager
-  def noting_time(self) -> Iterator[None]:
-    with super().noting_time() if self._may_write else contextlib.nullcontext():
-      yield
-
-
 def header(experiment: str, settings: Any, run: dict | None) -> dict:
   """What all files of results begin with."""
   settings = settings if isinstance(settings, dict) else vars(settings)
@@ -189,13 +152,13 @@ def _difference(earlier, now):
            ('', earlier['settings'], now['settings']),
            ('environment ', earlier['environment'], now['environment'])]
   for part, before, wanted in parts:
-    for name in _differing(before, wanted):
+    for name in differing(before, wanted):
       texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
       return f'{part}{name}={texts[0]}, not {texts[1]}'
   return None
 
 
-def _differing(before, wanted):
+def differing(before, wanted):
   """The names that have other values. What a file of an earlier version lacks is None."""
   return [name for name in {**before, **wanted} if before.get(name) != _plain(wanted.get(name))]
 

@@ -70,16 +70,24 @@ def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
 
   def one(params):
-    def step(state, tokens_BT):
-      params, memory = state
-      gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
-      updates, memory = optimizer.update(gradient, memory, params)
-      updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
-      return (optax.apply_updates(params, updates), memory), None
-
-    return lax.scan(step, (params, optimizer.init(params)), batches_MBT)[0][0]
+    return take_steps(config, optimizer, (params, optimizer.init(params)), batches_MBT, loss,
+                      frozen)[0]
 
   return lax.map(one, stacked)
+
+
+def take_steps(config: ModelConfig, optimizer: optax.GradientTransformation,
+               state: tuple[dict, optax.OptState], batches_MBT: jax.Array,
+               loss: Loss = next_token_loss, frozen: tuple[str, ...] = ()):
+  """Parameters and optimizer's state after a step for each batch, inside of a compiled program."""
+  def step(state, tokens_BT):
+    params, memory = state
+    gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
+    updates, memory = optimizer.update(gradient, memory, params)
+    updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
+    return (optax.apply_updates(params, updates), memory), None
+
+  return lax.scan(step, state, batches_MBT)[0]
 
 
 def from_seeds(config: ModelConfig, seeds: Iterable[int],
