@@ -181,11 +181,6 @@ def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),
   return settings
 
 
-def kind_of(annotation: Any) -> Kind:
-  """The kind of a setting that several programs have."""
-  return annotation.__metadata__[0]
-
-
 def name_flag(flag: str, call: Callable, *arguments):
   """`call(*arguments)`; an InputError from it names the flag."""
   try:

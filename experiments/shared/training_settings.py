@@ -19,7 +19,6 @@ from .settings import (
   Seeds,
   Tokenizer,
   at_scale,
-  kind_of,
   pick,
   setting,
   values_of,
@@ -39,7 +38,7 @@ Remat = Annotated[str, Kind(
     choice(*configs.REMATS), 'what the backward pass computes again instead of storing it: none, '
     'dots (all but products with weights) or full (all)')]
 SortedLengths = Annotated[list[int], Kind(
-    lambda text: sorted(kind_of(Lengths).parse(text)),
+    lambda text: sorted(Lengths.__metadata__[0].parse(text)),
     'sequence lengths at which sinks are measured, comma-separated')]
 # Interventions after training; 'rmsnorm' has parameters that only training finds.
 AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
