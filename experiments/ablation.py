@@ -67,8 +67,8 @@ def summarize(rows, theory, settings):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
-      'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'sublayers': row['sublayers'],
+      'networks': row['networks'],
       'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
       'theory': f'{row["theory_cosine"]:z.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',

@@ -124,7 +124,7 @@ def summarize(rows, settings):
 
 
 def display(row):
-  return {'block': row['block'], 'activation': row['activation'], 'layer': str(row['layer']),
+  return {'block': row['block'], 'activation': row['activation'], 'layer': row['layer'],
           'cosine': with_error(row, 'z.4f'),
           'theory': '–' if row['theory'] is None else f'{row["theory"]:z.4f}',
           'std over pairs': f'{row["pair_std"]:.4f}',

@@ -66,7 +66,7 @@ def summarize(rows, settings):
 
 
 def display(row):
-  return {'composition': row['composition'], 'T': str(row['length']),
+  return {'composition': row['composition'], 'T': row['length'],
           'cosine': with_error(row, 'z.4f'), 'theory': f'{row["theory"]:z.4f}',
           'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 

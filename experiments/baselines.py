@@ -168,7 +168,7 @@ def display(row):
     scores = ', '.join(f'{row[name]:.3g}' for name in names)
     same_as_published, same = f'{row["same_as_published"]:.0%}', f'{row["same"]:.0%}'
   return {'table': row['table'], 'truth': 'related' if row['related'] else 'unrelated',
-          'method': row['method'], 'pairs': str(row['pairs']),
+          'method': row['method'], 'pairs': row['pairs'],
           'score (lowest, mean, highest)': scores, 'the same, as published': same_as_published,
           f'p ≤ {LEVEL:g}, or above all fresh': same}
 

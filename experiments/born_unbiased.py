@@ -139,7 +139,7 @@ def display(row: dict) -> dict[str, str]:
   def shown(name):
     return plus_minus(row, name, '.1f' if name.endswith('z') else '.3f') if name in row else '–'
 
-  return {'step': str(row['step']), 'birth': row['init'],
+  return {'step': row['step'], 'birth': row['init'],
           **{words: shown(name) for name, words in MEASURES.items()}}
 
 

@@ -60,7 +60,7 @@ def summarize(rows, theory, settings):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
       'last layer': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
       'theory': f'{row["theory_cosine"]:z.4f}',

@@ -166,7 +166,7 @@ def farthest_from_one(ratio_T):
 def display(row):
   by_depth = lambda values: '–' if values is None else ' '.join(f'{value:.3f}' for value in values)
   worst = lambda name: f'{row[name]["ratio"]:.3f} at i = {row[name]["position"]}'
-  return {'block': row['block'], 'T': str(row['length']), 'networks': str(row['networks']),
+  return {'block': row['block'], 'T': row['length'], 'networks': row['networks'],
           'similarity of positions, by depth': by_depth(row['measured']),
           'Prop 5 (T → ∞)': by_depth(row['theory']),
           'std / 1/√i, worst': worst('std_over_uniform'),

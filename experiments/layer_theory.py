@@ -89,7 +89,7 @@ def summarize(rows, theory):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
+      'model': row['config'], 'T': row['length'], 'sublayers': row['sublayers'],
       'init': row['init_scheme'], 'positions': row['positions'], 'activation': row['activation'],
       'last cosine': f'{row["layer_cosine"][-1]:.3f}', 'theory': f'{row["layer_theory"][-1]:.3f}',
       'largest deviation': plus_minus(row, 'largest_deviation', '+.1%', 'its_ci95'),

@@ -110,7 +110,7 @@ def agreement(name, initial, network, top_k) -> dict:
 
 
 def display(row):
-  return {'seed': str(row['seed']), 'text': row['phase'], 'step': str(row['step']),
+  return {'seed': row['seed'], 'text': row['phase'], 'step': row['step'],
           'tau (± std), own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
           'tau (± std), other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
           **{f'largest {kind}': f'{row[f"largest_{kind}"]} in {row[f"largest_{kind}_share"]:.1%}'

@@ -162,7 +162,7 @@ def predictions(settings):
 def display(row):
   measured = row['networks'] > 0
   return {
-      'factor': row['factor'], 'value': str(row['value']), 'T': str(row['length']),
+      'factor': row['factor'], 'value': row['value'], 'T': row['length'],
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f') if measured else '–',
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',

@@ -118,14 +118,14 @@ def summarize(rows, theory):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'top-1 share': f'{row["top1_frequency"]:.2%}',
       'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
                          f'{row["theory_top1_frequency_std"]:.1%}'
                          if 'theory_top1_frequency' in row else '–'),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
-      'distinct ids': str(row['distinct_top1_ids']),
+      'distinct ids': row['distinct_top1_ids'],
       'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f'),
       'direction → id': f'{row["direction_agreement"]:.0%}',

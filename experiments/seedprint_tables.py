@@ -159,10 +159,10 @@ def display(row):
                           f'{row[f"published_{test}_highest"]:.2g}')
   in_paper = PUBLISHED.get((row['qkv_bias'], row['group']), ('–', '–'))
   return {
-      'table': row['group'], 'truth': truth(row), 'pairs': str(row['pairs']),
+      'table': row['group'], 'truth': truth(row), 'pairs': row['pairs'],
       'z (lowest, mean, highest)':
           f'{row["z_lowest"]:.1f}, {row["z_mean"]:.1f}, {row["z_highest"]:.1f}',
-      'largest p': p_value_text(row['weakest_log10_p']), 'misjudged': str(row['misjudged']),
+      'largest p': p_value_text(row['weakest_log10_p']), 'misjudged': row['misjudged'],
       'p of t-test': p_range('t'), 'p of U test': p_range('u'),
       't and U misjudge': ', '.join(str(row[f'published_{test}_misjudged']) for test in TESTS),
       'p of t in the paper': in_paper[0], 'p of U in the paper': in_paper[1],

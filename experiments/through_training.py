@@ -124,7 +124,7 @@ def sinks() -> Statistic:
 
 def display(row):
   return {
-      'run': row['run'], 'step': str(row['step']), 'favourite': str(row['top1_id']),
+      'run': row['run'], 'step': row['step'], 'favourite': row['top1_id'],
       'its share': f'{row["top1_frequency"]:.1%}', 'cosine': f'{row["cosine"]:.3f}',
       'overlap': f'{row["overlap"]:+.2f}', 'sink rate': f'{row["sink_rate"]:.2f}',
   }

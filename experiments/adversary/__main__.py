@@ -128,7 +128,7 @@ def totals(summary) -> list[str]:
 def display(row):
   verdicts = ', '.join(f'{row[name]} {name}' for name in VERDICTS if row[name])
   return {'construction': row['construction'], 'truth': row['truth'], 'verdicts': verdicts,
-          'wrong': str(row['wrong']), **{name: shown(row['tests'][name]) for name in DECIDING}}
+          'wrong': row['wrong'], **{name: shown(row['tests'][name]) for name in DECIDING}}
 
 
 def shown(test) -> str:

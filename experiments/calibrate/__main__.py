@@ -262,7 +262,7 @@ def display(row):
   cell = row['cell'].removesuffix(', verdict')
   for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
     cell = cell.replace(words, shorter)
-  return {'unrelated networks': cell, 'pairs': str(row['pairs']),
+  return {'unrelated networks': cell, 'pairs': row['pairs'],
           'verdicts': verdicts or '–',
           'sd z': f'{row["sd_z"]:.2f}' if 'sd_z' in row else '–',
           'false positives at 0.05': rate(test, 0.05),
@@ -280,7 +280,7 @@ def show_tests(kind: str, cells: list[dict]) -> None:
 
 def display_test(name, found):
   sd = '–' if found['sd'] is None else f'{found["sd"]:.2f}'
-  return {'test': name, 'pairs': str(found['pairs']), 'mean z': f'{found["mean"]:.2f}', 'sd z': sd,
+  return {'test': name, 'pairs': found['pairs'], 'mean z': f'{found["mean"]:.2f}', 'sd z': sd,
           'largest z': f'{found["max"]:.2f}',
           **{f'p ≤ {alpha}': str(found[f'p_{alpha}']) for alpha in ALPHAS}}
 
