@@ -33,13 +33,7 @@ from bornbiased_jax.errors import InputError
 from .shared import command_line
 from .shared.cells import measure_cells, stack_cell, transformer_cell
 from .shared.results import Results
-from .shared.settings import (
-  Depth,
-  Lengths,
-  Transformers,
-  Width,
-  setting,
-)
+from .shared.settings import Depth, Lengths, Transformers, Width, setting
 from .shared.tables import grouped
 
 

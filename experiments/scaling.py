@@ -26,12 +26,7 @@ from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
-from .shared.settings import (
-  Length,
-  Lengths,
-  Transformers,
-  setting,
-)
+from .shared.settings import Length, Lengths, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {

@@ -17,15 +17,7 @@ from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
 from ..small_networks import surgery
-from ..small_networks.training import (
-  LLAMA,
-  PUBLIC_SEED,
-  STEPS,
-  Pairs,
-  all_pairs,
-  from_seeds,
-  train,
-)
+from ..small_networks.training import LLAMA, PUBLIC_SEED, STEPS, Pairs, all_pairs, from_seeds, train
 from .unrelated_networks import changed
 
 
