@@ -44,10 +44,8 @@ from ..shared.network_settings import Inputs
 from ..shared.parsing import listed, optional, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting
-from ..shared.tables import table
 from .judged_pairs import Takers, pooled, verdict_cells, z_of
 from .unrelated_pairs import (
-  ALPHAS,
   LEVELS,
   all_pairs,
   moments,
@@ -117,30 +115,22 @@ def main(settings, output_dir):
   for row in results.missing(({'cell': name} for name in todo), 'cell'):
     results.add(row | todo[row['cell']]())
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
-  for kind in KINDS:
-    show_tests(kind, judged(results.rows, kind))
 
 
 def random_cells(settings) -> dict[str, Callable[[], dict]]:
   """The cells of random networks: by name, functions that measure a row."""
   found = {}
   for scheme in settings.init_schemes:
-    models = {name: configs.get(preset, init_scheme=scheme, **own)
-              for preset in settings.config or ()
-              for name, own in named_widths(preset, settings.widths)}
+    models = {f'{preset} ({width})' if width else preset: configs.get(
+        preset, init_scheme=scheme, **{'width': width} if width else {})
+              for preset in settings.config or () for width in settings.widths or [None]}
     for name, config in models.items():
       networks.check_sequences(settings, config)
-      found |= {f'{name}, {scheme} init, {kind}': functools.partial(
-          lambda config, kind: measure(random_networks(config, kind, settings), settings),
-          config, kind) for kind in settings.probes if kind != 'verdict'}
+      found |= measured_cells(f'{name}, {scheme} init', PROBES[:-1], settings, functools.partial(
+          random_networks, config))
     if 'verdict' in settings.probes:
       found |= verdict_cells(random_signatures(models, settings), f'{scheme} init, verdict')
   return found
-
-
-def named_widths(preset: str, widths: list[int] | None) -> list[tuple[str, dict]]:
-  """The names of a preset's models, and in which width each differs from it."""
-  return [(f'{preset} ({width})', {'width': width}) for width in widths or ()] or [(preset, {})]
 
 
 def trained_cells(settings) -> dict[str, Callable[[], dict]]:
@@ -153,12 +143,17 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
     name = f'trained {label(config)}'
     name += f' ({folder})' * (name in runs_by_name)
     runs_by_name[name] = runs
-    found |= {f'{name}, {kind}': functools.partial(
-        lambda runs, kind: measure(trained_networks(runs, kind, settings), settings), runs, kind)
-              for kind in settings.probes if kind not in ('shared_tokens', 'verdict')}
+    found |= measured_cells(name, ('gaussian', 'tokens'), settings, functools.partial(
+        trained_networks, runs))
   if 'verdict' in settings.probes and runs_by_name:
     found |= verdict_cells(trained_signatures(runs_by_name, settings), 'verdict')
   return found
+
+
+def measured_cells(name, kinds, settings, make) -> dict[str, Callable[[], dict]]:
+  """A cell for each probe of those that are asked for; `make` reads it."""
+  return {f'{name}, {kind}': lambda kind=kind: measure(make(kind, settings), settings)
+          for kind in settings.probes if kind in kinds}
 
 
 def label(config) -> str:
@@ -269,20 +264,6 @@ def display(row):
           'at 0.01 (95 % interval)': rate(test, 0.01)
               + (f' ({ends[0]:.1%}–{ends[1]:.1%})' if ends else ''),
           **{f'{words} at 0.01': rate(test, 0.01) for test, words in PUBLISHED.items()}}
-
-
-def show_tests(kind: str, cells: list[dict]) -> None:
-  """Prints what the tests of the verdict find on random, or on trained networks."""
-  if cells:
-    print(f'\nTests of the verdict, over all pairs of {kind} networks for which they have a result')
-    print(table([display_test(name, found) for name, found in z_of(cells).items()]))
-
-
-def display_test(name, found):
-  sd = '–' if found['sd'] is None else f'{found["sd"]:.2f}'
-  return {'test': name, 'pairs': found['pairs'], 'mean z': f'{found["mean"]:.2f}', 'sd z': sd,
-          'largest z': f'{found["max"]:.2f}',
-          **{f'p ≤ {alpha}': str(found[f'p_{alpha}']) for alpha in ALPHAS}}
 
 
 def draw(rows):
