@@ -29,7 +29,7 @@ step) and figure.png.
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
@@ -87,59 +87,45 @@ class Settings(Schedule):
   WORDS: ClassVar = 'networks'
 
 
-class Case(NamedTuple):
-  """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
-
-  One of the command line has its name as its intervention, and neither seed nor step.
-  """
-
-  intervention: str
-  afterwards: str | None
-  seed: int | None
-  step: int | None
-  source: str
+# What tells the rows of networks apart. One that is named on the command line has its name as its
+# intervention, and neither seed nor step.
+FIELDS = 'intervention', 'afterwards', 'seed', 'step'
+# By the values of these fields, networks as `lineage.load` takes them.
+Sources = dict[tuple, str]
 
 
 def main(settings, output_dir):
   check(settings)
   tokenizer, texts = load_texts(settings)
-  cases = named(settings, tokenizer, texts) if settings.networks else None
-  if not cases:
+  sources = named(settings, tokenizer, texts) if settings.networks else None
+  if not sources:
     name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
   with results.noting_time():
-    cases = cases or trained(settings, output_dir)
-  of_fields = {case[:-1]: case for case in cases}
-  for row in results.missing((dict(zip(Case._fields, each, strict=False)) for each in of_fields),
-                             'network'):
-    results.add(row_of(of_fields[tuple(row.values())], tokenizer, texts, settings))
+    sources = sources or trained(settings, output_dir)
+  for row in results.missing((dict(zip(FIELDS, each, strict=True)) for each in sources), 'network'):
+    results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
   results.finish(summary, display, lambda: report.draw(results.rows, settings))
 
 
-def row_of(case: Case, tokenizer: Tokenizer, texts: dict[str, Corpus], settings) -> dict:
-  """What is measured of a network; a checkpoint before the last has no losses."""
-  config, params = load(case, settings)
-  beginning = check_beginning(case.source, tokenizer, settings)
-  settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
-  is_last = case.step in (None, settings.num_steps)
-  lengths = settings.lengths if is_last else settings.lengths[-1:]
-  fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
-  del fields['source']
-  if case.step and not is_last:
-    del row['positional_std_LT']  # A curve per layer is much to keep of every step.
-  loss = losses(config, params, texts, settings) if is_last else None
-  return fields | {'begins_with': str(beginning)} | row | {'loss': loss}
-
-
-def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
-  """A network, under the intervention `afterwards` if there is one."""
-  config, params = lineage.load(case.source)
-  if case.afterwards:
+def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corpus],
+             settings) -> dict:
+  """The rest of the row of a network; a checkpoint before the last has no losses."""
+  config, params = lineage.load(source)
+  if row['afterwards']:
     config = dataclasses.replace(
-        config, intervention=case.afterwards, intervention_position=settings.position,
+        config, intervention=row['afterwards'], intervention_position=settings.position,
         intervention_strength=settings.strength)
-  return config, params
+  beginning = check_beginning(source, tokenizer, settings)
+  settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
+  is_last = row['step'] in (None, settings.num_steps)
+  found = measure(config, params, texts, settings,
+                  settings.lengths if is_last else settings.lengths[-1:])
+  if row['step'] and not is_last:
+    del found['positional_std_LT']  # A curve per layer is much to keep of every step.
+  loss = losses(config, params, texts, settings) if is_last else None
+  return {'begins_with': str(beginning)} | found | {'loss': loss}
 
 
 def check_beginning(name: str, tokenizer: Tokenizer, settings) -> Beginning:
@@ -193,10 +179,10 @@ def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
                      'and the token after it')
 
 
-def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case]:
+def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   """Each network of the command line, as it is and under each intervention."""
   vocab_size = next(iter(texts.values())).vocab_size
-  cases = []
+  sources = {}
   for name in settings.networks:
     config = load_config(name)
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
@@ -205,30 +191,22 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case
     check_length(settings.length, config, name)
     check_beginning(name, tokenizer, settings)
     afterwards = settings.afterwards if config.intervention == 'none' else None
-    cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
-  return cases
+    sources |= {(name, each, None, None): name for each in (None, *(afterwards or ()))}
+  return sources
 
 
-def trained(settings, output_dir: Path) -> list[Case]:
+def trained(settings, output_dir: Path) -> Sources:
   """Trains what is not trained yet; each checkpoint, and the last ones under `afterwards`."""
   for intervention in settings.interventions:
-    train(settings, intervention, output_dir / intervention)
-  measured = (0, *(settings.keep_steps or ()), settings.num_steps)
-  cases = []
-  for intervention in settings.interventions:
-    for seed in settings.seeds:
-      run = output_dir / intervention / f'seed_{seed}'
-      cases += [Case(intervention, None, seed, step, f'{run}@{step}')
-                for step in checkpoint.steps(run) if step in measured]
-  for afterwards in settings.afterwards or ():
-    for seed in settings.seeds:
-      source = f'{output_dir}/none/seed_{seed}@{settings.num_steps}'
-      cases.append(Case('none', afterwards, seed, settings.num_steps, source))
-  return cases
-
-
-def train(settings, intervention: str, directory: Path) -> None:
-  runs.train(training_of(settings, intervention), directory)
+    runs.train(training_of(settings, intervention), output_dir / intervention)
+  last = settings.num_steps
+  measured_steps = 0, *(settings.keep_steps or ()), last
+  run_of = lambda intervention, seed: output_dir / intervention / f'seed_{seed}'
+  return {(intervention, None, seed, step): f'{run_of(intervention, seed)}@{step}'
+          for intervention in settings.interventions for seed in settings.seeds
+          for step in checkpoint.steps(run_of(intervention, seed)) if step in measured_steps} | {
+              ('none', afterwards, seed, last): f'{run_of("none", seed)}@{last}'
+              for afterwards in settings.afterwards or () for seed in settings.seeds}
 
 
 def training_of(settings, intervention: str) -> Training:
