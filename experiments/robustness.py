@@ -156,20 +156,16 @@ def logit_change(base, suspect) -> float:
   return float(change.max() / np.abs(base.logits).max())
 
 
-def threshold(rows, method, false_positive_rate) -> float:
-  """The score that a share of unrelated pairs exceeds; equal scores count once.
+def thresholds(rows, settings) -> dict[str, float]:
+  """By method, the score that a share of unrelated pairs exceeds; equal scores count once.
 
   They come from transforms that leave what a method compares as it was.
   """
-  scores = {score for row in rows for score in row[f'{method}, unrelated'] if score is not None}
-  if not scores:
-    return np.inf
-  return float(np.quantile(list(scores), 1 - false_positive_rate, method='higher'))
-
-
-def thresholds(rows, settings) -> dict[str, float]:
-  return {method: threshold(rows, method, settings.false_positive_rate)
-          for method in settings.methods}
+  distinct = {method: {score for row in rows for score in row[f'{method}, unrelated']} - {None}
+              for method in settings.methods}
+  return {method: float(np.quantile(list(scores), 1 - settings.false_positive_rate,
+                                    method='higher')) if scores else np.inf
+          for method, scores in distinct.items()}
 
 
 def summarize(rows, settings) -> list[dict]:
@@ -187,30 +183,21 @@ def above(rows, kind, limits) -> dict[str, float | None]:
 
   Transforms after which it can compare no pair are left out.
   """
-  def scores(method):
-    return [score for row in rows if compares(row, method) for score in row[f'{method}, {kind}']]
-
-  return {method: share(scores(method), lambda score, limit=limit: score is not None
-                        and score > limit) for method, limit in limits.items()}
-
-
-def compares(row, method) -> bool:
-  return any(known([row], f'{method}, {kind}') for kind in ('related', 'unrelated'))
+  compared = lambda row, method: {*row[f'{method}, related'], *row[f'{method}, unrelated']} - {None}
+  return {method: share([score is not None and score > limit for row in rows
+                         if compared(row, method) for score in row[f'{method}, {kind}']])
+          for method, limit in limits.items()}
 
 
 def below_level(rows, methods) -> dict[str, float | None]:
-  """By method, the share of unrelated pairs whose own p-value is below P_LEVEL."""
-  return {method: share(known(rows, f'{method}, unrelated log10 p'),
-                        lambda log10_p: log10_p < np.log10(P_LEVEL)) for method in methods}
+  """By method, the share of unrelated pairs whose own p-value, if any, is below P_LEVEL."""
+  return {method: share([log10_p < np.log10(P_LEVEL) for row in rows
+                         for log10_p in row[f'{method}, unrelated log10 p'] if log10_p is not None])
+          for method in methods}
 
 
-def known(rows, field) -> list[float]:
-  """The values of a field over pairs; none if the method cannot compare, or has no p-values."""
-  return [value for row in rows for value in row[field] if value is not None]
-
-
-def share(values, test) -> float | None:
-  return float(np.mean([test(value) for value in values])) if values else None
+def share(are_so: list[bool]) -> float | None:
+  return float(np.mean(are_so)) if are_so else None
 
 
 def label(row) -> str:
@@ -257,18 +244,15 @@ def draw_found(ax, rows, limits):
   """A cell per transform and method, which says how many networks are found unless all are."""
   found = [above([row], 'related', limits) for row in rows]
   shares = [list(each.values()) for each in found]
-  texts = [[found_text(share, len(row[f'{method}, related'])) for method, share in each.items()]
-           for row, each in zip(rows, found, strict=True)]
+  # How many of all are found, unless all are or none can be compared.
+  texts = [['' if share in (1, None) else '{}/{}'.format(
+      round(share * (count := len(row[f'{method}, related']))), count)
+            for method, share in each.items()] for row, each in zip(rows, found, strict=True)]
   plotting.heat(ax, np.array(shares, float), plotting.COLORS[5], 1, texts)
   ax.set_yticks(range(len(rows)), [label(row) for row in rows])
   ax.tick_params(labelbottom=False)
   ax.set_title('Changed networks that are found: all (blue), or as many as the cell says; '
                'grey: not comparable')
-
-
-def found_text(share, count) -> str:
-  """'1/4' if one of four networks is found, '' if all are or none can be compared."""
-  return '' if share in (1, None) else f'{round(share * count)}/{count}'
 
 
 def percent(share: float) -> str:
