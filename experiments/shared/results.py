@@ -69,7 +69,7 @@ class Results:
   def missing(self, rows: Iterable[dict], unit: str) -> Iterator[dict]:
     """Of rows that are to be, by the fields that name them, those to measure, beside a bar."""
     rows = list(rows)
-    name = lambda row: json.dumps(_plain([row[field] for field in rows[0]]))
+    name = lambda row: json.dumps(_plain([row.get(field) for field in rows[0]]))
     done = set(map(name, self.rows if rows else ()))
     for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
       if name(row) not in done:
