@@ -89,7 +89,7 @@ def histogram_row(measured):
   return measurements.layers_row(measured['layers']) | {'density': measured['histogram']['density']}
 
 
-def closed_form(block, activation, layer, settings):
+def closed_form(block, activation, layer):
   """Similarity after layers of infinite width; None with a residual stream, except for tanh."""
   if block == 'standard':
     return 0.0 if activation == 'tanh' else None
@@ -112,7 +112,7 @@ def summarize(rows, settings):
     width = settings.width if is_wide else GELU_WIDTH
     for layer in range(1, len(group[0]['layer_cosine']) + 1):
       cosine = [row['layer_cosine'][layer - 1] for row in group]
-      expected = closed_form(**fields, layer=layer, settings=settings)
+      expected = closed_form(**fields, layer=layer)
       summary.append({
           **fields, 'layer': layer, 'networks': len(group),
           'pair_std': np.mean([row['layer_cosine_std'][layer - 1] for row in group]),
