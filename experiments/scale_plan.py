@@ -47,7 +47,7 @@ from bornbiased_jax.models import attention_kernels, initialization, sharding
 from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 
 from .shared import command_line, measurements, provenance
-from .shared.parsing import choice, preset_name, whole
+from .shared.parsing import choice, optional, preset_name, whole
 from .shared.results import make_directory, write_json
 from .shared.settings import ProgramSettings, name_flag, setting
 
@@ -93,19 +93,19 @@ class Settings(ProgramSettings):
       'topology', topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips along '
       'each side, as v5e:2x4 or v5p:2x2x1')
   num_seeds: int | None = of_program(
-      'num_seeds', whole, 'networks at once, over all chips; if not given, one per chip')
+      'num_seeds', optional(whole), 'networks at once, over all chips; if not given, one per chip')
   batch_size: int | None = of_program(
-      'batch_size', whole, "sequences per step ('train') or batch ('fingerprint') over all chips, "
+      'batch_size', optional(whole), "sequences per step ('train') or batch ('fingerprint') over all chips, "
       "or per batch of every network ('sweep'); if not given, what the package chooses on a TPU")
   length: int | None = of_program(
-      'length', whole, 'tokens per sequence; if not given, as many as the model can read')
+      'length', optional(whole), 'tokens per sequence; if not given, as many as the model can read')
   accumulation: int | None = of_program(
       'accumulation', whole, 'parts of a batch, computed one after another')
   data: int | None = of_program(
-      'data', whole, 'chips that share a batch, each with the whole state; if not given, those '
+      'data', optional(whole), 'chips that share a batch, each with the whole state; if not given, those '
       "that --fsdp leaves, with 'train' all")
   fsdp: int | None = of_program(
-      'fsdp', whole, 'chips that share a batch and the state; if not given, those that --data '
+      'fsdp', optional(whole), 'chips that share a batch and the state; if not given, those that --data '
       "leaves, with 'fingerprint' all")
   dtype: str | None = of_program('dtype', choice(*configs.DTYPES), 'number format')
   remat: str | None = of_program('remat', choice(*configs.REMATS),
