@@ -95,18 +95,19 @@ class Settings(ProgramSettings):
   num_seeds: int | None = of_program(
       'num_seeds', optional(whole), 'networks at once, over all chips; if not given, one per chip')
   batch_size: int | None = of_program(
-      'batch_size', optional(whole), "sequences per step ('train') or batch ('fingerprint') over all chips, "
-      "or per batch of every network ('sweep'); if not given, what the package chooses on a TPU")
+      'batch_size', optional(whole), "sequences per step ('train') or batch ('fingerprint') over "
+      "all chips, or per batch of every network ('sweep'); if not given, what the package chooses "
+      'on a TPU')
   length: int | None = of_program(
       'length', optional(whole), 'tokens per sequence; if not given, as many as the model can read')
   accumulation: int | None = of_program(
       'accumulation', whole, 'parts of a batch, computed one after another')
   data: int | None = of_program(
-      'data', optional(whole), 'chips that share a batch, each with the whole state; if not given, those '
-      "that --fsdp leaves, with 'train' all")
+      'data', optional(whole), 'chips that share a batch, each with the whole state; if not given, '
+      "those that --fsdp leaves, with 'train' all")
   fsdp: int | None = of_program(
-      'fsdp', optional(whole), 'chips that share a batch and the state; if not given, those that --data '
-      "leaves, with 'fingerprint' all")
+      'fsdp', optional(whole), 'chips that share a batch and the state; if not given, those that '
+      "--data leaves, with 'fingerprint' all")
   dtype: str | None = of_program('dtype', choice(*configs.DTYPES), 'number format')
   remat: str | None = of_program('remat', choice(*configs.REMATS),
                                  'what the backward pass computes again')
