@@ -22,8 +22,8 @@ def resolve(program, **given):
 
 
 def build(program, **given):
-  return scale_plan.BUILDERS[program](resolve(program, **given), jax.devices())
-
+  chosen = resolve(program, **given)
+  return scale_plan.BUILDERS[program](chosen, jax.devices())
 
 
 @pytest.mark.parametrize('program, given, shape', [
