@@ -4,7 +4,7 @@ import runpy
 import signal
 import sys
 
-from .shared import launcher, source
+from .shared import launcher
 
 _USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
        python -m experiments.EXPERIMENT [--help | flags], in a checkout
@@ -18,7 +18,7 @@ def main() -> None:
     # experiment is not ended so: it would lose work.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     width = max(map(len, launcher.FILES))
-    print(_USAGE, *(f'{name.ljust(width)}  {source.docstring(path).splitlines()[0]}'
+    print(_USAGE, *(f'{name.ljust(width)}  {launcher.docstring(path).splitlines()[0]}'
                     for name, path in sorted(launcher.FILES.items())), sep='\n')
   else:
     del sys.argv[1]

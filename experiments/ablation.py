@@ -1,20 +1,15 @@
 """Which sublayer contracts its inputs, attention or the MLP (Fig 3 and 7, Table 2)?
 
-Full, attention-only and MLP-only networks with the same weights read the same
-random vectors. Each seed has vectors of its own, so that the spread over
-networks includes that of the vectors. In GPT-2 the MLP contracts them, because
-the mean of its GELU is not zero. Attention alone does not contract them, but it
-amplifies what the MLPs have made common. In LLaMA's gated MLP the activation is
-multiplied by an independent linear unit whose mean is zero, so that
-E[silu(g) u] = 0 and little is left to contract. This explanation of the
-preference therefore holds for GPT-2's family only.
+Full, attention-only and MLP-only networks with the same weights read the same random vectors, those
+of each seed its own. In GPT-2 the MLP contracts them, because the mean of its GELU is not zero.
+Attention alone does not, but amplifies what the MLPs have made common. In LLaMA's gated MLP little
+is left to contract: the activation is multiplied by an independent unit whose mean is zero.
 
     python -m experiments.ablation                 # 120 networks, about 4 min on two CPU cores
     python -m experiments.ablation --scale=paper   # 12 layers; needs an accelerator
 
-Prints a table with one line per model, length and variant. Writes results.json
-(one row per network and variant) and figure.png to the output folder. If a run
-was stopped, the same command continues it.
+Prints a table with a line per model, length and variant. Writes results.json (a row per network and
+variant) and figure.png.
 """
 
 import dataclasses
@@ -61,28 +56,19 @@ def summarize(rows, theory, settings):
   """Means over seeds; `theory` has the cosine after each layer by model, length and sublayers."""
   summary = []
   for fields, group in grouped(rows, 'config', 'length', 'sublayers'):
-    cosines = [row['inter_sequence_cosine'] for row in group]
     config = configs.get(fields['config'])
     baseline = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
-    summary.append({
-        **fields, 'networks': len(group),
-        **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': theory[tuple(fields.values())][-1],
-        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
-        'layer_theory': theory[tuple(fields.values())],
-        'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'median_log10_p_isotropic': measurements.median_log10_p(
-            cosines, settings.num_sequences, config.width),
-        **mean_ci95(group, 'top1_frequency'),
-        'baseline_ratio': np.mean([row['top1_count'] for row in group]) / baseline,
-    })
+    similarity = measurements.contraction_summary(
+        group, theory[tuple(fields.values())], settings.num_sequences, config.width)
+    summary.append(fields | similarity | mean_ci95(group, 'top1_frequency') | {
+        'baseline_ratio': np.mean([row['top1_count'] for row in group]) / baseline})
   return summary
 
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
-      'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'sublayers': row['sublayers'],
+      'networks': row['networks'],
       'last-layer cosine': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
       'theory': f'{row["theory_cosine"]:z.4f}',
       'std over pairs': f'{row["pair_std"]:.4f}',
@@ -94,20 +80,19 @@ def display(row):
 
 def draw(rows, theory, settings):
   """The three variants of each model. Left: similarity by layer. Right: predictions by rank."""
-  with plotting.style():
-    figure = plotting.figure(8, 3 * len(settings.config))
-    # All models share their scales, which shows how small a gated MLP's contraction is.
-    axes = figure.subplots(len(settings.config), 2, squeeze=False, sharey='col')
-    for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
-      for variant, own in grouped(group, 'sublayers', 'length'):
-        several = len(settings.lengths) > 1
-        label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
-        label += f', T = {variant["length"]}' if several else ''
-        draw_variant(layers, ranked, own, settings, label)
-        predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
-        plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
-      layers.plot([], [], 'k--', linewidth=1, label='theory')
-      label_axes(layers, ranked, fields['config'], settings)
+  figure = plotting.figure(8, 3 * len(settings.config))
+  # All models share their scales, which shows how small a gated MLP's contraction is.
+  axes = figure.subplots(len(settings.config), 2, squeeze=False, sharey='col')
+  for (layers, ranked), (fields, group) in zip(axes, grouped(rows, 'config'), strict=True):
+    for variant, own in grouped(group, 'sublayers', 'length'):
+      several = len(settings.lengths) > 1
+      label = variant['sublayers'].replace('mlp', 'MLP').replace('_', ' ')
+      label += f', T = {variant["length"]}' if several else ''
+      draw_variant(layers, ranked, own, settings, label)
+      predicted_L = theory[fields['config'], variant['length'], variant['sublayers']]
+      plotting.theory(layers, np.arange(1, 1 + len(predicted_L)), predicted_L)
+    layers.plot([], [], 'k--', linewidth=1, label='theory')
+    label_axes(layers, ranked, fields['config'], settings)
   return figure
 
 

@@ -1,21 +1,15 @@
 """Contraction comes from an activation that is not odd (Fig 4, 5 and 6, Prop 2).
 
-The picture has a panel for each figure of the paper:
-  - Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every
-    activation f. With ReLU, independent inputs grow alike from layer to layer as
-    Proposition 2 says. With tanh, which is odd, they stay orthogonal.
-  - Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone.
-  - Fig 6: histograms of what GELU sees, with and without LayerNorm, over its
-    curve. GELU is nearly linear near zero, and contracts only at the scale that a
-    LayerNorm gives its pre-activations.
+Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every activation f. With ReLU
+independent inputs grow alike as Proposition 2 says, with tanh, which is odd, they stay orthogonal.
+Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone. Fig 6: histograms of
+what GELU sees, over its curve: it contracts only at the scale that a LayerNorm gives its inputs.
 
     python -m experiments.activation                 # about 2 min on two CPU cores
     python -m experiments.activation --scale=paper   # width 4096, about 15 min on two CPU cores
 
-Prints a table with one line per variant and layer: the measured mean over
-networks, its standard error and the theory. Writes results.json (one row per
-network and variant, and the table as its summary) and figure.png to the output
-folder. If a run was stopped, the same command continues it.
+Prints a table with a line per variant and layer. Writes results.json (a row per network and
+variant) and figure.png, with a panel per figure of the paper.
 """
 
 import dataclasses
@@ -95,11 +89,8 @@ def histogram_row(measured):
   return measurements.layers_row(measured['layers']) | {'density': measured['histogram']['density']}
 
 
-def closed_form(block, activation, layer, settings):
-  """Similarity after `layer` layers of infinite width.
-
-  None where there is no closed form: with a residual stream, except for tanh.
-  """
+def closed_form(block, activation, layer):
+  """Similarity after layers of infinite width; None with a residual stream, except for tanh."""
   if block == 'standard':
     return 0.0 if activation == 'tanh' else None
   if activation == 'gelu_tanh':
@@ -121,7 +112,7 @@ def summarize(rows, settings):
     width = settings.width if is_wide else GELU_WIDTH
     for layer in range(1, len(group[0]['layer_cosine']) + 1):
       cosine = [row['layer_cosine'][layer - 1] for row in group]
-      expected = closed_form(**fields, layer=layer, settings=settings)
+      expected = closed_form(**fields, layer=layer)
       summary.append({
           **fields, 'layer': layer, 'networks': len(group),
           'pair_std': np.mean([row['layer_cosine_std'][layer - 1] for row in group]),
@@ -133,7 +124,7 @@ def summarize(rows, settings):
 
 
 def display(row):
-  return {'block': row['block'], 'activation': row['activation'], 'layer': str(row['layer']),
+  return {'block': row['block'], 'activation': row['activation'], 'layer': row['layer'],
           'cosine': with_error(row, 'z.4f'),
           'theory': '–' if row['theory'] is None else f'{row["theory"]:z.4f}',
           'std over pairs': f'{row["pair_std"]:.4f}',
@@ -142,23 +133,22 @@ def display(row):
 
 def draw(rows, settings):
   """Fig 4, 5 and 6 side by side."""
-  with plotting.style():
-    figure = plotting.figure(11, 3.2)
-    mlp0, standard, gelu = figure.subplots(1, 3)
-    for fields, group in grouped(rows, 'block', 'activation'):
-      if fields['block'] == 'standard' or 'density' not in group[0]:
-        ax = standard if fields['block'] == 'standard' else mlp0
-        is_large = fields['block'] == SATURATED
-        label = f'{fields["activation"]}, large inputs' if is_large else fields['activation']
-        draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
-    expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
-    plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
-    mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
-    standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
-    count = plotting.of_networks(len({row['seed'] for row in rows}))
-    mlp0.legend(title=count)
-    standard.legend()
-    draw_gelu(gelu, [row for row in rows if 'density' in row])
+  figure = plotting.figure(11, 3.2)
+  mlp0, standard, gelu = figure.subplots(1, 3)
+  for fields, group in grouped(rows, 'block', 'activation'):
+    if fields['block'] == 'standard' or 'density' not in group[0]:
+      ax = standard if fields['block'] == 'standard' else mlp0
+      is_large = fields['block'] == SATURATED
+      label = f'{fields["activation"]}, large inputs' if is_large else fields['activation']
+      draw_layers(ax, group, label=label, **plotting.OPEN if is_large else plotting.DOTS)
+  expected = [0, *theory.iterate(theory.relu_similarity, 0.0, settings.depth)]
+  plotting.theory(mlp0, np.arange(settings.depth + 1), expected, 'Proposition 2')
+  mlp0.set_title(f'Fig 4: MLP0, width {settings.width:,}')
+  standard.set_title(f'Fig 5: MLP-only blocks, width {GELU_WIDTH}')
+  count = plotting.of_networks(len({row['seed'] for row in rows}))
+  mlp0.legend(title=count)
+  standard.legend()
+  draw_gelu(gelu, [row for row in rows if 'density' in row])
   return figure
 
 

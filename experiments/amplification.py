@@ -1,19 +1,14 @@
 """Attention amplifies what MLPs have made common (Table 3, Prop 4).
 
-Independent inputs have cosine 1/pi after one ReLU MLP0 that they share. A second
-MLP0 raises it to 0.49. Attn0, which averages the T tokens of a sequence, instead
-leaves only what the tokens share: the cosine becomes T / (T + pi - 1). The
-experiment measures MLP0, MLP0 after MLP0, and Attn0 after MLP0.
+Independent inputs have cosine 1/pi after one ReLU MLP0 that they share, and 0.49 after a second.
+Attn0, which averages the T tokens of a sequence, instead leaves only what the tokens share: the
+cosine becomes T / (T + pi - 1). Every network reads vectors of its own.
 
     python -m experiments.amplification                 # about 2 min on two CPU cores
     python -m experiments.amplification --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Every network reads vectors of its own, so that their spread includes that of the
-vectors. Prints Table 3: the measured mean over networks, its standard error, the
-theory, and the median over networks of the probability that vectors without any
-common direction are as similar. Writes results.json (one row per network, and
-the table as its summary) and figure.png to the output folder. If a run was
-stopped, the same command continues it.
+Prints Table 3, with the median over networks of the probability that vectors without a common
+direction are as similar. Writes results.json (a row per network) and figure.png.
 """
 
 import dataclasses
@@ -71,29 +66,28 @@ def summarize(rows, settings):
 
 
 def display(row):
-  return {'composition': row['composition'], 'T': str(row['length']),
+  return {'composition': row['composition'], 'T': row['length'],
           'cosine': with_error(row, 'z.4f'), 'theory': f'{row["theory"]:z.4f}',
           'log10 p if isotropic': f'{row["median_log10_p_isotropic"]:,.1f}'}
 
 
 def draw(rows, settings):
   """Cosine after Attn0(MLP0) by sequence length, beside the theory and MLP0(MLP0)."""
-  with plotting.style():
-    figure = plotting.figure(4.5, 3.2)
-    ax = figure.subplots()
-    own = [row for row in rows if row['layers'] == 'mlp, attention']
-    cosine = np.array([[row['layer_cosine'][1] for row in group]
-                       for _, group in grouped(own, 'length')])
-    plotting.band(ax, settings.lengths, cosine.T, linestyle='none', marker='o', markersize=4,
-                  label='Attn0(MLP0), last position')
-    length = np.geomspace(1, 2 * max(settings.lengths), 100)
-    plotting.theory(ax, length, theory.amplified_similarity(1 / np.pi, length), 'T / (T + π − 1)')
-    twice = np.mean([row['layer_cosine'][1] for row in rows if row['layers'] == 'mlp, mlp'])
-    ax.axhline(twice, color=plotting.COLORS[1], label='MLP0(MLP0)')
-    ax.set(xscale='log', xlabel='sequence length T (tokens)', ylabel='cosine of two sequences',
-           ylim=(0, 1.02), title=f'attention amplifies (width {settings.width}, '
-           f'{len(settings.seeds)} networks)')
-    ax.legend()
+  figure = plotting.figure(4.5, 3.2)
+  ax = figure.subplots()
+  own = [row for row in rows if row['layers'] == 'mlp, attention']
+  cosine = np.array([[row['layer_cosine'][1] for row in group]
+                     for _, group in grouped(own, 'length')])
+  plotting.band(ax, settings.lengths, cosine.T, linestyle='none', marker='o', markersize=4,
+                label='Attn0(MLP0), last position')
+  length = np.geomspace(1, 2 * max(settings.lengths), 100)
+  plotting.theory(ax, length, theory.amplified_similarity(1 / np.pi, length), 'T / (T + π − 1)')
+  twice = np.mean([row['layer_cosine'][1] for row in rows if row['layers'] == 'mlp, mlp'])
+  ax.axhline(twice, color=plotting.COLORS[1], label='MLP0(MLP0)')
+  ax.set(xscale='log', xlabel='sequence length T (tokens)', ylabel='cosine of two sequences',
+         ylim=(0, 1.02), title=f'attention amplifies (width {settings.width}, '
+         f'{len(settings.seeds)} networks)')
+  ax.legend()
   return figure
 
 

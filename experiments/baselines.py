@@ -6,18 +6,15 @@ Reads the checkpoints of experiments.training_study. Every method compares
   8   each initialization with what was trained from it (related),
   m   each network in the middle of training with itself at the end (related),
   5   each trained network with its continuation on another text (related),
-  6   each network that was continued with descendants of several kinds, continued on each text,
-      pruned, quantized and merged (related), and with five others, first those that went on with
-      the same texts (unrelated),
+  6   each network that was continued with its descendants, continued, pruned, quantized and merged
+      (related), and with five others, first those that went on with the same texts (unrelated),
   4a  initializations of different seeds (unrelated),
   4d  trained networks of different seeds, same data and order (unrelated).
 
-A pair is judged twice: as published (the same network if the score is above 0.8, or p < 0.01), and
-by a p-value of at most 0.01. That is the p-value of the method itself or, if it has none, the rank
-of the score among the scores of the base with --references fresh networks. For trained networks
-that rank is not a level, because they are more alike than random ones. Table 4d shows by how much,
-and experiments.robustness compares methods at one rate; its page says what each compares. REEF
-reads passages of a text.
+A pair is judged as published (the same network if the score is above 0.8, or p < 0.01), and by a
+p-value of at most 0.01: the method's own or, if it has none, the rank of the score among those of
+the base with --references fresh networks. For trained networks, which are more alike than random
+ones, that rank is not a level; experiments.robustness compares methods at one rate.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """
@@ -28,7 +25,6 @@ import itertools
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.lineage import Subject
@@ -84,18 +80,16 @@ def main(settings, output_dir):
   statements = networks.passages(settings.statements, settings.tokenizer,
                                  settings.statement_length, config)
   results = Results(output_dir, 'baselines', settings)
-  done = {(row['table'], row['method'], row['base'], row['suspect']) for row in results.rows}
   take = functools.cache(lambda name: networks.subject(*load(name), settings, statements))
   fresh = functools.cache(lambda config: fresh_networks(config, settings, statements))
   null = functools.cache(lambda method, base: methods.reference_scores(
       method, take(base), fresh(take(base).config)))
-  for table, related, base, suspect in tqdm(todo, desc='pairs', unit='pair'):
-    for method in settings.methods:
-      if (table, method, base, suspect) not in done:
-        score = networks.compare(method, take(base), take(suspect))
-        fields = {'table': table, 'related': related, 'method': method, 'base': base,
-                  'suspect': suspect}
-        results.add(fields | judge(method, score, functools.partial(null, method, base)))
+  for row in results.missing(({'table': table, 'related': related, 'method': method, 'base': base,
+                               'suspect': suspect} for table, related, base, suspect in todo
+                              for method in settings.methods), 'score'):
+    method, base = row['method'], row['base']
+    score = networks.compare(method, take(base), take(row['suspect']))
+    results.add(row | judge(method, score, functools.partial(null, method, base)))
   # Others are of checkpoints that were the latest when the run was begun.
   rows = [row for row in results.rows
           if (row['table'], row['related'], row['base'], row['suspect']) in todo]
@@ -174,7 +168,7 @@ def display(row):
     scores = ', '.join(f'{row[name]:.3g}' for name in names)
     same_as_published, same = f'{row["same_as_published"]:.0%}', f'{row["same"]:.0%}'
   return {'table': row['table'], 'truth': 'related' if row['related'] else 'unrelated',
-          'method': row['method'], 'pairs': str(row['pairs']),
+          'method': row['method'], 'pairs': row['pairs'],
           'score (lowest, mean, highest)': scores, 'the same, as published': same_as_published,
           f'p ≤ {LEVEL:g}, or above all fresh': same}
 
@@ -183,16 +177,15 @@ def draw(rows, settings):
   """A panel per method: the score of every pair by table."""
   lines = -(-len(settings.methods) // COLUMNS)
   jitter = np.random.default_rng(0)
-  with plotting.style():
-    figure = plotting.figure(10, 1.2 + 1.9 * lines)
-    panels = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
-    for ax in panels[len(settings.methods):]:
-      ax.set_axis_off()
-    for ax in panels[max(0, len(settings.methods) - COLUMNS):]:
-      ax.tick_params(labelbottom=True)
-    for ax, method in zip(panels, settings.methods, strict=False):
-      draw_scores(ax, method, rows, jitter)
-    figure.suptitle(CAPTION, fontsize='medium')
+  figure = plotting.figure(10, 1.2 + 1.9 * lines)
+  panels = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
+  for ax in panels[len(settings.methods):]:
+    ax.set_axis_off()
+  for ax in panels[max(0, len(settings.methods) - COLUMNS):]:
+    ax.tick_params(labelbottom=True)
+  for ax, method in zip(panels, settings.methods, strict=False):
+    draw_scores(ax, method, rows, jitter)
+  figure.suptitle(CAPTION, fontsize='medium')
   return figure
 
 

@@ -1,23 +1,18 @@
 """Does identity come from being born biased?
 
-init_scheme='centred' cancels the mean of the MLP's activation by biases that the architecture has
-anyway, so that MLPs do not contract. The program trains every seed twice on the same data, from
-GPT-2's initialization and from the centred one, whose weights are the same, and follows both:
-validation loss, similarity of hidden states for random sequences, share of the preferred token, how
-much of the direction at birth is left, Kendall's tau with the own birth, and SeedPrint's z with the
-own birth, also without what the embedding at birth explains, and, as a control, with that of the
-next seed. Neither tau nor z changes when a constant is added to a channel: they do not see the
-direction itself, but what its network makes of different sequences.
+init_scheme='centred' cancels the mean of the MLP's activation by biases, so that MLPs do not
+contract. Every seed is trained twice on the same data, from GPT-2's initialization and from the
+centred one, whose weights are the same. Both are followed: validation loss, similarity of hidden
+states, share of the preferred token, what is left of the direction at birth, Kendall's tau with the
+own birth, and SeedPrint's z with the own birth, also without what the embedding explains, and, as a
+control, with that of the next seed. Neither tau nor z sees the direction itself.
 
-    python -m experiments.born_unbiased                 # on tinyshakespeare
+    python -m experiments.born_unbiased      # on tinyshakespeare, an hour on two CPU cores
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
         --valid=english_valid.jsonl.xz
 
-The default takes two CPU cores about an hour. If a run was stopped, the same command continues it.
-
-Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, and results.json (a row per network
-and checkpoint; the summary has the paired differences with 95 % intervals over seeds) and
-figure.png.
+Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, results.json (a row per network and
+checkpoint; the summary has the paired differences over seeds) and figure.png.
 """
 
 import dataclasses
@@ -67,7 +62,7 @@ class Settings(Texts):
 
 
 def main(settings: Settings, output_dir: Path) -> None:
-  pairs = networks.with_others(settings.seeds)
+  pairs = dict(networks.with_others(settings.seeds))
   arms = {init: arm(settings, init) for init in INITS}
   for training in arms.values():
     training_settings.check(training)
@@ -76,14 +71,12 @@ def main(settings: Settings, output_dir: Path) -> None:
   with results.noting_time():
     for init, training in arms.items():
       runs.train(training, output_dir / init)
-  done = {(row['init'], row['seed'], row['step']) for row in results.rows}
-  for init in INITS:
-    for seed, other in pairs:
-      run, control = (output_dir / init / f'seed_{each}' for each in (seed, other))
-      for step in (0, *settings.keep_steps, settings.num_steps):
-        if (init, seed, step) not in done:
-          results.add({'init': init, 'seed': seed, 'step': step,
-                       **measured(run, control, step, settings, output_dir / 'hidden_states')})
+  steps = 0, *settings.keep_steps, settings.num_steps
+  for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
+                              for seed in pairs for step in steps), 'checkpoint'):
+    run, control = (output_dir / row['init'] / f'seed_{each}'
+                    for each in (row['seed'], pairs[row['seed']]))
+    results.add(row | measured(run, control, row['step'], settings, output_dir / 'hidden_states'))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -146,26 +139,25 @@ def display(row: dict) -> dict[str, str]:
   def shown(name):
     return plus_minus(row, name, '.1f' if name.endswith('z') else '.3f') if name in row else '–'
 
-  return {'step': str(row['step']), 'birth': row['init'],
+  return {'step': row['step'], 'birth': row['init'],
           **{words: shown(name) for name, words in MEASURES.items()}}
 
 
 def draw(rows: list[dict]):
   """What is followed by step: means over seeds, and these or their range."""
   steps = sorted({row['step'] for row in rows})
-  with plotting.style():
-    figure = plotting.figure(9, 5)
-    axes = figure.subplots(2, 3).flat
-    for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
-      for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
-        draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
-      ax.set(xlabel='optimizer step', title=words)
-      ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
-      ax.set_xticks(steps, map(str, steps))
-      ax.minorticks_off()
-    figure.axes[3].axhline(0, color='black', linewidth=0.8)
-    title = plotting.of_networks(len({row['seed'] for row in rows}))
-    figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
+  figure = plotting.figure(9, 5)
+  axes = figure.subplots(2, 3).flat
+  for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
+    for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
+      draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
+    ax.set(xlabel='optimizer step', title=words)
+    ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
+    ax.set_xticks(steps, map(str, steps))
+    ax.minorticks_off()
+  figure.axes[3].axhline(0, color='black', linewidth=0.8)
+  title = plotting.of_networks(len({row['seed'] for row in rows}))
+  figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
   return figure
 
 

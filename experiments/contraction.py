@@ -1,17 +1,14 @@
 """Inputs contract towards one direction, which is the preference (Fig 2).
 
-The last-token representations of unrelated random sequences become more alike
-with every layer of a random GPT-2. In a LLaMA they hardly do, because its gated
-MLP contracts little. The mean direction of these representations, passed
-through the LM head, predicts a token. The experiment counts how often that token
-is the one that the network prefers.
+The last-token states of unrelated random sequences become more alike with every layer of a random
+GPT-2, and hardly in a LLaMA, whose gated MLP contracts little. Their mean direction, passed through
+the LM head, predicts a token: how often is it the one that the network prefers?
 
     python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator
 
-Prints a table with one line per model and length. Writes results.json (one row
-per network and length) and figure.png to the output folder. If a run was
-stopped, the same command continues it.
+Prints a table with a line per model and length. Writes results.json (a row per network and length)
+and figure.png.
 """
 
 import dataclasses
@@ -24,7 +21,7 @@ from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
-from .shared.tables import grouped, mean_ci95, plus_minus, share_of
+from .shared.tables import grouped, plus_minus, share_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,25 +51,17 @@ def summarize(rows, theory, settings):
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
     width = configs.get(fields['config']).width
-    cosines = [row['inter_sequence_cosine'] for row in group]
-    summary.append({
-        **fields, 'networks': len(group),
-        **mean_ci95(group, 'inter_sequence_cosine'),
-        'theory_cosine': theory[tuple(fields.values())][-1],
-        'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
-        'layer_theory': theory[tuple(fields.values())],
+    similarity = measurements.contraction_summary(
+        group, theory[tuple(fields.values())], settings.num_sequences, width)
+    summary.append(fields | similarity | {
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
-        'pair_std': np.mean([row['layer_cosine_std'][-1] for row in group]),
-        'median_log10_p_isotropic': measurements.median_log10_p(
-            cosines, settings.num_sequences, width),
-        **measurements.direction_agreement(group),
-    })
+        **measurements.direction_agreement(group)})
   return summary
 
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'cosine, layer 1': f'{row["first_layer_cosine"]:.4f}',
       'last layer': plus_minus(row, 'inter_sequence_cosine', 'z.4f'),
       'theory': f'{row["theory_cosine"]:z.4f}',
@@ -83,22 +72,21 @@ def display(row):
 
 def draw(rows, theory):
   """Left: similarity by layer over networks. Right: agreement of direction and preference."""
-  with plotting.style():
-    figure = plotting.figure(8, 3.2)
-    layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
-    for fields, group in grouped(rows, 'config', 'length'):
-      cosine = np.array([row['layer_cosine'] for row in group])
-      from_one = np.arange(1, cosine.shape[1] + 1)
-      plotting.band(layers, from_one, cosine, marker='o', markersize=3,
-                    label=f'{fields["config"]}, T = {fields["length"]}')
-      plotting.theory(layers, from_one, theory[tuple(fields.values())])
-    layers.plot([], [], 'k--', linewidth=1, label='theory')
-    layers.set(xlabel='layer', ylabel='cosine of two sequences',
-               ylim=(min(0, layers.get_ylim()[0]), None),
-               title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
-    layers.xaxis.get_major_locator().set_params(integer=True)
-    layers.legend()
-    draw_agreement(agreement, rows)
+  figure = plotting.figure(8, 3.2)
+  layers, agreement = figure.subplots(1, 2, width_ratios=(3, 2))
+  for fields, group in grouped(rows, 'config', 'length'):
+    cosine = np.array([row['layer_cosine'] for row in group])
+    from_one = np.arange(1, cosine.shape[1] + 1)
+    plotting.band(layers, from_one, cosine, marker='o', markersize=3,
+                  label=f'{fields["config"]}, T = {fields["length"]}')
+    plotting.theory(layers, from_one, theory[tuple(fields.values())])
+  layers.plot([], [], 'k--', linewidth=1, label='theory')
+  layers.set(xlabel='layer', ylabel='cosine of two sequences',
+             ylim=(min(0, layers.get_ylim()[0]), None),
+             title=f'similarity of last tokens, {plotting.of_networks(len(group))}')
+  layers.xaxis.get_major_locator().set_params(integer=True)
+  layers.legend()
+  draw_agreement(agreement, rows)
   return figure
 
 

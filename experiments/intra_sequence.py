@@ -1,19 +1,15 @@
 """Attention makes positions alike and the first one loud (Fig 8, 9, Prop 5, Eq 2).
 
-Averaging over the past makes neighbouring positions share most of their sum. The
-similarity within a sequence therefore grows with depth: as Proposition 5 says
-for uniform attention (Attn0) and for attention sublayers alone ("bare"), and
-more slowly for a random transformer, whose residual stream damps it. The average
-of i independent values has a standard deviation of 1/sqrt(i). The first position
-therefore stands out: this is where the attention sink begins.
+Averaging over the past makes neighbouring positions share most of their sum. So similarity within a
+sequence grows with depth: as Proposition 5 says for uniform attention (Attn0) and for attention
+sublayers alone ("bare"), and more slowly where there is a residual stream. The average of i
+independent values has a std of 1/sqrt(i): the first position stands out, where sinks begin.
 
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
     python -m experiments.intra_sequence --scale=paper   # an accelerator, or 1 h on two CPU cores
 
-Prints a table with one line per kind of block and length. Writes results.json
-(one row per network and variant, with the measured similarity by depth, its
-standard error over sequences and the theory) and figure.png to the output
-folder. If a run was stopped, the same command continues it.
+Prints a table with a line per kind of block and length. Writes results.json (a row per network and
+variant) and figure.png.
 """
 
 import dataclasses
@@ -37,13 +33,7 @@ from bornbiased_jax.errors import InputError
 from .shared import command_line
 from .shared.cells import measure_cells, stack_cell, transformer_cell
 from .shared.results import Results
-from .shared.settings import (
-  Depth,
-  Lengths,
-  Transformers,
-  Width,
-  setting,
-)
+from .shared.settings import Depth, Lengths, Transformers, Width, setting
 from .shared.tables import grouped
 
 
@@ -77,11 +67,7 @@ def proposition_5(settings):
 
 
 def attn0_cells(settings):
-  """Stacks of Attn0.
-
-  They have no weights, so that every seed would be the same network: there is
-  one seed, and the standard error is over sequences.
-  """
+  """Stacks of Attn0, which have no weights: there is one seed, and errors are over sequences."""
   own_row = functools.partial(row, proposition_5(settings), theory.positional_std)
   for length in settings.lengths:
     config = StackConfig(('attention',) * settings.depth, settings.width, settings.width,
@@ -136,11 +122,7 @@ def expected_std(config):
 
 
 def row(closed_form, std_theory, measured):
-  """Similarity by depth, and the positional std of the first layer.
-
-  The std is relative to that of the first position, and is compared with
-  1/sqrt(i) and with the theory of the block.
-  """
+  """Similarity by depth, and the std of the first layer beside 1/sqrt(i) and the block's theory."""
   std_T = measured['spread']['std'][0]
   position_T = np.arange(1, std_T.size + 1)
   return {
@@ -178,7 +160,7 @@ def farthest_from_one(ratio_T):
 def display(row):
   by_depth = lambda values: '–' if values is None else ' '.join(f'{value:.3f}' for value in values)
   worst = lambda name: f'{row[name]["ratio"]:.3f} at i = {row[name]["position"]}'
-  return {'block': row['block'], 'T': str(row['length']), 'networks': str(row['networks']),
+  return {'block': row['block'], 'T': row['length'], 'networks': row['networks'],
           'similarity of positions, by depth': by_depth(row['measured']),
           'Prop 5 (T → ∞)': by_depth(row['theory']),
           'std / 1/√i, worst': worst('std_over_uniform'),
@@ -187,26 +169,25 @@ def display(row):
 
 def draw(rows, settings):
   """Fig 8, Fig 9, and Fig 9 divided by 1/sqrt(i)."""
-  with plotting.style():
-    figure = plotting.figure(11, 3.2)
-    depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
-    groups = grouped(rows, 'block', 'length')
-    for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
-      label = f'{name_of(fields["block"])}, T = {fields["length"]}'
-      cosine = np.array([row['measured'] for row in group])
-      # What is alone lies on Attn0, and both are to be seen.
-      look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
-      plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, color=color, label=label,
-                    **look)
-      if fields['length'] == max(settings.lengths):
-        draw_positions(position_ax, ratio_ax, fields['block'], group, color)
-    draw_theory(depth_ax, position_ax, settings)
-    label_axes(depth_ax, position_ax, ratio_ax)
-    counts = {fields['block']: len({row['seed'] for row in group})
-              for fields, group in grouped(rows, 'block')}
-    figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
-                              for block, count in counts.items() if not block.endswith(BARE)),
-                    fontsize='medium')
+  figure = plotting.figure(11, 3.2)
+  depth_ax, position_ax, ratio_ax = figure.subplots(1, 3)
+  groups = grouped(rows, 'block', 'length')
+  for color, (fields, group) in zip(itertools.cycle(plotting.COLORS), groups):
+    label = f'{name_of(fields["block"])}, T = {fields["length"]}'
+    cosine = np.array([row['measured'] for row in group])
+    # What is alone lies on Attn0, and both are to be seen.
+    look = plotting.OPEN if fields['block'].endswith(BARE) else plotting.DOTS
+    plotting.band(depth_ax, np.arange(1, cosine.shape[1] + 1), cosine, color=color, label=label,
+                  **look)
+    if fields['length'] == max(settings.lengths):
+      draw_positions(position_ax, ratio_ax, fields['block'], group, color)
+  draw_theory(depth_ax, position_ax, settings)
+  label_axes(depth_ax, position_ax, ratio_ax)
+  counts = {fields['block']: len({row['seed'] for row in group})
+            for fields, group in grouped(rows, 'block')}
+  figure.suptitle('; '.join(f'{block}: {plotting.of_networks(count)}'
+                            for block, count in counts.items() if not block.endswith(BARE)),
+                  fontsize='medium')
   return figure
 
 

@@ -9,7 +9,7 @@ number is fitted. A deviation is relative to the cosine after the last layer.
     python -m experiments.layer_theory --scale=paper   # nano too; needs an accelerator
 
 Prints a table with a line per architecture and length. Writes results.json (a row per network) and
-figure.png to the output folder. If a run was stopped, the same command continues it.
+figure.png to the output folder.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def summarize(rows, theory):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'sublayers': row['sublayers'],
+      'model': row['config'], 'T': row['length'], 'sublayers': row['sublayers'],
       'init': row['init_scheme'], 'positions': row['positions'], 'activation': row['activation'],
       'last cosine': f'{row["layer_cosine"][-1]:.3f}', 'theory': f'{row["layer_theory"][-1]:.3f}',
       'largest deviation': plus_minus(row, 'largest_deviation', '+.1%', 'its_ci95'),
@@ -99,24 +99,23 @@ def display(row):
 
 def draw(summary):
   """Measured against predicted: left every layer, right the std over networks."""
-  with plotting.style():
-    figure = plotting.figure(8, 3.6)
-    layers, spread = figure.subplots(1, 2)
-    for color, (fields, group) in zip(
-        plotting.COLORS * 9, grouped(summary, 'config', 'sublayers', 'activation'), strict=False):
-      label = ', '.join(fields.values()).replace('_', ' ')
-      each = {name: np.concatenate([row[name] for row in group])
-              for name in ('layer_theory', 'layer_cosine', 'layer_cosine_ci95')}
-      layers.errorbar(each['layer_theory'], each['layer_cosine'], each['layer_cosine_ci95'],
-                      fmt='o', markersize=3, elinewidth=0.8, color=color, label=label)
-      spread.plot([row['theory_std'] for row in group], [row['cosine_std'] for row in group], 'o',
-                  markersize=4, color=color)
-    for ax, what in ((layers, 'cosine of two sequences, each layer'),
-                     (spread, 'std over networks, last layer')):
-      ax.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
-      ax.set(title=what, xlabel='theory', ylabel='measured', xlim=(0, None), ylim=(0, None))
-    layers.legend(fontsize='small', title_fontsize='small',
-                  title=f'{summary[0]["networks"]} networks per point, bars: 95 % intervals')
+  figure = plotting.figure(8, 3.6)
+  layers, spread = figure.subplots(1, 2)
+  for color, (fields, group) in zip(
+      plotting.COLORS * 9, grouped(summary, 'config', 'sublayers', 'activation'), strict=False):
+    label = ', '.join(fields.values()).replace('_', ' ')
+    each = {name: np.concatenate([row[name] for row in group])
+            for name in ('layer_theory', 'layer_cosine', 'layer_cosine_ci95')}
+    layers.errorbar(each['layer_theory'], each['layer_cosine'], each['layer_cosine_ci95'],
+                    fmt='o', markersize=3, elinewidth=0.8, color=color, label=label)
+    spread.plot([row['theory_std'] for row in group], [row['cosine_std'] for row in group], 'o',
+                markersize=4, color=color)
+  for ax, what in ((layers, 'cosine of two sequences, each layer'),
+                   (spread, 'std over networks, last layer')):
+    ax.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
+    ax.set(title=what, xlabel='theory', ylabel='measured', xlim=(0, None), ylim=(0, None))
+  layers.legend(fontsize='small', title_fontsize='small',
+                title=f'{summary[0]["networks"]} networks per point, bars: 95 % intervals')
   return figure
 
 

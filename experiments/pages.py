@@ -10,6 +10,7 @@ come from, as in <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 / 
 """
 
 from collections.abc import Collection
+import dataclasses
 import functools
 import importlib
 import json
@@ -17,14 +18,13 @@ import math
 from pathlib import Path
 import re
 
-from absl import flags
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line, tables
 from .shared.parsing import switch
-from .shared.settings import Kind
+from .shared.settings import ProgramSettings, setting
 
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'
@@ -40,10 +40,15 @@ UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1
 UNIT = re.compile(rf'(?:[\d.,±–−+ ]|to |and |of )*?({"|".join(UNITS)})')
 
 
-def main() -> None:
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  check: bool = setting(False, switch, 'write nothing, only compare')
+
+
+def main(settings: Settings) -> None:
   pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
   wrong = [line for folder in sorted(MEASURED.iterdir())
-           for line in update(folder, flags.FLAGS.check)]
+           for line in update(folder, settings.check)]
   wrong += [line for page in pages for line in problems(page)]
   if wrong:
     print(*wrong, sep='\n')
@@ -149,5 +154,4 @@ def numbers(folder: Path) -> list[np.ndarray]:
 
 
 if __name__ == '__main__':
-  command_line.define('check', Kind(switch, 'write nothing, only compare'))
-  command_line.launch(main, __doc__, ('check',))
+  command_line.start(main, Settings, __doc__)

@@ -2,21 +2,18 @@
 
 Over the dimensions to which a random network contracts most (the top k of its mean direction), the
 program measures Kendall's tau between the hidden states of a checkpoint and those of an
-initialization for the same random sequences, dimension by dimension. It reports the mean and std
-over dimensions, for the network's own initialization and, as a control, for that of the next seed.
-It also counts how often each token is predicted and each hidden dimension is the largest: the
-histograms of Fig 10.
+initialization, its own and, as a control, that of the next seed. It also counts how often each
+token is predicted and each hidden dimension is the largest: the histograms of Fig 10.
 
     python -m experiments.persistence --study=results/training_study_laptop
 
-Reads the checkpoints of experiments.training_study. If the networks read the vectors of one
-Gaussian probe, which all of them carry along, these are projected out first.
-
-Writes results.json (a row per checkpoint) and figure.png. Hidden states are kept in
-OUTPUT_DIR/hidden_states.
+Reads the checkpoints of experiments.training_study. Vectors of a Gaussian probe, which all networks
+carry along, are projected out first. Writes results.json (a row per checkpoint) and figure.png.
+Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -52,7 +49,7 @@ class Settings(SharedInputs):
 
 
 def main(settings, output_dir):
-  pairs = networks.with_others(settings.seeds)
+  pairs = dict(networks.with_others(settings.seeds))
   runs = {seed: {'english': networks.run_of(settings, 'english', seed)}
           for seed in settings.seeds}
   for (text, seed), run in networks.continued(settings).items():
@@ -60,19 +57,18 @@ def main(settings, output_dir):
   check(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
   results = Results(output_dir, 'persistence', settings)
   probe = networks.probe_of(settings)
-  take = lambda name: networks.take(name, probe, output_dir / 'hidden_states')
-  done = {(row['seed'], row['phase'], row['step']) for row in results.rows}
-  for seed, control in pairs:
-    own, other = (take(f'{runs[each]["english"]}@0') for each in (seed, control))
-    for phase, run in runs[seed].items():
-      for step in checkpoint.steps(run):
-        if (seed, phase, step) not in done:
-          network = take(f'{run}@{step}')
-          results.add({'seed': seed, 'phase': phase, 'step': step,
-                       **largest('token', predictions(run, step, network.hidden_ND)),
-                       **largest('dimension', network.hidden_ND.argmax(axis=1)),
-                       **agreement('own', own, network, settings.top_k),
-                       **agreement('control', other, network, settings.top_k)})
+  take = functools.lru_cache(maxsize=3)(
+      lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
+  for row in results.missing(({'seed': seed, 'phase': phase, 'step': step} for seed in pairs
+                              for phase, run in runs[seed].items()
+                              for step in checkpoint.steps(run)), 'checkpoint'):
+    own, other = (take(f'{runs[each]["english"]}@0') for each in (row['seed'], pairs[row['seed']]))
+    run, step = runs[row['seed']][row['phase']], row['step']
+    network = take(f'{run}@{step}')
+    results.add(row | largest('token', predictions(run, step, network.hidden_ND))
+                | largest('dimension', network.hidden_ND.argmax(axis=1))
+                | agreement('own', own, network, settings.top_k)
+                | agreement('control', other, network, settings.top_k))
   summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
              for row in results.rows]
   results.finish(summary, display, lambda: draw(results.rows, settings))
@@ -114,7 +110,7 @@ def agreement(name, initial, network, top_k) -> dict:
 
 
 def display(row):
-  return {'seed': str(row['seed']), 'text': row['phase'], 'step': str(row['step']),
+  return {'seed': row['seed'], 'text': row['phase'], 'step': row['step'],
           'tau (± std), own init': f'{row["own_tau"]:.3f} ± {row["own_tau_std"]:.3f}',
           'tau (± std), other init': f'{row["control_tau"]:.3f} ± {row["control_tau_std"]:.3f}',
           **{f'largest {kind}': f'{row[f"largest_{kind}"]} in {row[f"largest_{kind}_share"]:.1%}'
@@ -123,14 +119,13 @@ def display(row):
 
 def draw(rows, settings):
   """Left: tau by step, on all texts. Right: how often tokens and dimensions are the largest."""
-  with plotting.style():
-    figure = plotting.figure(9, 4.4)
-    panels = figure.subplot_mosaic([['tau', 'token'], ['tau', 'dimension']], width_ratios=(3, 2))
-    draw_tau(panels['tau'], rows, settings.seeds)
-    draw_largest(panels['token'], 'token', rows, settings)
-    draw_largest(panels['dimension'], 'dimension', rows, settings)
-    panels['token'].set_title(f'seed {settings.seeds[0]}')
-    panels['token'].legend()
+  figure = plotting.figure(9, 4.4)
+  panels = figure.subplot_mosaic([['tau', 'token'], ['tau', 'dimension']], width_ratios=(3, 2))
+  draw_tau(panels['tau'], rows, settings.seeds)
+  draw_largest(panels['token'], 'token', rows, settings)
+  draw_largest(panels['dimension'], 'dimension', rows, settings)
+  panels['token'].set_title(f'seed {settings.seeds[0]}')
+  panels['token'].legend()
   return figure
 
 

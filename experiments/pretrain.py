@@ -7,35 +7,25 @@ ones one after another on all devices.
     python -m experiments.pretrain --data=corpora/english --valid=english_valid.jsonl.xz
     python -m experiments.pretrain --scale=continue --init_from=results/pretrain_laptop \\
         --data=corpora/python
-
---data takes text (.txt, .jsonl, both also as .xz, folders of them, tfds:NAME), or a folder that
-experiments.tokenize_text made. Without --valid the last twentieth of the data is held out for
-evaluation.
-
-A new folder begins from --resume (with its optimizer) if given, else from --init_from (parameters
-alone, of a run, a transformers directory, ORG/MODEL[@REVISION] of the Hugging Face Hub, or one of
-these two with an adapter of PEFT, BASE+ADAPTER), else from the seeds. If a run was stopped, the
-same command continues it from the latest checkpoint.
-
---adapter trains few parameters beside those of --init_from, which stay as they are:
-
     python -m experiments.pretrain --scale=continue --init_from=my_llama/ --seeds=42 \\
         --data=corpora/python --adapter=lora --rank=8
 
-Checkpoints of LoRA are of the merged network, and training.export_adapter makes a folder of PEFT of
-one. Those of prefix_plus (Prefix-Tuning+, arXiv 2506.13674) are networks that transformers lacks.
+--data takes text (.txt, .jsonl, both also as .xz, folders of them, tfds:NAME), or a folder that
+experiments.tokenize_text made. A new folder begins from --resume (with its optimizer) if given,
+else from --init_from (parameters alone), else from the seeds. If a run was stopped, the same
+command continues it from the latest checkpoint.
 
-For several hosts, give the same command with --distributed and a shared --output_dir on each of
-them. On anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N
---process_id=I.
+--adapter trains few parameters beside those of --init_from, which stay as they are. Checkpoints of
+LoRA are of the merged network, and training.export_adapter makes a folder of PEFT of one. Those of
+prefix_plus (Prefix-Tuning+, arXiv 2506.13674) are networks that transformers lacks.
+
+For several hosts, give the same command with --distributed and a shared --output_dir on each. On
+anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N --process_id=I.
 
 Writes the checkpoints, which storage.load_params reads, and metrics.jsonl, for which pandas has
-read_json(lines=True), to OUTPUT_DIR/seed_SEED, and results.json and the loss curves, figure.png, to
-OUTPUT_DIR. With the extra tensorboard installed, tensorboard --logdir=OUTPUT_DIR shows the
-run while it goes on.
-
-On Linux a program starts itself again with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unless the
-variable is set, which spares a CPU most of its page faults.
+read_json(lines=True), to OUTPUT_DIR/seed_SEED, and results.json and figure.png to OUTPUT_DIR. With
+the extra tensorboard, tensorboard --logdir=OUTPUT_DIR shows the run while it goes on. On Linux a
+program starts itself again with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unless the variable is set.
 """
 
 from pathlib import Path

@@ -18,7 +18,6 @@ import functools
 import itertools
 
 import jax
-from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
@@ -26,12 +25,13 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
-from .shared import command_line, surgery
+from .shared import command_line
 from .shared.network_settings import Inputs
 from .shared.parsing import whole
 from .shared.results import Results
 from .shared.settings import Seeds, name_flag, setting
-from .shared.small_training import from_seeds, train
+from .small_networks import surgery
+from .small_networks.training import from_seeds, train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +63,9 @@ def main(settings, output_dir):
   others = [('unrelated', name, other) for name in ('pretrained', *descendants)
             for other in unrelated]
   others += [('unrelated', *pair) for pair in itertools.combinations(unrelated, 2)]
-  for truth, name, other in tqdm([*related, *others][len(results.rows):], unit='pair'):
-    results.add({'truth': truth, 'base': name, 'suspect': other}
-                | measure(subjects[name], subjects[other]))
+  for row in results.missing(({'truth': truth, 'base': name, 'suspect': other}
+                              for truth, name, other in [*related, *others]), 'pair'):
+    results.add(row | measure(subjects[row['base']], subjects[row['suspect']]))
   results.finish(results.rows, display, lambda: draw(results.rows))
 
 
@@ -102,21 +102,20 @@ def display(row):
 
 def draw(rows):
   """z of every deciding test by pair; related pairs above, unrelated ones below."""
-  with plotting.style():
-    figure = plotting.figure(10, 1.4 + 0.2 * len(rows))
-    ax = figure.subplots()
-    for name, marker in zip(DECIDING, 'osD^', strict=True):
-      marks = [(row['z'][name], i) for i, row in enumerate(rows) if row['z'][name] is not None]
-      ax.plot(*zip(*marks, strict=True), marker, markersize=4, label=name)
-    ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
-               linewidth=0.8, label='evidence beyond')
-    ax.axhline(sum(row['truth'] == 'descendant' for row in rows) - 0.5, color='black',
-               linewidth=0.8)
-    plotting.z_axis(ax, (-5, 0, 5, 50))
-    ax.set_yticks(range(len(rows)), [f'{row["base"]} – {row["suspect"]}' for row in rows])
-    ax.set(xlabel='z', ylim=(len(rows) - 0.5, -0.5),
-           title='Descendants above the line, unrelated pairs below')
-    figure.legend(loc='outside upper center', ncols=3)
+  figure = plotting.figure(10, 1.4 + 0.2 * len(rows))
+  ax = figure.subplots()
+  for name, marker in zip(DECIDING, 'osD^', strict=True):
+    marks = [(row['z'][name], i) for i, row in enumerate(rows) if row['z'][name] is not None]
+    ax.plot(*zip(*marks, strict=True), marker, markersize=4, label=name)
+  ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
+             linewidth=0.8, label='evidence beyond')
+  ax.axhline(sum(row['truth'] == 'descendant' for row in rows) - 0.5, color='black',
+             linewidth=0.8)
+  plotting.z_axis(ax, (-5, 0, 5, 50))
+  ax.set_yticks(range(len(rows)), [f'{row["base"]} – {row["suspect"]}' for row in rows])
+  ax.set(xlabel='z', ylim=(len(rows) - 0.5, -0.5),
+         title='Descendants above the line, unrelated pairs below')
+  figure.legend(loc='outside upper center', ncols=3)
   return figure
 
 

@@ -3,21 +3,17 @@
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
 
-Each network is changed in every way of bornbiased_jax.lineage.transforms. Every method then
-compares the changed network with its original (related) and with that of the next seed (unrelated).
-The threshold of a method is the score that a share --false_positive_rate of all its unrelated pairs
-exceeds, whatever was done to the second network. So methods that have p-values can be compared with
-those that have none. The unrelated pairs of all transforms are of the same networks: a rate of 1 %
-is a rough one.
+Each network is changed in every way of bornbiased_jax.lineage.transforms that its architecture
+allows. Every method compares the changed network with its original (related) and with that of the
+next seed (unrelated). The threshold of a method is the score that a share --false_positive_rate of
+all its unrelated pairs exceeds, so that methods with and without p-values can be compared.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text and its fine-tunings by LoRA and by Prefix-Tuning+.
-Transforms that the architecture does not allow are left out. What methods compare and transforms do
-is in experiments/measured/robustness_trained.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
-many changed networks each method finds, and the share of unrelated pairs that it calls related at
-that threshold and by its own p-value). If a run was stopped, the same command continues it.
+many changed networks each method finds, and its false positives at that threshold and by its own
+p-value).
 """
 
 import dataclasses
@@ -35,14 +31,15 @@ from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks, small_training, source
+from .shared import command_line, launcher, networks
 from .shared.network_settings import METHODS, Inputs, Methods
 from .shared.parsing import listed, number, optional, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
+from .small_networks.training import fine_tune
 
 P_LEVEL = 0.01
-_TRANSFORMS = source.LIBRARY / 'lineage/transforms'
+_TRANSFORMS = launcher.LIBRARY / 'lineage/transforms'
 
 
 def rate(text: str) -> float:
@@ -51,8 +48,8 @@ def rate(text: str) -> float:
   return value
 
 
-TRANSFORMS = (*source.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
-              *source.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
+TRANSFORMS = (*launcher.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
+              *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +79,10 @@ def main(settings, output_dir):
   originals = load(settings, '') if settings.study else random_networks(settings)
   networks.check_sequences(settings, originals[settings.seeds[0]].config)
   results = Results(output_dir, 'robustness', settings)
-  done = {(row['transform'], row['strength']) for row in results.rows}
-  todo = [made for made in transforms_of(settings, originals) if made[:2] not in done]
-  for name, strength, make in tqdm(todo, desc='transforms', unit='transform'):
-    row = measure(*make(), settings.methods)
-    results.add({'transform': name, 'strength': strength} | row)
+  makers = {(name, strength): make for name, strength, make in transforms_of(settings, originals)}
+  for row in results.missing(({'transform': name, 'strength': strength}
+                              for name, strength in makers), 'transform'):
+    results.add(row | measure(*makers[*row.values()](), settings.methods))
   summary = summarize(results.rows, settings)
   results.finish(summary, display, lambda: draw(results.rows, settings))
 
@@ -124,7 +120,7 @@ def transforms_of(settings, originals):
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
     for adapter, name in (('lora', 'LoRA'), ('prefix_plus', 'prefix_plus')):
-      trained = functools.partial(small_training.fine_tune, adapter=adapter)
+      trained = functools.partial(fine_tune, adapter=adapter)
       yield f'train with {name}', None, changed(trained)
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
@@ -160,20 +156,16 @@ def logit_change(base, suspect) -> float:
   return float(change.max() / np.abs(base.logits).max())
 
 
-def threshold(rows, method, false_positive_rate) -> float:
-  """The score that a share of unrelated pairs exceeds; equal scores count once.
+def thresholds(rows, settings) -> dict[str, float]:
+  """By method, the score that a share of unrelated pairs exceeds; equal scores count once.
 
   They come from transforms that leave what a method compares as it was.
   """
-  scores = {score for row in rows for score in row[f'{method}, unrelated'] if score is not None}
-  if not scores:
-    return np.inf
-  return float(np.quantile(list(scores), 1 - false_positive_rate, method='higher'))
-
-
-def thresholds(rows, settings) -> dict[str, float]:
-  return {method: threshold(rows, method, settings.false_positive_rate)
-          for method in settings.methods}
+  distinct = {method: {score for row in rows for score in row[f'{method}, unrelated']} - {None}
+              for method in settings.methods}
+  return {method: float(np.quantile(list(scores), 1 - settings.false_positive_rate,
+                                    method='higher')) if scores else np.inf
+          for method, scores in distinct.items()}
 
 
 def summarize(rows, settings) -> list[dict]:
@@ -189,33 +181,23 @@ def summarize(rows, settings) -> list[dict]:
 def above(rows, kind, limits) -> dict[str, float | None]:
   """By method, the share of pairs whose score exceeds the threshold; None if it can compare none.
 
-  A pair that a method cannot compare does not exceed it. Transforms after which it can compare
-  no pair are left out.
+  Transforms after which it can compare no pair are left out.
   """
-  def scores(method):
-    return [score for row in rows if compares(row, method) for score in row[f'{method}, {kind}']]
-
-  return {method: share(scores(method), lambda score, limit=limit: score is not None
-                        and score > limit) for method, limit in limits.items()}
-
-
-def compares(row, method) -> bool:
-  return any(known([row], f'{method}, {kind}') for kind in ('related', 'unrelated'))
+  compared = lambda row, method: {*row[f'{method}, related'], *row[f'{method}, unrelated']} - {None}
+  return {method: share([score is not None and score > limit for row in rows
+                         if compared(row, method) for score in row[f'{method}, {kind}']])
+          for method, limit in limits.items()}
 
 
 def below_level(rows, methods) -> dict[str, float | None]:
-  """By method, the share of unrelated pairs whose own p-value is below P_LEVEL."""
-  return {method: share(known(rows, f'{method}, unrelated log10 p'),
-                        lambda log10_p: log10_p < np.log10(P_LEVEL)) for method in methods}
+  """By method, the share of unrelated pairs whose own p-value, if any, is below P_LEVEL."""
+  return {method: share([log10_p < np.log10(P_LEVEL) for row in rows
+                         for log10_p in row[f'{method}, unrelated log10 p'] if log10_p is not None])
+          for method in methods}
 
 
-def known(rows, field) -> list[float]:
-  """The values of a field over pairs; none if the method cannot compare, or has no p-values."""
-  return [value for row in rows for value in row[field] if value is not None]
-
-
-def share(values, test) -> float | None:
-  return float(np.mean([test(value) for value in values])) if values else None
+def share(are_so: list[bool]) -> float | None:
+  return float(np.mean(are_so)) if are_so else None
 
 
 def label(row) -> str:
@@ -233,13 +215,12 @@ def draw(rows, settings):
   """Above: the false positives of each method. Below: the changed networks that it finds."""
   limits = thresholds(rows, settings)
   height = 0.2 * len(rows)
-  with plotting.style():
-    figure = plotting.figure(8.5, height + 3.4)
-    false, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
-    draw_false(false, rows, limits, settings.false_positive_rate)
-    draw_found(found, rows, limits)
-    false.set_xticks(range(len(limits)), limits, rotation=90)
-    false.tick_params(axis='x', length=0, labelbottom=True)
+  figure = plotting.figure(8.5, height + 3.4)
+  false, found = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, height))
+  draw_false(false, rows, limits, settings.false_positive_rate)
+  draw_found(found, rows, limits)
+  false.set_xticks(range(len(limits)), limits, rotation=90)
+  false.tick_params(axis='x', length=0, labelbottom=True)
   return figure
 
 
@@ -263,18 +244,15 @@ def draw_found(ax, rows, limits):
   """A cell per transform and method, which says how many networks are found unless all are."""
   found = [above([row], 'related', limits) for row in rows]
   shares = [list(each.values()) for each in found]
-  texts = [[found_text(share, len(row[f'{method}, related'])) for method, share in each.items()]
-           for row, each in zip(rows, found, strict=True)]
+  # How many of all are found, unless all are or none can be compared.
+  texts = [['' if share in (1, None) else '{}/{}'.format(
+      round(share * (count := len(row[f'{method}, related']))), count)
+            for method, share in each.items()] for row, each in zip(rows, found, strict=True)]
   plotting.heat(ax, np.array(shares, float), plotting.COLORS[5], 1, texts)
   ax.set_yticks(range(len(rows)), [label(row) for row in rows])
   ax.tick_params(labelbottom=False)
   ax.set_title('Changed networks that are found: all (blue), or as many as the cell says; '
                'grey: not comparable')
-
-
-def found_text(share, count) -> str:
-  """'1/4' if one of four networks is found, '' if all are or none can be compared."""
-  return '' if share in (1, None) else f'{round(share * count)}/{count}'
 
 
 def percent(share: float) -> str:

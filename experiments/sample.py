@@ -33,7 +33,7 @@ from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import hub
 
 from .shared import command_line
-from .shared.beginnings import beginning_of, recorded
+from .shared.networks import beginning_of, recorded
 from .shared.parsing import natural, number, whole
 from .shared.settings import ProgramSettings, name_flag, setting
 
@@ -76,11 +76,7 @@ def main(settings):
 
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
               seed: int = 0, tokenizer: str | None = None, start_id: int | None = None) -> str:
-  """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids.
-
-  Raises:
-    InputError: there is no such network or tokenizer, or the prompt cannot be read.
-  """
+  """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids."""
   config = load_config(name)
   known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
   begin = ()

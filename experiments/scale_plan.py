@@ -1,8 +1,7 @@
 """Does a program fit on a TPU slice? Needs no TPU.
 
-On this machine XLA compiles the package's own jitted function for the chips of
---topology, which is NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number
-of chips along each side. --program chooses the function:
+On this machine XLA compiles the package's own jitted function for the chips of --topology, which is
+NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number of chips along each side:
 
   train         a step of AdamW, with its state in float32
   sweep         a batch of sequences through every network of an ensemble, as in
@@ -15,15 +14,14 @@ of chips along each side. --program chooses the function:
     python -m experiments.scale_plan --program=sweep --config=gpt2_1b2 --topology=v6e:2x4
     python -m experiments.scale_plan --program=fingerprint --topology=v5e:2x4 --length=1024
 
-It needs libtpu (pip install -e '.[tpu]'). On two CPU cores a program compiles in
-20 s to 17 min, whatever the size of the model.
-
-Prints XLA's analysis of memory and cost per chip, in which the body of a loop, such
-as the scan over layers, costs what it costs once; with --output_dir also as
-scale_plan.json. The exit code is 0 if the program fits, 1 if it does not, and 2 if
-the input is wrong.
+It needs libtpu (pip install -e '.[tpu]') and 20 s to 17 min on two CPU cores. Prints XLA's analysis
+of memory and cost per chip, in which the body of a loop costs what it costs once; with --output_dir
+also as scale_plan.json. The exit code is 0 if the program fits, 1 if it does not, and 2 if the
+input is wrong.
 """
 
+from collections.abc import Callable
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -31,8 +29,8 @@ import re
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
-from absl import flags
 import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -51,8 +49,7 @@ from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
 from .shared import command_line, measurements, provenance
 from .shared.parsing import choice, optional, preset_name, whole
 from .shared.results import make_directory, write_json
-from .shared.settings import Dtype, Kind, NumSequences, default_text, kind_of, name_flag
-from .shared.training_settings import Remat
+from .shared.settings import ProgramSettings, name_flag, setting
 
 LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
                'smaller --batch_size, --num_seeds or --length')
@@ -69,29 +66,9 @@ def topology_name(text):
   return text
 
 
-SETTINGS = {
-    'config': Kind(preset_name, 'model, one of those below'),
-    'topology': Kind(topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips '
-                                       'along each side, as v5e:2x4 or v5p:2x2x1'),
-    'num_seeds': Kind(optional(whole),
-                         'networks at once, over all chips; if not given, one per chip'),
-    'batch_size': Kind(optional(whole),
-                          "sequences per step ('train') or batch ('fingerprint') over all chips, "
-                          "or per batch of every network ('sweep'); if not given, the number "
-                          'that the package chooses on a TPU'),
-    'length': Kind(optional(whole),
-                      'tokens per sequence; if not given, as many as the model can read'),
-    'accumulation': Kind(whole, 'parts of a batch, computed one after another'),
-    'data': Kind(optional(whole), 'chips that share a batch, each with the whole state; if not '
-                                     "given, those that --fsdp leaves, with 'train' all"),
-    'fsdp': Kind(optional(whole), 'chips that share a batch and the state; if not given, those '
-                                     "that --data leaves, with 'fingerprint' all"),
-    'dtype': kind_of(Dtype), 'remat': kind_of(Remat), 'num_sequences': kind_of(NumSequences),
-    'tensor': Kind(whole, 'chips that share each matrix product'),
-}
-
 _COMMON = dict(topology='v5e:2x4', length=None)
 _SHARDED = _COMMON | dict(data=None, fsdp=None, tensor=1)
+# What each program has, unless a flag says another thing.
 PROGRAMS = {
     'train': _SHARDED | dict(config='nano_llama2', batch_size=64, accumulation=1,
                              dtype='bfloat16', remat='full'),
@@ -99,37 +76,73 @@ PROGRAMS = {
                             num_sequences=10000, dtype='bfloat16'),
     'fingerprint': _SHARDED | dict(config='llama2_7b', batch_size=None, num_sequences=2000),
 }
-NAMES = tuple(name for name in SETTINGS
-              if any(name in defaults for defaults in PROGRAMS.values()))
 
 
-def main():
-  record, given = provenance.begin(), {name: flags.FLAGS[name].value for name in NAMES}
-  plan = make_plan(resolve(flags.FLAGS.program or 'train', given))
+def of_program(name: str, parse: Callable | None = None, what: str = '') -> Any:
+  """A setting whose default is that of the program."""
+  defaults = {program: own[name] for program, own in PROGRAMS.items() if own.get(name)}
+  text = ', '.join(f'{program}: {value}' for program, value in defaults.items())
+  return setting(None, parse, f'{what} (default: {text})' if text else what)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  program: str = setting('train', choice(*PROGRAMS), f'what to compile, of {", ".join(PROGRAMS)}')
+  config: str | None = of_program('config', preset_name, 'model, one of those below')
+  topology: str | None = of_program(
+      'topology', topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips along '
+      'each side, as v5e:2x4 or v5p:2x2x1')
+  num_seeds: int | None = of_program(
+      'num_seeds', optional(whole), 'networks at once, over all chips; if not given, one per chip')
+  batch_size: int | None = of_program(
+      'batch_size', optional(whole), "sequences per step ('train') or batch ('fingerprint') over "
+      "all chips, or per batch of every network ('sweep'); if not given, what the package chooses "
+      'on a TPU')
+  length: int | None = of_program(
+      'length', optional(whole), 'tokens per sequence; if not given, as many as the model can read')
+  accumulation: int | None = of_program(
+      'accumulation', whole, 'parts of a batch, computed one after another')
+  data: int | None = of_program(
+      'data', optional(whole), 'chips that share a batch, each with the whole state; if not given, '
+      "those that --fsdp leaves, with 'train' all")
+  fsdp: int | None = of_program(
+      'fsdp', optional(whole), 'chips that share a batch and the state; if not given, those that '
+      "--data leaves, with 'fingerprint' all")
+  dtype: str | None = of_program('dtype', choice(*configs.DTYPES), 'number format')
+  remat: str | None = of_program('remat', choice(*configs.REMATS),
+                                 'what the backward pass computes again')
+  num_sequences: int | None = of_program('num_sequences', whole, 'sequences that networks read')
+  tensor: int | None = of_program('tensor', whole, 'chips that share each matrix product')
+  output_dir: str | None = setting(None, str, 'folder of scale_plan.json; if not given, none is '
+                                              'written')
+
+
+def main(settings):
+  record, plan = provenance.begin(), make_plan(resolve(settings))
   print(describe(plan))
-  if flags.FLAGS.output_dir:
-    directory = name_flag('output_dir', path_of, flags.FLAGS.output_dir)
+  if settings.output_dir:
+    directory = name_flag('output_dir', path_of, settings.output_dir)
     make_directory(directory)
     write_json(directory / 'scale_plan.json',
                plan | {'environment': environment(), 'run': record()})
   sys.exit(0 if plan['fits'] else 1)
 
 
-def resolve(program: str, given: dict[str, str | None]) -> SimpleNamespace:
-  """The settings of a program; those that are given as a flag's text are parsed."""
-  name_flag('program', choice(*PROGRAMS), program)
-  for name, text in given.items():
-    if text is not None and name not in PROGRAMS[program]:
+def resolve(settings: Settings) -> SimpleNamespace:
+  """What is given, and what the program has for the rest."""
+  program = settings.program
+  given = {name: value for name, value in vars(settings).items()
+           if value is not None and name not in ('scale', 'program', 'output_dir')}
+  for name in given:
+    if name not in PROGRAMS[program]:
       others = ', '.join(other for other, defaults in PROGRAMS.items() if name in defaults)
       raise InputError(f'--{name}: not with --program={program}, but with {others}')
-  parsed = {name: name_flag(name, SETTINGS[name].parse, text)
-            for name, text in given.items() if text is not None}
-  settings = SimpleNamespace(program=program, **PROGRAMS[program] | parsed)
-  longest = configs.get(settings.config).length
-  settings.length = settings.length or longest
-  if settings.length > longest:
-    raise InputError(f'--length={settings.length} exceeds the {longest} positions of the model')
-  return settings
+  chosen = SimpleNamespace(program=program, **PROGRAMS[program] | given)
+  longest = configs.get(chosen.config).length
+  chosen.length = chosen.length or longest
+  if chosen.length > longest:
+    raise InputError(f'--length={chosen.length} exceeds the {longest} positions of the model')
+  return chosen
 
 
 def make_plan(settings: SimpleNamespace) -> dict:
@@ -182,8 +195,6 @@ def devices_of(topology: str) -> list:
 
 def train(settings, devices):
   """An optimizer step (`step.sharded_step`): its mesh, and what lowers it."""
-  if settings.batch_size is None:
-    raise InputError('--batch_size: is missing: --program=train needs the sequences per step')
   config = configs.get(settings.config, dtype=settings.dtype, remat=settings.remat)
   # The number of steps shapes nothing but the learning rate.
   recipe = Recipe(num_steps=200_000, batch_size=settings.batch_size, length=settings.length,
@@ -265,11 +276,4 @@ def make_mesh(settings, devices):
 
 
 if __name__ == '__main__':
-  command_line.define(
-      'program', Kind(str, f'what to compile, of {", ".join(PROGRAMS)} (default: train)'))
-  for flag in NAMES:
-    defaults = {name: values.get(flag) for name, values in PROGRAMS.items()}
-    command_line.define(flag, SETTINGS[flag], default_text(defaults))
-  command_line.define(
-      'output_dir', Kind(str, 'folder of scale_plan.json (default: none is written)'))
-  command_line.launch(main, __doc__, ('program', *NAMES, 'output_dir'))
+  command_line.start(main, Settings, __doc__)

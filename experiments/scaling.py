@@ -1,6 +1,6 @@
 """How does the bias at birth grow? With depth, length and the scale of weights.
 
-Theory says it as curves: the cosine of two sequences after the last layer, in the limit of great
+Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.at_birth) and with what finite width adds (theory.finite_width). Ensembles of random
 networks are the points. For models that are too large for this machine theory speaks alone, also
 about the favourite token (theory.preference_at_birth).
@@ -8,12 +8,8 @@ about the favourite token (theory.preference_at_birth).
     python -m experiments.scaling                 # about 40 min on two CPU cores
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
 
-"Is it scale?" At a fixed std of the weights, wider networks contract more, because pre-activations
-grow as std · sqrt(width). At a fixed scale of pre-activations no difference in contraction is
-resolved, and wider networks predict their favourite less often.
-
 Prints a table with a line per variant and large model. Writes results.json (a row per network) and
-figure.png to the output folder. If a run was stopped, the same command continues it.
+figure.png.
 """
 
 import dataclasses
@@ -30,12 +26,7 @@ from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
-from .shared.settings import (
-  Length,
-  Lengths,
-  Transformers,
-  setting,
-)
+from .shared.settings import Length, Lengths, Transformers, setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {
@@ -166,7 +157,7 @@ def predictions(settings):
 def display(row):
   measured = row['networks'] > 0
   return {
-      'factor': row['factor'], 'value': str(row['value']), 'T': str(row['length']),
+      'factor': row['factor'], 'value': row['value'], 'T': row['length'],
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f') if measured else '–',
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',
@@ -180,27 +171,26 @@ def display(row):
 def draw(summary, settings):
   """A panel per factor: theory as curves, ensembles as points with 95 % intervals."""
   panels = [factor for factor in settings.factors if factor != 'scaled width']
-  with plotting.style():
-    figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
-    axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
-    for ax, factor in zip(axes, panels, strict=False):
-      both = ('width', 'scaled width') if factor == 'width' else (factor,)
-      for color, each in zip(plotting.COLORS, both, strict=False):
-        rows = [row for row in summary if row['factor'] == each]
-        if rows:
-          draw_factor(ax, each, rows, settings, color)
-      ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
-             ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
-      if len(both) > 1:
-        ax.legend()
-    for ax in list(axes):
-      ax.remove()
-    figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
-    figure.axes[0].plot([], [], 'k+', label='theory, this width')
-    figure.axes[0].legend()
-    measured = sorted({row['networks'] for row in summary if row['networks']})
-    figure.suptitle(f'Points: means over {" or ".join(map(str, measured))} networks, with 95 % '
-                    'intervals', fontsize='medium')
+  figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
+  axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
+  for ax, factor in zip(axes, panels, strict=False):
+    both = ('width', 'scaled width') if factor == 'width' else (factor,)
+    for color, each in zip(plotting.COLORS, both, strict=False):
+      rows = [row for row in summary if row['factor'] == each]
+      if rows:
+        draw_factor(ax, each, rows, settings, color)
+    ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
+           ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
+    if len(both) > 1:
+      ax.legend()
+  for ax in list(axes):
+    ax.remove()
+  figure.axes[0].plot([], [], 'k--', linewidth=1, label='theory, width → ∞')
+  figure.axes[0].plot([], [], 'k+', label='theory, this width')
+  figure.axes[0].legend()
+  measured = sorted({row['networks'] for row in summary if row['networks']})
+  figure.suptitle(f'Points: means over {" or ".join(map(str, measured))} networks, with 95 % '
+                  'intervals', fontsize='medium')
   return figure
 
 

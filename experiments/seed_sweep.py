@@ -1,24 +1,18 @@
 """The extreme token preference of random networks (Fig 1, Table 1).
 
-Every network reads the same random sequences and predicts the next token of
-each. A fair network would spread its predictions evenly over the vocabulary. A
-random transformer prefers one token. Which one depends on the seed, and the
-longer the sequences are, the stronger is the preference.
+Every network reads the same random sequences and predicts the next token of each. A random
+transformer prefers one token, which depends on the seed, and the more the longer the sequences are.
 
     python -m experiments.seed_sweep                 # 100 seeds, about 4 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
-Prints a table with one line per model and length. Its column '× uniform'
-divides the count of the preferred token by the largest count among ids that are
-drawn uniformly. 'theory' is mean and standard deviation over networks of the
-top-1 share by theory.preference_at_birth. 'cosine' is the similarity of the last
-tokens of different sequences after the last layer. 'direction → id' is the share
-of networks whose preferred token is the one that the mean direction of the last
-tokens predicts, and 'its cosine with shortest T' how alike a network's directions at
-two lengths are, each a mean over n sequences, with theory's in parentheses.
+Prints a table with a line per model and length. '× uniform' divides the count of the preferred
+token by the largest count among ids that are drawn uniformly; 'theory' is mean and std of the top-1
+share by theory.preference_at_birth; 'direction → id' is the share of networks whose preferred token
+is the one that the mean direction of the last tokens predicts, and 'its cosine with shortest T' how
+alike the directions at two lengths are, with theory's in parentheses.
 
-Writes results.json (one row per network and length) and figure.png to the
-output folder. If a run was stopped, the same command continues it.
+Writes results.json (a row per network and length) and figure.png.
 """
 
 import dataclasses
@@ -95,11 +89,7 @@ def predicted(shortest, cell):
 
 
 def summarize(rows, theory):
-  """Means over seeds with 95 % intervals per model and length, and how preferred ids compare.
-
-  Args:
-    theory: what `predicted` says, by model and length.
-  """
+  """Means over seeds per model and length, how preferred ids compare, and what `predicted` says."""
   summary = []
   for fields, group in grouped(rows, 'config', 'length'):
     shortest = min(row['length'] for row in rows if row['config'] == fields['config'])
@@ -128,14 +118,14 @@ def summarize(rows, theory):
 
 def display(row):
   return {
-      'model': row['config'], 'T': str(row['length']), 'networks': str(row['networks']),
+      'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'top-1 share': f'{row["top1_frequency"]:.2%}',
       'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
                          f'{row["theory_top1_frequency_std"]:.1%}'
                          if 'theory_top1_frequency' in row else '–'),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
-      'distinct ids': str(row['distinct_top1_ids']),
+      'distinct ids': row['distinct_top1_ids'],
       'same id as shortest T': f'{row["same_id_as_shortest"]:.0%}',
       'cosine': plus_minus(row, 'inter_sequence_cosine', '.3f'),
       'direction → id': f'{row["direction_agreement"]:.0%}',
@@ -147,13 +137,12 @@ def display(row):
 
 def draw(rows, theory, settings):
   """Left, for each model: predicted tokens by rank, as in Fig 1. Right: every network."""
-  with plotting.style():
-    figure = plotting.figure(8, 3.2 * len(settings.config))
-    axes = figure.subplots(len(settings.config), 2, squeeze=False)
-    for name, (ranked, spread) in zip(settings.config, axes, strict=True):
-      own = [row for row in rows if row['config'] == name]
-      draw_ranked(ranked, name, own, settings)
-      draw_spread(spread, own, theory, settings)
+  figure = plotting.figure(8, 3.2 * len(settings.config))
+  axes = figure.subplots(len(settings.config), 2, squeeze=False)
+  for name, (ranked, spread) in zip(settings.config, axes, strict=True):
+    own = [row for row in rows if row['config'] == name]
+    draw_ranked(ranked, name, own, settings)
+    draw_spread(spread, own, theory, settings)
   return figure
 
 

@@ -124,7 +124,7 @@ def sinks() -> Statistic:
 
 def display(row):
   return {
-      'run': row['run'], 'step': str(row['step']), 'favourite': str(row['top1_id']),
+      'run': row['run'], 'step': row['step'], 'favourite': row['top1_id'],
       'its share': f'{row["top1_frequency"]:.1%}', 'cosine': f'{row["cosine"]:.3f}',
       'overlap': f'{row["overlap"]:+.2f}', 'sink rate': f'{row["sink_rate"]:.2f}',
   }
@@ -132,15 +132,14 @@ def display(row):
 
 def draw(summary):
   """A panel per statistic, a line per run."""
-  with plotting.style():
-    figure = plotting.figure(10, 2.8)
-    axes = figure.subplots(1, len(SHOWN))
-    for ax, (name, title) in zip(axes, SHOWN.items(), strict=True):
-      for fields, rows in grouped(summary, 'run'):
-        step = np.array([row['step'] for row in rows])
-        ax.plot(step, [row[name] for row in rows], **plotting.DOTS, label=fields['run'][-24:])
-      ax.set(xlabel='optimizer step', title=title)
-    axes[0].legend(fontsize='x-small')
+  figure = plotting.figure(10, 2.8)
+  axes = figure.subplots(1, len(SHOWN))
+  for ax, (name, title) in zip(axes, SHOWN.items(), strict=True):
+    for fields, rows in grouped(summary, 'run'):
+      step = np.array([row['step'] for row in rows])
+      ax.plot(step, [row[name] for row in rows], **plotting.DOTS, label=fields['run'][-24:])
+    ax.set(xlabel='optimizer step', title=title)
+  axes[0].legend(fontsize='x-small')
   return figure
 
 

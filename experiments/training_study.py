@@ -5,7 +5,7 @@
         --python=python_train.jsonl.xz --python_valid=python_valid.jsonl.xz
 
 The texts are given in the forms that experiments.pretrain takes. At --scale=laptop two CPU cores
-take about 20 minutes. If a run was stopped, the same command continues it.
+take about 20 minutes.
 
 Writes what persistence, seedprint_tables, baselines, robustness and lineage read:
 OUTPUT_DIR/english/seed_SEED and OUTPUT_DIR/python/seed_SEED, each with the checkpoints of chosen
@@ -23,8 +23,8 @@ from bornbiased_jax.training import monitor
 
 from .shared import command_line, runs, training_settings
 from .shared.parsing import listed, seed_range, whole
-from .shared.results import TrainingResults, make_directory
-from .shared.runs import display
+from .shared.results import make_directory
+from .shared.runs import TrainingResults, display
 from .shared.settings import name_flag, setting
 from .shared.training_settings import Computation, Steps, Training
 
@@ -63,9 +63,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   make_directory(output_dir)
   trainings = [(training, output_dir / phase) for phase, training in phases.items()]
-  results = TrainingResults(output_dir, 'training_study', settings,
-                            all(runs.is_trained(*training) for training in trainings),
-                            any(runs.is_begun(*training) for training in trainings))
+  results = TrainingResults(output_dir, 'training_study', settings, trainings)
   with results.noting_time():
     for name in TEXTS:
       corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))

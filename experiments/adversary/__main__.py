@@ -2,21 +2,18 @@
 
     python -m experiments.adversary
 
-Three things may be true of a pair. Unrelated networks share a text, a public embedding, a teacher,
-an initialization scheme, a sparsity mask, or an order in which a tool has sorted them; none of them
-may be called related. Networks that share an ingredient, such as a public adapter that both merged,
-have part of their weights in common, but no ancestor. Descendants were rotated, permuted, pruned,
-quantized, cut, stacked, averaged or trained on; none of them may be called unrelated. Where MLP
-units are in another order, 'inconclusive' is right, as networks with a common ingredient look the
-same. Networks of one seed and different depth share their first random numbers without descent;
-'related' is right for them, since it says so.
+Unrelated networks share a text, a public embedding, a teacher, an initialization scheme, a sparsity
+mask, or an order in which a tool has sorted them; none may be called related. Networks that share
+an ingredient, such as a public adapter that both merged, have part of their weights in common, but
+no ancestor. Descendants were rotated, permuted, pruned, quantized, cut, stacked, averaged or
+trained on; none may be called unrelated. Where MLP units are in another order, 'inconclusive' is
+right, and 'related' for networks of one seed and different depth, which share their first random
+numbers.
 
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
 modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
-Writes results.json (a row per construction: verdicts, and the result of every test by pair) and
-figure.png (the z of every deciding test by construction). If a run was stopped, the same command
-continues it.
+Writes results.json (a row per construction) and figure.png (z of every deciding test).
 """
 
 from collections import Counter
@@ -32,7 +29,7 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from ..shared import command_line, source
+from ..shared import command_line, launcher
 from ..shared.network_settings import Inputs
 from ..shared.parsing import some_of, whole
 from ..shared.results import Results
@@ -41,7 +38,7 @@ from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
-NAMES = source.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
+NAMES = launcher.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
                     '_SHARED_INGREDIENT', 'CONSTRUCTIONS', '_DESCENDANTS', '_BY_PRINCIPLE')
 
 
@@ -59,12 +56,11 @@ class Settings(Inputs):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'adversary', settings)
-  done = {row['construction'] for row in results.rows}
-  for name in tqdm(settings.constructions, unit='construction'):
-    if name not in done:
-      made = CONSTRUCTIONS[name]
-      results.add({'construction': name, 'truth': made.truth, 'by_principle': made.by_principle}
-                  | measure(made.make(settings.networks), settings))
+  for row in results.missing(({'construction': name} for name in settings.constructions),
+                             'construction'):
+    made = CONSTRUCTIONS[row['construction']]
+    results.add(row | {'truth': made.truth, 'by_principle': made.by_principle}
+                | measure(made.make(settings.networks), settings))
   summary = [summarize(row) for row in results.rows]
   results.finish(summary, display, lambda: draw(results.rows))
   for line in totals(summary):
@@ -132,7 +128,7 @@ def totals(summary) -> list[str]:
 def display(row):
   verdicts = ', '.join(f'{row[name]} {name}' for name in VERDICTS if row[name])
   return {'construction': row['construction'], 'truth': row['truth'], 'verdicts': verdicts,
-          'wrong': str(row['wrong']), **{name: shown(row['tests'][name]) for name in DECIDING}}
+          'wrong': row['wrong'], **{name: shown(row['tests'][name]) for name in DECIDING}}
 
 
 def shown(test) -> str:
@@ -147,17 +143,16 @@ def draw(rows):
   """z of every pair by deciding test, a row per construction, coloured by the verdict."""
   order = list(dict.fromkeys(made.truth for made in CONSTRUCTIONS.values()))
   rows = sorted(rows, key=lambda row: order.index(row['truth']))
-  with plotting.style():
-    figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
-    panels = figure.subplots(1, len(DECIDING), sharey=True)
-    for ax, name in zip(panels, DECIDING, strict=True):
-      draw_test(ax, rows, name)
-    panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    write_truths(panels, rows)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
-                  title='A mark is a pair, coloured by its verdict. Lines part what is true. Where '
-                        'a mark is missing,\nthe test does not apply or is excluded')
+  figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
+  panels = figure.subplots(1, len(DECIDING), sharey=True)
+  for ax, name in zip(panels, DECIDING, strict=True):
+    draw_test(ax, rows, name)
+  panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
+  panels[0].set_ylim(len(rows) - 0.5, -0.5)
+  write_truths(panels, rows)
+  figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
+                title='A mark is a pair, coloured by its verdict. Lines part what is true. Where '
+                      'a mark is missing,\nthe test does not apply or is excluded')
   return figure
 
 

@@ -1,7 +1,6 @@
 """Pairs of networks that an adversary made: unrelated ones that look related, and descendants.
 
-How each is made is in unrelated_networks, patterned_networks, ingredient_networks and
-related_networks.
+How each is made is in unrelated_networks, patterned_networks and related_networks.
 """
 
 from collections.abc import Callable
@@ -10,10 +9,10 @@ import functools
 from typing import NamedTuple
 
 from bornbiased_jax.lineage.transforms import lossy, preserving
+from bornbiased_jax.models import init_params
 
-from ..shared import surgery
-from ..shared.small_training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
-from . import ingredient_networks as ingredient
+from ..small_networks import surgery
+from ..small_networks.training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
 from . import patterned_networks as patterned
 from . import related_networks as related
 from . import unrelated_networks as unrelated
@@ -23,13 +22,11 @@ Make = Callable[[int], Pairs]
 
 
 class Construction(NamedTuple):
-  """What an adversary did.
+  """What an adversary did, from the number of networks to pairs of them.
 
-  Attributes:
-    truth: 'unrelated', 'shared ingredient', 'same seed' or 'descendant'.
-    make: from the number of networks to pairs, each network with a configuration and parameters.
-    by_principle: of this descendant the MLP units, which networks that share an ingredient have
-      in another order, are in another order too. 'inconclusive' is right.
+  `truth` is 'unrelated', 'shared ingredient', 'same seed' or 'descendant'. Of a descendant
+  `by_principle` the MLP units are in another order, as those of networks that share an ingredient
+  are; 'inconclusive' is right.
   """
 
   truth: str
@@ -50,21 +47,31 @@ def _by(*changes, **options):
   return _partial(related.descendants, changes, **options)
 
 
+_of_trained = _partial(_partial, unrelated.changed, LLAMA)
+_with_embedding = _partial(_of_trained, start=with_public_embedding)
+_of_random = _partial(_of_trained, start=init_params)
+
+
+def _structure(mix):
+  return _of_random(_partial(patterned.structure, mix))
+
+
 _UNRELATED: dict[str, Make] = {
-    'one text (width 16)': _partial(unrelated.same_text, NARROW),
-    'one text (width 32)': _partial(unrelated.same_text, LLAMA),
-    'one text (GPT-2)': _partial(unrelated.same_text, GPT2),
+    'one text (width 16)': _partial(unrelated.changed, NARROW, unrelated.unchanged),
+    'one text (width 32)': _of_trained(unrelated.unchanged),
+    'one text (GPT-2)': _partial(unrelated.changed, GPT2, unrelated.unchanged),
     'mimetic init': _partial(patterned.mimetic, False),
     'mimetic init (trained)': _partial(patterned.mimetic, True),
-    'frozen public embedding': unrelated.frozen_embedding,
+    'frozen public embedding': _with_embedding(unrelated.unchanged),
     'public embedding (50 % of rows)': _partial(unrelated.public_rows, 0.5),
     'public embedding (90 % of rows)': _partial(unrelated.public_rows, 0.9),
     'frozen sinusoids': unrelated.sinusoids,
-    'sorted channels': unrelated.sorted_channels,
+    'sorted channels': _of_trained(unrelated.sort_channels),
     'sorted units (public embedding)':
-        _partial(unrelated.sorted_units, LLAMA, with_public_embedding, by_activation),
-    'sorted by norm (public embedding)':
-        _partial(unrelated.sorted_units, _MANY_UNITS, with_public_embedding, surgery.written_norms),
+        _with_embedding(_partial(unrelated.sort_units, by_activation)),
+    'sorted by norm (public embedding)': _partial(
+        unrelated.changed, _MANY_UNITS, _partial(unrelated.sort_units, surgery.written_norms),
+        start=with_public_embedding),
     'sorted and cut (GPT-2, public embedding)': _partial(
         unrelated.sorted_and_cut, _MANY_UNITS, with_public_embedding, surgery.written_norms),
     'sorted and cut (LLaMA, by activation)':
@@ -72,20 +79,23 @@ _UNRELATED: dict[str, Make] = {
     'sorted and cut (own embeddings)':
         _partial(unrelated.sorted_and_cut, _WIDE, trained, surgery.written_norms),
     'MatFormer and an extracted half': unrelated.extracted_half,
-    'values in the order of singular values': unrelated.ordered_values,
+    'values in the order of singular values': _with_embedding(unrelated.order_values),
     'students of one teacher': unrelated.students,
-    'one outlier channel': unrelated.one_outlier,
-    'bfloat16': unrelated.in_bfloat16,
-    'int4 on both sides (unrelated)': unrelated.in_four_bits,
-    'one quantization scale': _partial(patterned.one_scale, 5),
-    'embedding of std 1': patterned.large_embedding,
-    'tiled units': _partial(patterned.structured, patterned.tile),
-    'one sparsity mask': _partial(patterned.structured, patterned.mask),
+    'one outlier channel': _of_trained(unrelated.widen),
+    'bfloat16': _of_trained(unrelated.in_bfloat16),
+    'int4 on both sides (unrelated)': _of_trained(unrelated.in_four_bits),
+    'one quantization scale': _of_trained(unrelated.with_one_scale),
+    # As where a multiplier of muP was folded into it.
+    'embedding of std 1': _partial(
+        unrelated.changed, dataclasses.replace(LLAMA, embedding_std=1.0), unrelated.unchanged,
+        start=init_params),
+    'tiled units': _structure(patterned.tile),
+    'one sparsity mask': _structure(patterned.mask),
     'one sparsity mask (turned)': patterned.turned_mask,
     '2:4 sparsity, one mask': patterned.one_mask_of_two_in_four,
-    'public factor of low rank': _partial(patterned.structured, patterned.low_rank),
-    'repeated value channels': patterned.repeated_values,
-    'near the identity': _partial(patterned.structured, patterned.add_identity),
+    'public factor of low rank': _structure(patterned.low_rank),
+    'repeated value channels': _of_random(patterned.repeat_values),
+    'near the identity': _structure(patterned.add_identity),
     'weakly near it (4 and 5 layers)':
         _partial(patterned.weakly_near, patterned.identity, (4, 5), 1.0),
     'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
@@ -93,9 +103,9 @@ _UNRELATED: dict[str, Make] = {
         _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
 }
 _SHARED_INGREDIENT: dict[str, Make] = {
-    'public adapter merged': ingredient.adapter_merged,
-    'task vector merged': ingredient.task_vector_merged,
-    'values distilled channel by channel': ingredient.values_distilled,
+    'public adapter merged': _of_trained(unrelated.merge_adapter),
+    'task vector merged': _of_trained(unrelated.merge_task_vector),
+    'values distilled channel by channel': unrelated.values_distilled,
     'near a public matrix of each layer':
         _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
 }

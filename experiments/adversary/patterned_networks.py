@@ -1,29 +1,24 @@
-"""Pairs of unrelated networks whose weights have a public pattern: masks, tiles, low rank.
+"""Unrelated networks whose weights have a public pattern: masks, tiles, low rank.
 
-Each function makes the pairs of some number of networks, each with a configuration and parameters.
+What is done to one network is (config, params) → parameters. What makes pairs takes the number of
+networks, each with a configuration and parameters.
 """
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..shared import surgery
-from ..shared.small_training import (
-  LLAMA,
-  PUBLIC_SEED,
-  STEPS,
-  Pairs,
-  all_pairs,
-  from_seeds,
-  train,
-  trained,
-)
+from ..small_networks import surgery
+from ..small_networks.training import LLAMA, PUBLIC_SEED, STEPS, Pairs, all_pairs, from_seeds, train
+from .unrelated_networks import changed
 
 
 def mimetic(is_trained: bool, count: int) -> Pairs:
@@ -37,27 +32,17 @@ def mimetic(is_trained: bool, count: int) -> Pairs:
   return all_pairs(LLAMA, train(LLAMA, networks, STEPS) if is_trained else networks)
 
 
-def one_scale(bits: int, count: int) -> Pairs:
-  """Trained, and rounded to a few bits with one scale for all networks."""
-  change = lambda x: jnp.round(x * 2**bits) / 2**bits
-  return all_pairs(LLAMA, [jax.tree.map(change, trained(LLAMA, seed)) for seed in range(count)])
+# What makes a kernel of an MLP of that of a network and that of a public one.
+Mix = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def structured(change: Callable[[jax.Array, jax.Array], jax.Array], count: int) -> Pairs:
-  """Weights whose place has a meaning; not trained.
-
-  `change` makes each MLP kernel of that of a network and that of a public one.
-  """
-  public = init_params(LLAMA, PUBLIC_SEED)['blocks']
-
-  def make(params):
-    blocks = dict(params['blocks'])
-    for name in ('up', 'gate'):
-      blocks[name] = {'kernel': change(blocks[name]['kernel'], public[name]['kernel'])}
-    across = change(blocks['down']['kernel'].mT, public['down']['kernel'].mT)
-    return params | {'blocks': blocks | {'down': {'kernel': across.mT}}}
-
-  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+def structure(mix: Mix, config: ModelConfig, params: dict) -> dict:
+  """MLPs whose weights have a place with a meaning."""
+  blocks, public = params['blocks'], init_params(config, PUBLIC_SEED)['blocks']
+  made = {name: {'kernel': mix(blocks[name]['kernel'], public[name]['kernel'])}
+          for name in ('up', 'gate')}
+  across = mix(blocks['down']['kernel'].mT, public['down']['kernel'].mT)
+  return params | {'blocks': blocks | made | {'down': {'kernel': across.mT}}}
 
 
 def tile(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
@@ -83,9 +68,10 @@ def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
 def turned_mask(count: int) -> Pairs:
   """One mask and one embedding, and the channels of every suspect rotated."""
   embedding = {'embedding': init_params(LLAMA, PUBLIC_SEED)['embedding']}
+  masked = changed(LLAMA, functools.partial(structure, mask), count, start=init_params)
   return [((config, a | embedding),
            preserving.rotate_channels(config, b | embedding, jax.random.key(i)))
-          for i, ((config, a), (_, b)) in enumerate(structured(mask, count))]
+          for i, ((config, a), (_, b)) in enumerate(masked)]
 
 
 def one_mask_of_two_in_four(count: int) -> Pairs:
@@ -97,20 +83,15 @@ def one_mask_of_two_in_four(count: int) -> Pairs:
   return all_pairs(LLAMA, [masked(params) for params in networks])
 
 
-def repeated_values(count: int) -> Pairs:
+def repeat_values(config: ModelConfig, params: dict) -> dict:
   """Value channels come twice in each head, as where heads were made larger by copying."""
-  half = LLAMA.head_size // 2
-
-  def make(params):
-    L, D, G = LLAMA.num_layers, LLAMA.width, LLAMA.num_kv_heads
-    blocks = params['blocks']
-    value = blocks['value']['kernel'].reshape(L, D, G, -1)[..., :half]
-    output = blocks['output']['kernel'].reshape(L, G, -1, D)[:, :, :half]
-    return params | {'blocks': blocks | {
-        'value': {'kernel': jnp.tile(value, 2).reshape(L, D, -1)},
-        'output': {'kernel': jnp.tile(output, (2, 1)).reshape(L, -1, D)}}}
-
-  return all_pairs(LLAMA, [make(params) for params in from_seeds(LLAMA, range(count))])
+  L, D, G, half = config.num_layers, config.width, config.num_kv_heads, config.head_size // 2
+  blocks = params['blocks']
+  value = blocks['value']['kernel'].reshape(L, D, G, -1)[..., :half]
+  output = blocks['output']['kernel'].reshape(L, G, -1, D)[:, :, :half]
+  return params | {'blocks': blocks | {
+      'value': {'kernel': jnp.tile(value, 2).reshape(L, D, -1)},
+      'output': {'kernel': jnp.tile(output, (2, 1)).reshape(L, -1, D)}}}
 
 
 # Too near a public matrix for that to be chance, and too far for it to be seen in one layer.
@@ -118,11 +99,7 @@ def repeated_values(count: int) -> Pairs:
 
 def weakly_near(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,
                 count: int) -> Pairs:
-  """Every MLP is a little like a public matrix; not trained.
-
-  `pattern` makes that of a layer from its number and the width. `strength` is in units of the
-  weights' std.
-  """
+  """Every MLP is near the public matrix `pattern(layer, width)`, by `strength` stds of weights."""
   def make(config, seed):
     params = init_params(config, seed)
     public_LDD = jnp.stack([pattern(layer, config.width) for layer in range(config.num_layers)])
@@ -150,9 +127,3 @@ def alternating(layer: int, width: int) -> jax.Array:
 def own_permutation(layer: int, width: int) -> jax.Array:
   """A public random permutation of each layer's own."""
   return jax.random.permutation(jax.random.key(PUBLIC_SEED + layer), jnp.eye(width))
-
-
-def large_embedding(count: int) -> Pairs:
-  """Embeddings of std 1, as where a multiplier of muP was folded into them; not trained."""
-  config = dataclasses.replace(LLAMA, embedding_std=1.0)
-  return all_pairs(config, from_seeds(config, range(count)))

@@ -14,8 +14,8 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..shared import surgery
-from ..shared.small_training import (
+from ..small_networks import surgery
+from ..small_networks.training import (
   GPT2,
   LLAMA,
   PUBLIC_SEED,
@@ -58,12 +58,7 @@ def descendants(changes: Sequence[Change], count: int, *, of_base: Sequence[Chan
                 configs: Sequence[ModelConfig] = FAMILIES, loss: Loss = next_token_loss) -> Pairs:
   """Networks, and what changes one after another make of each.
 
-  Args:
-    changes: what makes the descendant.
-    count: how many networks.
-    of_base: changes that the base goes through after the descendant was taken from it.
-    configs: the architectures, of each of which there are as many.
-    loss: what the networks are trained for.
+  The base goes through those `of_base` after the descendant was taken from it.
   """
   def change(network, changes, seed):
     for i, each in enumerate(changes):

@@ -1,6 +1,7 @@
-"""Pairs of unrelated networks that share a text, an embedding, a teacher, or an order of units.
+"""Unrelated networks that share a text, an embedding, a teacher, an ingredient, or an order.
 
-Each function makes the pairs of some number of networks, each with a configuration and parameters.
+What is done to one network is (config, params) → parameters. What makes pairs takes the number of
+networks, each with a configuration and parameters.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,15 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params, read
 
-from ..shared import surgery
-from ..shared.small_training import (
+from ..small_networks import surgery
+from ..small_networks.training import (
   GPT2,
   LLAMA,
   PUBLIC_SEED,
   STEPS,
   Pairs,
   all_pairs,
+  fine_tune,
   from_seeds,
   imitate,
   of_both_widths,
@@ -30,14 +32,22 @@ from ..shared.small_training import (
   trained,
 )
 
-# (config, seed) → parameters, and (config, params) → a number by layer and unit, to sort by.
+# (config, seed) → parameters, and (config, params) → parameters, or a number by layer and unit.
 Start = Callable[[ModelConfig, int], dict]
+Change = Callable[[ModelConfig, dict], dict]
 Sizes = Callable[[ModelConfig, dict], jax.Array]
+# What is merged into a matrix has this share of the matrix's norm.
+MERGED = 0.2
 
 
-def same_text(config: ModelConfig, count: int) -> Pairs:
-  """Trained on one text in one order: embeddings become alike up to a rotation."""
-  return all_pairs(config, [trained(config, seed) for seed in range(count)])
+def changed(config: ModelConfig, change: Change, count: int, *, start: Start = trained) -> Pairs:
+  """Networks that were trained on one text in one order, each changed by itself."""
+  return all_pairs(config, [change(config, start(config, seed)) for seed in range(count)])
+
+
+def unchanged(config: ModelConfig, params: dict) -> dict:
+  """Embeddings become alike up to a rotation by the text alone."""
+  return params
 
 
 # A shared embedding, or shared positions.
@@ -52,11 +62,6 @@ def with_public_embedding(config: ModelConfig, seed: int) -> dict:
   """A network trained with the public embedding, tied and frozen."""
   params = init_params(config, seed) | {'embedding': _public_embedding(config)}
   return train(config, [params], STEPS, frozen=('embedding',))[0]
-
-
-def frozen_embedding(count: int) -> Pairs:
-  """One public embedding, tied and frozen."""
-  return all_pairs(LLAMA, [with_public_embedding(LLAMA, seed) for seed in range(count)])
 
 
 def public_rows(share: float, count: int) -> Pairs:
@@ -90,30 +95,27 @@ def by_activation(config: ModelConfig, params: dict) -> jax.Array:
   return jnp.abs(_answers(config, params)['mlp_hidden']).mean(axis=(1, 2))
 
 
-def sorted_channels(count: int) -> Pairs:
+def sort_channels(config: ModelConfig, params: dict) -> dict:
   """Channels sorted by their mean activation before release."""
-  def sort(params):
-    order_D = jnp.argsort(_answers(LLAMA, params)['hidden_last'].mean(axis=0))
-    return preserving.order_channels(LLAMA, params, order_D)[1]
-
-  return all_pairs(LLAMA, [sort(trained(LLAMA, seed)) for seed in range(count)])
+  order_D = jnp.argsort(_answers(config, params)['hidden_last'].mean(axis=0))
+  return preserving.order_channels(config, params, order_D)[1]
 
 
-def _sorted(config: ModelConfig, start: Start, size: Sizes, count: int) -> list[dict]:
-  """Networks with the units of each layer sorted by a size of theirs, the largest first."""
-  networks = [start(config, seed) for seed in range(count)]
-  return [preserving.order_units(config, params, jnp.argsort(-size(config, params), axis=-1))[1]
-          for params in networks]
+def sort_units(size: Sizes, config: ModelConfig, params: dict) -> dict:
+  """Units of each layer sorted by a size of theirs, the largest first."""
+  orders_LF = jnp.argsort(-size(config, params), axis=-1)
+  return preserving.order_units(config, params, orders_LF)[1]
 
 
-def sorted_units(config: ModelConfig, start: Start, size: Sizes, count: int) -> Pairs:
-  """Units of each layer sorted by a size of theirs."""
-  return all_pairs(config, _sorted(config, start, size, count))
+def order_values(config: ModelConfig, params: dict) -> dict:
+  """Value channels of each head in the order of singular values."""
+  return surgery.order_values(config, params)[1]
 
 
 def sorted_and_cut(config: ModelConfig, start: Start, size: Sizes, count: int) -> Pairs:
   """Units sorted, and of every suspect five eighths of them kept, the largest ones."""
-  return against_first_units(config, _sorted(config, start, size, count), 5 / 8)
+  networks = [sort_units(size, config, start(config, seed)) for seed in range(count)]
+  return against_first_units(config, networks, 5 / 8)
 
 
 def against_first_units(config: ModelConfig, networks: list[dict], share: float) -> Pairs:
@@ -129,36 +131,72 @@ def extracted_half(count: int) -> Pairs:
   return against_first_units(LLAMA, networks, 0.5)
 
 
-def ordered_values(count: int) -> Pairs:
-  """Value channels of each head in the order of singular values, and one public embedding."""
-  return all_pairs(LLAMA, [surgery.order_values(LLAMA, with_public_embedding(LLAMA, seed))[1]
-                           for seed in range(count)])
-
-
 # A teacher, an outlier, few bits.
 
 
-def students(count: int) -> Pairs:
-  """Students that learned the hidden states of one teacher, and inherit no weights."""
+def _learned(count, *names):
+  """A teacher, and students that learned what READS calls `names` of it, and inherit no weights."""
   teacher = trained(LLAMA, PUBLIC_SEED)
-  learned = train(LLAMA, from_seeds(LLAMA, range(count)), STEPS, loss=imitate(LLAMA, teacher))
+  return teacher, train(LLAMA, from_seeds(LLAMA, range(count)), STEPS,
+                        loss=imitate(LLAMA, teacher, names))
+
+
+def students(count: int) -> Pairs:
+  """A teacher and students of its hidden states."""
+  teacher, learned = _learned(count, 'residual')
   return all_pairs(LLAMA, [teacher, *learned[1:]])
 
 
-def one_outlier(count: int) -> Pairs:
-  """One channel of each network has a hundred times the weight of the others."""
-  widen = lambda params: params | {'final_norm': {
-      'scale': params['final_norm']['scale'].at[0].multiply(100)}}
-  return all_pairs(LLAMA, [widen(trained(LLAMA, seed)) for seed in range(count)])
+def values_distilled(count: int) -> Pairs:
+  """A teacher with each student that learned its value aggregates and states by channel."""
+  teacher, learned = _learned(count, 'value_aggregate', 'residual')
+  return [((LLAMA, teacher), (LLAMA, student)) for student in learned]
 
 
-def in_bfloat16(count: int) -> Pairs:
+def widen(config: ModelConfig, params: dict) -> dict:
+  """One channel has a hundred times the weight of the others."""
+  return params | {'final_norm': {'scale': params['final_norm']['scale'].at[0].multiply(100)}}
+
+
+def in_bfloat16(config: ModelConfig, params: dict) -> dict:
   """Rounded to bfloat16."""
-  change = lambda x: x.astype(jnp.bfloat16).astype(jnp.float32)
-  return all_pairs(LLAMA, [jax.tree.map(change, trained(LLAMA, seed)) for seed in range(count)])
+  return jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), params)
 
 
-def in_four_bits(count: int) -> Pairs:
+def in_four_bits(config: ModelConfig, params: dict) -> dict:
   """Rounded to four bits, each network with scales of its own."""
-  return all_pairs(LLAMA, [lossy.quantize(LLAMA, trained(LLAMA, seed), jax.random.key(0), 4)[1]
-                           for seed in range(count)])
+  return lossy.quantize(config, params, jax.random.key(0), 4)[1]
+
+
+def with_one_scale(config: ModelConfig, params: dict) -> dict:
+  """Rounded to five bits with one scale for all networks."""
+  return jax.tree.map(lambda x: jnp.round(x * 2**5) / 2**5, params)
+
+
+# An ingredient that is merged into all networks.
+
+
+def merge_adapter(config: ModelConfig, params: dict) -> dict:
+  """One public adapter of rank 4 for each kernel of the blocks."""
+  # One key for all networks draws the same factors.
+  merged = lossy.add_low_rank(config, params, jax.random.key(PUBLIC_SEED), MERGED, rank=4)[1]
+  return params | {'blocks': merged['blocks']}
+
+
+def merge_task_vector(config: ModelConfig, params: dict) -> dict:
+  """What a third network learned in fine-tuning."""
+  norm = lambda x_LDF: jnp.linalg.norm(x_LDF, axis=(1, 2), keepdims=True)
+
+  def add(path, x, direction):
+    if path[-1].key != 'kernel':
+      return x
+    return x + MERGED * norm(x) / norm(direction) * direction
+
+  return params | {'blocks': jax.tree_util.tree_map_with_path(
+      add, params['blocks'], _task_vector(config))}
+
+
+@functools.cache
+def _task_vector(config):
+  public = trained(config, PUBLIC_SEED)
+  return jax.tree.map(jnp.subtract, fine_tune(config, public)[1]['blocks'], public['blocks'])

@@ -1,11 +1,10 @@
 """Grows attention sinks on a small task, with interventions (after Fig 12, Table 7).
 
-The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835). Characters follow each other as in
+The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow each other as in
 Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network
-that can learn it has one attention sublayer with one head, here of width 64, with rotary positions,
-RMSNorm and a start token. Its head copies after those three, and after all others it has nothing to
-do. Networks of the same seeds read the same sequences in the same order, each kind with one change
-of o_i, the weighted mean of values at position i:
+that can learn it has one attention sublayer with one head, which copies after those three and has
+nothing to do after all others. Networks of the same seeds read the same sequences in the same
+order, each kind with one change of o_i, the weighted mean of values at position i:
 
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere, if attention
                         were uniform
@@ -14,27 +13,22 @@ of o_i, the weighted mean of values at position i:
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without a change are also measured under each of --afterwards, which they have
-never met ("none, then amplify"). --factors chooses other changes, such as of depth or learning
-rate, or all of them.
+Those trained without a change are also measured under each of --afterwards, which they have never
+met ("none, then amplify"). --factors chooses other changes, such as of depth or learning rate.
 
     python -m experiments.attention_sink                     # about 20 min on two CPU cores
     python -m experiments.attention_sink --factors=all --seeds=0-3 \\
         --output_dir=results/attention_sink_factors
 
-A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. In the table,
-"sinks" is the share of sequences in which the best head is one, and "from step" when that share
-first exceeded a half, with the number of networks that got there. "Copying / resting" is the weight
-that positions give to the first if they copy, and if they do not. The excess loss is in nats per
-token above that of the task's own probabilities on the same sequences, which no network can go
-below on average; the cost is what it is above that of the unchanged network of the same seed.
-|v1| / |v| is the norm of the first value over that of others, and "× uniform" the weight on
---position over that of uniform attention.
+A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. "Sinks" is the
+share of sequences in which the best head is one, "from step" when it first exceeded a half.
+"Copying / resting" is the weight on the first of positions that copy, and that do not. The excess
+loss is in nats per token above that of the task's own probabilities, the cost above the unchanged
+network of the same seed. |v1| / |v| is the norm of the first value over that of others, "× uniform"
+the weight on --position over that of uniform attention.
 
-For networks that read text see experiments.text_sinks. If a run was stopped, the same command
-continues it. Writes results.json (a row per network: sinks and loss by step, by length and by
-threshold, weights of positions that rest and that copy, values and states at the first position)
-and figure.png.
+Writes results.json (a row per network) and figure.png. For networks that read text see
+experiments.text_sinks.
 """
 
 import dataclasses
@@ -47,12 +41,13 @@ from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.step import Recipe
 
-from ..shared import command_line, sink_conditions, sink_growth
+from ..shared import command_line
 from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
-from ..shared.sink_conditions import AFTERWARDS, FACTORS, Condition, SortedLengths
-from . import growth_report
+from ..shared.training_settings import AFTERWARDS, SortedLengths
+from . import conditions, growth, growth_report
+from .conditions import FACTORS, Condition
 from .growth_report import display
 
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
@@ -90,9 +85,9 @@ def main(settings, output_dir):
   check(settings)
   task = backcopy.load()
   results = Results(output_dir, 'attention_sink', settings)
-  conditions = sink_conditions.of(settings.factors)
-  with tqdm(total=settings.num_steps * len(conditions), unit='step') as bar:
-    for condition in conditions:
+  kinds = conditions.of(settings.factors)
+  with tqdm(total=settings.num_steps * len(kinds), unit='step') as bar:
+    for condition in kinds:
       bar.set_description(f'{condition.factor} {condition.value}, {len(settings.seeds)} networks')
       add_rows(results, condition, task, settings, bar.update)
   results.finish(growth_report.summarize(results.rows), display,
@@ -108,14 +103,14 @@ def check(settings) -> None:
   if attention_sink.uniform_weight(shortest) >= attention_sink.THRESHOLD:
     raise InputError(f'--length, --lengths: in sequences of {shortest} tokens uniform attention is '
                      'a sink already')
-  for condition in sink_conditions.of(settings.factors):
+  for condition in conditions.of(settings.factors):
     recipe_of(settings, condition)
 
 
 def add_rows(results: Results, condition: Condition, task: Backcopy, settings, advance) -> None:
   """Grows the networks of a condition and measures them, unless the results have them all."""
   done = {key_of(row) for row in results.rows}
-  later = (None, *(settings.afterwards or ())) if condition == sink_conditions.NONE else (None,)
+  later = (None, *(settings.afterwards or ())) if condition == conditions.NONE else (None,)
   if done >= {(*condition[:2], each, seed) for each in later for seed in settings.seeds}:
     advance(settings.num_steps)
     return
@@ -139,24 +134,24 @@ def recipe_of(settings, condition: Condition) -> Recipe:
 
 def grow_and_measure(condition: Condition, later: tuple, task: Backcopy, settings, advance):
   """The rows of a condition, after training and under each intervention of `later`."""
-  config = sink_conditions.config_of(condition, task.vocab_size, settings)
-  draw = lambda length: sink_growth.held_out(task, settings, length, condition.start)
+  config = conditions.config_of(condition, task.vocab_size, settings)
+  draw = lambda length: growth.held_out(task, settings, length, condition.start)
   ids_NT = draw(settings.length)
   longest_NT = draw(max(settings.lengths))
   steps = [*sorted(step for step in settings.look_steps if step < settings.num_steps),
            settings.num_steps]
   curves = [[] for _ in settings.seeds]
-  for _, networks in sink_growth.grow(
+  for _, networks in growth.grow(
       config, recipe_of(settings, condition), task, settings.seeds, start=condition.start,
       data_seed=settings.data_seed, steps=steps, advance=advance):
     for curve, params in zip(curves, networks, strict=True):
-      curve.append(sink_growth.look(config, params, task, ids_NT))
+      curve.append(growth.look(config, params, task, ids_NT))
   for each in later:
     changed = dataclasses.replace(config, intervention=each or config.intervention)
     for seed, params, curve in zip(settings.seeds, networks, curves, strict=True):
       grown = {} if each else {'steps': steps} | transposed(curve)
       yield {'factor': condition.factor, 'value': condition.value, 'afterwards': each, 'seed': seed,
-             **grown, **sink_growth.measure(changed, params, task, ids_NT, longest_NT, settings)}
+             **grown, **growth.measure(changed, params, task, ids_NT, longest_NT, settings)}
 
 
 def transposed(curve: list[dict]) -> dict[str, list]:

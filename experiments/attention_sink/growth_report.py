@@ -7,8 +7,8 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 
-from ..shared.sink_growth import EPSILONS
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
+from .growth import EPSILONS
 
 NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.
@@ -86,15 +86,14 @@ def draw(rows, settings):
   kinds = [(label_of(fields), group)
            for fields, group in grouped(rows, 'factor', 'value', 'afterwards')]
   below = max(2.6, 0.22 * len(kinds))
-  with plotting.style():
-    if 'intervention' in settings.factors:
-      figure = plotting.figure(10, 3.4 + below)
-      upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
-      draw_growth(upper, [row for row in rows if row['factor'] == 'intervention'
-                          and not row['afterwards']], settings)
-    else:
-      figure = lower = plotting.figure(10, below)
-    draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
+  if 'intervention' in settings.factors:
+    figure = plotting.figure(10, 3.4 + below)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
+    draw_growth(upper, [row for row in rows if row['factor'] == 'intervention'
+                        and not row['afterwards']], settings)
+  else:
+    figure = lower = plotting.figure(10, below)
+  draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
   return figure
 
 

@@ -6,9 +6,7 @@
 
 A history is a run of experiments.pretrain, a folder with a folder for each step (transformers
 directories or runs), or networks in the forms that experiments.seedprint takes, with a step in each
-name.
-
-It finds
+name. It finds
   - repeats: checkpoints, layers or shards of equal digest, where training must have changed them;
   - checkpoints of another origin than most, by the tests that decide in experiments.seedprint;
   - steps in the wrong order, and checkpoints off the path: of three steps the first and the last
@@ -16,17 +14,14 @@ It finds
   - matrices from another step or another network, which leave the path where others do not;
   - what cannot be read, numbers that are not finite, and other architectures.
 Tensors that training left alone from the first checkpoint on, or to the last, are notes and no
-faults. So are those of 16 bits that small updates do not reach, and a step 1 that equals step 0, as
-in a warm-up. A tensor that stands still in the middle alone is called a repeat; it may have been
-frozen there. Of norm gains and biases only repeats are looked for. Checkpoints in fewer than 16
-bits, and Lookahead's, can be called faulty though they are sound. experiments.audit.injections
-measures how often each fault is found, and its page says what is missed.
+faults; so are those of 16 bits that small updates do not reach, and a step 1 that equals step 0. A
+tensor that stands still in the middle alone is called a repeat. Checkpoints in fewer than 16 bits,
+and Lookahead's, can be called faulty though they are sound. experiments.audit.injections measures
+how often each fault is found.
 
 Each checkpoint is read once, one layer at a time where it is a transformers directory. Writes a
 folder for the history into OUTPUT_DIR (results/audit_SCALE): results.json, figure.png and
-report.html, one self-contained page.
-
-Exit codes: 0 nothing found, 1 something found, 2 wrong input.
+report.html. Exit codes: 0 nothing found, 1 something found, 2 wrong input.
 """
 
 import dataclasses
@@ -47,7 +42,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
 
-from ..shared import command_line, figures, provenance, templates
+from ..shared import command_line, figures, provenance
 from ..shared.results import header, make_directory, write_json
 from ..shared.settings import ExperimentSettings
 from ..shared.tables import table
@@ -144,7 +139,7 @@ def display(finding: dict) -> dict[str, str]:
 
 def page(report: dict, png: bytes) -> str:
   """One page that stands for itself; names in it are escaped."""
-  return templates.template(TEMPLATE).render(
+  return figures.template(TEMPLATE).render(
       report=report, faults=faults(report), summary=summary(report),
       png=png, rows=[display(each) for each in report['findings']])
 

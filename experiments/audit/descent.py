@@ -20,14 +20,8 @@ class Descent:
 
   A checkpoint belongs to a line if it is linked to its first or its latest member: the deciding
   tests of the verdict find a common origin at its level, or the weights correlate. Memory holds
-  the features of these two alone.
-
-  Args:
-    tests: of the features of two networks, as `order_tests` is.
-
-  Attributes:
-    lines: the steps of each line; the first line begins with the first checkpoint.
-    rows: for each step its line, and what was found against the first checkpoint of all.
+  the features of these two alone. `lines` has the steps of each line, and `rows` for each step
+  its line and what was found against the first checkpoint of all.
   """
 
   def __init__(self, tests: Callable[[Features, Features], Results] = order_tests):

@@ -18,18 +18,10 @@ from .trajectory import Trajectory
 
 def examine(history: Iterable[tuple[int, Checkpoint | InputError]],
             tests: Callable = order_tests) -> dict:
-  """All that is found in a history.
+  """All that is found in a history: `findings` and `checkpoints`, in JSON.
 
-  Args:
-    history: for each step, ascending, its checkpoint, or why it cannot be read.
-    tests: those of `Descent`.
-
-  Returns:
-    JSON: `findings` and `checkpoints`. A finding has its kind, steps, where (the tensors), what
-    (a sentence), value and p_value, and is_fault: others are notes.
-
-  Raises:
-    InputError: less than two checkpoints can be read.
+  `history` has for each step, ascending, its checkpoint, or why it cannot be read. A finding that
+  is no fault is a note.
   """
   read: dict[int, Checkpoint] = {}
   found, descent, rows = [], Descent(tests), []

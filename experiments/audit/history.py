@@ -29,9 +29,8 @@ _STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme])', re.I
 class Checkpoint(NamedTuple):
   """What is kept of a checkpoint.
 
-  Attributes:
-    tensors: digest, shape and 1,024 entries of each tensor, by a name such as 'layer 3/up/kernel'.
-    features: its hidden features, which tests of descent compare.
+  `tensors` has digest, shape and 1,024 entries of each tensor, by a name such as
+  'layer 3/up/kernel'; tests of descent compare `features`.
   """
 
   config: ModelConfig
@@ -40,13 +39,9 @@ class Checkpoint(NamedTuple):
 
 
 def find(given: list[str]) -> dict[int, str]:
-  """The names of the networks of a history by their steps, ascending.
+  """The networks of a history by their steps, ascending.
 
-  Args:
-    given: a run, a folder with a folder for each step, or the networks themselves.
-
-  Raises:
-    InputError: a name has no step, two have the same, or there are less than LEAST.
+  `given` are a run, a folder with a folder for each step, or the networks themselves.
   """
   names = [name for each in given for name in _expand(each)]
   found: dict[int, str] = {}
@@ -129,11 +124,7 @@ def in_memory(config: ModelConfig, params: dict) -> Layers:
 
 
 def survey(layers: Layers) -> Checkpoint:
-  """Reads a checkpoint once, a layer at a time.
-
-  Raises:
-    InputError: a number in it is not finite, or it cannot be read.
-  """
+  """Reads a checkpoint once, a layer at a time; raises InputError for what is not finite."""
   tensors, found = {}, []
   for i in range(layers.config.num_layers):
     block = layers.read_block(i)

@@ -6,8 +6,7 @@ Small networks of two families are trained on Shakespeare, with nine checkpoints
 One fault is put into a history at a random place, as FAULTS says; sound histories are of the kinds
 in experiments/audit/trained.py. A fault is found if a finding names its step.
 
-Writes results.json (a row per history), table.md and figure.png. If a run was stopped, the same
-command continues it.
+Writes results.json (a row per history), table.md and figure.png.
 """
 
 import dataclasses
@@ -16,7 +15,6 @@ import functools
 import jax
 import numpy as np
 import scipy
-from tqdm import tqdm
 
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
@@ -45,13 +43,12 @@ class Settings(ExperimentSettings):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'audit.injections', settings)
-  done = {(row['kind'], row['number']) for row in results.rows}
-  todo = [(kind, number) for number in range(max(settings.injections, settings.sound))
+  todo = [{'kind': kind, 'number': number}
+          for number in range(max(settings.injections, settings.sound))
           for kind in [*(SOUND if number < settings.sound else ()),
                        *(FAULTS if number < settings.injections else ())]]
-  for kind, number in tqdm(todo, unit='history', smoothing=0):
-    if (kind, number) not in done:
-      results.add({'kind': kind, 'number': number} | measure(kind, number))
+  for row in results.missing(todo, 'history'):
+    results.add(row | measure(**row))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -62,7 +59,7 @@ def measure(kind: str, number: int) -> dict:
     history, faulty = SOUND[kind](CONFIGS[family], 100 + seed), []
   else:
     random = np.random.default_rng([number, list(FAULTS).index(kind)])
-    history, faulty = FAULTS[kind](random, family, seed % 5)
+    history, faulty = inject(kind, random, family, seed % 5)
   found = examine(((step, _survey(family, params)) for step, params in history.items()),
                   _TESTS)['findings']
   faults = [each for each in found if each['is_fault']]
@@ -89,6 +86,13 @@ def base(family: str, seed: int, data_seed: int = 0, count: int = 9) -> History:
   return trained.run(CONFIGS[family], seed, data_seed=data_seed, count=count)
 
 
+def inject(kind: str, random: np.random.Generator, family: str, seed: int):
+  """A history with a fault, and the steps at which it is."""
+  history = dict(base(family, seed))
+  changed = FAULTS[kind](random, history, family, seed)
+  return history | changed, sorted(changed)
+
+
 def _inner(random, history, margin=1) -> int:
   """A place between the first and the last."""
   return int(random.integers(margin, len(history) - margin))
@@ -106,80 +110,70 @@ def _shard(params, source):
   return _with_layer(_with_layer(params, source, 0, ['embedding']), source, 1)
 
 
-def whole_repeat(random, family, seed):
-  history = base(family, seed)
-  steps = sorted(random.choice(list(history), 2, replace=False).tolist())
-  return history | {steps[0]: history[steps[1]]}, steps
+# Each takes a history, its family and seed, and returns what stands in place of some steps.
 
 
-def final_weights_early(random, family, seed):
-  history = base(family, seed)
-  step = list(history)[int(random.integers(0, 4))]
-  return history | {step: history[max(history)]}, [step]
+def whole_repeat(random, history, family, seed):
+  step, source = sorted(random.choice(list(history), 2, replace=False).tolist())
+  return {step: history[source], source: history[source]}
 
 
-def layer_repeat(random, family, seed):
-  history = base(family, seed)
+def final_weights_early(random, history, family, seed):
+  return {list(history)[int(random.integers(0, 4))]: history[max(history)]}
+
+
+def layer_repeat(random, history, family, seed):
   t, steps = _inner(random, history, 2), list(history)
-  made = _with_layer(history[steps[t]], history[steps[t - 1]], int(random.integers(4)))
-  return history | {steps[t]: made}, [steps[t]]
+  return {steps[t]: _with_layer(history[steps[t]], history[steps[t - 1]], int(random.integers(4)))}
 
 
-def later_shard(random, family, seed):
-  history = base(family, seed)
-  steps = list(history)
-  t = _inner(random, history, 2)
+def later_shard(random, history, family, seed):
+  t, steps = _inner(random, history, 2), list(history)
   later = steps[int(random.integers(t + 1, len(steps)))]
-  return history | {steps[t]: _shard(history[steps[t]], history[later])}, [steps[t]]
+  return {steps[t]: _shard(history[steps[t]], history[later])}
 
 
-def unpublished_shard(random, family, seed):
+def unpublished_shard(random, history, family, seed):
   """The shard is of a step that the history lacks, two steps later or more."""
   full = base(family, seed, count=18)
-  history = {step: full[step] for step in list(full)[::2]}
+  history.update({step: full[step] for step in history})
   t, steps = _inner(random, history, 3), list(full)
   later = steps[int(random.integers(t + 2, len(history) - 1)) * 2 + 1]
-  return history | {steps[2 * t]: _shard(full[steps[2 * t]], full[later])}, [steps[2 * t]]
+  return {steps[2 * t]: _shard(full[steps[2 * t]], full[later])}
 
 
-def other_birth(random, family, seed):
-  history = base(family, seed)
-  return history | {0: jax.tree.map(np.asarray, init_params(CONFIGS[family], 1000 + seed))}, [0]
+def other_birth(random, history, family, seed):
+  return {0: jax.tree.map(np.asarray, init_params(CONFIGS[family], 1000 + seed))}
 
 
-def swapped(random, family, seed):
-  history = base(family, seed)
+def swapped(random, history, family, seed):
   a, b = random.choice(list(history), 2, replace=False).tolist()
-  return history | {a: history[b], b: history[a]}, sorted([a, b])
+  return {a: history[b], b: history[a]}
 
 
-def foreign_checkpoint(random, family, seed):
-  history = base(family, seed)
+def foreign_checkpoint(random, history, family, seed):
   step = list(history)[_inner(random, history)]
-  return history | {step: base(family, 50 + seed)[step]}, [step]
+  return {step: base(family, 50 + seed)[step]}
 
 
-def sibling_checkpoint(random, family, seed):
+def sibling_checkpoint(random, history, family, seed):
   """One of a run of the same seed with another order of the text."""
-  history = base(family, seed)
   step = list(history)[_inner(random, history)]
-  return history | {step: base(family, seed, data_seed=7)[step]}, [step]
+  return {step: base(family, seed, data_seed=7)[step]}
 
 
-def foreign_layer(random, family, seed):
-  history = base(family, seed)
+def foreign_layer(random, history, family, seed):
   step = int(random.choice(list(history)))
-  made = _with_layer(history[step], base(family, 50 + seed)[step], int(random.integers(4)))
-  return history | {step: made}, [step]
+  source = base(family, 50 + seed)[step]
+  return {step: _with_layer(history[step], source, int(random.integers(4)))}
 
 
-def not_finite(random, family, seed):
-  history = base(family, seed)
+def not_finite(random, history, family, seed):
   step = int(random.choice(list(history)))
   made = jax.tree.map(np.array, history[step])
   kernel = made['blocks']['up']['kernel']
   kernel.flat[random.integers(kernel.size)] = random.choice([np.nan, np.inf])
-  return history | {step: made}, [step]
+  return {step: made}
 
 
 FAULTS = {
@@ -224,18 +218,17 @@ def display(row):
 def draw(rows):
   """How many of each kind are found, or suspected."""
   summary = summarize(rows)[:-1]
-  with plotting.style():
-    figure = plotting.figure(7, 0.9 + 0.24 * len(summary))
-    ax = figure.subplots()
-    for i, row in enumerate(summary):
-      share = (row['suspected'] if row['is_sound'] else row['found']) / row['histories']
-      ax.barh(i, share, color=plotting.COLORS[1 if row['is_sound'] else 0], height=0.7)
-      ax.text(share + 0.01, i, f'{round(share * row["histories"])} of {row["histories"]}',
-              va='center', fontsize='small')
-    ax.set_yticks(range(len(summary)), [row['kind'] for row in summary])
-    ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
-           xlabel='share of histories with a fault that is found, or sound and suspected')
-    ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)
+  figure = plotting.figure(7, 0.9 + 0.24 * len(summary))
+  ax = figure.subplots()
+  for i, row in enumerate(summary):
+    share = (row['suspected'] if row['is_sound'] else row['found']) / row['histories']
+    ax.barh(i, share, color=plotting.COLORS[1 if row['is_sound'] else 0], height=0.7)
+    ax.text(share + 0.01, i, f'{round(share * row["histories"])} of {row["histories"]}',
+            va='center', fontsize='small')
+  ax.set_yticks(range(len(summary)), [row['kind'] for row in summary])
+  ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
+         xlabel='share of histories with a fault that is found, or sound and suspected')
+  ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)
   return figure
 
 

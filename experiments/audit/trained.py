@@ -10,9 +10,9 @@ import numpy as np
 import optax
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import init_params, next_token_loss
+from bornbiased_jax.models import init_params
 
-from ..shared.small_training import text
+from ..small_networks.training import take_steps, text
 
 _SIZE = dict(num_layers=4, num_heads=4, width=32, vocab_size=128, length=64)
 CONFIGS = {'llama': configs.get('tiny_llama2', **_SIZE, mlp_width=96),
@@ -43,23 +43,20 @@ def _run(config, schedule, frozen, steps, start, batches, peak, decay):
           'restarts': optax.sgdr_schedule([dict(init_value=0.0, peak_value=1.0, warmup_steps=5,
                                                 decay_steps=steps // 3, end_value=0.0)] * 3),
           }[schedule]
-  optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(),
-                          optax.add_decayed_weights(decay),
-                          optax.scale_by_schedule(lambda step: -rate(step)))
-
-  def step(state, tokens_BT):
-    params, memory = state
-    gradient = jax.grad(lambda params: next_token_loss(config, params, tokens_BT))(params)
-    updates, memory = optimizer.update(gradient, memory, params)
-    updates = jax.tree.map(lambda update: peak * update, updates)
-    updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
-    return (optax.apply_updates(params, updates), memory), None
+  optimizer = optax.chain(
+      optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(decay),
+      optax.scale_by_schedule(lambda step: -rate(step)), optax.scale(peak))
 
   def part(state, batches_MBT):
-    state, _ = lax.scan(step, state, batches_MBT)
+    state = take_steps(config, optimizer, state, batches_MBT, frozen=frozen)
     return state, state[0]
 
   return lax.scan(part, (start, optimizer.init(start)), batches)[1]
+
+
+def joined(first: History, second: History) -> History:
+  """A history, and what went on from its last checkpoint."""
+  return first | {step + max(first): params for step, params in second.items() if step}
 
 
 def resumed(config, seed, *, data_seed=0, peak=3e-3):
@@ -67,17 +64,13 @@ def resumed(config, seed, *, data_seed=0, peak=3e-3):
   first = run(config, seed, count=5, steps=STEPS // 2, schedule='constant')
   second = run(config, seed, start=first[max(first)], count=5, steps=STEPS // 2,
                data_seed=data_seed, peak=peak, schedule='warmup')
-  return first | {step + max(first): params for step, params in second.items() if step}
-
-
-def frozen_embedding(config, seed):
-  return run(config, seed, frozen=('embedding',))
+  return joined(first, second)
 
 
 def unfrozen_later(config, seed):
   first = run(config, seed, frozen=('embedding',), count=4, steps=STEPS // 2)
   second = run(config, seed, start=first[max(first)], count=5, steps=STEPS // 2)
-  return first | {step + max(first): params for step, params in second.items() if step}
+  return joined(first, second)
 
 
 def moving_average(config, seed):
@@ -110,16 +103,14 @@ def merged_and_continued(config, seed):
   first = run(config, seed, count=5, steps=STEPS // 2, schedule='constant')
   merged = mix(list(first.values())[-3:])
   second = run(config, seed, start=merged, count=4, steps=STEPS // 2, data_seed=1)
-  return first | {max(first): merged} | {
-      step + max(first): params for step, params in second.items() if step}
+  return joined(first | {max(first): merged}, second)
 
 
 def uneven(config, seed):
   """Steps 0, 1, 2, 4, 8, … as Pythia has them, then evenly spaced."""
   first = run(config, seed, schedule='constant', steps=64, count=64, peak=1e-3)
   second = run(config, seed, start=first[64], count=4, steps=STEPS - 64)
-  return {step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)} | {
-      step + 64: params for step, params in second.items() if step}
+  return joined({step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)}, second)
 
 
 def rounded(config, seed, dtype, **how):
@@ -143,7 +134,7 @@ SOUND: dict[str, Callable[..., History]] = {
     'strong weight decay': functools.partial(run, decay=1.0, peak=1e-2),
     'resumed': resumed,
     'another order of the text': functools.partial(resumed, data_seed=5, peak=1e-2),
-    'frozen embedding': frozen_embedding,
+    'frozen embedding': functools.partial(run, frozen=('embedding',)),
     'embedding frozen at first': unfrozen_later,
     'moving averages': moving_average,
     'average at the end': averaged_end,

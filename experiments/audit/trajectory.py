@@ -35,10 +35,8 @@ _UNITS = {jnp.bfloat16: 2**-9, np.float16: 2**-12, np.float32: 2**-25}
 class Trajectory:
   """Checkpoints of one origin, each different from the others, as a path in weight space.
 
-  Attributes:
-    steps: ascending, as they are claimed; `findings` puts them in the order that is found.
-    places: for each step the distances to the first one and to the one before, relative to
-      the norm.
+  `findings` puts `steps` in the order that is found. `places` has for each step the distances to
+  the first one and to the one before, relative to the norm.
   """
 
   def __init__(self, history: dict[int, Checkpoint]):
@@ -229,10 +227,7 @@ def shortening_exchange(far_NN: np.ndarray) -> tuple[int, int] | None:
 
 
 def detours(far_PNN: np.ndarray, t: int) -> np.ndarray:
-  """For each matrix, how much farther step t is from its neighbours than these are from each other.
-
-  The least over the neighbours next to it and those after them.
-  """
+  """For each matrix, how much farther step t is from steps around it than these from each other."""
   around = [(t - k, t + k) for k in (1, 2) if t >= k and t + k < far_PNN.shape[1]]
   return np.min([np.minimum(far_PNN[:, s, t], far_PNN[:, t, u]) / far_PNN[:, s, u]
                  for s, u in around], axis=0)

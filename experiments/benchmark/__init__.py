@@ -1,1 +1,1 @@
-"""One module per benchmark, run as python -m experiments.benchmark NAME."""
+"""Benchmarks, each run as python -m experiments.benchmark NAME."""

@@ -1,25 +1,18 @@
 """Speed and memory of the hot paths, beside their peers and a large matrix product.
 
-A peer is another implementation of the same computation, such as scipy's or
-PyTorch's. Alternatives run in turn in one process, and their ratios are medians
-over rounds. PyTorch's rows need an extra: pip install -e '.[parity]'.
+A peer is another implementation of the same computation, such as scipy's or PyTorch's (pip install
+-e '.[parity]'). Alternatives run in turn in one process, and their ratios are medians over rounds.
 
     python -m experiments.benchmark                # all of them, about 20 min on two CPU cores
-    python -m experiments.benchmark sweep          # about 3 min
-    python -m experiments.benchmark contraction    # about 1 min
-    python -m experiments.benchmark training       # about 5 min
-    python -m experiments.benchmark kendall        # about 1 min
-    python -m experiments.benchmark statistics     # about 1 min
-    python -m experiments.benchmark interventions  # about 1 min
-    python -m experiments.benchmark comparison     # about 10 min
+    python -m experiments.benchmark kendall sweep  # of sweep, contraction, training, kendall,
+                                                   # statistics, interventions and comparison
     python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
 
-Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The
-bars of OUTPUT_DIR/chart.png show the measurements that have a peer.
+Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The bars of
+OUTPUT_DIR/chart.png show the measurements that have a peer.
 """
 
 import dataclasses
-import importlib
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -30,11 +23,13 @@ from bornbiased_jax.errors import InputError
 from ..shared import command_line, figures, provenance
 from ..shared.results import make_directory, write_json
 from ..shared.settings import ProgramSettings, setting
-from . import chart
+from . import chart, comparison, ranks, streaming, sweep, training
 
-BENCHMARKS = ('sweep', 'contraction', 'training', 'interventions', 'kendall', 'statistics',
-              'comparison')
-ONLY_IF_NAMED = ('streaming',)
+BENCHMARKS = {
+    'sweep': sweep.sweep, 'contraction': sweep.contraction, 'training': training.training,
+    'interventions': training.interventions, 'kendall': ranks.kendall,
+    'statistics': ranks.statistics, 'comparison': comparison.comparison}
+ONLY_IF_NAMED = {'streaming': streaming.streaming}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +41,15 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
+  known = BENCHMARKS | ONLY_IF_NAMED
   for name in settings.names:
-    if name not in BENCHMARKS + ONLY_IF_NAMED:
-      raise InputError(f'{name!r} is no benchmark; there are '
-                       f'{", ".join(BENCHMARKS + ONLY_IF_NAMED)}')
+    if name not in known:
+      raise InputError(f'{name!r} is no benchmark; there are {", ".join(known)}')
   directory = Path(settings.output_dir)
   make_directory(directory)
   for name in settings.names or BENCHMARKS:
     record = provenance.begin()
-    rows = importlib.import_module(f'{__package__}.{name}').run()
-    path = directory / f'{name}.json'
+    rows, path = known[name](), directory / f'{name}.json'
     write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
                       'rows': rows})
     print(json.dumps(json.loads(path.read_text())['rows'], indent=1))

@@ -7,11 +7,7 @@ from bornbiased_jax import plotting
 
 
 def rows_of(paths: list[Path]) -> list[dict]:
-  """The rows of benchmarks that have a peer, each with the `device` that it ran on.
-
-  Args:
-    paths: JSON files of experiments.benchmark, which need not all exist.
-  """
+  """The rows of these files, if they exist, that have a peer, each with its `device`."""
   rows = []
   for path in paths:
     if path.exists():

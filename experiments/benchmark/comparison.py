@@ -14,7 +14,7 @@ from bornbiased_jax.models.transformer import read
 from . import timing
 
 
-def run() -> list[dict]:
+def comparison() -> list[dict]:
   return [row('tiny_llama2', 2000, 64, rounds=5), row('nano_llama2', 2000, 64, rounds=1)]
 
 
@@ -29,18 +29,13 @@ def row(name, n, length, rounds) -> dict:
     verdict.compare(*(signature.of_network(config, params, probe) for params in networks))
     return 0
 
-  forward = _forward(config)
-  read_all = lambda: [forward(params, batch) for params in networks for batch in inputs]
-  seconds = timing.in_turn({'comparison': compare, 'forward': read_all}, rounds)
-  return {'benchmark': f'comparison of two {name}', 'n': n, 'length': length, 'rounds': rounds,
-          'seconds': timing.spread(seconds['comparison']),
-          'comparison_over_forward': timing.spread(seconds['comparison'] / seconds['forward'])}
-
-
-def _forward(config):
   @jax.jit
   def forward(params, tokens_BT):
     with jax.default_matmul_precision('highest'):
       return read(config, params, tokens_BT, ('hidden_last',))
 
-  return forward
+  read_all = lambda: [forward(params, batch) for params in networks for batch in inputs]
+  seconds = timing.in_turn({'comparison': compare, 'forward': read_all}, rounds)
+  return {'benchmark': f'comparison of two {name}', 'n': n, 'length': length, 'rounds': rounds,
+          'seconds': timing.spread(seconds['comparison']),
+          'comparison_over_forward': timing.spread(seconds['comparison'] / seconds['forward'])}

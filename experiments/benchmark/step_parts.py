@@ -19,19 +19,10 @@ COPIED = 2**26
 
 
 def shares(config: ModelConfig, recipe: Recipe, attend, step, rounds: int) -> dict:
-  """What parts of a step take alone, over the whole step, and what their floors are.
+  """What parts of a step take alone, over the whole `step`.
 
-  Args:
-    config: the architecture.
-    recipe: how it is trained.
-    attend: how attention is computed.
-    step: a function that makes one step.
-    rounds: how often each is timed.
-
-  Returns:
-    Of `products` with weights, forward and backward, of `attention` and of the `optimizer`
-    the share of the step's time; and `optimizer_floor`, the bytes that it must move over the
-    rate of a large copy, as a share of its time.
+  `optimizer_floor` is the time of a large copy of the bytes that the optimizer must move, over
+  its own time.
   """
   counts = products(config, recipe.batch_size, recipe.length)
   alone = {shape: product(*shape, config.dtype) for shape in counts}

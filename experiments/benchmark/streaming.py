@@ -4,7 +4,6 @@ The model is a random one in the shape of Llama 3.2 3B, in bfloat16. It takes 6.
 is removed afterwards.
 """
 
-from collections.abc import Iterator
 import json
 import os
 from pathlib import Path
@@ -28,7 +27,6 @@ SHAPE = dict(model_type='llama', vocab_size=128256, hidden_size=3072, intermedia
              hidden_act='silu', max_position_embeddings=131072, rms_norm_eps=1e-5,
              tie_word_embeddings=True, rope_theta=500000.0)
 PROBE = dict(num_sequences=1000, length=16)
-_LAYERS_PER_FILE = 4
 
 # Reads a model. As often as an environment variable says, it kills itself half way.
 _PROGRAM = '''
@@ -56,16 +54,13 @@ print(json.dumps({'seconds_reading_all_once': times[0], 'seconds_of_layers': tim
 '''
 
 
-def run() -> list[dict]:
+def streaming() -> list[dict]:
   with tempfile.TemporaryDirectory(prefix='bornbiased_') as folder:
     return [row(Path(folder), SHAPE, PROBE)]
 
 
 def row(folder: Path, shape: dict, probe: dict) -> dict:
-  """Makes a model in a folder, and reads it in two processes, the first of which is killed.
-
-  Memory, seconds and the share of the rate of a large matrix product are those of the second.
-  """
+  """Makes a model, and reads it in two processes, the first of which is killed; of the second."""
   config = make(folder / 'model', shape)
   arguments = [str(folder / 'model'), str(folder / 'cache'), json.dumps(probe)]
   launch = lambda kills: subprocess.run([sys.executable, '-c', _PROGRAM, *arguments, str(kills)],
@@ -87,38 +82,33 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
 
 
 def make(path: Path, shape: dict) -> ModelConfig:
-  """Writes a random Llama in bfloat16 and several files, one of which is in memory at a time."""
+  """Writes a random Llama in bfloat16, with a file for each layer, one of which is in memory."""
   path.mkdir()
   (path / 'config.json').write_text(json.dumps(shape))
-  files, index = range(0, shape['num_hidden_layers'], _LAYERS_PER_FILE), {}
-  for number, first in enumerate(files):
-    layers = range(first, min(first + _LAYERS_PER_FILE, shape['num_hidden_layers']))
-    tensors = dict(item for layer in layers for item in _layer(shape, layer))
-    if not number:
-      tensors |= dict(_outside(shape))
-    name = f'model-{number + 1:05d}-of-{len(files):05d}.safetensors'
+  index = {}
+  for layer in range(-1, shape['num_hidden_layers']):
+    tensors = {name: _normal((layer + 1, number), size) if isinstance(size, tuple) else
+               np.ones(size, ml_dtypes.bfloat16)
+               for number, (name, size) in enumerate(_sizes(shape, layer).items())}
+    name = f'model-{layer + 2:05d}-of-{shape["num_hidden_layers"] + 1:05d}.safetensors'
     save_file(tensors, path / name)
     index |= dict.fromkeys(tensors, name)
   (path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': index}))
   return huggingface.load_config(path)
 
 
-def _layer(shape, layer) -> Iterator[tuple[str, np.ndarray]]:
+def _sizes(shape, layer) -> dict[str, tuple[int, int] | int]:
+  """Matrices and gains of a layer, or of what is outside of all, -1."""
   width, hidden, K = shape['hidden_size'], shape['intermediate_size'], shape['head_dim']
+  if layer < 0:
+    return {'model.embed_tokens.weight': (shape['vocab_size'], width), 'model.norm.weight': width}
   query, key = K * shape['num_attention_heads'], K * shape['num_key_value_heads']
   sizes = {'self_attn.q_proj': (query, width), 'self_attn.k_proj': (key, width),
            'self_attn.v_proj': (key, width), 'self_attn.o_proj': (width, query),
            'mlp.gate_proj': (hidden, width), 'mlp.up_proj': (hidden, width),
-           'mlp.down_proj': (width, hidden)}
-  for number, (name, size) in enumerate(sizes.items()):
-    yield f'model.layers.{layer}.{name}.weight', _normal((1, layer, number), size)
-  for name in ('input_layernorm', 'post_attention_layernorm'):
-    yield f'model.layers.{layer}.{name}.weight', np.ones(width, ml_dtypes.bfloat16)
-
-
-def _outside(shape) -> Iterator[tuple[str, np.ndarray]]:
-  yield 'model.embed_tokens.weight', _normal((0,), (shape['vocab_size'], shape['hidden_size']))
-  yield 'model.norm.weight', np.ones(shape['hidden_size'], ml_dtypes.bfloat16)
+           'mlp.down_proj': (width, hidden), 'input_layernorm': width,
+           'post_attention_layernorm': width}
+  return {f'model.layers.{layer}.{name}.weight': size for name, size in sizes.items()}
 
 
 def _normal(seed, size):

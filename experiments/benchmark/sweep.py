@@ -23,9 +23,15 @@ from . import timing
 MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
-def run() -> list[dict]:
+def sweep() -> list[dict]:
   return [*forward_rows('seed_sweep', measurements.preference), seeds_row(),
           memory_row(measurements.preference)]
+
+
+def contraction() -> list[dict]:
+  """With the std of similarities over pairs."""
+  return [*forward_rows('contraction', measurements.contraction),
+          memory_row(measurements.contraction)]
 
 
 def forward_rows(experiment: str, statistic: Callable) -> list[dict]:
@@ -66,10 +72,7 @@ def forward(name, length, rounds, statistic):
 
 
 def torch_forward(config, tokens_BT, dtype):
-  """The same forward pass by the GPT-2 of `transformers`, with the last logits only.
-
-  None if torch or transformers is not installed.
-  """
+  """The same by the GPT-2 of `transformers`; None if it is not installed."""
   try:
     import torch
     import transformers
@@ -94,10 +97,7 @@ def torch_forward(config, tokens_BT, dtype):
 
 
 def seeds_row(few=4, many=64, rounds=5):
-  """Time per network in a sweep of many networks, over that in a sweep of few.
-
-  One network runs on each device at a time. Compilation is left out.
-  """
+  """Time per network among many networks over that among few, without compilation."""
   config, probe = configs.get('tiny_gpt2'), probes.Probe('tokens', 640, 32)
   network, statistic = ensemble.transformer(config), measurements.preference(config)
 

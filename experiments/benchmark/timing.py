@@ -1,7 +1,6 @@
 """Timing that can be trusted on a noisy machine.
 
-Alternatives run in turn in one process, so that slow moments of the machine
-strike all of them alike.
+Alternatives run in turn in one process, so that slow moments of the machine strike all alike.
 """
 
 from collections.abc import Callable
@@ -15,11 +14,7 @@ from tqdm import tqdm
 
 
 def in_turn(alternatives: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-  """Seconds of each alternative in each round, [rounds].
-
-  The alternatives run in the order A B C A B C …, after one round that only warms
-  up.
-  """
+  """Seconds of each alternative in each round, A B C A B C …, after one round that warms up."""
   seconds = {name: np.zeros(rounds) for name in alternatives}
   for round_ in tqdm(range(-1, rounds), unit='round'):
     for name, run in alternatives.items():

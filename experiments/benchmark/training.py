@@ -36,9 +36,32 @@ ENSEMBLES = [
 ]
 
 
-def run() -> list[dict]:
+# Model, batch size, length and rounds, such that a step is long enough for its parts to show.
+INTERVENED = {'cpu': ('tiny_llama2', 16, 128, 15), 'gpu': ('nano_llama2', 32, 2048, 11),
+              'tpu': ('nano_llama2', 8, 2048, 11)}
+
+
+def training() -> list[dict]:
   large = [step_row('nano_llama2', **size) for size in SIZES[jax.default_backend()]]
   return large + [ensemble_row(**ensemble) for ensemble in ENSEMBLES]
+
+
+def interventions() -> list[dict]:
+  """What an intervention on the value aggregate costs in a training step."""
+  name, batch_size, length, rounds = INTERVENED[jax.default_backend()]
+  dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
+
+  def step(intervention):
+    config = configs.get(name, dtype=dtype, length=length, intervention=intervention)
+    attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
+    return stepper(config, recipe_of(batch_size, length), jnp.uint32(42), attend)
+
+  seconds = timing.in_turn({name: step(name) for name in configs.INTERVENTIONS}, rounds)
+  return [{'benchmark': f'{name} training step with {intervention!r}',
+           'length': length, 'batch_size': batch_size, 'rounds': rounds,
+           'milliseconds': 1e3 * np.median(seconds[intervention]),
+           'over_none': timing.spread(seconds[intervention] / seconds['none'])}
+          for intervention in configs.INTERVENTIONS[1:]]
 
 
 def recipe_of(batch_size, length):
@@ -48,11 +71,7 @@ def recipe_of(batch_size, length):
 def stepper(config, recipe, seeds, attend=None):
   """A function that makes one step, always on the same tokens, and keeps its state to itself.
 
-  Args:
-    config: the architecture.
-    recipe: how it is trained.
-    seeds: of one network, or of several networks that train together.
-    attend: how attention is computed; None for several networks.
+  `seeds` is one seed, or of several networks, which train together without `attend`.
   """
   init, step = programs(config, recipe, attend)
   state = [init(seeds)]
@@ -126,10 +145,7 @@ def torch_device():
 
 
 def torch_stepper(config, recipe):
-  """The same step under torch.compile, of the model of `transformers` with torch.optim.AdamW.
-
-  None if torch or transformers is not installed.
-  """
+  """The same by torch.compile and torch.optim.AdamW; None if they are not installed."""
   if not all(map(importlib.util.find_spec, ('torch', 'transformers'))):
     return None
   import torch

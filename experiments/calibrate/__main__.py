@@ -1,31 +1,22 @@
 """How often does each test call unrelated networks related?
 
-A test at level alpha may find something in a fraction alpha of unrelated pairs: false positives.
-
     python -m experiments.calibrate      # 100 seeds, 4,950 pairs per cell, an hour on two CPU cores
     python -m experiments.calibrate --probes=verdict --seeds=0-11 --init_schemes=gpt2 \\
         --config=tiny_gpt2,tiny_llama2,tiny_qwen2 --widths=96,128 --verdict_seeds=6      # 630 pairs
     python -m experiments.calibrate --runs=results/training_study_laptop/english --probes=verdict
 
 A cell is an architecture, an initialization and a probe: 'gaussian' vectors that all networks read,
-'tokens' with each network's own embedding, or 'shared_tokens' with one embedding for all. With
---runs there are also cells of networks trained on the same data in the same order: the latest
-checkpoint of each folder seed_*.
+'tokens' with each network's own embedding, or 'shared_tokens' with one for all. --runs adds
+networks trained on the same data in the same order: the latest checkpoint of each folder seed_*.
+There are the calibrated test, the same without the projection of what networks share, and the
+published t-test, U test and z, which are slow, for the first --published_seeds networks.
 
-The tests of hidden states are
-  - the calibrated test,
-  - the calibrated test without the projection of what the networks share,
-  - the published t-test, U test and analytic z (k lowest dimensions, coset, softmax), which are
-    slow, for the first --published_seeds networks.
 The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
 the first --verdict_seeds networks: all pairs within each architecture and, in cells of their own,
-between two of them. So --widths gives pairs of unequal widths. Each architecture has seeds of its
-own, as networks of one seed begin with the same numbers; of two folders of --runs, networks of
-different seeds are compared. Intervals come from a bootstrap over networks, because pairs share
-them.
+between two of them. Each architecture has seeds of its own, as networks of one seed begin with the
+same numbers. Intervals come from a bootstrap over networks, because pairs share them.
 
-Writes results.json (a row per cell) and figure.png (the share of pairs with a p-value below each
-level). If a run was stopped, the same command continues it.
+Writes results.json (a row per cell) and figure.png (the share of pairs below each level).
 """
 
 from collections.abc import Callable
@@ -53,10 +44,8 @@ from ..shared.network_settings import Inputs
 from ..shared.parsing import listed, optional, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting
-from ..shared.tables import table
 from .judged_pairs import Takers, pooled, verdict_cells, z_of
 from .unrelated_pairs import (
-  ALPHAS,
   LEVELS,
   all_pairs,
   moments,
@@ -123,35 +112,25 @@ def main(settings, output_dir):
   if not todo:
     raise InputError('--config: none, and --runs is not given either: nothing to measure')
   results = Results(output_dir, 'calibrate', settings)
-  done = {row['cell'] for row in results.rows}
-  for name, make in todo.items():
-    if name not in done:
-      results.add({'cell': name} | make())
+  for row in results.missing(({'cell': name} for name in todo), 'cell'):
+    results.add(row | todo[row['cell']]())
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
-  for kind in KINDS:
-    show_tests(kind, judged(results.rows, kind))
 
 
 def random_cells(settings) -> dict[str, Callable[[], dict]]:
   """The cells of random networks: by name, functions that measure a row."""
   found = {}
   for scheme in settings.init_schemes:
-    models = {name: configs.get(preset, init_scheme=scheme, **own)
-              for preset in settings.config or ()
-              for name, own in named_widths(preset, settings.widths)}
+    models = {f'{preset} ({width})' if width else preset: configs.get(
+        preset, init_scheme=scheme, **{'width': width} if width else {})
+              for preset in settings.config or () for width in settings.widths or [None]}
     for name, config in models.items():
       networks.check_sequences(settings, config)
-      found |= {f'{name}, {scheme} init, {kind}': functools.partial(
-          lambda config, kind: measure(random_networks(config, kind, settings), settings),
-          config, kind) for kind in settings.probes if kind != 'verdict'}
+      found |= measured_cells(f'{name}, {scheme} init', PROBES[:-1], settings, functools.partial(
+          random_networks, config))
     if 'verdict' in settings.probes:
       found |= verdict_cells(random_signatures(models, settings), f'{scheme} init, verdict')
   return found
-
-
-def named_widths(preset: str, widths: list[int] | None) -> list[tuple[str, dict]]:
-  """The names of a preset's models, and in which width each differs from it."""
-  return [(f'{preset} ({width})', {'width': width}) for width in widths or ()] or [(preset, {})]
 
 
 def trained_cells(settings) -> dict[str, Callable[[], dict]]:
@@ -164,12 +143,17 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
     name = f'trained {label(config)}'
     name += f' ({folder})' * (name in runs_by_name)
     runs_by_name[name] = runs
-    found |= {f'{name}, {kind}': functools.partial(
-        lambda runs, kind: measure(trained_networks(runs, kind, settings), settings), runs, kind)
-              for kind in settings.probes if kind not in ('shared_tokens', 'verdict')}
+    found |= measured_cells(name, ('gaussian', 'tokens'), settings, functools.partial(
+        trained_networks, runs))
   if 'verdict' in settings.probes and runs_by_name:
     found |= verdict_cells(trained_signatures(runs_by_name, settings), 'verdict')
   return found
+
+
+def measured_cells(name, kinds, settings, make) -> dict[str, Callable[[], dict]]:
+  """A cell for each probe of those that are asked for; `make` reads it."""
+  return {f'{name}, {kind}': lambda kind=kind: measure(make(kind, settings), settings)
+          for kind in settings.probes if kind in kinds}
 
 
 def label(config) -> str:
@@ -273,27 +257,13 @@ def display(row):
   cell = row['cell'].removesuffix(', verdict')
   for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
     cell = cell.replace(words, shorter)
-  return {'unrelated networks': cell, 'pairs': str(row['pairs']),
+  return {'unrelated networks': cell, 'pairs': row['pairs'],
           'verdicts': verdicts or '–',
           'sd z': f'{row["sd_z"]:.2f}' if 'sd_z' in row else '–',
           'false positives at 0.05': rate(test, 0.05),
           'at 0.01 (95 % interval)': rate(test, 0.01)
               + (f' ({ends[0]:.1%}–{ends[1]:.1%})' if ends else ''),
           **{f'{words} at 0.01': rate(test, 0.01) for test, words in PUBLISHED.items()}}
-
-
-def show_tests(kind: str, cells: list[dict]) -> None:
-  """Prints what the tests of the verdict find on random, or on trained networks."""
-  if cells:
-    print(f'\nTests of the verdict, over all pairs of {kind} networks for which they have a result')
-    print(table([display_test(name, found) for name, found in z_of(cells).items()]))
-
-
-def display_test(name, found):
-  sd = '–' if found['sd'] is None else f'{found["sd"]:.2f}'
-  return {'test': name, 'pairs': str(found['pairs']), 'mean z': f'{found["mean"]:.2f}', 'sd z': sd,
-          'largest z': f'{found["max"]:.2f}',
-          **{f'p ≤ {alpha}': str(found[f'p_{alpha}']) for alpha in ALPHAS}}
 
 
 def draw(rows):
@@ -303,18 +273,17 @@ def draw(rows):
            for title, tests in GROUPS.items() if (curves := curves_of(tests, own))]
   columns = min(2, len(shown))
   lines = -(-len(shown) // columns)
-  with plotting.style():
-    figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
-      draw_curves(ax, title, curves)
-    for ax in panels[:, 0]:
-      ax.set_ylabel('share of unrelated pairs with p ≤ level')
-    for ax in panels[-1]:
-      ax.set_xlabel('level of the test')
-    has_probes = any(reads_own(row['cell']) is not None for row in rows)
-    caption = CAPTION + (OWN_TOKENS if has_probes else '')
-    figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
+  figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
+  panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+  for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
+    draw_curves(ax, title, curves)
+  for ax in panels[:, 0]:
+    ax.set_ylabel('share of unrelated pairs with p ≤ level')
+  for ax in panels[-1]:
+    ax.set_xlabel('level of the test')
+  has_probes = any(reads_own(row['cell']) is not None for row in rows)
+  caption = CAPTION + (OWN_TOKENS if has_probes else '')
+  figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
   return figure
 
 

@@ -30,10 +30,7 @@ def all_pairs(count: int) -> np.ndarray:
 
 
 def pairwise_z(hidden_SND, trace_S=None) -> np.ndarray:
-  """z of `seedprint.calibrated_test` for all pairs i < j.
-
-  The ranks of a network are computed once, not for each of its pairs.
-  """
+  """z of `seedprint.calibrated_test` for all pairs i < j; ranks are computed once a network."""
   ranks_SND = jnp.stack([seedprint.unit_ranks(hidden_ND) for hidden_ND in hidden_SND])
   trace_S = jnp.zeros(len(hidden_SND)) if trace_S is None else trace_S
 
@@ -68,11 +65,9 @@ def moments(z: Iterable[float]) -> dict:
 
 
 def rates(p_values: dict[str, Iterable[float]], pairs: np.ndarray) -> dict:
-  """For each test how many pairs have a p-value of at most each level: false positives.
+  """For each test how many pairs [P, 2] have a p-value of at most each level: false positives.
 
-  Args:
-    p_values: by test, a p-value for each pair; NaN, where a test has no result, is above all.
-    pairs: the numbers of both networks of each pair, [P, 2].
+  NaN, where a test has no result, is above all levels.
   """
   row = {}
   for test, p_P in p_values.items():
@@ -85,15 +80,10 @@ def rates(p_values: dict[str, Iterable[float]], pairs: np.ndarray) -> dict:
 
 
 def bootstrap(found_P: np.ndarray, pairs: np.ndarray) -> list[float]:
-  """95 % interval of a rate over pairs, by drawing networks with replacement.
+  """95 % interval of a rate over pairs [P, 2] of networks, by drawing networks with replacement.
 
-  If all pairs agree there is nothing to draw. The interval is then Clopper and
-  Pearson's, for as many pairs as share no network.
-
-  Args:
-    found_P: of each pair, whether it counts.
-    pairs: the numbers of both networks of each pair, [P, 2]: all pairs of some networks, or all
-      of some networks with some others.
+  If all pairs agree there is nothing to draw. The interval is then Clopper and Pearson's, for as
+  many pairs as share no network.
   """
   num_networks = int(pairs.max()) + 1
   if found_P.all() or not found_P.any():

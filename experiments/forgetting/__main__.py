@@ -15,8 +15,7 @@ at --few. In the table, F is where a test misses half of the networks at ALPHA, 
 from a bootstrap over networks; the table of published recipes has their F.
 
 Writes results.json (a row per pair; its lists are of the tests of lineage in their order, then the
-published SeedPrint) and figure.png. If a run was stopped, the same command continues it with the
-cell that was not complete.
+published SeedPrint) and figure.png.
 """
 
 import dataclasses

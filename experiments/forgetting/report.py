@@ -169,20 +169,19 @@ def display_recipe(row: dict) -> dict[str, str]:
 def draw(rows: list[dict]) -> 'plotting.Figure':
   """Power and z over F on the first line of cells, of all weights and of what is learned."""
   first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
-  with plotting.style():
-    figure = plotting.figure(9, 6)
-    panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
-    for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
-      own = [row for row in first if row['weights'] == weights]
-      draw_power(above, [row for row in own if kind(row) == 'birth'])
-      draw_z(below, own)
-      above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
-      below.set_xlabel('forgetting exponent F = λ Σ lr')
-    panels[0, 0].set_ylabel('share of networks found')
-    panels[1, 0].set_ylabel('z')
-    panels[0, 1].legend(fontsize='small')
-    panels[1, 1].legend(fontsize='small')
-    figure.suptitle(line_text(first[0]), fontsize='medium')
+  figure = plotting.figure(9, 6)
+  panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
+  for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
+    own = [row for row in first if row['weights'] == weights]
+    draw_power(above, [row for row in own if kind(row) == 'birth'])
+    draw_z(below, own)
+    above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
+    below.set_xlabel('forgetting exponent F = λ Σ lr')
+  panels[0, 0].set_ylabel('share of networks found')
+  panels[1, 0].set_ylabel('z')
+  panels[0, 1].legend(fontsize='small')
+  panels[1, 1].legend(fontsize='small')
+  figure.suptitle(line_text(first[0]), fontsize='medium')
   return figure
 
 

@@ -32,13 +32,7 @@ from .choices import PEAK_LR, SEGMENTS, VARIANTS
 class Cell:
   """How some networks are trained that differ in their seed alone.
 
-  Attributes:
-    config: the preset.
-    optimizer: of PEAK_LR.
-    forgetting: F = λ Σ lr, from which λ follows.
-    steps: optimizer steps, a multiple of SEGMENTS.
-    batch_size, length: sequences per step and predicted tokens of each, before the variant.
-    variant: of VARIANTS.
+  λ follows from `forgetting`, F = λ Σ lr. `batch_size` and `length` are those before the variant.
   """
 
   config: str
@@ -51,11 +45,7 @@ class Cell:
 
   @property
   def weight_decay(self) -> float:
-    """λ.
-
-    Raises:
-      InputError: one step would forget everything.
-    """
+    """λ; raises InputError if one step would forget everything."""
     lr_M = rates(self)
     if self.forgetting * lr_M.max() >= lr_M.sum():
       raise InputError(f'{self.steps} are too few for F = {self.forgetting:g}', 'steps')
@@ -131,17 +121,9 @@ def text(cell: Cell, data: Corpus, data_seed: int) -> np.ndarray:
 
 def grow(cell: Cell, birth: dict, own_SMBT: np.ndarray, other_SMBT: np.ndarray,
          branches: tuple[int, ...]) -> dict[int | None, dict]:
-  """Trains a network, and siblings that go on with other text from one of its steps.
+  """Trains a network, and siblings that go on with other text after so many segments (0: birth).
 
-  Args:
-    cell: how.
-    birth: its parameters at the beginning.
-    own_SMBT: the text of the network, from `text`.
-    other_SMBT: that of its siblings.
-    branches: after how many segments siblings branch off; 0 is birth.
-
-  Returns:
-    Parameters at the end: of the network by None, of siblings by their branch.
+  Returns parameters at the end: of the network by None, of siblings by their branch.
   """
   config = config_of(cell, int(birth['embedding'].shape[0]))
   state = TrainState(np.int32(0), birth, optimizer(cell).init(birth))

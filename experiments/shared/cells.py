@@ -26,16 +26,10 @@ _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
 
 class Cell(NamedTuple):
-  """One combination of settings.
+  """One combination of settings, under which `seeds`, or those of the settings, are measured.
 
-  Attributes:
-    fields: the fields of results.json that tell the rows of this cell from
-      those of other cells, such as config and length.
-    network, statistic, probe, readout: see `ensemble.measure`.
-    row: function from what was measured of one network to the other fields of
-      its row.
-    flops: floating-point operations per sequence, for the progress bar.
-    seeds: the networks; None for those of the settings.
+  `fields` tell its rows from those of other cells, and `row` makes the others of what was measured
+  of one network (`ensemble.measure`). `flops`, per sequence, are for the progress bar.
   """
 
   fields: dict

@@ -32,14 +32,11 @@ HOSTS = {
 
 def run(main: Callable[[Any, Path], None] | None, name: str, kind: type[ProgramSettings],
         doc: str, several_hosts: bool = False) -> None:
-  """Runs `main(settings, output_dir)` with what the command line says.
-
-  With `several_hosts` the program has the flags HOSTS. Without `main` the command line is only
-  checked, as in `start` and `launch`.
-  """
+  """Runs `main(settings, output_dir)` with what the command line says; without `main` checks it."""
   from . import figures
-  define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER '
-                                 f'(default: results/{name}_SCALE)'))
+  define('output_dir', Kind(str, 'folder of the results, local or gs://BUCKET/FOLDER, where the '
+                            'same command continues what was stopped '
+                            f'(default: results/{name}_SCALE)'))
   host_flags = HOSTS if several_hosts else {}
   for flag, of_flag in host_flags.items():
     define(flag, of_flag)
@@ -55,20 +52,30 @@ def run(main: Callable[[Any, Path], None] | None, name: str, kind: type[ProgramS
 
 def start(main: Callable[[Any], None] | None, kind: type[ProgramSettings], doc: str,
           before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
-  """Runs `main(settings)` with the flags of a dataclass; --help has others before and after."""
+  """Runs `main(settings)` with the flags of a dataclass; --help has others before and after.
+
+  A mistake in the input is one line on stderr and exit code 2.
+  """
   known = kinds(kind)
   scale = ('scale',) if len(kind.SCALES) > 1 else ()
   if scale:
     define('scale', Kind(str, f'size of the run: {", ".join(kind.SCALES)}'))
   for flag, of_flag in known.items():
     define(flag, of_flag, default_text(values_of(kind, flag), of_flag.help))
-
-  def read(words):
-    given = {flag: FLAGS[flag].value for flag in (*scale, *known)}
-    size = given.pop('scale', None)
-    return resolve(kind, 'laptop' if size is None else size, words, **given)
-
-  launch(main, doc, (*scale, *before, *known, *after), read, takes_words=bool(kind.WORDS))
+  words = parse(sys.argv, doc, (*scale, *before, *known, *after))
+  given = {flag: FLAGS[flag].value for flag in (*scale, *known)}
+  size = given.pop('scale', None)
+  try:
+    if words and not kind.WORDS:
+      is_model = words[0] in configs.PRESETS and 'config' in known
+      hint = f'did you mean --config={words[0]}?' if is_model else 'see --help'
+      raise InputError(f'{words[0]!r} is not a flag; {hint}')
+    settings = resolve(kind, 'laptop' if size is None else size, words, **given)
+  except InputError as error:
+    fail_of(error)
+  if main:
+    from . import session
+    app.run(lambda _: session.run(main, settings), flags_parser=lambda argv: argv)
 
 
 def define(flag: str, kind: Kind, default: str = '') -> None:
@@ -76,27 +83,6 @@ def define(flag: str, kind: Kind, default: str = '') -> None:
   if flag not in FLAGS:
     make = flags.DEFINE_boolean if kind.is_switch else flags.DEFINE_string
     make(flag, None, kind.help + default)
-
-
-def launch(main: Callable | None, doc: str, names: tuple[str, ...],
-           read: Callable | None = None, takes_words: bool = False) -> None:
-  """Parses the flags `names` and runs `main()`, or `main(read(words))`.
-
-  `words` are those that are no flags; unless `takes_words` is true, such a word is a mistake. A
-  mistake in the input is one line on stderr and exit code 2.
-  """
-  words = parse(sys.argv, doc, names)
-  try:
-    if words and not takes_words:
-      known = words[0] in configs.PRESETS and 'config' in names
-      hint = f'did you mean --config={words[0]}?' if known else 'see --help'
-      raise InputError(f'{words[0]!r} is not a flag; {hint}')
-    arguments = [read(words)] if read else []
-  except InputError as error:
-    fail_of(error)
-  if main:
-    from . import session
-    app.run(lambda _: session.run(main, *arguments), flags_parser=lambda argv: argv)
 
 
 def parse(argv: list[str], doc: str, names: tuple[str, ...]) -> list[str]:

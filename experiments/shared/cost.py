@@ -27,12 +27,7 @@ def pair_seconds(base: ModelConfig, suspect: ModelConfig, rate: float) -> float:
 
 def tell(reads: list[tuple[ModelConfig, list[Probe]]],
          pairs: list[tuple[ModelConfig, ModelConfig]]) -> None:
-  """Says what will be done and about how long it takes, at the rate that this machine has now.
-
-  Args:
-    reads: each network that is read, and all that it reads.
-    pairs: those that are compared.
-  """
+  """Says what each network reads, what is compared, and how long that takes at the rate of now."""
   if not hosts.is_first():
     return
   rate = flops.matmul_rate('float32', rounds=1)

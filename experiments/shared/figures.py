@@ -1,5 +1,6 @@
-"""How figures are written: every program that draws one has the flag --format."""
+"""How figures and pages are written: every program that draws one has the flag --format."""
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,7 @@ flags.DEFINE_enum(FLAG, 'png', ('png', 'svg', 'pdf'), 'file format of figures (d
 
 
 def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
-  """Writes a figure in the format that --format says.
-
-  Returns:
-    The file, DIRECTORY/NAME.FORMAT.
-  """
+  """Writes a figure to DIRECTORY/NAME.FORMAT, in the format that --format says."""
   from bornbiased_jax import plotting  # Of matplotlib --help needs nothing.
   path = directory / f'{name}.{flags.FLAGS[FLAG].value}'
   plotting.save(drawn, path)
@@ -34,3 +31,14 @@ def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -
   # A name that is not UTF-8 is shown with its bytes as numbers.
   files.write_atomically(directory / 'report.html', page(png).encode(errors='backslashreplace'))
   return file
+
+
+def template(path: Path) -> Any:
+  """The template in a file of HTML, which may extend page.html here; texts are escaped in it."""
+  import jinja2
+  made = jinja2.Environment(
+      loader=jinja2.FileSystemLoader([path.parent, Path(__file__).parent]), autoescape=True,
+      undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True,
+      lstrip_blocks=True)
+  made.filters['base64'] = lambda content: base64.b64encode(content).decode()
+  return made.get_template(path.name)

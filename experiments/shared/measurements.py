@@ -12,15 +12,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import head_of, unembed
 
 from .cells import Cell
+from .tables import mean_ci95
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
-  """Statistics of the last position, over sequences.
-
-  Results: `preference`, which tokens the network predicts; `direction`, the
-  contraction direction; `layers`, the similarity of sequences after each
-  layer, with its std over pairs if `pair_std` is true.
-  """
+  """Which tokens the network predicts, the contraction direction, and similarity by layer."""
   return combine({
       'preference': predictions(config.vocab_size),
       'direction': inter_sequence('hidden_last'),
@@ -34,10 +30,7 @@ def contraction(config: ModelConfig) -> Statistic:
 
 
 def direction_token(config: ModelConfig):
-  """The token that the contraction direction predicts, as the `readout` of `ensemble.measure`.
-
-  It is the argmax of the LM head W_U applied to the direction (Finding 2.2).
-  """
+  """The readout of the token that the contraction direction predicts (Finding 2.2)."""
 
   def readout(params, sums):
     logits_V = unembed(config, head_of(config, params), sums['direction']['unit_sum'])
@@ -54,6 +47,19 @@ def contraction_row(measured: dict) -> dict:
       **layers_row(measured['layers']),
       'inter_sequence_cosine': measured['layers']['cosine'][-1],
   }
+
+
+def contraction_summary(rows: list[dict], theory_L: np.ndarray, num_sequences: int,
+                        width: int) -> dict:
+  """What several such rows say of the similarity of sequences, beside theory."""
+  cosines = [row['inter_sequence_cosine'] for row in rows]
+  return {
+      'networks': len(rows), **mean_ci95(rows, 'inter_sequence_cosine'),
+      'theory_cosine': theory_L[-1],
+      'layer_cosine': np.mean([row['layer_cosine'] for row in rows], axis=0),
+      'layer_theory': theory_L,
+      'pair_std': np.mean([row['layer_cosine_std'][-1] for row in rows]),
+      'median_log10_p_isotropic': median_log10_p(cosines, num_sequences, width)}
 
 
 def layers_row(measured: dict) -> dict:
@@ -99,12 +105,7 @@ def _favourites(config, num_sequences, other_length):
 
 
 def direction_agreement(rows: list[dict]) -> dict:
-  """How often the contraction direction predicts the network's preferred token (Finding 2.2).
-
-  Returns:
-    `direction_agreement`, the share of rows, and `direction_agreement_ci95`,
-    its exact binomial interval.
-  """
+  """How often the direction predicts the preferred token, with an exact binomial interval."""
   agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
   return {'direction_agreement': agree / len(rows),
           'direction_agreement_ci95': list(scipy.stats.binomtest(agree, len(rows)).proportion_ci())}

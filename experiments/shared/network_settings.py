@@ -5,11 +5,11 @@ from typing import Annotated
 
 from bornbiased_jax.names import STREAM
 
-from . import source
+from . import launcher
 from .parsing import choice, optional, some_of, whole
 from .settings import ExperimentSettings, Kind, Length, NumSequences, ProbeSeed, setting
 
-METHODS = source.keys(source.LIBRARY / 'lineage/baselines/methods.py', 'METHODS')
+METHODS = launcher.keys(launcher.LIBRARY / 'lineage/baselines/methods.py', 'METHODS')
 Study = Annotated[str | None, Kind(
     str, 'folder of experiments.training_study, whose checkpoints are compared',
     'a folder of experiments.training_study')]

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from pathlib import Path
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import corpus, load_tokenizer
+from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
@@ -79,22 +79,15 @@ def check_length(length: int, config: ModelConfig, name: str, flag: str = 'lengt
 
 
 def check_sequences(settings: Inputs, config: ModelConfig) -> None:
-  """Checks the sequences that networks of one architecture read, before anything runs.
-
-  Raises:
-    InputError: they are too long for the networks, or too few to project out
-      what two networks read in common.
+  """Raises InputError for sequences that are too long for networks, or too few to project out what
+  two networks read in common.
   """
   check_length(settings.length, config, 'the networks')
   name_flag('num_sequences', seedprint.check_projectable, settings.num_sequences, config.width)
 
 
 def run_of(settings: Any, phase: str, seed: int) -> Path:
-  """The run of a seed in the study.
-
-  The one on 'english' must be there. Those on other texts need not, because only
-  some networks are continued.
-  """
+  """The run of a seed in the study; that on 'english' must be there, as others go on from it."""
   run = Path(settings.study).expanduser() / phase / f'seed_{seed}'
   if phase == 'english' and 0 not in checkpoint.steps(run):
     raise InputError(f'--study: {run} has no checkpoint of step 0; give a folder of '
@@ -127,12 +120,7 @@ def with_others(seeds: list[int]) -> list[tuple[int, int]]:
 
 
 def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.ndarray:
-  """NUM_STATEMENTS passages of `length` tokens, spread evenly over a text.
-
-  Raises:
-    InputError: the text is too short, it or its tokenizer cannot be read, or its tokens are not
-      those of the networks with this configuration.
-  """
+  """NUM_STATEMENTS passages of `length` tokens, spread evenly over a text."""
   check_length(length, config, 'the networks', 'statement_length')
   loaded = name_flag('tokenizer', load_tokenizer, tokenizer)
   if loaded.vocab_size > config.vocab_size:
@@ -145,6 +133,36 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
                      f'least {NUM_STATEMENTS} are needed')
   chosen = np.linspace(0, num_windows - 1, NUM_STATEMENTS).astype(int)
   return np.stack([tokens[i * length:(i + 1) * length] for i in chosen]).astype(np.int32)
+
+
+class Beginning(NamedTuple):
+  """The ids that sequences begin with, and who says so."""
+
+  ids: tuple[int, ...]
+  said_by: str
+
+  def __str__(self):
+    return f'{" ".join(map(str, self.ids))} ({self.said_by})' if self.ids else '–'
+
+
+def recorded(run: str) -> dict:
+  """What the latest checkpoint of a run says about it."""
+  return checkpoint.restore(run, lambda metadata: {})[0]
+
+
+def beginning_of(name: str, tokenizer: Tokenizer, start_id: int | None = None) -> Beginning:
+  """What the run of a network was trained with, else the BOS of its tokenizer, else --start_id."""
+  kind, place, _ = resolve.locate(name)
+  if kind == 'run':
+    trained = (recorded(place).get('recipe') or {}).get('start_id')
+    known = Beginning(() if trained is None else (trained,), 'run')
+  else:
+    known = Beginning(tokenizer.begin_ids, 'tokenizer')
+  if start_id is None:
+    return known
+  if known.ids not in ((), (start_id,)):
+    raise InputError(f'--start_id: {start_id}, but sequences of {name} begin with {known}')
+  return known if known.ids else Beginning((start_id,), '--start_id')
 
 
 def subject(config: ModelConfig, params: dict, settings: Inputs,

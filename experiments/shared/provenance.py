@@ -19,17 +19,10 @@ _ROOT = _PROGRAMS.parent
 
 
 def begin(earlier: dict | None = None, is_new: bool = True) -> Callable[[], dict]:
-  """Begins to record a run.
+  """Begins to record a run, or goes on with what an `earlier` session has recorded.
 
-  Args:
-    earlier: what an earlier session of the same run has recorded, from which this one goes on.
-    is_new: whether there was no earlier session, if none has recorded anything. Otherwise it is
-      unknown when the run started and how long it takes: both are None.
-
-  Returns:
-    A function that says, whenever it is called, what results hold of the run: its `command`; the
-    `commit` of its code, of several sessions each that there was; when it `started`; and how many
-    `seconds` it has taken, those of earlier sessions included.
+  The function that is returned says its `command`, the `commit` of each session, when it `started`
+  and its `seconds` until now, of all sessions. Time is unknown if it is not new and has no record.
   """
   began, present = time.monotonic(), commit()
   now = datetime.now(UTC).isoformat(timespec='seconds')

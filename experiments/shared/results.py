@@ -4,7 +4,7 @@ results.json holds the settings, the environment, how the run came about, one ro
 and the summary of the rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import json
 import math
@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from bornbiased_jax import files, hosts, plotting
 from bornbiased_jax.environment import environment
@@ -30,17 +31,9 @@ WRITE_INTERVAL_S = 1.0
 class Results:
   """The results.json of one run, in a folder of its own.
 
-  While rows are added, the whole file is replaced at most once per second, so
-  that a run that was killed at any moment can continue from it.
-
-  Args:
-    directory: the folder, which is made if it does not exist.
-    experiment: name of the experiment.
-    settings: all its settings, as JSON can hold them.
-
-  Raises:
-    InputError: the folder holds a run with other settings or from another
-      environment, or cannot be written.
+  While rows are added, the whole file is replaced at most once per second, so that a run that was
+  killed at any moment can continue from it. A folder that holds a run with other settings or from
+  another environment is refused.
   """
 
   def __init__(self, directory: Path, experiment: str, settings: Any):
@@ -73,12 +66,17 @@ class Results:
     """
     return _with_nan(self.content['summary'])
 
-  def add(self, row: dict) -> None:
-    """Adds a row, and writes the file if the last writing was more than a second ago.
+  def missing(self, rows: Iterable[dict], unit: str) -> Iterator[dict]:
+    """Of rows that are to be, by the fields that name them, those to measure, beside a bar."""
+    rows = list(rows)
+    name = lambda row: json.dumps(_plain([row.get(field) for field in rows[0]]))
+    done = set(map(name, self.rows if rows else ()))
+    for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
+      if name(row) not in done:
+        yield row
 
-    Raises:
-      InputError: the run was complete when it was opened.
-    """
+  def add(self, row: dict) -> None:
+    """Adds a row, and writes the file if the last writing was more than a second ago."""
     if self._is_measured:
       raise InputError(f'--output_dir: {self.path} is complete, but lacks what would be measured '
                        'now; choose another folder, or remove this one')
@@ -88,20 +86,18 @@ class Results:
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              draw: Callable[[], 'plotting.Figure'], **more) -> None:
-    """Prints the summary as a table and writes it, and only then draws the figure.
+    """Prints and writes the summary as a table of what `display` says, then draws the figure.
 
-    Args:
-      summary: rows of their own, which results.json keeps beside the others.
-      display: function from a row of the summary to its texts by column.
-      draw: makes what the file figure.png, or of the --format that is asked for, shows.
-      more: other parts of the file.
+    `more` are other parts of the file.
     """
     shown = [display(row) for row in summary]
     print(table(shown))
     self.content.update(more, summary=summary, complete=True)
     self.write()
     write_atomically(self.path.parent / 'table.md', markdown(shown).encode())
-    figure_path = figures.write(draw(), self.path.parent)
+    with plotting.style():
+      drawn = draw()
+    figure_path = figures.write(drawn, self.path.parent)
     print(f'wrote {self.path} and {figure_path}')
 
   def write(self) -> None:
@@ -144,47 +140,6 @@ class Results:
     return content
 
 
-class TrainingResults(Results):
-  """The results.json of a training, which goes on from its checkpoints.
-
-  While it goes on, a file of other settings is left alone, since training may refuse them. What
-  was complete stays as it was recorded as long as all networks are there.
-
-  Args:
-    is_trained: whether all networks have made their last step.
-    is_begun: whether any has a checkpoint. Of one that was begun without a record nobody knows
-      when it started.
-  """
-
-  def __init__(self, directory: Path, experiment: str, settings: Any, is_trained: bool,
-               is_begun: bool):
-    self._checkpoints = is_trained, is_begun
-    super().__init__(directory, experiment, settings)
-
-  def _opened_content(self):
-    is_trained, is_begun = self._checkpoints
-    try:
-      # Files of earlier versions do not say how the training came about.
-      earlier = {'run': None} | json.loads(self.path.read_text())
-    except (OSError, ValueError, TypeError):
-      earlier = {'run': None}
-    settings = earlier.get('settings')
-    is_same = (earlier.get('experiment') == self.content['experiment']
-               and isinstance(settings, dict)
-               and not _differing(settings, self.content['settings']))
-    was_complete = earlier.get('complete', True)
-    if is_same and was_complete and is_trained:
-      return False, self.content | {'run': earlier['run'], 'complete': True}
-    begun = earlier['run'] if is_same and not was_complete else None
-    run = begun or provenance.begin(None, is_new=not is_begun)()
-    return is_same or not self.path.exists(), self.content | {'run': run}
-
-  @contextlib.contextmanager
-  def noting_time(self) -> Iterator[None]:
-    with super().noting_time() if self._may_write else contextlib.nullcontext():
-      yield
-
-
 def header(experiment: str, settings: Any, run: dict | None) -> dict:
   """What all files of results begin with."""
   settings = settings if isinstance(settings, dict) else vars(settings)
@@ -197,13 +152,13 @@ def _difference(earlier, now):
            ('', earlier['settings'], now['settings']),
            ('environment ', earlier['environment'], now['environment'])]
   for part, before, wanted in parts:
-    for name in _differing(before, wanted):
+    for name in differing(before, wanted):
       texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
       return f'{part}{name}={texts[0]}, not {texts[1]}'
   return None
 
 
-def _differing(before, wanted):
+def differing(before, wanted):
   """The names that have other values. What a file of an earlier version lacks is None."""
   return [name for name in {**before, **wanted} if before.get(name) != _plain(wanted.get(name))]
 

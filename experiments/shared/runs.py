@@ -1,8 +1,11 @@
 """From settings of training to trained networks, and the report on their losses."""
 
+import contextlib
 import dataclasses
 import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +17,9 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import adapted, checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import training_settings
+from . import provenance, training_settings
 from .networks import check_length
-from .results import TrainingResults, make_directory
+from .results import Results, differing, make_directory
 from .settings import name_flag, pick
 from .training_settings import Training
 
@@ -27,18 +30,9 @@ HELD_OUT = 0.05
 
 
 def train(settings: Training, output_dir: Path) -> None:
-  """Trains a network for each seed, or goes on with it, and writes the report on all of them.
-
-  Args:
-    settings: those of `training_settings`.
-    output_dir: gets a folder seed_SEED per network, results.json and figure.png.
-
-  Raises:
-    InputError: settings that contradict each other, or `loop.train`'s.
-  """
+  """Trains a network for each seed to OUTPUT_DIR/seed_SEED, or goes on with it."""
   runs = runs_of(settings, output_dir)
-  results = TrainingResults(output_dir, 'pretrain', recorded(settings),
-                            is_trained(settings, output_dir), is_begun(settings, output_dir))
+  results = TrainingResults(output_dir, 'pretrain', recorded(settings), [(settings, output_dir)])
   with results.noting_time():
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
@@ -67,15 +61,45 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
       for first in range(0, len(settings.seeds), together)]
 
 
+class TrainingResults(Results):
+  """The results.json of some trainings, which go on from their checkpoints.
+
+  While they go on, a file of other settings is left alone, since training may refuse them. What
+  was complete stays as it was recorded as long as all networks are there. Of a training that was
+  begun without a record nobody knows when it started.
+  """
+
+  def __init__(self, directory: Path, experiment: str, settings: Any,
+               trainings: list[tuple[Training, Path]]):
+    self._trainings = trainings
+    super().__init__(directory, experiment, settings)
+
+  def _opened_content(self):
+    try:
+      # Files of earlier versions do not say how the training came about.
+      earlier = {'run': None} | json.loads(self.path.read_text())
+    except (OSError, ValueError, TypeError):
+      earlier = {'run': None}
+    settings = earlier.get('settings')
+    is_same = (earlier.get('experiment') == self.content['experiment']
+               and isinstance(settings, dict) and not differing(settings, self.content['settings']))
+    was_complete = earlier.get('complete', True)
+    if is_same and was_complete and all(is_trained(*each) for each in self._trainings):
+      return False, self.content | {'run': earlier['run'], 'complete': True}
+    begun = earlier['run'] if is_same and not was_complete else None
+    is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
+                     for training, directory in self._trainings for seed in training.seeds)
+    return is_same or not self.path.exists(), self.content | {
+        'run': begun or provenance.begin(None, is_new)()}
+
+  def noting_time(self) -> contextlib.AbstractContextManager:
+    return super().noting_time() if self._may_write else contextlib.nullcontext()
+
+
 def is_trained(settings: Training, output_dir: Path) -> bool:
   """Whether all networks have made their last step."""
   return all(checkpoint.steps(output_dir / f'seed_{seed}')[-1:] == [settings.num_steps]
              for seed in settings.seeds)
-
-
-def is_begun(settings: Training, output_dir: Path) -> bool:
-  """Whether any of the networks has a checkpoint."""
-  return any(checkpoint.steps(output_dir / f'seed_{seed}') for seed in settings.seeds)
 
 
 def how_many_together(settings: Training, width: int, num_devices: int) -> int:
@@ -181,23 +205,18 @@ def display(row: dict) -> dict[str, str]:
 
 
 def figure(panels: dict[str, dict[int, list[dict]]], unit: str) -> 'plotting.Figure':
-  """Losses by title of a panel and seed: of training a line, of validation dots.
-
-  The loss of training is averaged over each hundredth of the run. Seeds are named as far as there
-  are colours to tell them apart.
-  """
+  """Losses by title of a panel and seed: of training a line, of validation dots."""
   colors = dict(zip(next(iter(panels.values())), itertools.cycle(plotting.COLORS)))
-  with plotting.style():
-    drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
-    axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, (title, metrics_of_seed) in zip(axes, panels.items(), strict=True):
-      for seed, lines in metrics_of_seed.items():
-        plotting.loss_curve(ax, lines, label=f'seed {seed}', color=colors[seed], linewidth=1)
-      ax.set(xlabel='optimizer step', title=f'{title} (dots: validation)')
-      if len(metrics_of_seed) <= len(plotting.COLORS):
-        ax.legend(fontsize='small')
-      else:
-        ax.text(0.97, 0.95, f'{len(metrics_of_seed)} networks', transform=ax.transAxes,
-                ha='right', va='top')
-    axes[0].set_ylabel(f'loss (nats per {unit})')
+  drawn = plotting.figure(6 if len(panels) == 1 else 3.7 * len(panels), 3.4)
+  axes = drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  for ax, (title, metrics_of_seed) in zip(axes, panels.items(), strict=True):
+    for seed, lines in metrics_of_seed.items():
+      plotting.loss_curve(ax, lines, label=f'seed {seed}', color=colors[seed], linewidth=1)
+    ax.set(xlabel='optimizer step', title=f'{title} (dots: validation)')
+    if len(metrics_of_seed) <= len(plotting.COLORS):
+      ax.legend(fontsize='small')
+    else:
+      ax.text(0.97, 0.95, f'{len(metrics_of_seed)} networks', transform=ax.transAxes,
+              ha='right', va='top')
+  axes[0].set_ylabel(f'loss (nats per {unit})')
   return drawn

@@ -1,13 +1,17 @@
 """A program at work: its hosts, its folder, and one line for what a user can put right."""
 
 from collections.abc import Callable
+import contextlib
 import errno
+import hashlib
 import os
 from pathlib import Path
 import sys
+import tempfile
 from typing import Any
 
 from absl import logging
+from filelock import FileLock, Timeout
 import jax
 
 from bornbiased_jax import files, hosts
@@ -15,7 +19,6 @@ from bornbiased_jax.environment import unusable_platform
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.keys import pin_settings
 
-from . import lock
 from .command_line import HOSTS, fail, fail_of
 from .settings import name_flag
 
@@ -52,19 +55,31 @@ def run(main: Callable, *arguments) -> None:
 def run_in(place: str, main: Callable[[Any, Path], None], settings: Any) -> None:
   """Runs `main(settings, output_dir)`, alone in this folder."""
   output_dir = name_flag('output_dir', files.path_of, place)
-  with lock.hold(output_dir):
+  with hold(output_dir):
     main(settings, output_dir)
+
+
+def hold(directory: Path) -> contextlib.AbstractContextManager:
+  """Keeps other programs of this machine and user out of a folder during a `with` block.
+
+  Two that write the same checkpoints and metrics would mix them. The lock is a file of the
+  temporary folder, so that the folder itself need not exist. Folders in buckets are not held.
+  """
+  if files.in_bucket(directory) or not hosts.is_first():
+    return contextlib.nullcontext()
+  name = hashlib.sha256(str(Path(directory).resolve()).encode()).hexdigest()[:24]
+  path = Path(tempfile.gettempdir()) / f'bornbiased_{os.getuid()}_{name}.lock'
+  try:
+    return FileLock(path, timeout=0, mode=0o600).acquire()
+  except Timeout:
+    raise InputError(f'--output_dir: another program works in {directory}; wait for it, or choose '
+                     'another folder') from None
 
 
 def connect(distributed: bool | None = None, **given: str | None) -> None:
   """Joins the other hosts, before anything asks for a device. The first host alone prints.
 
-  Args:
-    distributed: whether there are others.
-    given: the texts of the other flags of HOSTS, None for those that are not given.
-
-  Raises:
-    InputError: a wrong value, or the hosts cannot be found.
+  `given` are the texts of the other flags of HOSTS, None for those that are not given.
   """
   values = {name: name_flag(name, HOSTS[name].parse, text)
             for name, text in given.items() if text is not None}

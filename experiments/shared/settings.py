@@ -23,13 +23,7 @@ from .parsing import choice, listed, natural, optional, preset_name, seed_range,
 
 
 class Kind(NamedTuple):
-  """What a setting may be.
-
-  Attributes:
-    parse: the flag's text → its value, which results.json can hold; raises InputError.
-    help: what it is, for --help.
-    hint: what it may be, of a setting that has no default and must be given.
-  """
+  """What a setting may be: how its text is parsed, its help, and a hint if it must be given."""
 
   parse: Callable[[str], Any]
   help: str
@@ -172,10 +166,7 @@ def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),
             **texts: str | bool | None) -> S:
   """The settings of a scale; those that are given as a flag's text are parsed.
 
-  `words` are those of the command line that are no flags.
-
-  Raises:
-    InputError: names the flag and what would be right.
+  `words` are those of the command line that are no flags. An InputError names the flag.
   """
   known = kinds(of)
   name_flag('scale', choice(*of.SCALES), scale)
@@ -188,11 +179,6 @@ def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),
     if kind.hint and getattr(settings, name) is None:
       raise InputError(f'--{name}: is missing: {kind.hint}')
   return settings
-
-
-def kind_of(annotation: Any) -> Kind:
-  """The kind of a setting that several programs have."""
-  return annotation.__metadata__[0]
 
 
 def name_flag(flag: str, call: Callable, *arguments):

@@ -32,12 +32,7 @@ def mean_ci95(rows: list[dict], name: str) -> dict:
 
 
 def described(values: list[float], name: str) -> dict:
-  """The fields of a summary that say what values of networks are.
-
-  Returns:
-    `name`, their mean; `name_ci95`, the half-width of its 95 % interval; and, of two networks,
-    which are too few for an interval, `name_both`, their values.
-  """
+  """`name`, a mean over networks; `name_ci95`, half of its interval; `name_both`, if two."""
   return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)} | _both(values, name)
 
 
@@ -54,12 +49,7 @@ def ci95(values: list[float]) -> float:
 
 
 def mean_and_theory(values: list[float], theory: float | None) -> dict:
-  """Mean over networks that read sequences of their own, with its standard error, beside theory.
-
-  Args:
-    values: one per network.
-    theory: the closed form, or None where there is none.
-  """
+  """Mean over networks with its standard error, beside a closed form, or None."""
   several = len(values) > 1
   return {'measured': float(np.mean(values)),
           'standard_error': float(scipy.stats.sem(values)) if several else math.nan,
@@ -67,11 +57,7 @@ def mean_and_theory(values: list[float], theory: float | None) -> dict:
 
 
 def with_error(row: dict, spec: str) -> str:
-  """The text 'mean ± standard error (s.e.)' (see `mean_and_theory`).
-
-  An error that would be rounded to 0 is written with one digit, as 2e-05. Of two networks both
-  values are written.
-  """
+  """The text 'mean ± standard error (s.e.)' of `mean_and_theory`, or two values."""
   if 'measured_both' in row:
     return _listed(row['measured_both'], spec)
   error = row['standard_error']
@@ -118,8 +104,8 @@ def share_of(row: dict, name: str) -> str:
   return f'{row[name]:.0%} ({low:.0%}–{high:.0%})'
 
 
-def markdown(rows: list[dict[str, str]]) -> str:
-  """A table of texts by column name, as GitHub shows it.
+def markdown(rows: list[dict]) -> str:
+  """A table of what is shown by column name, as GitHub shows it; None is a dash.
 
   >>> print(markdown([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]), end='')
   | model |  T |
@@ -127,13 +113,13 @@ def markdown(rows: list[dict[str, str]]) -> str:
   |  tiny |  4 |
   |  nano | 16 |
   """
-  columns = [_aligned([name, *(row[name] for row in rows)]) for name in _shown(rows)]
+  columns = [_aligned([name, *texts]) for name, texts in _shown(rows).items()]
   lines = [f'| {" | ".join(texts)} |' for texts in zip(*columns, strict=True)]
   rule = '|'.join('-' * (len(column[0]) + 1) + ':' for column in columns)
   return '\n'.join([lines[0], f'|{rule}|', *lines[1:]]) + '\n'
 
 
-def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
+def table(rows: list[dict], width: int = TABLE_WIDTH) -> str:
   """The same table for a screen.
 
   If it is too wide, headers wrap. Columns that still do not fit follow in blocks below, each of
@@ -144,8 +130,7 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
    tiny   4
    nano  16
   """
-  names = _shown(rows)
-  cells = [_shortened([row[name] for row in rows]) for name in names]
+  names, cells = _shown(rows), [_shortened(texts) for texts in _shown(rows).values()]
   headers = [[name] for name in names]
   if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:
     headers = [textwrap.wrap(name, max(10, *map(len, [*name.split(), *own])))
@@ -160,8 +145,10 @@ def table(rows: list[dict[str, str]], width: int = TABLE_WIDTH) -> str:
 
 
 def _shown(rows):
-  """The columns that are not dashes alone."""
-  return [name for name in rows[0] if any(row[name] != '–' for row in rows)] or list(rows[0])
+  """The texts of each column, but for those that are dashes alone."""
+  texts = {name: ['–' if row[name] is None else str(row[name]) for row in rows]
+           for name in rows[0]}
+  return {name: own for name, own in texts.items() if set(own) != {'–'}} or texts
 
 
 def _shortened(texts):

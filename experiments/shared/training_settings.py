@@ -14,6 +14,7 @@ from .settings import (
   ExperimentSettings,
   Kind,
   Length,
+  Lengths,
   Model,
   Seeds,
   Tokenizer,
@@ -36,6 +37,11 @@ Steps = Annotated[list[int] | None, Kind(
 Remat = Annotated[str, Kind(
     choice(*configs.REMATS), 'what the backward pass computes again instead of storing it: none, '
     'dots (all but products with weights) or full (all)')]
+SortedLengths = Annotated[list[int], Kind(
+    lambda text: sorted(Lengths.__metadata__[0].parse(text)),
+    'sequence lengths at which sinks are measured, comma-separated')]
+# Interventions after training; 'rmsnorm' has parameters that only training finds.
+AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
 EvaluateEvery = Annotated[int, Kind(whole, 'steps between evaluations')]
 
 

@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.testing.every_test import TESTS
 from bornbiased_jax.models.initialization import num_parameters
 
-from . import templates
+from . import figures
 
 TEMPLATE = Path(__file__).with_name('verdict.html')
 COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
@@ -23,14 +23,11 @@ EXIT_CODES = {'related': 0, 'inconclusive': 3, 'unrelated': 5}
 def render(facts: dict, png: bytes) -> str:
   """The page of one pair or of many; names in it are escaped.
 
-  Args:
-    facts: JSON. It has title; summary, a list of sentences; networks, each with name, type,
-      parameters and digest; pairs, each with what `verdict.compare` reports and the names of base
-      and suspect; left_out, each with name and reason; correction, a list of sentences; and
-      settings, environment and run of the results.
-    png: the figure that the page contains, as a PNG file has it.
+  `facts` is JSON: title; summary, sentences; networks, each with name, type, parameters and digest;
+  pairs, each with what `verdict.compare` reports and the names of both; left_out, each with name
+  and reason; correction, sentences; and settings, environment and run of the results.
   """
-  return templates.template(TEMPLATE).render(
+  return figures.template(TEMPLATE).render(
       facts, png=png, colors=COLORS, kinds=TESTS, levels=levels,
       p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
 

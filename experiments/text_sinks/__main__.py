@@ -4,9 +4,8 @@
     python -m experiments.text_sinks my_llama/ --tokenizer=my_llama/tokenizer.model \\
         --texts=my_text.txt --output_dir=results/sinks_of_my_llama
 
-Averaging gives the first position a larger variance than later ones, and a head that wants to
-attend to nothing finds it there. Networks of the same seeds are trained on the same data in the
-same order, each with one of --interventions on o_i, the weighted mean of values at position i:
+Networks of the same seeds are trained on the same data in the same order, each with one of
+--interventions on o_i, the weighted mean of values at position i:
 
     none                none
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
@@ -15,31 +14,22 @@ same order, each with one of --interventions on o_i, the weighted mean of values
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-The networks trained without an intervention are also measured under each of --afterwards, which
-they have never met. If networks are named on the command line, they are measured as they are and
-under each of --afterwards, and nothing is trained.
+Those trained without one are also measured under each of --afterwards, which they have never met,
+and so are networks that are named on the command line; then nothing is trained. Sequences begin
+with what a run was trained with, else with the BOS of the tokenizer's files, else with --start_id.
 
 A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
 exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
 --data). Losses are measured on the first --loss_sequences windows of each of --texts, in nats
-per token of --tokenizer, which is a byte unless another tokenizer is given.
-
-The 18 networks of --scale=laptop take about an hour on two CPU cores. If a run was stopped, the
-same command continues it.
-
-Sequences begin with what their run was trained with, else with the BOS that the tokenizer's files
-ask for, else with --start_id; each row says which.
+per token. The 18 networks of --scale=laptop take about an hour on two CPU cores.
 
 Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
-step: sink rates by length, layer and head, massive activations, effective rank, positional std,
-losses) and figure.png (the comparison).
+step) and figure.png.
 """
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar, NamedTuple
-
-from tqdm import tqdm
+from typing import ClassVar
 
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
@@ -49,13 +39,11 @@ from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
 from ..shared import command_line, runs, training_settings
-from ..shared.beginnings import Beginning, beginning_of
-from ..shared.networks import check_length
+from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.parsing import listed, natural, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from ..shared.sink_conditions import AFTERWARDS, SortedLengths
-from ..shared.training_settings import TO_TRAIN_ON, Schedule, Training
+from ..shared.training_settings import AFTERWARDS, TO_TRAIN_ON, Schedule, SortedLengths, Training
 from . import report
 from .measures import losses, measure
 from .report import display
@@ -99,60 +87,45 @@ class Settings(Schedule):
   WORDS: ClassVar = 'networks'
 
 
-class Case(NamedTuple):
-  """A network to measure: the fields of its row, and `source`, which `lineage.load` takes.
-
-  One that is named on the command line has that name as its intervention, and
-  neither seed nor step.
-  """
-
-  intervention: str
-  afterwards: str | None
-  seed: int | None
-  step: int | None
-  source: str
+# What tells the rows of networks apart. One that is named on the command line has its name as its
+# intervention, and neither seed nor step.
+FIELDS = 'intervention', 'afterwards', 'seed', 'step'
+# By the values of these fields, networks as `lineage.load` takes them.
+Sources = dict[tuple, str]
 
 
 def main(settings, output_dir):
   check(settings)
   tokenizer, texts = load_texts(settings)
-  cases = named(settings, tokenizer, texts) if settings.networks else None
-  if not cases:
+  sources = named(settings, tokenizer, texts) if settings.networks else None
+  if not sources:
     name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'text_sinks', settings)
-  done = {tuple(row[name] for name in Case._fields[:-1]) for row in results.rows}
   with results.noting_time():
-    cases = cases or trained(settings, output_dir)
-  for case in tqdm(cases, desc='measuring', unit='network', delay=1):
-    if case[:-1] not in done:
-      results.add(row_of(case, tokenizer, texts, settings))
+    sources = sources or trained(settings, output_dir)
+  for row in results.missing((dict(zip(FIELDS, each, strict=True)) for each in sources), 'network'):
+    results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
   results.finish(summary, display, lambda: report.draw(results.rows, settings))
 
 
-def row_of(case: Case, tokenizer: Tokenizer, texts: dict[str, Corpus], settings) -> dict:
-  """What is measured of a network; a checkpoint before the last has no losses."""
-  config, params = load(case, settings)
-  beginning = check_beginning(case.source, tokenizer, settings)
-  settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
-  is_last = case.step in (None, settings.num_steps)
-  lengths = settings.lengths if is_last else settings.lengths[-1:]
-  fields, row = case._asdict(), measure(config, params, texts, settings, lengths)
-  del fields['source']
-  if case.step and not is_last:
-    del row['positional_std_LT']  # A curve per layer is much to keep of every step.
-  loss = losses(config, params, texts, settings) if is_last else None
-  return fields | {'begins_with': str(beginning)} | row | {'loss': loss}
-
-
-def load(case: Case, settings) -> tuple[configs.ModelConfig, dict]:
-  """A network, under the intervention `afterwards` if there is one."""
-  config, params = lineage.load(case.source)
-  if case.afterwards:
+def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corpus],
+             settings) -> dict:
+  """The rest of the row of a network; a checkpoint before the last has no losses."""
+  config, params = lineage.load(source)
+  if row['afterwards']:
     config = dataclasses.replace(
-        config, intervention=case.afterwards, intervention_position=settings.position,
+        config, intervention=row['afterwards'], intervention_position=settings.position,
         intervention_strength=settings.strength)
-  return config, params
+  beginning = check_beginning(source, tokenizer, settings)
+  settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
+  is_last = row['step'] in (None, settings.num_steps)
+  found = measure(config, params, texts, settings,
+                  settings.lengths if is_last else settings.lengths[-1:])
+  if row['step'] and not is_last:
+    del found['positional_std_LT']  # A curve per layer is much to keep of every step.
+  loss = losses(config, params, texts, settings) if is_last else None
+  return {'begins_with': str(beginning)} | found | {'loss': loss}
 
 
 def check_beginning(name: str, tokenizer: Tokenizer, settings) -> Beginning:
@@ -206,10 +179,10 @@ def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
                      'and the token after it')
 
 
-def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case]:
+def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   """Each network of the command line, as it is and under each intervention."""
   vocab_size = next(iter(texts.values())).vocab_size
-  cases = []
+  sources = {}
   for name in settings.networks:
     config = load_config(name)
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
@@ -218,35 +191,22 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> list[Case
     check_length(settings.length, config, name)
     check_beginning(name, tokenizer, settings)
     afterwards = settings.afterwards if config.intervention == 'none' else None
-    cases += [Case(name, each, None, None, name) for each in (None, *(afterwards or ()))]
-  return cases
+    sources |= {(name, each, None, None): name for each in (None, *(afterwards or ()))}
+  return sources
 
 
-def trained(settings, output_dir: Path) -> list[Case]:
-  """Trains what is not trained yet.
-
-  Returns:
-    Each checkpoint, and the last ones of the networks trained without an
-    intervention under each of `afterwards`.
-  """
+def trained(settings, output_dir: Path) -> Sources:
+  """Trains what is not trained yet; each checkpoint, and the last ones under `afterwards`."""
   for intervention in settings.interventions:
-    train(settings, intervention, output_dir / intervention)
-  measured = (0, *(settings.keep_steps or ()), settings.num_steps)
-  cases = []
-  for intervention in settings.interventions:
-    for seed in settings.seeds:
-      run = output_dir / intervention / f'seed_{seed}'
-      cases += [Case(intervention, None, seed, step, f'{run}@{step}')
-                for step in checkpoint.steps(run) if step in measured]
-  for afterwards in settings.afterwards or ():
-    for seed in settings.seeds:
-      source = f'{output_dir}/none/seed_{seed}@{settings.num_steps}'
-      cases.append(Case('none', afterwards, seed, settings.num_steps, source))
-  return cases
-
-
-def train(settings, intervention: str, directory: Path) -> None:
-  runs.train(training_of(settings, intervention), directory)
+    runs.train(training_of(settings, intervention), output_dir / intervention)
+  last = settings.num_steps
+  measured_steps = 0, *(settings.keep_steps or ()), last
+  run_of = lambda intervention, seed: output_dir / intervention / f'seed_{seed}'
+  return {(intervention, None, seed, step): f'{run_of(intervention, seed)}@{step}'
+          for intervention in settings.interventions for seed in settings.seeds
+          for step in checkpoint.steps(run_of(intervention, seed)) if step in measured_steps} | {
+              ('none', afterwards, seed, last): f'{run_of("none", seed)}@{last}'
+              for afterwards in settings.afterwards or () for seed in settings.seeds}
 
 
 def training_of(settings, intervention: str) -> Training:

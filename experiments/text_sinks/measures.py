@@ -11,10 +11,7 @@ from ..shared.tables import ci95
 
 def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], settings,
             lengths: list[int]) -> dict:
-  """Sinks at the first position and at --position, by length, and what stands out.
-
-  Sink rates of single heads, and what stands out, are at the longest length.
-  """
+  """Sinks at the first position and at --position by length; what stands out at the longest."""
   tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
   received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
   row = {'lengths': lengths}

@@ -11,24 +11,12 @@ from bornbiased_jax.configs import AT_ONE_POSITION
 
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
 
-# A share of sinks that a sentence says better than a curve.
-FEW = 0.01
 # Measured at several lengths, of which the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
-# What is seen beside sinks in large models, by layer.
-COMPANIONS = {
-    'disparity_L': 'Largest coordinate of the first state\nover their mean (disparity)',
-    'effective_rank_L': 'Effective rank of the states\nof a sequence',
-    'super_activation_L': 'Strongest MLP unit at the first\nposition over their mean',
-}
 
 
 def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step.
-
-  Losses are also differences, paired by seed, from the networks trained without
-  an intervention, or from the first network that the command line names.
-  """
+  """Means over seeds at the last step; losses also as differences from the base of a seed."""
   base = {row['seed']: row for row in base_of(rows)}
   summary = []
   for fields, group in grouped(rows, 'intervention', 'afterwards'):
@@ -76,59 +64,34 @@ def base_of(rows):
 
 
 def draw(rows, settings):
-  """Rows: the first position by length and step; its companions by layer; heads, k, losses."""
+  """Above: sinks by length, weight by length and by step. Below: heads, --position, losses."""
   last = [row for row in rows if row['loss']]
   as_trained = [row for row in last if not row['afterwards']]
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
-  with plotting.style():
-    figure = plotting.figure(10, 9.4)
-    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(3.2, 2.9, 3.3))
-    heads, position, loss = lower.subplots(1, 3)
-    draw_first(upper, rows, everywhere, color)
-    for ax, companion in zip(middle.subplots(1, 3), COMPANIONS.items(), strict=True):
-      draw_layers(ax, everywhere, *companion, color)
-    draw_heads(lower, heads, everywhere[0])
-    draw_position(position, last, settings)
-    draw_losses(loss, as_trained)
+  figure = plotting.figure(10, 6.5)
+  upper, lower = figure.subfigures(2, 1)
+  rate, weight, steps = upper.subplots(1, 3)
+  draw_lengths(rate, everywhere, 'first_rate', color)
+  rate.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
+           title='Sinks at the first position')
+  draw_lengths(weight, everywhere, 'first_weight', color)
+  lengths = everywhere[0]['lengths']
+  plotting.theory(weight, lengths, list(map(uniform_weight, lengths)), 'uniform attention')
+  weight.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
+  draw_steps(steps, rows, color)
+  upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
+               fontsize='small')
+  heads, position, loss = lower.subplots(1, 3)
+  draw_heads(lower, heads, everywhere[0])
+  draw_position(position, last, settings)
+  draw_losses(loss, as_trained)
   return figure
 
 
-def draw_first(figure, rows, everywhere, color):
-  """Sinks by length if there are any, else a sentence; weight by length and by step."""
-  largest = max(max(row['first_rate']) for row in everywhere)
-  *rate, weight, steps = figure.subplots(1, 2 if largest < FEW else 3)
-  if rate:
-    draw_rate(*rate, everywhere, color)
-  else:
-    figure.suptitle(f'No sinks: in at most {100 * largest:.3g} % of sequences and heads the mean '
-                    f'weight on the first position is above {THRESHOLD:g}')
-  draw_weight(weight, everywhere, color)
-  draw_steps(steps, rows, color)
-  figure.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
-                fontsize='small')
-
-
-def draw_rate(ax, rows, color):
-  draw_lengths(ax, rows, 'first_rate', color)
-  ax.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
-         title='Sinks at the first position')
-
-
-def draw_weight(ax, rows, color):
-  draw_lengths(ax, rows, 'first_weight', color)
-  lengths = rows[0]['lengths']
-  uniform = [uniform_weight(length) for length in lengths]
-  plotting.theory(ax, lengths, uniform, 'uniform attention')
-  ax.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
-
-
 def draw_lengths(ax, rows, name, color):
-  """A line per intervention, the mean over seeds, and a dot per seed.
-
-  A dot has its interval over sequences if the row has one.
-  """
+  """A line per intervention, the mean over seeds, and a dot per seed, with its interval."""
   for fields, group in grouped(rows, 'intervention'):
     intervention, lengths = fields['intervention'], group[0]['lengths']
     ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention],
@@ -158,15 +121,6 @@ def draw_steps(ax, rows, color):
          title=f'While training, T = {rows[-1]["lengths"][-1]}')
 
 
-def draw_layers(ax, rows, name, title, color):
-  """A line per network, from layer 1 to the last."""
-  for row in rows:
-    ax.plot(range(1, 1 + len(row[name])), row[name], 'o-', markersize=3, linewidth=1,
-            color=color[row['intervention']], clip_on=False)
-  ax.xaxis.get_major_locator().set_params(integer=True)
-  ax.set(xlabel='layer', ylim=(0, None), title=title)
-
-
 def draw_heads(figure, ax, row):
   weight_LH = np.array(row['first_weight_LH'])
   named = row['intervention']
@@ -180,10 +134,7 @@ def draw_heads(figure, ax, row):
 
 
 def draw_position(ax, rows, settings):
-  """Weight on --position over that of uniform attention, a dot per seed.
-
-  Shown are the interventions that act there, in training or afterwards, and none.
-  """
+  """Weight on --position over that of uniform attention, where an intervention acts there."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
   # A masked position gives itself weight, which is in its floor: no head has learned that.

@@ -57,7 +57,7 @@ KINDS = {
 
 @pytest.mark.parametrize('fault', KINDS)
 def test_a_fault_is_found_and_no_other_step_is_named(fault):
-  steps, faulty = injections.FAULTS[fault](np.random.default_rng(4), FAMILY, 0)
+  steps, faulty = injections.inject(fault, np.random.default_rng(4), FAMILY, 0)
   found = faults(steps)
   assert [each['kind'] for each in found] == [KINDS[fault]]
   assert set(faulty) & set(found[0]['steps'])

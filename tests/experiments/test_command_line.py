@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from experiments import robustness, seed_sweep
 from experiments.adversary.constructions import CONSTRUCTIONS
-from experiments.shared import network_settings, parsing, settings, source
+from experiments.shared import launcher, network_settings, parsing, settings
 from experiments.shared.settings import resolve
 import programs
 from programs import EXPERIMENTS
@@ -237,7 +237,7 @@ if made: main(parse('2'), path)
 ''')
   found = []
   given = {'main': lambda *arguments: found.append(arguments)}
-  exec(compile(source.last_statement(path, given), path, 'exec'), given)
+  exec(compile(launcher.last_statement(path, given), path, 'exec'), given)
   assert found == [(3, os.path)]
 
 

@@ -2,19 +2,19 @@
 
 import html
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments import reproduce
-from experiments.shared import catalogue, report, training_settings
-from experiments.shared.catalogue import ITEMS, Run
+from experiments.reproduce import __main__ as reproduce
+from experiments.reproduce import catalogue, page
+from experiments.reproduce.catalogue import ITEMS, Run
+from experiments.shared import training_settings
 from experiments.shared.settings import resolve
 import programs
 
-MEASURED = reproduce.Path(reproduce.__file__).parent / 'measured'
+MEASURED = Path(reproduce.__file__).parents[1] / 'measured'
 EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
 
 
@@ -28,7 +28,7 @@ def settings_of(run, scale):
   """What the program of a run makes of its command."""
   program = programs.load(run.program)
   texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
-  _, module, *words = reproduce.command(run, scale, reproduce.Path('out'), texts)
+  _, module, *words = reproduce.command(run, scale, Path('out'), texts)
   assert module == program.__name__.removesuffix('.__main__')
   given = dict(word.removeprefix('--').split('=', 1) for word in words)
   assert given.pop('output_dir') == f'out/{run.folder}'
@@ -89,13 +89,19 @@ READER = Run('persistence', dict(laptop=1), reads={'study': 'training_study/engl
 
 
 @pytest.fixture
-def state(tmp_path):
-  return reproduce.State(tmp_path / 'state.json')
+def stored(tmp_path):
+  """Writes what results.json says of a run, and returns the folder of all."""
+  def store(folder, **content):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / 'results.json').write_text(json.dumps({'complete': False} | content))
+    return tmp_path
+
+  return store
 
 
-def test_obstacles(state):
+def test_obstacles(tmp_path, stored):
   obstacle = lambda run, scale='laptop', texts={}, left=None: reproduce.obstacle(
-      run, scale, texts, state, left)
+      run, scale, texts, tmp_path, left)
   assert obstacle(RUN) is None and obstacle(RUN, left=31.0) is None
   assert 'about 30 min, more than was left' in obstacle(RUN, left=29.0)
   assert obstacle(RUN._replace(needs=('python',))) == (
@@ -103,115 +109,59 @@ def test_obstacles(state):
   assert obstacle(RUN._replace(needs=('python',)), 'smoke') is None
   assert obstacle(RUN._replace(needs=('python',)), texts={'python': 'x'}) is None
   assert 'needs training_study' in obstacle(READER)
-  state.records['training_study'] = {'complete': True}
+  stored('training_study', complete=True)
   assert obstacle(READER) is None
   waits = READER._replace(after=('training_study/stories',))
-  state.records['training_study/stories'] = {'problem': 'Not run: needs --stories.'}
   assert obstacle(waits) is None
-  state.records['training_study/stories'] = {'command': [], 'problem': 'Stopped before its end.'}
+  stored('training_study/stories')
   assert 'needs training_study/stories' in obstacle(waits)
 
 
-def test_what_was_nearly_done_fits_a_small_budget(state):
-  state.records[RUN.folder] = {'command': [], 'seconds': 29 * 60}
-  assert reproduce.obstacle(RUN, 'laptop', {}, state, 1.5) is None
-  assert 'about 60 s' in reproduce.obstacle(RUN, 'laptop', {}, state, 0.5)
+def test_what_was_nearly_done_fits_a_small_budget(stored):
+  folder = stored(RUN.folder, run={'seconds': 29 * 60})
+  assert reproduce.obstacle(RUN, 'laptop', {}, folder, 1.5) is None
+  assert 'about 60 s' in reproduce.obstacle(RUN, 'laptop', {}, folder, 0.5)
 
 
-def test_a_folder_is_closed_while_a_program_of_it_lives(tmp_path):
-  code = 'import time; time.sleep(100)'
-  with reproduce.locked(tmp_path) as lock:
-    child = subprocess.Popen([sys.executable, '-c', code], pass_fds=[lock])
-  # This program has let go of it, as if it had been killed.
-  with pytest.raises(InputError, match='still running'), reproduce.locked(tmp_path):
-    pass
-  child.kill()
-  child.wait()
-  with reproduce.locked(tmp_path):
-    pass
-
-
-@pytest.fixture
-def lock(tmp_path):
-  reproduce.heed_signals()  # As main does; whoever runs the tests may ignore Ctrl-C.
-  with reproduce.locked(tmp_path) as file:
-    yield file
-
-
-def fake(code):
-  return ['-c', code]
-
-
-def test_time_adds_up_over_attempts_and_what_is_complete_is_known(state, tmp_path, lock):
-  state.run(RUN, fake('import time; time.sleep(0.2)'), None, lock)
-  state.records[RUN.folder] |= {'complete': False}
-  first = state.records[RUN.folder]['seconds']
-  state.run(RUN, fake('import time; time.sleep(0.3)'), None, lock)
-  assert state.records[RUN.folder]['seconds'] - first >= 0.2 and first >= 0.2
-  state.run(RUN, fake('pass'), None, lock)
-  again = reproduce.State(state.path)
-  assert again.records == state.records
-  assert not again.is_done(RUN, fake('pass'))  # Its results are gone.
-  (tmp_path / RUN.folder).mkdir()
-  (tmp_path / RUN.folder / 'results.json').write_text('{}')
-  assert again.is_done(RUN, fake('pass'))
+def test_what_is_complete_is_known(tmp_path, stored):
+  assert not reproduce.is_complete(RUN, 'python', tmp_path)
+  stored(RUN.folder, run={'command': 'python'})
+  assert not reproduce.is_complete(RUN, 'python', tmp_path)
+  stored(RUN.folder, run={'command': 'python'}, complete=True)
+  assert reproduce.is_complete(RUN, 'python', tmp_path)
   with pytest.raises(InputError, match='amplification was made by other flags'):
-    again.is_done(RUN, fake('another'))
+    reproduce.is_complete(RUN, 'another', tmp_path)
+
+
+def test_what_a_run_lacks_is_said(tmp_path, stored):
   reader = RUN._replace(after=('training_study/stories',))
-  assert again.is_done(reader, fake('pass')) and again.late(reader) is None
-  again.records['training_study/stories'] = {'complete': True}
-  assert again.late(reader).startswith('Made before training_study/stories, which it reads; ')
-  again.leave_out(reader, again.late(reader))
-  assert again.is_done(reader, fake('pass'))
-  again.run(reader, fake('pass'), None, lock)
-  assert again.is_done(reader, fake('pass')) and again.late(reader) is None
+  stored(RUN.folder, run={'started': '2026-01-02T00:00:00+00:00'}, complete=True)
+  assert reproduce.late(reader, tmp_path) is None
+  for day, is_late in ((1, False), (3, True)):
+    stored('training_study/stories', run={'started': f'2026-01-0{day}T00:00:00+00:00'})
+    assert bool(reproduce.late(reader, tmp_path)) == is_late
+  assert reproduce.late(reader, tmp_path).startswith(
+      'Made before training_study/stories, which it reads; ')
 
 
-def test_the_time_of_a_run_that_is_killed_is_known(state, lock, monkeypatch):
-  monkeypatch.setattr(reproduce, 'TICK', 0.1)
-  noted = []
-  monkeypatch.setattr(reproduce, 'write_json', lambda path, records: noted.append(
-      dict(records[RUN.folder])))
-  state.run(RUN, fake('import time; time.sleep(0.5)'), None, lock)
-  *unfinished, last = noted
-  assert all('before its end' in record['problem'] for record in unfinished)
-  assert unfinished[0]['seconds'] < 0.1 < 0.3 < unfinished[-1]['seconds'] <= last['seconds']
-  assert last['complete'] and 'problem' not in last
+def test_a_run_that_fails_or_takes_too_long_says_so(tmp_path):
+  reproduce.heed_signals()  # As main does; whoever runs the tests may ignore Ctrl-C.
+  finished = lambda code, limit=None: reproduce.finished(['-c', code], limit, tmp_path)
+  assert reproduce.outcome(finished('pass')) is None
+  assert reproduce.outcome(finished('import sys; sys.exit(2)')) == 'Failed with exit code 2.'
+  assert 'time was up' in reproduce.outcome(finished('import time; time.sleep(100)', 1.0))
 
 
-def test_what_was_begun_stays_so_when_it_is_left_out(state):
-  state.records['training_study/stories'] = {'command': [], 'problem': 'Stopped before its end.'}
-  state.records['training_study'] = {'complete': True}
-  state.leave_out(RUN._replace(name='training_study/stories'), 'Not run: needs --stories.')
-  waits = READER._replace(after=('training_study/stories',))
-  assert 'needs training_study/stories' in reproduce.obstacle(waits, 'laptop', {}, state, None)
-
-
-def test_a_run_that_fails_or_takes_too_long_is_not_complete(state, lock):
-  state.run(RUN, fake('import sys; sys.exit(2)'), None, lock)
-  assert state.records[RUN.folder]['failed']
-  state.run(RUN, fake('import time; time.sleep(100)'), 0.02, lock)
-  record = state.records[RUN.folder]
-  assert 'time was up' in record['problem'] and record['seconds'] < 60
-  assert not state.is_done(RUN, record['command'])
-
-
-@pytest.mark.parametrize('content', ['[1, 2', '[1, 2]', '{"amplification": 3}'])
-def test_a_foreign_state_is_refused(tmp_path, content):
-  (tmp_path / 'state.json').write_text(content)
-  with pytest.raises(InputError, match='state.json is not a file of this program'):
-    reproduce.State(tmp_path / 'state.json')
-
-
-def test_damaged_results_do_not_stop_the_page(tmp_path):
+@pytest.mark.parametrize('content', ['{"environment": [', '[]', '{"complete": true}'])
+def test_damaged_results_do_not_stop_the_page(tmp_path, content):
   (tmp_path / RUN.folder).mkdir()
-  (tmp_path / RUN.folder / 'results.json').write_text('{"environment": [')
-  text = report.render('laptop', [ITEMS[0]._replace(runs=(RUN,))], {RUN.folder: []}, {}, tmp_path)
-  assert 'results.json cannot be read.' in text
+  (tmp_path / RUN.folder / 'results.json').write_text(content)
+  text = page.render('laptop', [ITEMS[0]._replace(runs=(RUN,))], {RUN.folder: ''}, {}, tmp_path)
+  assert 'Transformers Are Born Biased' in text
 
 
 @pytest.fixture
-def page(tmp_path, capfd):
+def made(tmp_path, capfd):
   """What one figure's page says, made by running its program twice."""
   for _ in range(2):
     reproduce.main(resolve(reproduce.Settings, 'smoke', only='table3', output_dir=str(tmp_path)))
@@ -220,8 +170,8 @@ def page(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_the_page_stands_for_itself(page):
-  folder, text = page
+def test_the_page_stands_for_itself(made):
+  folder, text = made
   table = (folder / 'amplification' / 'table.md').read_text()
   assert html.escape(table).strip() in text and 'Proposition 4' in text
   assert '--scale=smoke' in text and '1 of 1 runs are complete' in text
@@ -232,7 +182,7 @@ def test_the_page_stands_for_itself(page):
 
 def test_what_was_not_run_is_said(tmp_path):
   items = [ITEMS[0]._replace(title='<b>', runs=(RUN,))]
-  text = report.render('laptop', items, {RUN.folder: ['-c', '"&"']}, {}, tmp_path)
+  text = page.render('laptop', items, {RUN.folder: '"&"'}, {}, tmp_path)
   assert 'Not run.' in text and '<b>' not in text and '0 of 1 runs' in text
-  text = report.render('paper', items, {}, {}, tmp_path)
+  text = page.render('paper', items, {}, {}, tmp_path)
   assert 'Nothing at this scale.' in text

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-from absl import flags
 import jax
 import pytest
 
@@ -15,12 +14,16 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from experiments import scale_plan
+from experiments.shared import settings
+
+
+def resolve(program, **given):
+  return scale_plan.resolve(settings.resolve(scale_plan.Settings, program=program, **given))
 
 
 def build(program, **given):
-  settings = scale_plan.resolve(program, given)
-  return scale_plan.BUILDERS[program](settings, jax.devices())
-
+  chosen = resolve(program, **given)
+  return scale_plan.BUILDERS[program](chosen, jax.devices())
 
 
 @pytest.mark.parametrize('program, given, shape', [
@@ -54,7 +57,7 @@ def test_a_program_that_the_compiler_refuses(monkeypatch):
     monkeypatch.setattr(scale_plan, 'devices_of', lambda topology: jax.devices())
     monkeypatch.setitem(scale_plan.BUILDERS, 'sweep',
                         lambda settings, devices: (mesh, lower))
-    return scale_plan.make_plan(scale_plan.resolve('sweep', {}))
+    return scale_plan.make_plan(resolve('sweep'))
 
   plan = refuse('RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (818.11G) '
                 'exceeds available HBM (15.75G).\nSee https://openxla.org')
@@ -75,8 +78,7 @@ def test_a_program_that_the_compiler_refuses(monkeypatch):
     ('fingerprint', {'batch_size': '6'}, '--batch_size=6 is not a multiple of .* = 4'),
     ('fingerprint', {'fsdp': '3'}, '--fsdp=3 .* is not the 4 devices'),
     ('fingerprint', {'length': '5000'}, '--length=5000 exceeds the 4096 positions'),
-    ('train', {'batch_size': 'none'}, '--batch_size: is missing: --program=train needs'),
-    ('train', {'batch_size': 'auto'}, "--batch_size: 'auto' is not a whole number .* nor 'none'"),
+    ('train', {'batch_size': 'auto'}, "--batch_size: 'auto' is not a whole number"),
     ('train', {'batch_size': '4', 'accumulation': '2'},
      '--batch_size=4 is not a multiple of --accumulation .* = 8'),
 ])
@@ -87,9 +89,9 @@ def test_a_mistake_names_its_flag(program, given, message):
 
 def test_what_is_left_to_the_program_is_what_the_package_chooses():
   def choose(program, **given):
-    settings = scale_plan.resolve(program, given)
-    scale_plan.BUILDERS[program](settings, jax.devices())
-    return settings
+    chosen = resolve(program, **given)
+    scale_plan.BUILDERS[program](chosen, jax.devices())
+    return chosen
 
   sweep, fingerprint = choose('sweep'), choose('fingerprint', length='1024')
   assert (sweep.num_seeds, sweep.batch_size, sweep.length) == (4, 16, 1024)
@@ -98,16 +100,10 @@ def test_what_is_left_to_the_program_is_what_the_package_chooses():
 
 
 def test_a_plan_says_how_it_came_about(tmp_path, monkeypatch):
-  given = flags.FlagValues()
-  for name, value in {'program': 'train', 'output_dir': str(tmp_path),
-                      **dict.fromkeys(scale_plan.NAMES)}.items():
-    flags.DEFINE_string(name, value, '', flag_values=given)
-  given(['scale_plan'])
-  monkeypatch.setattr(flags, 'FLAGS', given)
   monkeypatch.setattr(scale_plan, 'make_plan', lambda settings: time.sleep(0.1) or {'fits': True})
   monkeypatch.setattr(scale_plan, 'describe', str)
   with pytest.raises(SystemExit):
-    scale_plan.main()
+    scale_plan.main(settings.resolve(scale_plan.Settings, output_dir=str(tmp_path)))
   made = json.loads((tmp_path / 'scale_plan.json').read_text())
   assert made['run'].keys() == {'command', 'commit', 'started', 'seconds'}
   assert made['fits'] and 0.1 <= made['run']['seconds'] < 10

@@ -13,8 +13,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
 from experiments.attention_sink import __main__ as attention_sink
+from experiments.attention_sink import conditions as sink_conditions
+from experiments.attention_sink import growth as sink_growth
 from experiments.attention_sink import growth_report
-from experiments.shared import sink_conditions, sink_growth
 from experiments.shared.settings import resolve
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,9 @@ from experiments import (
 )
 from experiments.calibrate import __main__ as calibrate
 from experiments.calibrate import judged_pairs, unrelated_pairs
-from experiments.shared import networks, runs, small_training
+from experiments.shared import networks, runs
 from experiments.shared.settings import resolve
+from experiments.small_networks import training as small_training
 import small_networks
 import tiny_runs
 

@@ -202,7 +202,7 @@ def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, mon
   (tmp_path / 'short.txt').write_text('short')
   (tmp_path / 'long.txt').write_text('long ' * 99)
   (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
-  monkeypatch.setattr(text_sinks, 'train', lambda *arguments: pytest.fail('trained'))
+  monkeypatch.setattr(text_sinks.runs, 'train', lambda *arguments: pytest.fail('trained'))
   monkeypatch.setattr(text_sinks, 'measure', lambda *arguments: pytest.fail('measured'))
   with pytest.raises(InputError, match=message):
     text_sinks.main(settings(**wrong), tmp_path / 'out')

@@ -167,8 +167,7 @@ def test_the_library_makes_keys_in_one_place():
 
 if __name__ == '__main__':
   if sys.argv[1]:
-    from experiments.shared import command_line
-    del sys.argv[1]
-    command_line.launch(main, __doc__, ())
+    from experiments.shared import session
+    session.run(main)
   else:
     main()

@@ -12,8 +12,8 @@ from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import export_adapter, loop
 from bornbiased_jax.training.adapters import ADAPTERS
-from experiments.shared import small_training
-from experiments.shared.small_training import LLAMA
+from experiments.small_networks import training as small_training
+from experiments.small_networks.training import LLAMA
 from small_networks import logits
 import tiny_runs
 

@@ -5,16 +5,11 @@ al. (arXiv 2410.13835), with rotary positions, RMSNorm and a start token.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 
-from .settings import Kind, Lengths, kind_of
-
-SortedLengths = Annotated[list[int], Kind(
-    lambda text: sorted(kind_of(Lengths).parse(text)),
-    'sequence lengths at which sinks are measured, comma-separated')]
 BASE = dict(num_layers=1, num_heads=1, num_kv_heads=1, width=64, mlp_width=256,
             sublayers='attention_only')
 _TWO = dict(num_layers=2)
@@ -23,14 +18,7 @@ _GELU = _FULL | dict(gated_mlp=False, activation='gelu_tanh', mlp_bias=True)
 
 
 class Condition(NamedTuple):
-  """One kind of network, of which every seed is grown.
-
-  Attributes:
-    factor, value: its name.
-    config: what it changes of the architecture.
-    recipe: what it changes of the training.
-    start: whether sequences begin with a start token.
-  """
+  """One kind of network, by its factor and value, and what it changes of the first one."""
 
   factor: str
   value: str
@@ -39,8 +27,6 @@ class Condition(NamedTuple):
   start: bool = True
 
 
-# 'rmsnorm' has parameters that only training finds.
-AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
 # Those at all positions, each before its control.
 EVERYWHERE = ('amplify', 'gain', 'attenuate', 'damp', 'rmsnorm')
 FACTORS = {

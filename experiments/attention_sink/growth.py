@@ -33,18 +33,8 @@ def grow(config: ModelConfig, recipe: Recipe, task: Backcopy, seeds: list[int], 
          advance: Callable[[int], None]) -> Iterator[tuple[int, list[dict]]]:
   """Trains a network per seed, all on the same sequences in the same order.
 
-  Args:
-    config: their architecture.
-    recipe: how they are trained; each step draws sequences of its own.
-    task: where sequences are from.
-    seeds: the networks.
-    start: whether sequences begin with a start token.
-    data_seed: with the step it decides which sequences.
-    steps: when to look at the networks, in ascending order; 0 is before training.
-    advance: called with the number of steps after some of them.
-
-  Yields:
-    Each of `steps`, and the parameters of every network then.
+  Yields each of `steps`, and the parameters of every network then. `advance` is called with the
+  number of steps after some of them.
   """
   states = jax.vmap(functools.partial(init_state, config, recipe))(jnp.asarray(seeds, jnp.uint32))
   done = 0
@@ -72,14 +62,6 @@ def measure(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarra
 
   Rates and weights are those of the head that is a sink most often: with several heads or layers
   the others need not rest. `rate_all` is the share of all heads, as Gu et al. count.
-
-  Args:
-    config: its architecture.
-    params: its parameters.
-    task: what it was trained on.
-    ids_NT: sequences of the length of training, and the id after each.
-    longest_NT: sequences of the longest of `lengths`, and the id after each.
-    settings: `lengths` and `position`.
   """
   received_NLHT = attention_sink.received(config, params, ids_NT[:, :-1])
   by_threshold = [attention_sink.rate_of(received_NLHT, config, 0, each) for each in EPSILONS]
@@ -115,10 +97,7 @@ def by_length(config: ModelConfig, params: dict, longest_NT: np.ndarray,
 
 
 def who_rests(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray) -> dict:
-  """Mean weight on the first position, of queries that copy and of all others behind the first.
-
-  It is that of the head that gives it most.
-  """
+  """The best head's mean weight on the first position, of queries that copy and of all others."""
   weight_NLHT = attention_sink.first_weights(config, params, ids_NT)
   layer, head = np.unravel_index(weight_NLHT.mean(axis=(0, 3)).argmax(), weight_NLHT.shape[1:3])
   copies_NT = np.asarray(backcopy.copies(task, ids_NT))
@@ -128,12 +107,7 @@ def who_rests(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndar
 
 
 def look(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray) -> dict:
-  """What is followed while a network is trained: its best head, and the loss.
-
-  Returns:
-    `rate` and `weight` (see `best_head`), and `excess`, nats per token above those of the task's
-    own probabilities, on the same sequences.
-  """
+  """Its best head, and nats per token above those of the task's own probabilities."""
   sinks = attention_sink.sink_rate(config, params, ids_NT[:, :-1])
   return best_head(sinks) | {'excess': float(_excess(config, params, task, ids_NT))}
 

@@ -51,18 +51,10 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
           frozen: tuple[str, ...] = (), loss: Loss = next_token_loss, data_seed: int = 0,
           peak_lr: float = PEAK_LR, source: str = 'tinyshakespeare', adapter: str | None = None,
           key: jax.Array | None = None) -> list[dict]:
-  """Trains networks on the same text in the same order, with AdamW.
+  """Trains networks on the same text in the same order, with AdamW and a cosine of rates.
 
-  Args:
-    config: their architecture.
-    networks: their parameters at the beginning.
-    num_steps: optimizer steps.
-    frozen: names of top-level parameters that stay as they are, such as 'embedding'.
-    loss: (config, params, ids [B, T + 1]) → what is minimized.
-    data_seed: which batches of the text.
-    peak_lr: the learning rate at the beginning, from which it falls along a cosine.
-    source: the text, as `corpus.load` takes it.
-    adapter: what alone is trained, one of `adapters.ADAPTERS`, which `key` draws; None: all.
+  Top-level parameters that are `frozen` stay as they are; an `adapter`, which `key` draws, is
+  trained alone.
   """
   batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
@@ -78,16 +70,24 @@ def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
 
   def one(params):
-    def step(state, tokens_BT):
-      params, memory = state
-      gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
-      updates, memory = optimizer.update(gradient, memory, params)
-      updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
-      return (optax.apply_updates(params, updates), memory), None
-
-    return lax.scan(step, (params, optimizer.init(params)), batches_MBT)[0][0]
+    return take_steps(config, optimizer, (params, optimizer.init(params)), batches_MBT, loss,
+                      frozen)[0]
 
   return lax.map(one, stacked)
+
+
+def take_steps(config: ModelConfig, optimizer: optax.GradientTransformation,
+               state: tuple[dict, optax.OptState], batches_MBT: jax.Array,
+               loss: Loss = next_token_loss, frozen: tuple[str, ...] = ()):
+  """Parameters and optimizer's state after a step for each batch, inside of a compiled program."""
+  def step(state, tokens_BT):
+    params, memory = state
+    gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
+    updates, memory = optimizer.update(gradient, memory, params)
+    updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
+    return (optax.apply_updates(params, updates), memory), None
+
+  return lax.scan(step, state, batches_MBT)[0]
 
 
 def from_seeds(config: ModelConfig, seeds: Iterable[int],

@@ -5,9 +5,56 @@ two CPU cores at the scales smoke, laptop and overnight, and a guess for one GPU
 paper's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from .planned import Item, Run
+
+class Run(NamedTuple):
+  """One run of one program.
+
+  It takes `minutes` at each scale of which it is part. `flags` are its settings beside the scale's,
+  and those of single scales are `at` them. `reads` are folders of runs whose checkpoints its flags
+  want, `after` runs whose checkpoints it reads too, if they have been begun. `texts` has the texts
+  that its flags want, of which it `needs` some, but at --scale=smoke.
+  """
+
+  program: str
+  minutes: Mapping[str, float]
+  flags: Mapping[str, str] = {}
+  name: str = ''
+  reads: Mapping[str, str] = {}
+  after: tuple[str, ...] = ()
+  texts: Mapping[str, str] = {}
+  needs: tuple[str, ...] = ()
+  at: Mapping[str, Mapping[str, str]] = {}
+
+  def settings(self, scale: str) -> dict[str, str]:
+    """
+    >>> run = Run('sweep', {'laptop': 1, 'paper': 9}, {'seeds': '0-9'}, at={'paper': {'n': '99'}})
+    >>> run.settings('laptop'), run.settings('paper')
+    ({'seeds': '0-9'}, {'seeds': '0-9', 'n': '99'})
+    """
+    return {**self.flags, **self.at.get(scale, {})}
+
+  @property
+  def folder(self) -> str:
+    return self.name or self.program
+
+  @property
+  def readable(self) -> list[str]:
+    """The folders of the runs that it reads."""
+    return [path.split('/')[0] for path in self.reads.values()]
+
+
+class Item(NamedTuple):
+  """What the paper shows in one place, or what this package adds (no `names` of the paper's)."""
+
+  names: tuple[str, ...]
+  title: str
+  claim: str
+  published: str
+  runs: tuple[Run, ...]
+
 
 TEXTS = {
     'english': 'English text to train on', 'english_valid': 'English text to evaluate on',

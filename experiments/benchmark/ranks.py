@@ -1,0 +1,100 @@
+"""Tests of hidden states, and the ranks that they need, beside scipy and numpy."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.testing import rank_correlation, seedprint
+
+from . import timing
+
+
+def kendall() -> list[dict]:
+  """Kendall's tau-b column by column, and for every column with every other."""
+  return [tau(2000), tau(10_000), tau(10_000, ties=True),
+          matrix(2000, 768), matrix(2000, 768, ties=True), matrix(10_000, 64)]
+
+
+def statistics() -> list[dict]:
+  """Both tests of SeedPrint."""
+  return [calibrated(2000, 768), as_published(2000, 768)]
+
+
+def columns(n, k, ties=False):
+  """Two arrays [n, k] whose columns correlate; if `ties` is true they have about ten values."""
+  shared, noise = np.random.default_rng(0).standard_normal((2, n, k))
+  return [np.float32(np.floor(2 * x) if ties else x) for x in (shared, shared + noise)]
+
+
+def beside(ours: Callable, peer: Callable, rounds: int, of_all: float = 1):
+  """Seconds of ours and of a peer, of which only a share of the work is timed."""
+  seconds = timing.in_turn({'peer': peer, 'ours': ours}, rounds)
+  return seconds['ours'], seconds['peer'] * of_all
+
+
+def extrapolated(sample, count):
+  return {'extrapolated_from_pairs': sample, 'to_pairs': count}
+
+
+def tau(n, num_columns=8, ties=False, rounds=15):
+  a, b = columns(n, num_columns, ties)
+  on_device = jnp.asarray(a), jnp.asarray(b)
+  ours, peer = beside(
+      lambda: rank_correlation.kendall_tau(*on_device),
+      lambda: [scipy.stats.kendalltau(*pair) for pair in zip(a.T, b.T, strict=True)], rounds)
+  return {
+      'benchmark': "Kendall's tau", 'n': n, 'columns': num_columns, 'ties': ties, 'rounds': rounds,
+      'seconds_a_column': timing.spread(ours / num_columns),
+      'scipy_seconds_a_column': timing.spread(peer / num_columns),
+      'peer': 'scipy, column by column', 'peer_over_ours': timing.spread(peer / ours)}
+
+
+def matrix(n, num_columns, ties=False, rounds=5, sample=500):
+  """All pairs of columns, where the time of scipy's loop is extrapolated from a sample of them."""
+  a, b = columns(n, num_columns, ties)
+  pairs = np.random.default_rng(0).integers(num_columns, size=(sample, 2))
+  on_device = jnp.asarray(a), jnp.asarray(b)
+  ours, peer = beside(lambda: rank_correlation.kendall_matrix(*on_device),
+                      lambda: [scipy.stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
+                      rounds, num_columns**2 / sample)
+  memory = rank_correlation._matrix.lower(a.astype(int), b.astype(int)).compile().memory_analysis()
+  return {
+      'benchmark': "Kendall's tau, every pair", 'n': n, 'columns': num_columns, 'ties': ties,
+      'rounds': rounds, 'seconds': timing.spread(ours),
+      'scipy_seconds': timing.spread(peer) | extrapolated(sample, num_columns**2),
+      'peer': 'scipy, pair by pair (extrapolated)', 'peer_over_ours': timing.spread(peer / ours),
+      'temporary_bytes': memory.temp_size_in_bytes}
+
+
+def calibrated(n, width, rounds=5) -> dict:
+  """The calibrated test, beside the mean diagonal of Spearman's rho under 10,000 permutations."""
+  a, b = columns(n, width)
+  on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)
+
+  def peer():
+    matrix_DD = scipy.stats.spearmanr(a, b).statistic[:width, width:]
+    return [matrix_DD[np.arange(width), generator.permutation(width)].mean() for _ in range(10_000)]
+
+  return row('calibrated test', n, width, 'scipy and numpy',
+             *beside(lambda: seedprint.calibrated_test(*on_device).z, peer, rounds))
+
+
+def as_published(n, width, rounds=3, sample=200) -> dict:
+  """The published test, beside the time of scipy, extrapolated from `sample` pairs of columns."""
+  a, b = columns(n, width)
+  on_device, sample = (jnp.asarray(a), jnp.asarray(b)), min(sample, width)
+  count = published.default_k(width) * (1 + published.NUM_TRIALS * published.NUM_REPEATS)
+  return extrapolated(sample, count) | row(
+      'published test', n, width, 'scipy, column by column (extrapolated)', *beside(
+          lambda: published.published_test(*on_device, subset='base').p_value,
+          lambda: [scipy.stats.kendalltau(a[:, i], b[:, i]) for i in range(sample)],
+          rounds, count / sample))
+
+
+def row(name, n, width, peer, seconds, peer_seconds) -> dict:
+  return {'benchmark': f'SeedPrint, {name}', 'n': n, 'width': width, 'rounds': len(seconds),
+          'seconds': timing.spread(seconds), 'peer': peer,
+          'peer_over_ours': timing.spread(peer_seconds / seconds)}

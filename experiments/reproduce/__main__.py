@@ -1,0 +1,190 @@
+"""Runs the programs of all figures and tables, and writes one page of results.
+
+    python -m experiments.reproduce --scale=smoke     # what it does, as small as it gets
+    python -m experiments.reproduce --english=english_train.jsonl.xz \\
+        --english_valid=english_valid.jsonl.xz --python=python_train.jsonl.xz \\
+        --python_valid=python_valid.jsonl.xz --wikitext=wikitext2_test.txt.xz
+    python -m experiments.reproduce --only=fig1,table4
+    python -m experiments.reproduce --scale=paper --budget_minutes=30
+
+--scale=laptop, the default, takes some 70 minutes on two CPU cores: slow programs have fewer
+networks or steps. --scale=overnight does not shorten them, and adds nano networks at the paper's n.
+--scale=paper has the paper's networks, lengths and training runs, for accelerators.
+
+A run has a folder of its own in the output folder. What is complete is not run again, and what was
+stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
+left out, unless at --scale=smoke, where the text of this package takes its place. With
+--budget_minutes runs are taken in the order of the page, which is that of worth, as far as the time
+left suffices for them; one that takes longer is stopped, and goes on the next time.
+
+Writes report.html, one page that stands for itself: for each figure and table the claim, the
+published numbers, the measured ones beside theory, the picture, the command, versions and time.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import ClassVar
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import local, write_atomically
+
+from ..shared import command_line, session
+from ..shared.parsing import number, optional, some_of
+from ..shared.results import make_directory
+from ..shared.settings import ProgramSettings, name_flag, setting
+from . import catalogue, page
+from .catalogue import ITEMS, TEXTS, Run
+
+SCALES = 'smoke', 'laptop', 'overnight', 'paper'
+Texts = dataclasses.make_dataclass('Texts', [
+    (name, str | None, setting(None, str, f'{what}, in a form that pretrain takes'))
+    for name, what in TEXTS.items()], bases=(ProgramSettings,), frozen=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Texts):
+  only: list[str] = setting(
+      [], some_of(*(name for item in ITEMS for name in item.names)),
+      'figures and tables, such as fig1,table4; if not given, all')
+  budget_minutes: float | None = setting(None, optional(number),
+                                         'time to spend; if not given, what it takes')
+  output_dir: str | None = setting(
+      None, str, 'folder of all results; if not given, results/reproduce_SCALE')
+
+  SCALES: ClassVar = SCALES
+
+
+def main(settings: Settings) -> None:
+  place = settings.output_dir or f'results/reproduce_{settings.scale}'
+  output_dir = name_flag('output_dir', local, place)
+  make_directory(output_dir)
+  heed_signals()
+  with session.hold(output_dir):
+    run_all(settings, output_dir)
+
+
+def run_all(settings: Settings, output_dir: Path) -> None:
+  """Runs what is not complete, and writes the page after each run."""
+  scale, began, budget = settings.scale, time.monotonic(), settings.budget_minutes
+  items = [item for item in ITEMS if not settings.only or set(settings.only) & set(item.names)]
+  texts = {name: given for name in TEXTS if (given := getattr(settings, name))}
+  todo = catalogue.runs(items, scale)
+  commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
+  shown = {folder: shlex.join(['python', *words]) for folder, words in commands.items()}
+  problems, failed = {}, []
+  for place, run in enumerate(todo, 1):
+    left = budget and budget - (time.monotonic() - began) / 60
+    is_done = is_complete(run, shown[run.folder], output_dir)
+    problem = late(run, output_dir) if is_done else obstacle(run, scale, texts, output_dir, left)
+    if problem or not is_done:
+      print(f'[{place}/{len(todo)}] {run.folder}: {problem or shown[run.folder]}', flush=True)
+    if not (problem or is_done):
+      code = finished(commands[run.folder], left and 60 * left, output_dir / 'compiled')
+      problem = outcome(code)
+      failed += [run.folder] if code else []
+    problems |= {run.folder: problem} if problem else {}
+    write_atomically(output_dir / 'report.html', page.render(
+        scale, items, shown, problems, output_dir).encode())
+  print(f'wrote {output_dir}/report.html')
+  if failed:
+    raise InputError(f'{", ".join(failed)} failed; what they said is above')
+
+
+def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> list[str]:
+  """What follows `python` to make a run."""
+  of_program = 'laptop' if scale == 'overnight' else scale
+  given = {'scale': of_program, 'output_dir': str(output_dir / run.folder), **run.settings(scale),
+           **{flag: str(output_dir / path) for flag, path in run.reads.items()},
+           **{flag: texts[text] for flag, text in run.texts.items() if text in texts}}
+  return ['-m', f'experiments.{run.program}', *(f'--{flag}={text}' for flag, text in given.items())]
+
+
+def is_complete(run: Run, command: str, output_dir: Path) -> bool:
+  """Whether this run is complete; raises InputError if it is, but by another command."""
+  content = page.read(output_dir / run.folder)
+  if not content.get('complete'):
+    return False
+  if (content.get('run') or {}).get('command') not in (None, command):
+    raise InputError(f'--output_dir: {output_dir / run.folder} was made by other flags; choose '
+                     'another folder, or remove this one')
+  return True
+
+
+def obstacle(run: Run, scale: str, texts: dict[str, str], output_dir: Path,
+             minutes_left: float | None) -> str | None:
+  """Why a run cannot begin, in a sentence; None if it can."""
+  missing = [name for name in run.needs if name not in texts]
+  if missing and scale != 'smoke':
+    return f'Not run: needs --{missing[0]}, {TEXTS[missing[0]]}.'
+  begun = [folder for folder in run.after if page.read(output_dir / folder)]
+  for folder in run.readable + begun:
+    if not page.read(output_dir / folder).get('complete'):
+      return f'Not run: needs {folder}, which is not complete.'
+  taken = page.seconds_of(page.read(output_dir / run.folder)) / 60
+  expected = max(1.0, run.minutes[scale] - taken)
+  if minutes_left is not None and expected > minutes_left:
+    return (f'Not run: takes about {page.duration(60 * expected)}, more than was left of '
+            '--budget_minutes.')
+  return None
+
+
+def late(run: Run, output_dir: Path) -> str | None:
+  """What a complete run lacks because it was trained afterwards, in a sentence, or None."""
+  started = lambda folder: (page.read(output_dir / folder).get('run') or {}).get('started') or ''
+  for folder in run.after:
+    if started(folder) > started(run.folder) > '':
+      return f'Made before {folder}, which it reads; remove {run.folder}, and it is made again.'
+  return None
+
+
+def heed_signals() -> None:
+  """SIGTERM is as Ctrl-C, and Ctrl-C reaches the programs that this one starts.
+
+  A shell that starts a command with & has it ignore Ctrl-C, and with it all that it starts.
+  """
+  for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, signal.default_int_handler)
+
+
+def finished(command: list[str], limit: float | None, cache: Path) -> int | None:
+  """The exit code of `python` with these arguments, or None if it did not end in `limit` seconds.
+
+  It is interrupted as by Ctrl-C, which programs take as the order to keep what they have. What it
+  compiles is kept in `cache` for other programs, unless the environment names another place.
+  """
+  environment = {'JAX_COMPILATION_CACHE_DIR': str(cache.resolve()), **os.environ}
+  process = subprocess.Popen([sys.executable, *command], env=environment)
+  try:
+    return process.wait(limit)
+  except subprocess.TimeoutExpired:
+    interrupt(process)
+    return None
+  except KeyboardInterrupt:
+    interrupt(process)
+    raise
+
+
+def outcome(code: int | None) -> str | None:
+  """Why a run is not complete, by its exit code, in a sentence."""
+  if code is None:
+    return 'Stopped when the time was up; the same command goes on.'
+  return f'Failed with exit code {code}.' if code else None
+
+
+def interrupt(process: subprocess.Popen) -> None:
+  process.send_signal(signal.SIGINT)
+  try:
+    process.wait(60)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.wait()
+
+
+if __name__ == '__main__':
+  command_line.start(main, Settings, __doc__)
