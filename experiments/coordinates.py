@@ -175,9 +175,9 @@ def draw(summary, settings):
       draw_checks(above.subgridspec(len(full), 4).subplots(squeeze=False, sharey='col'), full,
                   summary)
     draw_gaps(below.subgridspec(1, 2).subplots(sharey=True), settings.checks, summary)
-    fewest, most = (end(row['networks'] for row in summary) for end in (min, max))
-    figure.suptitle(f'Means of {fewest} to {most} networks. Dashed, and black bars: theory', x=0.01,
-                    ha='left', fontsize='medium')
+    counts = sorted({row['networks'] for row in summary})
+    figure.suptitle(f'Means of {" to ".join(map(str, counts[::len(counts) - 1 or 1]))} networks. '
+                    'Dashed, and black bars: theory', x=0.01, ha='left', fontsize='medium')
   return figure
 
 

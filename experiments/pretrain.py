@@ -17,6 +17,9 @@ alone, of a run, a transformers directory, ORG/MODEL[@REVISION] of the Hugging F
 these two with an adapter of PEFT, BASE+ADAPTER), else from the seeds. If a run was stopped, the
 same command continues it from the latest checkpoint.
 
+--config=tiny_gpt2,init_scheme=mup,tied_head=False trains by muP: the matrices of blocks and the
+head have the learning rate times 768 / width, so that one --peak_lr suits all widths.
+
 --adapter trains few parameters beside those of --init_from, which stay as they are:
 
     python -m experiments.pretrain --scale=continue --init_from=my_llama/ --seeds=42 \\
