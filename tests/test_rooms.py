@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import bornbiased_jax
 import programs
 
 ROOT = Path(__file__).parents[1]
@@ -75,3 +76,9 @@ def test_every_package_is_installed():
              for name in ('bornbiased_jax', 'experiments') for path in (ROOT / name).rglob('*.py')}
   assert set(options['options']['packages'].split()) == {
       name.replace('experiments', 'bornbiased_experiments') for name in folders}
+
+
+def test_the_start_page_links_every_package():
+  """The page of a package has all its public names."""
+  packages = sorted(path.parent.name for path in LIBRARY.glob('*/__init__.py'))
+  assert [name for name in packages if f'`.{name}`' not in bornbiased_jax.__doc__] == []
