@@ -54,7 +54,7 @@ def test_runs_and_draws(name, smoke, capsys):
                                   'coordinates'])
 def test_results_are_what_the_page_says_of_them(name, smoke):
   page = (Path(__file__).parents[2] / 'experiments' / 'README.md').read_text()
-  parts = re.search(r'\| in `results.json`.*?\n\n', page, re.DOTALL)[0]
+  parts = re.search(r'\| in `results.json`.*?(?=\n\n)', page, re.DOTALL)[0]
   results = smoke(name)[1]
   assert {part for line in parts.splitlines()
           for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results)
