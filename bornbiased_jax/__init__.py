@@ -1,22 +1,49 @@
 """Random transformers in JAX: the bias they are born with, its cause, and what becomes of it.
 
-The library is divided into rooms. Each imports only from rooms listed above it,
-and `training` and `lineage` do not import each other:
+There are three doors. **Measure** random networks (`.analysis`, `.configs`): which token of its
+vocabulary does each predict most often, and what does theory say? Any architecture, probe and
+statistic can take the place of these.
 
-- `.configs`: a model's architecture as a frozen dataclass, and the paper's models as presets
-- `.models`: the transformer, its initialization, its loss, and its sharding over devices
-- `.analysis`: random inputs, statistics, ensembles of seeds, theory, attention sinks
-- `.data`: text as batches of token ids
-- `.storage`: checkpoints, and model directories in the format of `transformers`
-- `.training`: one training step, and a whole run from its first step to its last
-- `.lineage`: fingerprints of networks, SeedPrint and other tests of descent, verdicts
+>>> from bornbiased_jax import analysis, configs
+>>> config = configs.get('tiny_gpt2', num_layers=2)
+>>> probe = analysis.Probe('tokens', num_sequences=300, length=16)
+>>> preferred = analysis.predictions(config.vocab_size)
+>>> rows = list(analysis.measure(analysis.transformer(config), preferred, probe, seeds=range(4)))
+>>> sum(row['top1_frequency'] for row in rows) / 4 > 0.015  # Uniform ids would have about 0.009.
+True
+>>> round(float(analysis.theory.at_birth(config, 16).inter_cosine_L[-1]), 2)  # Of two sequences.
+0.15
 
-Four small modules serve all rooms: `errors`, `files`, `environment` and `plotting`.
+**Compare** two networks (`.lineage`): does one descend from the other? A name is a training run, a
+model of `transformers` (`.storage`), or a preset with a seed, as here.
 
->>> from bornbiased_jax import configs, models
->>> config = configs.get('tiny_gpt2')
->>> models.init_params(config, seed=42)['embedding'].shape
-(2048, 128)
+>>> import jax
+>>> from bornbiased_jax import lineage
+>>> from bornbiased_jax.lineage.transforms import lossy
+>>> probe = analysis.Probe('tokens', num_sequences=1000, length=8)
+>>> base = lineage.load('tiny_gpt2:1')
+>>> copy = lossy.quantize(*base, jax.random.key(0), 4)  # To 4 bits.
+>>> subjects = [lineage.Subject(*network, probe) for network in (base, copy)]
+>>> lineage.judge(*subjects)['verdict']
+'related'
+
+**Train** networks (`.training`, `.data`, `.models`). `.training.train` makes a whole run, with
+checkpoints from which it goes on to the bit; this is one step of it.
+
+>>> from bornbiased_jax import data, training
+>>> text = data.load('tinyshakespeare')
+>>> config = configs.get('tiny_llama2', num_layers=2, vocab_size=text.vocab_size)
+>>> recipe = training.Recipe(num_steps=100, batch_size=4, length=32, warmup_steps=10)
+>>> state = training.init_state(config, recipe, seed=42)
+>>> ids_BT = data.batch(text.tokens, data_seed=0, step=0, batch_size=4, length=32)
+>>> step = jax.jit(training.train_step, static_argnums=(0, 1))
+>>> state, metrics = step(config, recipe, state, ids_BT)
+>>> round(float(metrics['loss']), 1)  # In nats per byte: log(257) is 5.5.
+5.9
+
+Packages import only from those above them: `configs`, `models`, `analysis`, `data`, `storage`,
+`training`, `lineage`; the last two do not import each other. Four small modules serve all:
+`.errors`, `.files`, `.environment` and `.plotting`.
 """
 
 import importlib

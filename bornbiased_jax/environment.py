@@ -21,7 +21,7 @@ _TPU_VARIABLES = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_ID', 'TPU_NAME', 'COLAB_TP
 
 
 def environment() -> dict:
-  """Versions, backend and devices of this process, as a dict that JSON can hold."""
+  """Versions, backend, devices and XLA's flags of this process, as a dict that JSON can hold."""
   device = jax.local_devices()[0]
   memory = device.memory_stats() if device.platform != 'cpu' else None
   return {
@@ -32,6 +32,7 @@ def environment() -> dict:
       'num_devices': jax.device_count(),
       'num_processes': jax.process_count(),
       'memory_bytes': (memory or {}).get('bytes_limit'),
+      'xla_flags': os.environ.get('XLA_FLAGS') or None,
   }
 
 

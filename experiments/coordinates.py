@@ -5,10 +5,13 @@ et al. 2022). Here it is seen in four coordinates: the cosine of two sequences, 
 residual stream, the norm of the loss's gradient in the parameters of a layer, and the share of the
 favourite token. Widths are compared at one std and by the rule of muP, depths with and without the
 factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width, theory.at_birth and
-theory.preference_at_birth) has no fitted number. It says nothing of gradients.
+theory.preference_at_birth) has no fitted number. It says nothing of gradients. For other positions,
+activations and initializations its cosine is compared with networks at all widths. It should be
+within 7 % of the last layer's cosine, or 0.01, at every layer.
 
     python -m experiments.coordinates      # 48 networks, 22 min on two busy CPU cores
-    python -m experiments.coordinates --config=tiny_gpt2,positions=alibi,activation=squared_relu
+    python -m experiments.coordinates --checks='width, mup,width, alibi,width, squared_relu' \\
+        --widths=128,256,512,1024 --seeds=0-31
 
 Prints a table with a line per width or depth. Writes results.json (a row per network) and
 figure.png to the output folder. If a run was stopped, the same command continues it.
@@ -39,35 +42,50 @@ CHECKS = {
     'depth, plain': ('depth', dict(init_scheme='plain')),
     'depth, gpt2': ('depth', dict(init_scheme='gpt2')),
 }
+# Those of which the figure shows how far theory is off, and no more. Up to width 768 the others
+# are initialized as by mup.
+VARIANTS = {
+    'width, squared_relu': ('width', dict(activation='squared_relu')),
+    'width, no positions': ('width', dict(positions='none')),
+    'width, alibi': ('width', dict(positions='alibi')),
+    'width, orthogonal': ('width', dict(init_scheme='orthogonal')),
+    'width, zero': ('width', dict(init_scheme='zero')),
+}
+ALL = CHECKS | VARIANTS
 COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms)',
                'gradient': 'norm of the gradient'}
 # Sequences of which sizes and gradients are means.
 NUM_READ = 32
 # Networks over which the law of favourites is averaged.
 NUM_LAWS = 30
+# How far theory may be off: a share of the last layer's cosine, or a cosine if that is more.
+SHARE, LEAST = 0.07, 0.01
+# Networks of the widest, if there are as many.
+FEWEST = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: str = setting('tiny_gpt2', preset_name, 'model of which the others are variants, one of '
                         'those below', paper='nano_gpt2')
-  seeds: list[int] = setting(range(4), smoke=range(3), paper=range(20))
+  seeds: list[int] = setting(range(4), None, 'seeds of the narrowest networks, as 0-99 or 42,43; '
+                             'wider ones, which differ less, have fewer in proportion, but '
+                             f'{FEWEST}', smoke=range(3), paper=range(20))
   num_sequences: int = setting(500, smoke=30, paper=10_000)
   length: Length = setting(32, smoke=8, paper=256)
   widths: list[int] = setting([64, 128, 512], listed(whole), 'channels, comma-separated',
                               smoke=[64, 128], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
                               smoke=[2], paper=[6, 12, 24, 48])
-  checks: list[str] = setting(list(CHECKS), some_of(*CHECKS),
-                              f'what is compared, of {", ".join(CHECKS)}',
-                              smoke=['width, mup', 'depth, gpt2'])
+  checks: list[str] = setting(list(CHECKS), some_of(*ALL), f'what is compared, of {", ".join(ALL)}',
+                              smoke=['width, mup', 'depth, gpt2', 'width, alibi'])
   dtype: str = setting('float32', paper='bfloat16')
 
 
 def main(settings, output_dir):
   results = Results(output_dir, 'coordinates', settings)
   cells = [cell(settings, check, value) for check in settings.checks
-           for value in (settings.widths if CHECKS[check][0] == 'width' else settings.depths)]
+           for value in (settings.widths if ALL[check][0] == 'width' else settings.depths)]
   measure_cells(cells, settings, results)
   summary = results.summary or summarize(results.rows, predict(cells, predicted))
   results.finish(summary, display, lambda: draw(summary, settings))
@@ -75,12 +93,14 @@ def main(settings, output_dir):
 
 def cell(settings, check, value):
   """The ensemble of one width or depth."""
-  base, (varied, changed) = configs.get(settings.config), CHECKS[check]
+  base, (varied, changed) = configs.get(settings.config), ALL[check]
   changed = changed | (dict(num_layers=value) if varied == 'depth' else dict(
       width=value, mlp_width=max(1, base.mlp_width * value // base.width)))
   found = transformer_cell(settings.config, settings.length, settings, measurements.preference, row,
                            functools.partial(scales, settings.probe_seed), **changed)
-  return found._replace(fields={'check': check, 'value': value, 'length': settings.length})
+  share = min(settings.widths) / value if varied == 'width' else 1
+  return found._replace(fields={'check': check, 'value': value, 'length': settings.length},
+                        seeds=settings.seeds[:max(FEWEST, round(share * len(settings.seeds)))])
 
 
 def scales(probe_seed, config):
@@ -125,11 +145,18 @@ def summarize(rows, theory):
           for fields, group in grouped(rows, 'check', 'value', 'length')]
 
 
+def gaps(row):
+  """How far theory is off at the worst layer, and how far it may be."""
+  cosine_L = np.asarray(row['layer_cosine'])
+  return np.abs(cosine_L - row['theory_cosine']).max(), max(SHARE * cosine_L[-1], LEAST)
+
+
 def display(row):
   first, last = row['layer_gradient'][0], row['layer_gradient'][-1]
   return {
-      'check': row['check'], 'value': str(row['value']),
+      'check': row['check'], 'value': str(row['value']), 'networks': str(row['networks']),
       'cosine': plus_minus(row, 'last_cosine', '.3f'), 'theory': f'{row["theory_cosine"][-1]:.3f}',
+      'worst layer is off by': '{:.3f} of {:.3f}'.format(*gaps(row)),
       'size': f'{row["layer_size"][-1]:.3f}', 'its theory': f'{row["theory_size"][-1]:.3f}',
       'gradient, first and last layer': f'{first:.3f}, {last:.3f}',
       'top-1 share': plus_minus(row, 'top1_frequency', '.1%'),
@@ -138,26 +165,53 @@ def display(row):
 
 
 def draw(summary, settings):
-  """A line of panels per check: three coordinates by layer, and the favourite's share."""
+  """A line of panels per check of CHECKS, and below for all how far theory is off."""
+  full = [check for check in settings.checks if check in CHECKS]
+  heights = 2.2 * len(full), 0.6 + 0.4 * len(settings.checks)
   with plotting.style():
-    figure = plotting.figure(10, 2.2 * len(settings.checks) + 0.4)
-    grid = figure.subplots(len(settings.checks), 4, squeeze=False, sharey='col')
-    for check, axes in zip(settings.checks, grid, strict=True):
-      rows = [row for row in summary if row['check'] == check]
-      for color, each in zip(plotting.COLORS * 9, rows, strict=False):
-        draw_layers(axes, each, color, CHECKS[check][0])
-      draw_share(axes[3], rows, CHECKS[check][0])
-      axes[0].set(ylabel=check)
-      axes[0].legend(fontsize='small', title=CHECKS[check][0], title_fontsize='small', ncols=2)
-    for ax, title in zip(grid[0], (*COORDINATES.values(), 'share of the favourite'), strict=True):
-      ax.set(title=title)
-    for ax in (*grid[:, 1], *grid[:, 2]):
-      ax.set_yscale('log')
-    for ax in (grid[0, 0], grid[0, 3]):
-      ax.set_ylim(bottom=0)
-    figure.suptitle(f'Means of {summary[0]["networks"]} networks. Dashed: theory', x=0.01,
-                    ha='left', fontsize='medium')
+    figure = plotting.figure(10, sum(heights) + 0.4)
+    above, below = figure.add_gridspec(2, 1, height_ratios=[max(0.1, heights[0]), heights[1]])
+    if full:
+      draw_checks(above.subgridspec(len(full), 4).subplots(squeeze=False, sharey='col'), full,
+                  summary)
+    draw_gaps(below.subgridspec(1, 2).subplots(sharey=True), settings.checks, summary)
+    counts = sorted({row['networks'] for row in summary})
+    figure.suptitle(f'Means of {" to ".join(map(str, counts[::len(counts) - 1 or 1]))} networks. '
+                    'Dashed, and black bars: theory', x=0.01, ha='left', fontsize='medium')
   return figure
+
+
+def draw_checks(grid, checks, summary):
+  """Three coordinates by layer, and the favourite's share."""
+  for check, axes in zip(checks, grid, strict=True):
+    rows, varied = [row for row in summary if row['check'] == check], CHECKS[check][0]
+    for color, each in zip(plotting.COLORS * 9, rows, strict=False):
+      draw_layers(axes, each, color, varied)
+    draw_share(axes[3], rows, varied)
+    axes[0].set(ylabel=check)
+    axes[0].legend(fontsize='small', title=varied, title_fontsize='small', ncols=2)
+  for ax, title in zip(grid[0], (*COORDINATES.values(), 'share of the favourite'), strict=True):
+    ax.set(title=title)
+  for ax in (*grid[:, 1], *grid[:, 2]):
+    ax.set_yscale('log')
+  for ax in (grid[0, 0], grid[0, 3]):
+    ax.set_ylim(bottom=0)
+
+
+def draw_gaps(axes, checks, summary):
+  """The last layer's cosine, and how far theory is off, of each width or depth of a check."""
+  for place, check in enumerate(checks):
+    rows = [row for row in summary if row['check'] == check]
+    for i, (color, row) in enumerate(zip(plotting.COLORS * 9, rows, strict=False)):
+      y = place + 0.8 * ((i + 0.5) / len(rows) - 0.5)
+      axes[0].errorbar(row['last_cosine'], y, xerr=row['last_cosine_ci95'], fmt='o', color=color,
+                       markersize=3)
+      axes[0].plot(row['theory_cosine'][-1], y, 'k|', zorder=3)
+      axes[1].plot(np.divide(*gaps(row)), y, 'o', color=color, markersize=4)
+  axes[0].set_yticks(range(len(checks)), checks)
+  axes[0].set(title='cosine after the last layer', ylim=(len(checks) - 0.5, -0.5))
+  axes[1].set(title='gap to theory at the worst layer, of what is allowed', xlim=(0, None))
+  axes[1].axvline(1, color='black', linestyle='--', linewidth=0.8)
 
 
 def draw_layers(axes, row, color, varied):

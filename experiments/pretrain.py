@@ -19,6 +19,9 @@ command continues it from the latest checkpoint.
 LoRA are of the merged network, and training.export_adapter makes a folder of PEFT of one. Those of
 prefix_plus (Prefix-Tuning+, arXiv 2506.13674) are networks that transformers lacks.
 
+--config=tiny_gpt2,init_scheme=mup,tied_head=False trains by muP: the matrices of blocks and the
+head have the learning rate times 768 / width, so that one --peak_lr suits all widths.
+
 For several hosts, give the same command with --distributed and a shared --output_dir on each. On
 anything but TPU pods and Slurm, also give --coordinator=HOST:PORT --num_processes=N --process_id=I.
 

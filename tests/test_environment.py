@@ -22,6 +22,7 @@ def test_versions_and_devices_are_those_at_hand():
   assert found['python'] == platform.python_version()
   assert found['backend'] == jax.devices()[0].platform.replace('cuda', 'gpu')
   assert (found['num_devices'], found['num_processes']) == (len(jax.devices()), 1)
+  assert found['xla_flags'] == os.environ['XLA_FLAGS']  # Which conftest sets.
   assert json.loads(json.dumps(found)) == found
 
 

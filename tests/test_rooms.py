@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import bornbiased_jax
 import programs
 
 ROOT = Path(__file__).parents[1]
@@ -90,3 +91,9 @@ def messages(path):
                          ids=lambda path: str(path.relative_to(LIBRARY)))
 def test_messages_are_written_in_one_line(path):
   assert not [message for message in messages(path) if '\n' in message]
+
+
+def test_the_start_page_links_every_package():
+  """The page of a package has all its public names."""
+  packages = sorted(path.parent.name for path in LIBRARY.glob('*/__init__.py'))
+  assert [name for name in packages if f'`.{name}`' not in bornbiased_jax.__doc__] == []

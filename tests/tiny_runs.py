@@ -49,6 +49,21 @@ def final(directory, seed=3):
   return checkpoint.load_params(directory / f'seed_{seed}')[1]
 
 
+def stop_after(monkeypatch, step, run):
+  """Trains until the checkpoint of `step` is there, as if the run was killed then."""
+  save = checkpoint.Writer.save
+
+  def save_and_stop(writer, at, *rest):
+    save(writer, at, *rest)
+    if at == step and writer.directory.name == run.directories[-1].name:
+      raise SystemExit
+
+  monkeypatch.setattr(checkpoint.Writer, 'save', save_and_stop)
+  with pytest.raises(SystemExit):
+    loop.train(run)
+  monkeypatch.undo()
+
+
 def main(directory, num_steps, *distributed):
   """Trains and saves at every step: DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]."""
   if distributed:

@@ -13,7 +13,7 @@ from bornbiased_jax.files import path_of
 from bornbiased_jax.models.initialization import as_seed
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.training.step import Recipe
+from bornbiased_jax.training.step import Recipe, optimizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Run:
     InputError: a seed is given twice or outside its range, an interval is
       below one step, the start token is no token, the mesh does not divide
       the batch, several networks would train on several devices, sequences
-      are longer than the model's, or the model lacks the adapter.
+      are longer than the model's, the model lacks the adapter, or muP's head is tied.
   """
 
   config: ModelConfig
@@ -77,6 +77,7 @@ class Run:
     if self.recipe.adapter == 'prefix_plus' and not self.config.prefix_plus:
       raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
                        'adapter')
+    optimizer(self.config, self.recipe)  # Refuses what it has no learning rates for.
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '

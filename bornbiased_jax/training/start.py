@@ -132,7 +132,7 @@ def _resume(run, seed, directory):
 
   def refuse(metadata):
     _refuse_other_network(run, seed, directory, metadata)
-    _refuse_other_adapter(run, directory, metadata)
+    _refuse_other_optimizer(run, directory, metadata)
 
   metadata, state = _restore(run, directory, refuse)
   if metadata['step'] >= run.recipe.num_steps:
@@ -169,7 +169,7 @@ def _init_from(run, seed, directory):
 
   def begin_with(params, seed):
     params = add_prefix(run.config, params) if run.config.prefix_plus else params
-    return start_from(run.recipe, params, seed)
+    return start_from(run.config, run.recipe, params, seed)
 
   return jax.jit(begin_with, out_shardings=_shardings(run))(params, jnp.uint32(seed)), parent
 
@@ -195,11 +195,13 @@ def _refuse_other_network(run, seed, directory, metadata):
   _refuse_other_model(run, directory, checkpoint.config_of(metadata))
 
 
-def _refuse_other_adapter(run, directory, metadata):
-  """An optimizer goes on with what it has moved before."""
+def _refuse_other_optimizer(run, directory, metadata):
+  """An optimizer goes on with what it has moved before, at the rates of its tensors."""
   earlier = metadata.get('recipe') or {}
-  for name in ('adapter', 'rank', 'alpha'):
-    was, now = earlier.get(name), getattr(run.recipe, name)
+  pairs = [(name, earlier.get(name), getattr(run.recipe, name))
+           for name in ('adapter', 'rank', 'alpha')]
+  schemes = checkpoint.config_of(metadata).init_scheme, run.config.init_scheme
+  for name, was, now in pairs + [('init_scheme', *schemes)] * ('mup' in schemes):
     if was != now:
       raise InputError(f'{directory} was trained with {name}={was}, not {now}, and its optimizer '
                        'goes on as it was; init_from takes the parameters alone')

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 import optax
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs.model import BASE_WIDTH
 from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
@@ -29,7 +30,8 @@ class Recipe:
     length: positions per sequence, T.
     accumulation: number of parts into which a batch is split; they are
       computed one after another.
-    peak_lr: learning rate after warmup.
+    peak_lr: learning rate after warmup. With init_scheme='mup' some leaves have another one
+      (`mup_rates`).
     min_lr: learning rate at the last step.
     warmup_steps: steps of linear warmup.
     weight_decay: AdamW's decay of matrices and embeddings; gains and biases
@@ -116,19 +118,21 @@ def learning_rate(recipe: Recipe) -> optax.Schedule:
       0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
 
 
-def optimizer(recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
+def optimizer(config: ModelConfig, recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
   """Clipping, then AdamW, which decays matrices and embeddings alone.
 
-  With an adapter both are of the adapter, which `init` draws from the seed.
+  With an adapter both are of the adapter, which `init` draws from the seed. muP multiplies the
+  steps of Adam alone: weights decay by the same share at all widths.
   """
   def decays(params):
     return jax.tree_util.tree_map_with_path(
         lambda path, _: path[-1].key not in ('scale', 'bias'), params)
 
-  of_all = optax.chain(
-      clipping(recipe.clip),
-      optax.adamw(learning_rate(recipe), recipe.beta1, recipe.beta2,
-                  weight_decay=recipe.weight_decay, mask=decays))
+  own_rates = [mup_rates(config)] if config.init_scheme == 'mup' else []
+  of_all = optax.chain(clipping(recipe.clip), optax.chain(
+      optax.scale_by_adam(recipe.beta1, recipe.beta2), *own_rates,
+      optax.add_decayed_weights(recipe.weight_decay, decays),
+      optax.scale_by_learning_rate(learning_rate(recipe))))
   key = stream_key('adapter', seed) if recipe.adapter else None
   return restrict(of_all, recipe.adapter, recipe.rank, recipe.scale, key)
 
@@ -147,14 +151,31 @@ def clipping(limit: float) -> optax.GradientTransformation:
   return optax.stateless(scale)
 
 
+def mup_rates(config: ModelConfig) -> optax.GradientTransformation:
+  """Multiplies Adam's steps of what sums over channels by 768 / width, so that one rate suits all.
+
+  These are the matrices of blocks and the head of Yang et al. 2022 (Tensor Programs V, Table 3),
+  and LoRA's A (Hayou et al. 2024). Embeddings, gains, biases and LoRA's B keep the rate.
+
+  Raises:
+    InputError: the head is the embedding, which Table 3 does not have.
+  """
+  if config.tied_head:
+    raise InputError("init_scheme='mup' has no learning rate for a head that is the embedding; "
+                     'add tied_head=False', 'config')
+  factor = BASE_WIDTH / config.width
+  return optax.stateless(lambda steps, params: jax.tree_util.tree_map_with_path(
+      lambda path, leaf: factor * leaf if path[-1].key in ('kernel', 'head', 'A') else leaf, steps))
+
+
 def init_state(config: ModelConfig, recipe: Recipe, seed: Seed) -> TrainState:
   """The state before the first step of the network that `seed` is."""
-  return start_from(recipe, draw_params(config, seed), seed)
+  return start_from(config, recipe, draw_params(config, seed), seed)
 
 
-def start_from(recipe: Recipe, params: dict, seed: Seed = 0) -> TrainState:
+def start_from(config: ModelConfig, recipe: Recipe, params: dict, seed: Seed = 0) -> TrainState:
   """The state before the first step, with given parameters; an adapter is drawn from the seed."""
-  return TrainState(jnp.int32(0), params, optimizer(recipe, seed).init(params))
+  return TrainState(jnp.int32(0), params, optimizer(config, recipe, seed).init(params))
 
 
 def abstract_state(config: ModelConfig, recipe: Recipe, mesh: Mesh | None) -> TrainState:
@@ -188,7 +209,7 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
   """
   loss, gradient = accumulated_gradient(
       config, recipe.accumulation, state.params, tokens_BT, attend=attend)
-  return update(recipe, state, loss, gradient)
+  return update(config, recipe, state, loss, gradient)
 
 
 def sharded_step(config: ModelConfig, recipe: Recipe, mesh: Mesh,
@@ -211,13 +232,13 @@ def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
   one_by_one = jax.default_backend() == 'cpu'
   over_networks = lax.map if one_by_one else lambda f, params: jax.vmap(f)(params)
   losses, gradients = over_networks(gradient_of, states.params)
-  return jax.vmap(functools.partial(update, recipe))(states, losses, gradients)
+  return jax.vmap(functools.partial(update, config, recipe))(states, losses, gradients)
 
 
-def update(recipe: Recipe, state: TrainState, loss: jax.Array,
+def update(config: ModelConfig, recipe: Recipe, state: TrainState, loss: jax.Array,
            gradient: dict) -> tuple[TrainState, dict[str, jax.Array]]:
   """The state after an optimizer step with this gradient, and the metrics of `train_step`."""
-  updates, opt_state = optimizer(recipe).update(gradient, state.opt_state, state.params)
+  updates, opt_state = optimizer(config, recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}
   params = optax.apply_updates(state.params, updates)

@@ -83,8 +83,8 @@ def optimizer(config, recipe):
   """The update of all parameters, given a gradient."""
   state = [jax.jit(init_state, static_argnums=(0, 1))(config, recipe, 42)]
   gradient = jax.tree.map(lambda leaf: 1e-3 * jnp.ones_like(leaf), state[0].params)
-  update_of = jax.jit(lambda state, gradient: update(recipe, state, jnp.float32(0), gradient)[0],
-                      donate_argnums=0)
+  step = lambda state, gradient: update(config, recipe, state, jnp.float32(0), gradient)[0]
+  update_of = jax.jit(step, donate_argnums=0)
 
   def run():
     state[0] = update_of(state[0], gradient)

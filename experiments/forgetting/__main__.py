@@ -118,6 +118,9 @@ def cells_of(settings) -> list[Cell]:
 def check(settings, cells: list[Cell]) -> None:
   """Raises InputError for what would otherwise fail while it runs."""
   for name in settings.config:
+    if configs.get(name).init_scheme == 'mup':
+      raise InputError("--config: init_scheme='mup' has learning rates by tensor, which only the "
+                       'AdamW of experiments.pretrain has')
     check_sequences(settings, configs.get(name))
     check_length(settings.train_length, configs.get(name), 'the networks', 'train_length')
   for steps in settings.steps:

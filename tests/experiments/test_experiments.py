@@ -2,6 +2,8 @@
 
 import json
 import math
+from pathlib import Path
+import re
 
 from flax.traverse_util import flatten_dict
 import jax
@@ -46,6 +48,28 @@ def test_runs_and_draws(name, smoke, capsys):
   experiment.main(resolve(experiment.Settings, 'smoke'), directory)
   assert (directory / 'results.json').read_bytes() == before
   assert 'wrote ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('name', ['contraction', 'ablation', 'amplification', 'scaling',
+                                  'coordinates'])
+def test_results_are_what_the_page_says_of_them(name, smoke):
+  page = (Path(__file__).parents[2] / 'experiments' / 'README.md').read_text()
+  parts = re.search(r'\| in `results.json`.*?(?=\n\n)', page, re.DOTALL)[0]
+  results = smoke(name)[1]
+  assert {part for line in parts.splitlines()
+          for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results)
+  assert set(results['run']) == {'command', 'commit', 'started', 'seconds'}
+  assert {'jax', 'backend', 'device', 'num_devices', 'xla_flags'} <= set(results['environment'])
+  assert all('seed' in row for row in results['rows'])
+  for row in results['summary']:
+    for field, value in row.items():
+      mean = row[field.removesuffix('_ci95').removesuffix('_both')]
+      if field.endswith('_ci95') and isinstance(value, list):
+        assert value[0] <= mean <= value[1]
+      elif field.endswith('_ci95'):
+        assert value is None or value >= 0
+      elif field.endswith('_both'):
+        assert sum(value) / 2 == pytest.approx(mean)
 
 
 def test_every_factor_has_a_variant_that_is_the_model_itself():

@@ -192,7 +192,7 @@ def test_training_steps_agree():
   recipe = Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
   shape = recipe.batch_size, recipe.length + 1
   tokens = jax.random.randint(jax.random.key(0), shape, 0, CONFIG.vocab_size)
-  state = start_from(recipe, init_params(CONFIG, 0))
+  state = start_from(CONFIG, recipe, init_params(CONFIG, 0))
   step = lambda attend: jax.jit(
       functools.partial(train_step, CONFIG, recipe, attend=attend))(state, tokens)
   attend = mock.Mock(wraps=spread_splash)

@@ -19,7 +19,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import loop, monitor
 import tiny_runs
-from tiny_runs import final
+from tiny_runs import final, stop_after
 import two_hosts
 
 HERE = Path(__file__).parents[1]
@@ -35,21 +35,6 @@ def assert_close(a, b):
   # Adam divides by a root of squares, so that the rounding of a small gradient grows a
   # thousandfold.
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=2e-4), a, b)
-
-
-def stop_after(monkeypatch, step, run):
-  """Trains until the checkpoint of `step` is there, as if the run was killed then."""
-  save = checkpoint.Writer.save
-
-  def save_and_stop(writer, at, *rest):
-    save(writer, at, *rest)
-    if at == step and writer.directory.name == run.directories[-1].name:
-      raise SystemExit
-
-  monkeypatch.setattr(checkpoint.Writer, 'save', save_and_stop)
-  with pytest.raises(SystemExit):
-    loop.train(run)
-  monkeypatch.undo()
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_a_gradient_is_scaled_down_to_its_limit_and_never_up():
 
 def test_gains_and_biases_do_not_decay():
   params = {name: jnp.ones(2) for name in ('kernel', 'embedding', 'scale', 'bias')}
-  adam, gradient = optimizer(RECIPE), jax.tree.map(jnp.zeros_like, params)
+  adam, gradient = optimizer(CONFIGS['gpt2'], RECIPE), jax.tree.map(jnp.zeros_like, params)
   _, state = adam.update(gradient, adam.init(params), params)  # The first rate is 0.
   updates, _ = adam.update(gradient, state, params)
   assert [bool(updates[name].any()) for name in params] == [True, True, False, False]

@@ -38,7 +38,7 @@ def test_steps_are_those_of_gradients_by_the_factors(name):
   config, recipe = CONFIGS[name], dataclasses.replace(RECIPE, **LORA)
   state = init_state(config, recipe, 3)
   base, factors = state.params, state.opt_state.factors
-  plain = optimizer(RECIPE)
+  plain = optimizer(config, RECIPE)
   memory = plain.init(factors)
   step = jax.jit(functools.partial(train_step, config, recipe))
   gradient_of = jax.jit(jax.grad(lambda factors, ids: next_token_loss(

@@ -1,0 +1,116 @@
+"""muP's learning rates are those of Table 3, and what a network learns does not grow with width."""
+
+import dataclasses
+import functools
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import init_params, read
+from bornbiased_jax.training import loop
+from bornbiased_jax.training.start import begin
+from bornbiased_jax.training.step import (
+  Recipe,
+  init_state,
+  learning_rate,
+  mup_rates,
+  optimizer,
+  train_step,
+)
+import tiny_runs
+from tiny_steps import CONFIGS, RECIPE, assert_close
+
+MUP = dataclasses.replace(CONFIGS['gpt2'], tied_head=False, init_scheme='mup')
+FEW = Recipe(num_steps=6, batch_size=1, length=8, peak_lr=3e-5, min_lr=3e-5, warmup_steps=1)
+WIDTHS = 64, 512
+
+
+def of_width(width, scheme):
+  """A network with heads of one size."""
+  return configs.get('tiny_gpt2', num_layers=2, num_heads=width // 16, width=width,
+                     mlp_width=4 * width, vocab_size=64, length=8, tied_head=False,
+                     init_scheme=scheme)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def changes(config, recipe, seeds):
+  """By how much (rms) five steps change the two layers' states and the logits, mean over seeds."""
+  ids_BT = jax.random.randint(jax.random.key(0), (1, 9), 0, 64)
+  look = lambda params: read(config, params, ids_BT[:, :-1], ('residual', 'logits'))
+  step = lambda state, _: (train_step(config, recipe, state, ids_BT)[0], None)
+
+  def one(seed):
+    born = init_state(config, recipe, seed)
+    end, _ = lax.scan(step, born, length=recipe.num_steps)
+    change = jax.tree.map(jnp.subtract, look(end.params), look(born.params))
+    rms = lambda x: jnp.sqrt(jnp.square(x).mean())
+    return jnp.stack([rms(change['residual'][0]), rms(change['residual'][1]),
+                      rms(change['logits'])])
+
+  return lax.map(one, seeds).mean(axis=0)
+
+
+@pytest.mark.slow
+def test_what_is_learned_does_not_depend_on_width_by_mup_alone():
+  exponents = {}
+  for scheme in ('mup', 'gpt2'):
+    narrow, wide = (changes(of_width(width, scheme), FEW, jnp.arange(4)) for width in WIDTHS)
+    exponents[scheme] = np.log(wide / narrow) / np.log(WIDTHS[-1] / WIDTHS[0])
+  # Logits of a narrow network move a little more, as 1/√width is not small there.
+  assert np.all(np.abs(exponents['mup'] - [0, 0, -0.15]) < 0.15), exponents
+  assert np.all(exponents['gpt2'] > 0.6), exponents
+
+
+def test_steps_are_those_of_adamw_with_the_rates_of_table_3():
+  """An optimizer of optax for each kind of leaf: lr / width where Table 3 says so, lr λ for all."""
+  kinds = {'kernel': 'matrix', 'head': 'matrix', 'embedding': 'vector',
+           'position_embedding': 'vector', 'scale': 'plain', 'bias': 'plain'}
+  factors = {'matrix': 768 / 32, 'vector': 1.0, 'plain': 1.0}
+  adamw = {kind: optax.adamw(
+      lambda step, factor=factor: factor * learning_rate(RECIPE)(step), RECIPE.beta1, RECIPE.beta2,
+      weight_decay=0.0 if kind == 'plain' else RECIPE.weight_decay / factor)
+      for kind, factor in factors.items()}
+  labels = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: kinds[path[-1].key], tree)
+  peer = optax.chain(optax.clip_by_global_norm(RECIPE.clip), optax.multi_transform(adamw, labels))
+  own, params = optimizer(MUP, RECIPE), init_params(MUP, 0)
+  states = [own.init(params), peer.init(params)]
+  for seed in range(3):
+    gradient = jax.tree.map(lambda leaf: leaf + 0.01, init_params(MUP, seed + 1))
+    steps, states[0] = own.update(gradient, states[0], params)
+    expected, states[1] = peer.update(gradient, states[1], params)
+    assert_close(steps, expected, rtol=1e-5, atol=1e-9)
+  assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(steps)) > 0
+
+
+def test_of_lora_a_sums_over_channels():
+  ones = {'query': {'A': jnp.ones(2), 'B': jnp.ones(2)}}
+  rates, _ = mup_rates(MUP).update(ones, optax.EmptyState())
+  assert (float(rates['query']['A'][0]), float(rates['query']['B'][0])) == (24, 1)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_has_the_same_rates(tmp_path, monkeypatch):
+  run = functools.partial(tiny_runs.run, config=dataclasses.replace(
+      tiny_runs.CONFIG, tied_head=False, init_scheme='mup'))
+  loop.train(run(tmp_path / 'whole'))
+  tiny_runs.stop_after(monkeypatch, 4, run(tmp_path / 'parts'))
+  loop.train(run(tmp_path / 'parts'))
+  ends = [tiny_runs.final(tmp_path / name) for name in ('whole', 'parts')]
+  jax.tree.map(np.testing.assert_array_equal, *ends)
+  other = dataclasses.replace(tiny_runs.CONFIG, tied_head=False)
+  with pytest.raises(InputError, match='trained with init_scheme=mup, not gpt2'):
+    begin(tiny_runs.run(tmp_path / 'other', config=other, resume=tmp_path / 'whole',
+                        recipe=dict(num_steps=9)))
+
+
+def test_a_tied_head_is_refused(tmp_path):
+  config = dataclasses.replace(tiny_runs.CONFIG, tied_head=True, init_scheme='mup')
+  with pytest.raises(InputError, match='add tied_head=False') as error:
+    tiny_runs.run(tmp_path, config=config)
+  assert error.value.field == 'config'
