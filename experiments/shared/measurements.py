@@ -69,10 +69,7 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
 def predicted_similarity(cell: Cell):
   """What theory says of the similarity of sequences; with finite width up to 1,300 tokens."""
   config, probe = cell.network.config, cell.probe
-  if probe.text:  # Of texts theory knows infinite width alone.
-    law_L = theory.at_birth(config, probe.length, probe).inter_cosine_L
-    return theory.FiniteWidth(law_L, np.nan, np.nan)
-  return theory.finite_width(config, probe.length, probe.kind)
+  return theory.finite_width(config, probe.length, probe if probe.text else probe.kind)
 
 
 def predicted_cosine(cell: Cell) -> np.ndarray:
