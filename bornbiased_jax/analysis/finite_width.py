@@ -118,15 +118,19 @@ def _finite_width(config, length, probe, num_samples):
 
 def _means(network, widths, start_PKTT, extent, num_samples):
   """Over pairs: cosines in the limit, and what fluctuations change in them."""
+  # Where products within a sequence fluctuate, they stay positive in a network of four times the
+  # width, in which a quarter of this changes.
+  wider = 1 if extent == start_PKTT.shape[-1] else 4
   limits, changes = [], [np.zeros(network.num_layers, np.float32)][num_samples:]
   for number, start_KTT in enumerate(start_PKTT):
     path, _ = _path(network, start_KTT)
     limits.append(np.asarray(path.cosine_L))  # In numpy, which compiles nothing.
     if number < num_samples:
-      sampled_L = _sample(network, widths, max(1, num_samples // len(start_PKTT)),
-                          jax.random.fold_in(make_key(0), number) if number else make_key(0),
-                          start_KTT, *_roots(path, extent))
-      changes.append(np.asarray(sampled_L) - limits[-1])
+      key = jax.random.fold_in(make_key(0), number) if number else make_key(0)
+      sampled_L = _sample(network, jax.tree.map(lambda width: wider * width, widths),
+                          max(1, num_samples // len(start_PKTT)), key, start_KTT,
+                          *_roots(path, extent))
+      changes.append(wider * (np.asarray(sampled_L) - limits[-1]))
   return np.mean(limits, axis=0), np.mean(changes, axis=0)
 
 
