@@ -3,9 +3,9 @@
 Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
 the cosine of two windows is compared with theory.finite_width, which reads of the windows which
 tokens coincide, with its limit of infinite width (theory.at_birth), and with the law of one number,
-the probability that two tokens are the same. None is fitted. Two controls are the tokens in no order (shuffled), and windows whose last token is random.
-The favourite's share is compared with theory.preference_at_birth, and the favourite with the
-commonest token and with that of the mean embedding Σ p_v e_v.
+the probability that two tokens are the same. None is fitted. Two controls are the tokens in no
+order (shuffled), and windows whose last token is random. The favourite is compared with the
+commonest token, and with that of the mean embedding Σ p_v e_v.
 
     python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
     python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3
@@ -34,8 +34,6 @@ from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
-# Networks of the law of shares, whose mean has an error of a tenth.
-NUM_LAWS = 40
 READS = ('text', 'shuffled', 'last random', 'uniform')
 FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
 
@@ -141,14 +139,10 @@ def key_of(fields):
 
 
 def law_of(cell) -> dict:
-  """Theory of a cell: cosines by layer, the last one by simpler laws, and the favourite's share."""
+  """Theory of a cell: cosines by layer, and the last one by simpler laws."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
-  known = measurements.read(cell.probe)
-  limit_L = theory.at_birth(config, length, known).inter_cosine_L
-  preference = theory.preference_at_birth(config, length, cell.probe.num_sequences, known,
-                                          num_networks=NUM_LAWS)
-  law = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1]),
-         'theory_top1_frequency': preference.top1_frequency_N.mean()}
+  limit_L = theory.at_birth(config, length, measurements.read(cell.probe)).inter_cosine_L
+  law = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1])}
   if text is None:
     return law
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
@@ -181,7 +175,6 @@ def display(row):
       'infinite width': f'{row["infinite_width"]:.3f}',
       'one number': f'{row["one_number"]:.3f}' if is_text else '–',
       'favourite': plus_minus(row, 'top1_frequency', '.1%'),
-      'by theory': f'{row["theory_top1_frequency"]:.1%}',
       'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
       'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',
   }

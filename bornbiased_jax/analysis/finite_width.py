@@ -264,10 +264,9 @@ def _sample(network, widths, num_samples, key, start_KTT, start_root_MM, before_
       signed = [jnp.concatenate([jnp.zeros_like(each[..., :2, :, :]), each, -each], axis=-3)
                 for each in noises]
       return _cosines(network, start_KTT, *signed).mean(axis=1)
-    fluctuations = [_of_both(each) for each in noises]
-    return sum(jax.vmap(
-        lambda *noises: _cosines(network, start_KTT, *(sign * each for each in noises)),
-        in_axes=-4, out_axes=1)(*fluctuations).mean(axis=(1, 2)) for sign in (1, -1)) / 2
+    each_way = [jnp.concatenate([each, -each], axis=-4) for each in map(_of_both, noises)]
+    of_sample = functools.partial(_cosines, network, start_KTT)
+    return jax.vmap(of_sample, in_axes=-4, out_axes=1)(*each_way).mean(axis=(1, 2))
 
   # As many at a time as leave memory alone.
   keys = jax.random.split(key, num_samples)
@@ -276,7 +275,7 @@ def _sample(network, widths, num_samples, key, start_KTT, start_root_MM, before_
 
 
 def _of_both(noise_MM):
-  """Fluctuations within both sequences and between them, which are those of one symmetric kernel."""
+  """Fluctuations within both sequences and between them, which are of one symmetric kernel."""
   both_MM = (noise_MM + noise_MM.mT) / 2**0.5
   T = both_MM.shape[-1] // 2
   return jnp.stack([both_MM[..., :T, :T], both_MM[..., T:, T:], both_MM[..., :T, T:]], axis=-3)

@@ -146,8 +146,8 @@ def _counts(key, mean_V, head_VD, own_logit, num_sequences):
 
 
 def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
-                        probe: str | Probe = 'tokens', *, other_length: int | None = None, num_networks: int = 100,
-                        seed: int = 0) -> Preference:
+                        probe: str | Probe = 'tokens', *, other_length: int | None = None,
+                        num_networks: int = 100, seed: int = 0) -> Preference:
   """What theory says of the favourite tokens of random networks of this architecture.
 
   It puts `at_birth`, `finite_width` and `preference` together. No network is drawn, and no

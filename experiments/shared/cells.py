@@ -124,8 +124,8 @@ def _say_repeats(cells):
   for probe, config in of_probe.items() if hosts.is_first() else ():
     windows_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
     if (different := len({window_T.tobytes() for window_T in windows_NT})) < len(windows_NT):
-      print(f'{probe.text.name}: of {len(windows_NT)} windows of {probe.length} tokens, {different} '
-            'are different; two equal ones have cosine 1, in theory too')
+      print(f'{probe.text.name}: of {len(windows_NT)} windows of {probe.length} tokens, '
+            f'{different} are different; two equal ones have cosine 1, in theory too')
 
 
 def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, Any]:
