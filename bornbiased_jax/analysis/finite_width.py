@@ -121,7 +121,7 @@ def _means(network, widths, start_PKTT, extent, num_samples):
   # Where products within a sequence fluctuate, they stay positive in a network of four times the
   # width, in which a quarter of this changes.
   wider = 1 if extent == start_PKTT.shape[-1] else 4
-  limits, changes = [], [np.zeros(network.num_layers, np.float32)][num_samples:]
+  limits, changes = [], [] if num_samples else [np.zeros(network.num_layers, np.float32)]
   for number, start_KTT in enumerate(start_PKTT):
     path, _ = _path(network, start_KTT)
     limits.append(np.asarray(path.cosine_L))  # In numpy, which compiles nothing.
