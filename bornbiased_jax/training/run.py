@@ -45,7 +45,7 @@ class Run:
     InputError: a seed is given twice or outside its range, an interval is
       below one step, the start token is no token, the mesh does not divide
       the batch, several networks would train on several devices, sequences
-      are longer than the model's, or the model lacks the adapter.
+      are longer than the model's, or the model lacks the adapter or experts to balance.
   """
 
   config: ModelConfig
@@ -77,6 +77,8 @@ class Run:
     if self.recipe.adapter == 'prefix_plus' and not self.config.prefix_plus:
       raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
                        'adapter')
+    if self.recipe.balance and self.config.num_experts == 1:
+      raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
