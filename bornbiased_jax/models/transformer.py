@@ -32,6 +32,7 @@ READS = {
     'input_last': '[B, D] what enters the first block',
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
+    'mlp_input': '[L, B, T, D] what MLP or router read, behind their norm',
     'mlp_hidden': '[L, B, T, F] hidden units of the MLP as its down-projection reads them',
     'router_logits': '[L, B, T, E] float32, by which E experts are chosen',
     'expert_weights': '[L, B, T, E] float32 weight of each expert, 0 for those not chosen',
@@ -140,7 +141,9 @@ class Block(nn.Module):
       x_BTD = x_BTD + self._norm_at('after', 'attention_output_norm', update_BTD)
     if config.sublayers != 'attention_only':
       mlp_input_BTD = before_BTD if config.parallel_residual else x_BTD
-      update_BTD, of_mlp = self._mlp(self._norm_at('before', 'mlp_norm', mlp_input_BTD))
+      mlp_input_BTD = self._norm_at('before', 'mlp_norm', mlp_input_BTD)
+      update_BTD, of_mlp = self._mlp(mlp_input_BTD)
+      of_mlp |= {'mlp_input': mlp_input_BTD}
       x_BTD = x_BTD + self._norm_at('after', 'mlp_output_norm', update_BTD)
     found = of_attention | of_mlp | {'residual': x_BTD, 'residual_last': x_BTD[:, -1]}
     return x_BTD, {name: found[name] for name in reads if name in found}
@@ -279,7 +282,7 @@ class Transformer(nn.Module):
       if name not in READS:
         raise InputError(f'cannot read {name!r}; what can be read: {", ".join(READS)}')
       if (sublayers == 'mlp_only' and name in _OF_ATTENTION
-          or sublayers == 'attention_only' and name in ('mlp_hidden', *_OF_EXPERTS)):
+          or sublayers == 'attention_only' and name in ('mlp_input', 'mlp_hidden', *_OF_EXPERTS)):
         raise InputError(f'cannot read {name!r} of a model with sublayers={sublayers!r}')
       if name in _OF_EXPERTS and num_experts == 1 or name == 'mlp_hidden' and num_experts > 1:
         raise InputError(f'cannot read {name!r} of a model with num_experts={num_experts}')
