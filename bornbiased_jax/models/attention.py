@@ -6,11 +6,10 @@ attention_kernels.py, have the signature
     attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap, slopes) → value aggregate [B, T, H K]
 
 with the heads concatenated. The queries belong to the last T of S positions, and the number of
-key/value heads G divides the number of query heads H. The limits are those of `attention_weights`:
-a query sees the last `window` positions up to its own. Scores s become cap tanh(s / cap), and fall by the slope of
-their head for each position between query and key. By default there is none of it. They differ
-by rounding, and in memory: O(T²) for `plain`, O(T) for the others. The letters of shapes are
-explained in transformer.py.
+key/value heads G divides the number of query heads H. A query sees the last `window` positions up
+to its own. Scores s become cap tanh(s / cap), and fall by the slope of their head for each position
+between query and key. By default there is none of these limits. The functions differ by rounding,
+and in memory: O(T²) for `plain`, O(T) for the others. transformer.py explains letters of shapes.
 """
 
 from collections.abc import Callable
