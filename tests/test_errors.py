@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax.errors import InputError
-
 LIBRARY = Path(__file__).parents[1] / 'bornbiased_jax'
 
 
@@ -23,7 +21,3 @@ def messages(path):
                          ids=lambda path: str(path.relative_to(LIBRARY)))
 def test_messages_are_written_in_one_line(path):
   assert not [message for message in messages(path) if '\n' in message]
-
-
-def test_wrong_input_is_a_wrong_value():
-  assert issubclass(InputError, ValueError)

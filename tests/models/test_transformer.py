@@ -56,20 +56,13 @@ def test_equals_the_textbook(config):
     assert_close(actual[name], expected[name], name)
 
 
-def check_last_reads(config, length):
-  params, tokens = random_params(config), random_tokens(config)[:, :length]
-  actual, expected = read(config, params, tokens, LAST), textbook(config, params, tokens)
-  for name in LAST:
-    assert_close(actual[name], expected[name], name)
-
-
 @structures
 def test_last_reads_equal_the_textbook(config):
-  check_last_reads(config, T)
-
-
-def test_last_reads_of_one_position():
-  check_last_reads(LLAMA, 1)
+  for length in (T, 1) if config is LLAMA else (T,):
+    params, tokens = random_params(config), random_tokens(config)[:, :length]
+    actual, expected = read(config, params, tokens, LAST), textbook(config, params, tokens)
+    for name in LAST:
+      assert_close(actual[name], expected[name], name)
 
 
 @cases('gpt2', 'qwen3', 'mlp_only_relu')
@@ -208,16 +201,14 @@ def test_too_many_positions(config, names):
       run(inputs)
 
 
-def test_unknown_read():
-  with pytest.raises(InputError, match="'logit'.*logits_last"):
-    read(ROPE, random_params(ROPE), random_tokens(ROPE), ('logits', 'logit'))
-
-
-@pytest.mark.parametrize('name', ['value_aggregate', 'attention_weights'])
-def test_read_that_the_sublayers_lack(name):
-  config = CASES['mlp_only_relu']
-  with pytest.raises(InputError, match=name):
-    read(config, random_params(config), random_tokens(config), (name,))
+@pytest.mark.parametrize('config, names, message', [
+    (ROPE, ('logits', 'logit'), "'logit'.*logits_last"),
+    (CASES['mlp_only_relu'], ('value_aggregate',), 'value_aggregate'),
+    (CASES['mlp_only_relu'], ('attention_weights',), 'attention_weights'),
+], ids=str)
+def test_what_cannot_be_read_is_named(config, names, message):
+  with pytest.raises(InputError, match=message):
+    read(config, random_params(config), random_tokens(config), names)
 
 
 def test_qk_norm_is_rms_norm_beside_layernorm():
