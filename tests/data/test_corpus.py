@@ -154,13 +154,6 @@ def test_rows_of_hosts_make_the_whole(batch_size):
   np.testing.assert_array_equal(rows(np.array([5, 0])), whole[[5, 0]])
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
-  orders = {(seed, epoch): tuple(corpus._order(seed, epoch, 50))
-            for seed in (0, 1, 2**32, 2**64 - 1) for epoch in (0, 1, 2)}
-  assert len(set(orders.values())) == 12
-  assert all(sorted(order) == list(range(50)) for order in orders.values())
-
-
 def philox4x64(counter, key):
   """Philox-4x64-10 from Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011)."""
   mask = 2**64 - 1

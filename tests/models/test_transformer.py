@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention, transformer
-from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.models.transformer import READS
 from textbook import (
@@ -80,14 +78,6 @@ def test_types_in_bfloat16(config):
       assert leaf.dtype == ('float32' if always_float32 else 'bfloat16'), name
 
 
-@cases('gemma3', 'olmo3')
-@pytest.mark.parametrize('attend', [attention.blocked, splash], ids=['blocked', 'splash'])
-def test_any_attention_computes_windows(config, attend):
-  params, tokens = random_params(config), random_tokens(config)
-  run = jax.jit(lambda params: transformer.read(config, params, tokens, ('logits',), attend))
-  assert_close(run(params)['logits'], textbook(config, params, tokens)['logits'], 'logits')
-
-
 @cases('llama', 'gemma3', 'olmo3', 'windows_beside')
 def test_networks_of_one_layer_compute_what_one_of_all_layers_does(config):
   params, tokens = random_params(config), random_tokens(config)
@@ -97,17 +87,6 @@ def test_networks_of_one_layer_compute_what_one_of_all_layers_does(config):
     own = params | {'blocks': jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], params['blocks'])}
     x_BTD = read(config.layer(i), own, x_BTD, ('residual',))['residual'][0]
     assert_close(x_BTD, residual_LBTD[i], f'layer {i}')
-
-
-def test_a_query_sees_no_more_than_its_window():
-  config = with_fields(CASES['olmo3'], windows=(3, 3, 3))
-  params, tokens = random_params(config), random_tokens(config)
-  others = tokens.copy()
-  others[:, 0] = (tokens[:, 0] + 1) % config.vocab_size
-  # Each layer carries it two positions further: after three layers to position 6, the last.
-  before, after = (read(config, params, x, ('residual',))['residual'] for x in (tokens, others))
-  differs_LT = np.any(before != after, axis=(1, 3))
-  np.testing.assert_array_equal(differs_LT, np.arange(T)[None] <= 2 * np.arange(1, 4)[:, None])
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -120,16 +99,6 @@ def test_the_scale_of_embeddings_is_rounded_as_in_training(dtype):
   embedding_BD = params['embedding'][tokens[:, -1]].astype(dtype)
   expected = jnp.asarray(np.asarray(embedding_BD, np.float32) * np.float32(factor), dtype)
   np.testing.assert_array_equal(np.asarray(given, np.float32), np.asarray(expected, np.float32))
-
-
-@cases('gpt2', 'qwen2_gelu')
-def test_attention_weights_are_causal_distributions(config):
-  found = read(config, random_params(config), random_tokens(config), every_read(config))
-  weights = found['attention_weights']
-  np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
-  lower = np.tri(T, dtype=bool)
-  assert np.all(weights[..., ~lower] == 0)
-  assert np.all(weights[..., lower] > 0)
 
 
 @pytest.mark.parametrize('config, names', [(GPT2, ('logits',)), (LLAMA, LAST)],
