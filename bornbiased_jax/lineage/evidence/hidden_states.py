@@ -10,26 +10,19 @@ import json
 import os
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import (
-  batch_size_of,
-  default_batch_size,
-  in_batches,
-  networks_at_once,
-  program_bytes,
-)
+from bornbiased_jax.analysis.sizes import default_batch_size, in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage.evidence import archive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
-from bornbiased_jax.models.initialization import as_seed, draw_params
+from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
 KIND, ARRAYS = 'hidden states', ('hidden_ND', 'input_ND')
@@ -200,21 +193,12 @@ def _stored(path):
 def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
              embedding_seed: int | None = None,
              on_network: Callable[[], None] = lambda: None) -> list[HiddenStates]:
-  """Hidden states of random networks, as many at a time under vmap as memory holds.
-
-  With `embedding_seed`, all take their embedding and head from that seed.
-  """
-  seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = batch_size_of(config, probe)
-  states_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
-  bytes_of_one = lambda: program_bytes(states_of.lower(jnp.zeros(1, jnp.uint32)))
-  chunk_size, made = networks_at_once(bytes_of_one, len(seeds)), []
-  for first in range(0, len(seeds), chunk_size):
-    chunk = seeds[first:first + chunk_size]
-    states = jax.device_get(states_of(jnp.array(chunk, jnp.uint32)))
-    for seed, hidden_ND, input_ND in zip(chunk, *states, strict=True):
-      made.append(checked(hidden_ND, input_ND, config, probe, {'seed': int(seed)}))
-      on_network()
+  """Hidden states of random networks; with `embedding_seed` all have embedding and head of it."""
+  made = []
+  for seed in seeds:
+    params = init_params(config, seed, embedding_seed)
+    made.append(of_network(config, params, probe, about={'seed': int(seed)}))
+    on_network()
   return made
 
 
@@ -233,30 +217,8 @@ def program(config: ModelConfig, probe: Probe,
 
   def states(params, index_B):
     with jax.default_matmul_precision('highest'):
-      return _states(config, probe, params, index_B, attend)
+      inputs, names = probe.inputs(config, index_B), ('hidden_last', 'input_last')
+      found = read(config, params, inputs, names, attend)
+    return found['hidden_last'], found['input_last']
 
   return jax.jit(states, out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh else None)
-
-
-@functools.lru_cache(maxsize=8)
-def _read_seeds(config, probe, batch_size, embedding_seed):
-  """A jitted function from seeds to the states and inputs of their networks."""
-  num_batches = -(-probe.num_sequences // batch_size)
-
-  def states_of(seed):
-    with jax.default_matmul_precision('highest'):
-      params = draw_params(config, seed, embedding_seed)
-      # The last batch wraps around to the first sequences, to be as large as the others.
-      index_N = jnp.arange(num_batches * batch_size) % probe.num_sequences
-      states = jax.lax.map(lambda index_B: _states(config, probe, params, index_B),
-                            index_N.reshape(num_batches, batch_size))
-    joined = lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences]
-    return jax.tree.map(joined, states)
-
-  return jax.jit(jax.vmap(states_of))
-
-
-def _states(config, probe, params, index_B, attend=attention.plain):
-  names = ('hidden_last', 'input_last')
-  found = read(config, params, probe.inputs(config, index_B), names, attend)
-  return found['hidden_last'], found['input_last']

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 from typing import Any
 import zipfile
@@ -59,11 +60,13 @@ def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,
   index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
   finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)
   num_layers = layers.config.num_layers
-  shares = _Shares(probe.num_sequences, num_layers * len(index_MB), on_batch)
-  shares.step(finished * len(index_MB))
+  num_steps = num_layers * len(index_MB)
+  shares = iter(np.diff(probe.num_sequences * np.arange(num_steps + 1) // num_steps).tolist())
+  tell = lambda count=1: on_batch(sum(itertools.islice(shares, count)))
+  tell(finished * len(index_MB))
   for i in range(finished, num_layers):
     names = ('hidden_last',) if i == num_layers - 1 else ('residual',)
-    found = _through(layers, i, stream, names + ('input_last',) * (i == 0), shares)
+    found = _through(layers, i, stream, names + ('input_last',) * (i == 0), tell)
     inputs = found.get('input_last', inputs)
     stream = found[names[0]]
     _keep(parts, i + 1, stream, inputs)
@@ -77,7 +80,7 @@ def _first_inputs(layers, probe, index_MB):
   return [np.asarray(draw(index_B)) for index_B in index_MB]
 
 
-def _through(layers, i, stream, names, shares):
+def _through(layers, i, stream, names, tell):
   """What `names` are for all batches of a stream after layer i, by name."""
   config, params, stream = _one_layer(layers, i, stream)
   params = jax.device_put(params)
@@ -85,7 +88,7 @@ def _through(layers, i, stream, names, shares):
   for x in stream:
     for name, value in jax.device_get(run(params, x)).items():
       found[name].append(value)
-    shares.step()
+    tell()
   return found
 
 
@@ -118,18 +121,6 @@ def _one_layer(layers, i, stream):
   blocks = jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))
   config = dataclasses.replace(config, vocab_size=len(leaves['embedding']))
   return config, unflatten_dict(leaves, sep='/') | {'blocks': blocks}, stream
-
-
-class _Shares:
-  """Reports `total` in whole shares, one per step, as evenly as whole numbers can be."""
-
-  def __init__(self, total, num_steps, report):
-    self._total, self._num_steps, self._report, self._step = total, num_steps, report, 0
-
-  def step(self, count=1):
-    before, self._step = self._step, self._step + count
-    share = lambda step: self._total * step // self._num_steps
-    self._report(share(self._step) - share(before))
 
 
 def _resumed(parts):

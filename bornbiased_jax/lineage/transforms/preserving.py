@@ -8,6 +8,7 @@ tell. They raise InputError if the architecture lacks the symmetry that they use
 
 from collections.abc import Callable
 import dataclasses
+import functools
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -41,11 +42,7 @@ def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Altered:
   """Puts the hidden units of each MLP, or some of them, into a given order, [layers, units]."""
   config = dataclasses.replace(config, mlp_width=orders_LF.shape[1])
-  return config, _change(params, {
-      f'blocks/{name}/{leaf}': lambda x, axis=axis: _take(x, orders_LF, axis)
-      for name, leaf, axis in (
-          ('up', 'kernel', -1), ('up', 'bias', -1), ('gate', 'kernel', -1), ('gate', 'bias', -1),
-          ('down', 'kernel', -2))})
+  return config, _reorder(params, dict(up=orders_LF, gate=orders_LF), dict(down=orders_LF))
 
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -62,14 +59,9 @@ def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 
   own, grouped = order(K), order(K * config.num_heads // G)
   # A norm of each head has gains that all heads share, and these stay where they are.
-  normed = (('query_norm', 'scale', -1, grouped), ('key_norm', 'scale', -1, own))
-  return config, _change(params, {
-      f'blocks/{name}/{leaf}': lambda x, axis=axis, order_LF=order_LF: _take(x, order_LF, axis)
-      for name, leaf, axis, order_LF in (
-          ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped),
-          ('key', 'kernel', -1, own), ('key', 'bias', -1, own),
-          ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
-          ('output', 'kernel', -2, grouped), *(normed if config.joint_qk_norm else ()))})
+  normed = dict(query_norm=grouped, key_norm=own) if config.joint_qk_norm else {}
+  columns = dict(query=grouped, key=own, value=own) | normed
+  return config, _reorder(params, columns, dict(output=grouped))
 
 
 def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -79,7 +71,8 @@ def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Alter
 
 def order_channels(config: ModelConfig, params: dict, order_D: jax.Array) -> Altered:
   """Puts the channels of the residual stream into a given order."""
-  return config, _change(params, {name: lambda x, axis=axis: jnp.take(x, order_D, axis)
+  take = lambda x, axis: jnp.take(x, order_D, axis)
+  return config, _change(params, {name: functools.partial(take, axis=axis)
                                   for name, axis in _CHANNEL_AXIS.items()})
 
 
@@ -91,9 +84,7 @@ def flip_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   sign_D = jnp.where(jax.random.uniform(key, (config.width,)) < 0.8, -1.0, 1.0)
   sign_D = -jnp.ones_like(sign_D) if config.norm == 'layernorm' else sign_D
   along = lambda axis: sign_D if axis == -1 else sign_D[:, None]
-  return config, _change(params, {
-      name: lambda x, axis=axis: x * jnp.broadcast_to(along(axis), x.shape)
-      for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+  return config, _turn(params, lambda x, axis: x * jnp.broadcast_to(along(axis), x.shape))
 
 
 def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -110,9 +101,7 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   rotation_DE = _rotation(config, key)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
   with jax.default_matmul_precision('highest'):
-    return config, _change(params, {
-        name: lambda x, axis=axis: turn(x, axis)
-        for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+    return config, _turn(params, turn)
 
 
 def _rotation(config, key):
@@ -240,9 +229,20 @@ def _permutations(key, count, size):
   return jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, count))
 
 
-def _take(x, order_LF, axis):
-  """Reorders an axis of x, in each layer by its own order."""
-  return jax.vmap(lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
+def _reorder(params, columns, rows):
+  """Puts columns and rows of modules in the blocks into orders, of which each layer has one."""
+  take = lambda order_LF, axis: lambda x: jax.vmap(
+      lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
+  changes = {f'blocks/{name}/{leaf}': take(order_LF, -1) for name, order_LF in columns.items()
+             for leaf in ('kernel', 'bias', 'scale')}
+  return _change(params, changes | {f'blocks/{name}/kernel': take(order_LF, -2)
+                                    for name, order_LF in rows.items()})
+
+
+def _turn(params, change):
+  """Applies `change(leaf, axis)` to all leaves with residual channels but gains."""
+  return _change(params, {name: functools.partial(change, axis=axis)
+                          for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
 
 
 def _change(params, changes):
