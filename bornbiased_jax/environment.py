@@ -57,11 +57,7 @@ def _read_bytes(file, before, unit):
 
 
 def unused_accelerator() -> str | None:
-  """What to do, in one line, if the machine has a GPU or TPU that JAX does not use; else None.
-
-  JAX falls back to the CPU when it finds no plugin for the accelerator, or one of another
-  version. If the environment variable JAX_PLATFORMS chooses the platform, that is a wish.
-  """
+  """What to do, in one line, if the machine has a GPU or TPU that JAX does not use; else None."""
   kind = _accelerator()
   if kind is None or os.environ.get('JAX_PLATFORMS') or jax.default_backend() == kind:
     return None

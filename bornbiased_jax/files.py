@@ -32,10 +32,6 @@ def in_bucket(path: str | os.PathLike) -> bool:
 def path_of(path: str | os.PathLike) -> Path:
   """A path as an object: of a local file, or of an object in a bucket (etils.epath).
 
-  Raises:
-    InputError: no path at all, an address of another kind, one that pathlib has made a local path
-      of, or nothing is installed that reaches buckets.
-
   Example:
     >>> str(path_of('results') / 'results.json')
     'results/results.json'
@@ -70,11 +66,7 @@ def _check_reach(text):
 
 
 def local(path: str | os.PathLike) -> Path:
-  """A path that must be local, for files that grow or are read in parts.
-
-  Raises:
-    InputError: it is in a bucket.
-  """
+  """A path that must be local, for files that grow or are read in parts."""
   if in_bucket(path):
     raise InputError(f'{os.fspath(path)}: this must be a local folder')
   return path_of(path)
@@ -114,15 +106,7 @@ def remove_folder(path: Path) -> None:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-  """Writes `content` to `path` as a whole, or leaves what was there untouched.
-
-  The content goes to a temporary file in the same directory, which then takes
-  the place of `path` in one step. In a bucket it is one object, which is whole as such.
-
-  Raises:
-    InputError: `path_of`'s.
-    OSError: the directory is missing or not writable, or the disk is full.
-  """
+  """Writes `content` to `path` as a whole, or leaves what was there; OSError if it cannot."""
   with replacing(path) as file:
     file.write(content)
 

@@ -25,10 +25,6 @@ def from_first(make: Callable[[], Any]) -> Any:
   """What `make` returns on the first host, on every host; the others do not call it.
 
   Hosts thus agree about files, which they may see at different times.
-
-  Raises:
-    InputError: on every other host, if `make` raises an error on the first, where it is raised
-      as it is.
   """
   if not jax.distributed.is_initialized():
     return make()

@@ -68,10 +68,6 @@ def figure(width: float, height: float) -> Figure:
 
   Args:
     width, height: inches.
-
-  Example:
-    >>> figure(4, 3).get_size_inches().tolist()
-    [4.0, 3.0]
   """
   return Figure(figsize=(width, height))
 
@@ -81,12 +77,6 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
 
   Fewer than ten networks, which have no such range, have a band from the lowest to the highest, and
   fewer than five are thin lines beside their mean.
-
-  Args:
-    ax: where to draw.
-    x: positions [points] on the horizontal axis.
-    values: one row per network, [networks, points].
-    **line: properties of the line, as for `Axes.plot`.
   """
   drawn, = ax.plot(x, np.mean(values, axis=0), **line)
   if len(values) < FEW:
@@ -97,12 +87,7 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
 
 
 def of_networks(count: int) -> str:
-  """What `band` shows of so many networks, for a title.
-
-  Example:
-    >>> of_networks(20), of_networks(8), of_networks(2), of_networks(1)
-    ('20 networks, band 10–90 %', '8 networks, band 0–100 %', '2 networks (thin)', '1 network')
-  """
+  """What `band` shows of so many networks, for a title."""
   if count == 1:
     return '1 network'
   if count < FEW:
@@ -116,15 +101,7 @@ def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> 
 
 
 def loss_curve(ax: Axes, lines: list[dict], **line) -> None:
-  """Draws the training loss of a run as a line, and its validation loss as dots.
-
-  The training loss is averaged over each hundredth of the run.
-
-  Args:
-    ax: where to draw.
-    lines: metrics of the run (`monitor.read`).
-    **line: properties of the line, as for `Axes.plot`.
-  """
+  """Draws the training loss (`monitor.read`) as means of hundredths, and validation as dots."""
   points = lambda name: [(each['step'], each[name]) for each in lines
                          if each.get(name) is not None]
   trained, evaluated = np.array(points('loss')), points('validation_loss')
@@ -138,18 +115,7 @@ def loss_curve(ax: Axes, lines: list[dict], **line) -> None:
 
 def heat(ax: Axes, values: np.ndarray, color: str, largest: float | None = None,
          texts: np.ndarray | None = None) -> QuadMesh:
-  """Draws a cell per value, the darker the larger it is, with the first row at the top.
-
-  Args:
-    ax: where to draw.
-    values: what is shown, [rows, columns]; a cell is grey where it is NaN.
-    color: the colour of `largest`; 0 and less are white.
-    largest: the value of the full colour; None: the largest of `values`.
-    texts: what is written into the cells, [rows, columns].
-
-  Returns:
-    The cells, of which a colour bar can be made.
-  """
+  """Draws a cell for each of `values`, from white to `color` at `largest`; NaN is grey."""
   edges = (np.arange(size + 1) - 0.5 for size in np.shape(values)[::-1])
   cells = ax.pcolormesh(*edges, values, vmin=0, vmax=largest, edgecolors='white', linewidth=0.8,
                         cmap=LinearSegmentedColormap.from_list('shades', ('white', color)))
@@ -180,10 +146,7 @@ def plain_log_ticks(axis: Axis) -> None:
 
 
 def _wrap_names(drawn: Figure) -> None:
-  """Breaks names of architectures with many fields at their commas, everywhere in a figure.
-
-  Of a name that is not UTF-8 the bytes are shown as numbers.
-  """
+  """Breaks long names of architectures at their commas; bytes that are no UTF-8 are numbers."""
   wrap = lambda text: _LONG_NAME.sub(lambda name: textwrap.fill(
       name[0].replace(',', ', '), 30, break_long_words=False),
       text.encode(errors='backslashreplace').decode())

@@ -26,9 +26,6 @@ class RopeScaling:
     fast: pairs that turn more often keep their frequency; not of 'linear'.
     attention_factor: what queries and keys are multiplied by, in the channels that turn; of
       'yarn' alone.
-
-  Raises:
-    InputError: a field is impossible; the message names it.
   """
 
   kind: str

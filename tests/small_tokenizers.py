@@ -9,6 +9,8 @@ import unicodedata
 
 import pytest
 
+from bornbiased_jax.data import text
+
 DATA = Path(os.environ.get('BORNBIASED_DATA', Path(__file__).parents[2] / 'shared' / 'data'))
 real = pytest.mark.skipif(not DATA.exists(), reason='BORNBIASED_DATA names no folder')
 PROSE = ("It's 12345 o'clock;  the two dogs'll run -- \tthe  end.\n\n  indented\n\n\nand so on, "
@@ -46,6 +48,15 @@ def train_sentencepiece(folder, **options):
   path = folder / 'small.model'
   path.write_bytes(model.getvalue())
   return path
+
+
+def assert_parts_have_the_ids_of_the_whole(tokenizer, written=PROSE):
+  """Asserts it for every place at which a reader may cut."""
+  cuts = [match.start() for match in text.CUT.finditer(written)]
+  assert len(cuts) > 10
+  for cut in cuts:
+    parts = [*tokenizer.encode(written[:cut]), *tokenizer.encode(written[cut:], continues=True)]
+    assert parts == tokenizer.encode(written).tolist(), written[cut:]
 
 
 def sample(name, characters=100_000):

@@ -39,9 +39,8 @@ PYTHIA = GPT2 | dict(activation='gelu', tied_head=False, parallel_residual=True,
 FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True), 'pythia': PYTHIA}
 EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full',
                     init_scheme='gpt2', embedding_std=0.02, dtype='float32')
-
-
 LLAMA3 = dict(kind='llama3', factor=8.0, original_length=8192, slow=1.0, fast=4.0)
+YARN = LLAMA3 | dict(kind='yarn', attention_factor=1.2)
 
 
 def small(**fields):
@@ -251,6 +250,8 @@ def test_a_field_is_set_once():
   assert configs.get('tiny_gpt2,width=64', width=64).width == 64
   with pytest.raises(InputError, match="'tiny_gpt2,width=64' sets width, which is 96 here"):
     configs.get('tiny_gpt2,width=64', width=96)
+  with pytest.raises(InputError, match="'depth'.*num_layers"):
+    configs.get('tiny_gpt2', depth=3)
 
 
 def test_an_activation_of_ones_own(monkeypatch):
@@ -266,16 +267,6 @@ def test_an_activation_of_ones_own(monkeypatch):
   monkeypatch.undo()
   with pytest.raises(InputError, match=r"activation='own'.*ACTIVATIONS\['own'\] = function"):
     configs.from_dict(stored, 'a checkpoint')
-
-
-def test_get_refuses():
-  with pytest.raises(InputError, match='nano_gpt3.*tiny_llama2'):
-    configs.get('nano_gpt3')
-  with pytest.raises(InputError, match="'depth'.*num_layers"):
-    configs.get('tiny_gpt2', depth=3)
-  with pytest.raises(InputError, match='num_heads=7'):
-    configs.get('tiny_gpt2', num_heads=7)
-  assert issubclass(InputError, ValueError)
 
 
 LOCAL = dict(windows=(None, 8), window_rope_theta=50.0, rope_theta=700.0)
@@ -320,3 +311,31 @@ def test_hashable_and_frozen():
   assert configs.get('tiny_gpt2', length=7) not in {config: 1}
   with pytest.raises(dataclasses.FrozenInstanceError):
     config.width = 3
+
+
+# Scaled RoPE
+
+
+@pytest.mark.parametrize('fields, named', [
+    (dict(kind='ntk', factor=2.0), "kind='ntk' is not one of linear"),
+    (dict(kind='linear', factor=-2.0), 'factor=-2.0 must be'),
+    (dict(kind='linear', factor=0.5), 'factor=0.5 must be at least 1'),
+    (dict(kind='linear', factor=True), 'factor=True must be'),
+    (dict(kind='linear', factor=2.0, slow=1.0), "slow=1.0 has no meaning with kind='linear'"),
+    (dict(kind='llama3', factor=2.0, slow=1.0, fast=2.0), 'original_length=None'),
+    (LLAMA3 | dict(fast=1.0), 'slow=1.0 must be below fast=1.0'),
+    (LLAMA3 | dict(original_length=8.5), 'original_length=8.5 must be a whole number'),
+    (LLAMA3 | dict(attention_factor=1.2), 'attention_factor=1.2'),
+    (YARN | dict(attention_factor=float('nan')), 'attention_factor=nan must be'),
+])
+def test_impossible_scaling(fields, named):
+  with pytest.raises(InputError) as error:
+    configs.RopeScaling(**fields)
+  assert named in str(error.value) and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('fields', [LLAMA3, YARN, dict(kind='linear', factor=1.0)], ids=str)
+def test_scaling_is_what_was_given(fields):
+  scaling = configs.RopeScaling(**fields)
+  assert configs.RopeScaling(**dataclasses.asdict(scaling)) == scaling and hash(scaling)
+  assert {name: getattr(scaling, name) for name in fields} == fields

@@ -1,4 +1,4 @@
-"""The library has the layout that README draws: every room imports only from rooms below it."""
+"""The library has the layout that README draws, and its messages are written in one line."""
 
 import ast
 import configparser
@@ -75,3 +75,18 @@ def test_every_package_is_installed():
              for name in ('bornbiased_jax', 'experiments') for path in (ROOT / name).rglob('*.py')}
   assert set(options['options']['packages'].split()) == {
       name.replace('experiments', 'bornbiased_experiments') for name in folders}
+
+
+def messages(path):
+  """The string literals in every `raise InputError(…)` of a file."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+      if getattr(node.exc.func, 'id', None) == 'InputError':
+        yield from (part.value for part in ast.walk(node.exc)
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+@pytest.mark.parametrize('path', sorted(LIBRARY.rglob('[!_]*.py')),
+                         ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_messages_are_written_in_one_line(path):
+  assert not [message for message in messages(path) if '\n' in message]

@@ -295,9 +295,6 @@ class ModelConfig:
     It has what differs by layer: the window, and RoPE. With the parameters of their layers,
     L such networks compute one after the other what the blocks of the whole network do.
 
-    Raises:
-      InputError: there is no such layer.
-
     Example:
       >>> from bornbiased_jax import configs
       >>> config = configs.get('tiny_gpt2', windows=(8, None, 8, None), window_rope_theta=100.0)
@@ -348,15 +345,7 @@ class ModelConfig:
 
 
 def from_dict(fields: Any, of_what: str) -> ModelConfig:
-  """The configuration that `dataclasses.asdict` turned into `fields`.
-
-  Args:
-    fields: the dict as a file holds it.
-    of_what: the kind of that file, for the message, such as 'a checkpoint'.
-
-  Raises:
-    InputError: `fields` is no dict, or one of its fields is unknown, missing or impossible.
-  """
+  """The configuration that `dataclasses.asdict` turned into `fields`."""
   try:
     return ModelConfig(**fields)
   except TypeError as error:

@@ -59,9 +59,6 @@ def canonical(name: str) -> str:
 
   It says what a file says, so that it means the same when the file has changed.
 
-  Raises:
-    InputError: as `get`.
-
   Example:
     >>> canonical('tiny_gpt2,num_layers=06,width=128')
     'tiny_gpt2,num_layers=6'

@@ -41,15 +41,7 @@ class Backcopy(NamedTuple):
 
 
 def load(spec: str = text.EMBEDDED, triggers: str = TRIGGERS) -> Backcopy:
-  """`from_text` with the characters of a file or data set.
-
-  Args:
-    spec: the text, as `corpus.load` takes it; token ids are not text.
-    triggers: as in `from_text`.
-
-  Raises:
-    InputError: the text cannot be read, or as `from_text`.
-  """
+  """`from_text` with the characters of a file or data set."""
   fragments = text.fragments(text.sources([spec]))
   return from_text(''.join(fragment.text for fragment in fragments), triggers)
 
@@ -60,9 +52,6 @@ def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
   Args:
     characters: at least two of them; each pair of neighbours counts.
     triggers: those after which the one before is copied.
-
-  Raises:
-    InputError: there are too few characters, or a trigger is not among them.
 
   Example:
     >>> task = from_text('banana', triggers='n')
@@ -86,15 +75,9 @@ def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
 
 def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
          start: bool = True) -> jax.Array:
-  """Sequences of the task: ids [batch_size, length + 1] int32.
+  """Sequences of T = `length` predictions: ids [batch_size, T + 1] int32, a function of the key.
 
-  Args:
-    task: from `from_text`.
-    key: every sequence is a function of it.
-    batch_size: number of sequences, B.
-    length: number of predictions in each, T.
-    start: whether the first id is the start token. Otherwise it is cut off, and the sequence goes
-      on for one id more.
+  Without `start` the start token is cut off, and the sequence goes on for one id more.
   """
   check_count('length', length)
   p_VV, is_trigger_V = jnp.asarray(task.transition_VV), jnp.asarray(task.is_trigger_V)
@@ -121,10 +104,6 @@ def log_likelihood(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
 
   The mean of its negative is near `entropy`. Subtracted from a network's losses on the same ids it
   leaves what the network could do better, without most of the noise of sampling.
-
-  Args:
-    task: from `from_text`.
-    ids_BT: ids [B, T + 1], from `draw`.
   """
   now_BT, next_BT = ids_BT[:, :-1], ids_BT[:, 1:]
   p_BT = jnp.where(copies(task, now_BT), next_BT == _before(now_BT),
@@ -147,8 +126,6 @@ def entropy(task: Backcopy, length: int, start: bool = True) -> float:
   It is the entropy of the next id given the two before it, averaged over the exact distribution of
   these pairs at each position. A trigger that comes first copies nothing. A network can know that
   also without a start token, because it sees one position alone.
-
-  Cost: O(T V²).
   """
   check_count('length', length)
   p_VV = task.transition_VV

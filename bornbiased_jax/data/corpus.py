@@ -46,11 +46,7 @@ class Corpus:
             'vocab_size': self.vocab_size, 'tokenizer': self.tokenizer}
 
   def check(self, max_vocab: int) -> None:
-    """Checks that every id is below `max_vocab`. Reads the corpus once, in chunks.
-
-    Raises:
-      InputError: an id is too large. The message names the first one's position.
-    """
+    """Raises InputError, with the position, at an id of at least `max_vocab`; reads in chunks."""
     for start in range(0, self.tokens.size, CHUNK):
       chunk = self.tokens[start:start + CHUNK]
       if chunk.max() >= max_vocab:
@@ -186,11 +182,7 @@ def hold_out(whole: Corpus, share: float) -> tuple[Corpus, Corpus]:
 
 
 def num_windows(tokens: np.ndarray, length: int) -> int:
-  """Number of windows of `length` + 1 ids. The last id of each is the first of the next.
-
-  Raises:
-    InputError: the tokens are too few for one window.
-  """
+  """Number of windows of `length` + 1 ids; the last id of each is the first of the next."""
   count = (len(tokens) - 1) // length
   if count < 1:
     raise InputError(f'{len(tokens)} tokens are too few for one sequence of length {length}; '
@@ -219,9 +211,6 @@ def batch(tokens: np.ndarray, data_seed: int, step: int, batch_size: int, length
     epoch each id is a target once, except the first id and up to T - 1 ids at
     the end of the corpus.
 
-  Raises:
-    InputError: the corpus is too short for one window.
-
   Example:
     >>> from bornbiased_jax import data
     >>> ids = np.arange(1000, dtype=np.uint16)
@@ -236,15 +225,7 @@ def batch(tokens: np.ndarray, data_seed: int, step: int, batch_size: int, length
 
 
 def spaced_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
-  """Up to `limit` windows at even distances over the whole text, for validation.
-
-  The first ones of a text would be those of its first document.
-
-  Returns:
-    Ids [windows, T + 1] int32; all windows if there are fewer than `limit`.
-
-  Raises:
-    InputError: the corpus is too short for one window.
+  """Up to `limit` windows [windows, T + 1] at even distances over the text, for validation.
 
   Example:
     >>> spaced_windows(np.arange(100), limit=3, length=2)

@@ -48,11 +48,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def read(directory: Path) -> tuple[np.ndarray, dict]:
-  """Ids [n] as a memory map, and the content of tokens.json.
-
-  Raises:
-    InputError: a file is missing or damaged.
-  """
+  """Ids [n] as a memory map, and the content of tokens.json."""
   tokens_path = directory / 'tokens.bin'
   try:
     described = json.loads((directory / 'tokens.json').read_bytes())
@@ -114,11 +110,7 @@ def _complete(directory, request, sources, tokenizer):
 
 
 def _begin(directory, request):
-  """The progress of an earlier call with the same request, or START.
-
-  tokens.bin is written before progress.json and may hold more ids than that
-  counts. If it holds fewer, ids were lost, and tokenizing starts again.
-  """
+  """The progress of an earlier call with the same request, or START if ids were lost since."""
   path, tokens_path = directory / 'progress.json', directory / 'tokens.bin'
   if path.exists():
     stored = _stored(path, request)
@@ -132,10 +124,7 @@ def _begin(directory, request):
 
 
 def _stored(path, request):
-  """What an earlier call stored about itself, in progress.json or tokens.json.
-
-  It must have been the same request, unless it stored no token.
-  """
+  """What an earlier call stored of itself, which must be of this request if it stored a token."""
   try:
     earlier = json.loads(path.read_bytes())
     names = START if path.name == 'progress.json' else ('num_tokens',)

@@ -79,10 +79,6 @@ def sources(specs: Iterable[str | os.PathLike]) -> list[Source]:
       - a folder of such files, which are taken in the order of their names;
       - 'tfds:NAME_OR_FOLDER[:split]', a prepared tensorflow-datasets data set;
       - 'tinyshakespeare', which is part of the package.
-
-  Raises:
-    InputError: a text is missing or cannot be read. Mistakes inside a text are
-      found only when it is read.
   """
   found: list[Source] = []
   for spec in map(str, specs):
@@ -92,14 +88,7 @@ def sources(specs: Iterable[str | os.PathLike]) -> list[Source]:
 
 
 def fragments(sources: Iterable[Source]) -> Iterator[Fragment]:
-  """All documents of all sources in turn. `position` counts the bytes of all sources.
-
-  Example:
-    >>> from bornbiased_jax.data import text
-    >>> first = next(text.fragments(text.sources(['tinyshakespeare'])))
-    >>> first[0][:13]
-    'First Citizen'
-  """
+  """All documents of all sources in turn. `position` counts the bytes of all sources."""
   before = 0
   for source in sources:
     for fragment in source.fragments():

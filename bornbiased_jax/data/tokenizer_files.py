@@ -8,10 +8,12 @@ A text gets the same ids from both, unless it spells a special token, such as </
 <|endoftext|>. `transformers` reads these as that token, while here they are text.
 """
 
-import base64
 import importlib
 import json
 from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from bornbiased_jax.errors import InputError
 
@@ -23,8 +25,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 def of_bytes() -> dict[str, bytes]:
   """The files of the tokenizer 'bytes': GPT-2's alphabet, and no merges."""
-  return with_config(_as_json(_byte_level(_bytes_vocabulary(), merges=[], in_words=False)),
-                     END_OF_DOCUMENT)
+  return with_config(_byte_level(_bytes_vocabulary(), merges=[], in_words=False), END_OF_DOCUMENT)
 
 
 def is_of_bytes(spec: dict[str, Any]) -> bool:
@@ -37,19 +38,12 @@ def join_gpt2(encoder: bytes, merges: bytes, begins: bool) -> bytes:
   lines = [line for line in merges.decode().replace('\r\n', '\n').split('\n') if line]
   if lines and lines[0].startswith('#version'):
     del lines[0]
-  vocab = json.loads(encoder)
-  tokenizer = _byte_level(vocab, [line.split(' ') for line in lines], in_words=True)
-  if begins:
-    tokenizer['post_processor'] = _template(END_OF_DOCUMENT, vocab[END_OF_DOCUMENT])
-  return _as_json(tokenizer)
+  merged = [tuple(line.split(' ')) for line in lines]
+  return _byte_level(json.loads(encoder), merged, in_words=True, begins=begins)
 
 
 def gpt2_tokens(spec: dict[str, Any]) -> list[bytes]:
-  """GPT-2's tokens in the order of their ids, without that which ends a document.
-
-  They are empty for a tokenizer.json of another kind, or whose merges are not in the
-  order of the ids, so that the tokens alone do not say what it does.
-  """
+  """GPT-2's tokens by their ids, without that which ends a document; none if it is not GPT-2's."""
   model, words = spec['model'], spec.get('pre_tokenizer') or {}
   vocab, byte_of = dict(model['vocab']), gpt2_alphabet()
   if (words.get('type') != 'ByteLevel' or words['add_prefix_space']
@@ -76,12 +70,7 @@ def gpt2_alphabet() -> dict[str, int]:
 
 
 def of_sentencepiece(content: bytes, begins: bool) -> dict[str, bytes]:
-  """The files of a SentencePiece model, from its own; every text has BOS if `begins`.
-
-  Raises:
-    InputError: the library `tokenizers` cannot give the ids of this model, which is
-      neither BPE nor unigram, has spaces after words, or pieces defined by its user.
-  """
+  """The files of a SentencePiece model, from its own; every text has BOS if `begins`."""
   # Imported here, because only these tokenizers need it.
   format_: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2')
   model = format_.ModelProto.FromString(content)
@@ -91,16 +80,12 @@ def of_sentencepiece(content: bytes, begins: bool) -> dict[str, bytes]:
       or any(piece.type == _USER_DEFINED for piece in model.pieces)):
     raise InputError('transformers reads no such SentencePiece model, but only BPE and unigram '
                      'ones with spaces before words and without user-defined pieces')
-  tokenizer = {
-      'version': '1.0',
-      'added_tokens': [_added(i, piece.piece) for i, piece in enumerate(model.pieces)
-                       if piece.type in (_UNKNOWN, _CONTROL)],
-      'normalizer': {'type': 'Sequence', 'normalizers': _normalizers(normalizer)},
-      'decoder': {'type': 'Sequence', 'decoders': _decoders(normalizer)},
-      'model': _bpe(model) if trainer.model_type == _BPE else _unigram(model)}
-  if begins:
-    tokenizer['post_processor'] = _template(model.pieces[trainer.bos_id].piece, trainer.bos_id)
-  return with_config(_as_json(tokenizer), model.pieces[trainer.eos_id].piece,
+  made = tokenizers.Tokenizer(_bpe(model) if trainer.model_type == _BPE else _unigram(model))
+  made.normalizer = normalizers.Sequence(_normalizers(normalizer))
+  made.decoder = decoders.Sequence(_decoders(normalizer))
+  special = [piece.piece for piece in model.pieces if piece.type in (_UNKNOWN, _CONTROL)]
+  finished = _finish(made, special, model.pieces[trainer.bos_id].piece if begins else None)
+  return with_config(finished, model.pieces[trainer.eos_id].piece,
                      add_bos_token=begins) | {'tokenizer.model': content}
 
 
@@ -120,23 +105,22 @@ def _bytes_vocabulary():
   return gpt2_alphabet() | {END_OF_DOCUMENT: 256}
 
 
-def _byte_level(vocabulary, merges, in_words):
+def _byte_level(vocabulary, merges, in_words, begins=False):
   """A BPE over bytes; with `in_words` it never merges over the bounds of GPT-2's words."""
-  spaces = {'add_prefix_space': False, 'trim_offsets': False}
-  return {
-      'version': '1.0',
-      'added_tokens': [_added(vocabulary[END_OF_DOCUMENT], END_OF_DOCUMENT)],
-      'pre_tokenizer': {'type': 'ByteLevel', 'use_regex': in_words, **spaces},
-      'decoder': {'type': 'ByteLevel', 'use_regex': in_words, **spaces},
-      'model': {'type': 'BPE', 'vocab': vocabulary, 'merges': merges}}
+  made = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+  made.pre_tokenizer = pre_tokenizers.ByteLevel(
+      add_prefix_space=False, trim_offsets=False, use_regex=in_words)
+  made.decoder = decoders.ByteLevel()
+  return _finish(made, [END_OF_DOCUMENT], END_OF_DOCUMENT if begins else None)
 
 
-def _template(begin, id_):
-  """What the library puts before a text, and before the first of a pair."""
-  token = {'SpecialToken': {'id': begin, 'type_id': 0}}
-  first, second = ({'Sequence': {'id': name, 'type_id': 0}} for name in 'AB')
-  return {'type': 'TemplateProcessing', 'single': [token, first], 'pair': [token, first, second],
-          'special_tokens': {begin: {'id': begin, 'ids': [id_], 'tokens': [begin]}}}
+def _finish(made, special, begin):
+  """The content of tokenizer.json, with its special tokens, and what begins every text."""
+  made.add_special_tokens(special)
+  if begin is not None:
+    made.post_processor = processors.TemplateProcessing(
+        [begin, '$A'], [begin, '$A', '$B'], [(begin, made.token_to_id(begin))])
+  return (made.to_str(pretty=True) + '\n').encode()
 
 
 def undescribed_tokens(processor: dict[str, Any]) -> set[str]:
@@ -147,48 +131,37 @@ def undescribed_tokens(processor: dict[str, Any]) -> set[str]:
   return {piece['id'] for piece in pieces if piece} - {*processor.get('special_tokens', {})}
 
 
-def _added(id_, content):
-  return {'id': id_, 'content': content, 'special': True, 'single_word': False,
-          'lstrip': False, 'rstrip': False, 'normalized': False}
-
-
-def _normalizers(spec) -> list[dict[str, Any]]:
+def _normalizers(spec) -> list[normalizers.Normalizer]:
   """What is done to a text before it is cut: SentencePiece writes spaces as ▁."""
-  steps: list[dict[str, Any]] = []
+  steps: list[normalizers.Normalizer] = []
   if 'nfkc' in spec.name:
     # Alone, 'Precompiled' reads one grapheme at a time and loses accents that stand apart.
-    steps.append({'type': 'NFKC'})
+    steps.append(normalizers.NFKC())
   if spec.precompiled_charsmap:
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
+    steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
   if spec.remove_extra_whitespaces:
-    steps.append(_replace({'Regex': r'\A +| +\z|(?<= ) +'}, ''))
+    steps.append(normalizers.Replace(Regex(r'\A +| +\z|(?<= ) +'), ''))
   if spec.add_dummy_prefix:
-    steps.append({'type': 'Prepend', 'prepend': '▁'})
-  return [*steps, _replace({'String': ' '}, '▁')]
+    steps.append(normalizers.Prepend('▁'))
+  return [*steps, normalizers.Replace(' ', '▁')]
 
 
-def _decoders(spec) -> list[dict[str, Any]]:
-  steps = [_replace({'String': '▁'}, ' '), {'type': 'ByteFallback'}, {'type': 'Fuse'}]
-  if spec.add_dummy_prefix:
-    steps.append({'type': 'Strip', 'content': ' ', 'start': 1, 'stop': 0})
-  return steps
-
-
-def _replace(pattern, content) -> dict[str, Any]:
-  return {'type': 'Replace', 'pattern': pattern, 'content': content}
+def _decoders(spec) -> list[decoders.Decoder]:
+  steps = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()]
+  return [*steps, decoders.Strip(' ', 1, 0)] if spec.add_dummy_prefix else steps
 
 
 def _unigram(model):
-  return {'type': 'Unigram', 'vocab': [[piece.piece, piece.score] for piece in model.pieces],
-          'unk_id': model.trainer_spec.unk_id, 'byte_fallback': model.trainer_spec.byte_fallback}
+  spec = model.trainer_spec
+  pieces = [(piece.piece, piece.score) for piece in model.pieces]
+  return models.Unigram(pieces, spec.unk_id, spec.byte_fallback)
 
 
 def _bpe(model):
   spec = model.trainer_spec
-  return {'type': 'BPE', 'vocab': {piece.piece: i for i, piece in enumerate(model.pieces)},
-          'merges': _merges(model.pieces), 'unk_token': model.pieces[spec.unk_id].piece,
-          'fuse_unk': True, 'byte_fallback': spec.byte_fallback}
+  return models.BPE(
+      {piece.piece: i for i, piece in enumerate(model.pieces)}, _merges(model.pieces),
+      unk_token=model.pieces[spec.unk_id].piece, fuse_unk=True, byte_fallback=spec.byte_fallback)
 
 
 def _merges(pieces):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 
 from bornbiased_jax.data import tokenizer_files
 from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
@@ -133,11 +134,7 @@ def _bytes_ids(text, continues):
 
 
 def _in_parts(to_ids):
-  """`to_ids` for a text and whether it goes on in the middle of a document.
-
-  Many tokenizers put a space before a text, as before the first word of a sentence, but
-  none after a line end. So a line end goes first, and its ids are dropped.
-  """
+  """`to_ids` behind a line end, whose ids are dropped, for text that goes on in a document."""
   line_end = to_ids('\n')
 
   def with_parts(text, continues):
@@ -174,7 +171,7 @@ def _gpt2(encoder_path, merges_path):
   try:
     content = tokenizer_files.join_gpt2(encoder, merges, begins)
     tokens = tokenizer_files.gpt2_tokens(json.loads(content))
-  except (ValueError, KeyError, TypeError, AttributeError):
+  except Exception:  # The library raises nothing narrower.
     tokens = []
   if not tokens:
     raise InputError(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and "
@@ -195,9 +192,8 @@ def _gpt2_files(folder):
 def _from_json(path, content=None):
   """The tokenizer of a tokenizer.json, or of `content` in its place."""
   content, settings = content or _read(path), _settings(path.parent)
-  library = importlib.import_module('tokenizers')  # Bytes need none.
   try:
-    made = library.Tokenizer.from_str(content.decode())
+    made = tokenizers.Tokenizer.from_str(content.decode())
     spec = json.loads(content)
     gpt2 = tokenizer_files.gpt2_tokens(spec)
   except Exception:  # The library raises nothing narrower.

@@ -60,14 +60,7 @@ def level_z(p_value: float) -> float:
 
 
 def detectable(bound: float, std: float, num_tests: int, alpha: float = ALPHA) -> float:
-  """The mean likeness that a test finds with probability POWER.
-
-  Args:
-    bound: what is subtracted from its statistic.
-    std: the std of its statistic under the null hypothesis.
-    num_tests: the number of tests by which alpha is divided.
-    alpha: the level of the verdict.
-  """
+  """The mean likeness that a test finds with probability POWER."""
   return bound + (level_z(alpha / num_tests) + level_z(1 - POWER)) * std
 
 

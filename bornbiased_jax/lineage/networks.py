@@ -163,15 +163,7 @@ def open_network(resolved: Resolved, stream: str = 'auto') -> Opened:
 
 
 def streamed(resolved: Resolved, stream: str) -> Layers | None:
-  """The layers of a network that is to be read one by one, else None.
-
-  Args:
-    resolved: the network.
-    stream: as in `signature`.
-
-  Raises:
-    InputError: there is no such network, or no such choice.
-  """
+  """The layers of a network that is to be read one by one (`signature`), else None."""
   if stream not in STREAM:
     raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')
   if resolved.folder is None or stream == 'never':

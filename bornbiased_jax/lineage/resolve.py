@@ -145,13 +145,7 @@ def is_signature(name: str) -> bool:
 
 
 def locate(name: str) -> tuple[str, str, Any]:
-  """What the name of a network means; raises InputError if it names none.
-
-  Returns:
-    ('preset', its canonical name, seed), ('run', directory, step | None),
-    ('transformers', directory or GGUF file, None) or ('hub', its name there, None). Of a network
-    with an adapter this is its base.
-  """
+  """(kind, place, number) of `Resolved`, of an adapter those of its base."""
   return _located(name)[:3]
 
 

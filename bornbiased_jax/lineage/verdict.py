@@ -42,8 +42,6 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
   Raises:
     InputError: alpha is not between 0 and `levels.ALPHA`.
 
-  Cost: that of `order.order_tests`, and a matrix product of 2 n D² FLOPs; a second for D = 128.
-
   Example:
     >>> from bornbiased_jax import analysis, lineage
     >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
@@ -83,10 +81,7 @@ def describe(name: str, result: TestResult) -> dict:
 
 
 def familywise_log10_p(results: Results) -> float | None:
-  """log10 of the p-value of descent: the smallest of the deciding tests, times their number.
-
-  None if none of them has a result.
-  """
+  """log10 of the p-value of descent, the smallest that decides times their number, or None."""
   counting = [results[name] for name in DECIDING if results[name].counts]
   log10_p = [result.log10_p for result in counting if result.log10_p is not None]
   return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
@@ -128,11 +123,7 @@ def _why_not_shown(results, deciding, base, suspect):
 
 
 def what_is_missing(results: Results, base: Signature) -> list[str]:
-  """What keeps a verdict from being 'unrelated': sentences.
-
-  It needs one deciding test of units and one of values that find a likeness of
-  `levels.DETECTABLE`, none of them excluded, and a comparison of hidden states.
-  """
+  """What keeps a verdict from being 'unrelated': sentences."""
   found = [sentences.excluded(name, results[name]) for name in DECIDING
            if results[name].applies and not results[name].counts]
   for of in ('units', 'values'):

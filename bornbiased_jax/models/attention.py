@@ -5,16 +5,16 @@ attention_kernels.py, have the signature
 
     attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap, slopes) → value aggregate [B, T, H K]
 
-with the heads concatenated. The queries belong to the last T of S positions, and the
-number of key/value heads G divides the number of query heads H. A query sees the last
-`window` positions up to its own. Scores s become cap tanh(s / cap), and fall by the slope of
-their head for each position between query and key. By default there is none of it. They differ
-by rounding, and in memory: O(T²) for `plain`, O(T) for the others. The letters of shapes are
-explained in transformer.py.
+with the heads concatenated. The queries belong to the last T of S positions, and the number of
+key/value heads G divides the number of query heads H. A query sees the last `window` positions up
+to its own. Scores s become cap tanh(s / cap), and fall by the slope of their head for each position
+between query and key. By default there is none of these limits. The functions differ by rounding,
+and in memory: O(T²) for `plain`, O(T) for the others. transformer.py explains letters of shapes.
 """
 
 from collections.abc import Callable
 import math
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -66,16 +66,7 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
                       first: int | jax.Array | None = None, *, window: Window = None,
                       cap: float | None = None, slopes: Slopes = None) -> jax.Array:
-  """Causal softmax weights [B, H, T, S] in float32.
-
-  Args:
-    query_BTHK: queries at consecutive positions.
-    key_BSGK: keys at positions 0 to S - 1.
-    first: position of the first query; None: the queries belong to the last T positions.
-    window: how many positions a query sees, its own included; None for all.
-    cap: bound of the scores (`soft_cap`).
-    slopes: of each head (`alibi_slopes`).
-  """
+  """Causal softmax weights [B, H, T, S] in float32; `first` is the position of the first query."""
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
   first = S - T if first is None else first
   query_BTGNK = query_BTHK.reshape(B, T, G, H // G, K)
@@ -103,8 +94,7 @@ def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Arra
 
 def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
              change: Callable[[jax.Array, int], jax.Array] = lambda weights, first: weights,
-             block: int = TILE, *, window: Window = None, cap: float | None = None,
-             slopes: Slopes = None) -> tuple[jax.Array, jax.Array]:
+             block: int = TILE, **limits: Any) -> tuple[jax.Array, jax.Array]:
   """Attention computed for one block of queries at a time, so that no [T, T] matrix exists.
 
   `change` is a function (weights [B, H, block, T], first) → weights, applied to the weights of
@@ -122,9 +112,7 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
 
   def of_block(total_BHS, part):
     first, query_BTHK = part
-    weights_BHTS = attention_weights(query_BTHK, key_BTGK, first, window=window, cap=cap,
-                                     slopes=slopes)
-    weights_BHTS = change(weights_BHTS, first)
+    weights_BHTS = change(attention_weights(query_BTHK, key_BTGK, first, **limits), first)
     is_padding_T1 = first + jnp.arange(block)[:, None] >= T
     total_BHS += jnp.where(is_padding_T1, 0, weights_BHTS).sum(axis=2)
     return total_BHS, aggregate_values(weights_BHTS, value_BTGK)
@@ -132,52 +120,43 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
   starts_M = block * jnp.arange(len(query_MBTHK))
   total_BHT, aggregate_MBTF = lax.scan(of_block, jnp.zeros((B, H, T)), (starts_M, query_MBTHK))
   aggregate_BTF = jnp.moveaxis(aggregate_MBTF, 0, 1).reshape(B, -1, H * K)[:, :T]
-  return aggregate_BTF, total_BHT / _num_viewers(T, window)[None, None]
+  return aggregate_BTF, total_BHT / _num_viewers(T, **limits)[None, None]
 
 
-def _num_viewers(length, window):
+def _num_viewers(length, window=None, **_):
   """How many queries see each of `length` positions: those of itself and later ones."""
   later_T = length - jnp.arange(length)
   return later_T if window is None else jnp.minimum(later_T, window)
 
 
 def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
-            names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array], *,
-            window: Window = None, cap: float | None = None, slopes: Slopes = None,
-            ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Attention for a reader who also wants the weights, or their means.
+            names: tuple[str, ...], change: Callable[[jax.Array, int], jax.Array],
+            **limits: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """The value aggregate, and those of WATCHED that are in `names`: weights or their means.
 
-  All weights are in memory at once only if 'attention_weights' is among `names`. For `change`
-  see `streamed`.
-
-  Returns:
-    The value aggregate [B, T, H K], and a dict that has at least those
-    intermediates of WATCHED that are in `names`.
+  All weights are in memory at once only if 'attention_weights' is among `names`. For `change` see
+  `streamed`.
   """
   if 'attention_weights' not in names:
-    aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change,
-                                           window=window, cap=cap, slopes=slopes)
+    aggregate_BTF, received_BHT = streamed(query_BTHK, key_BSGK, value_BSGK, change, **limits)
     return aggregate_BTF, {'attention_received': received_BHT}
   T, S = query_BTHK.shape[1], key_BSGK.shape[1]
-  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap, slopes=slopes)
-  weights_BHTS = change(weights_BHTS, S - T)
-  received_BHS = weights_BHTS.sum(axis=2) / _num_viewers(S, window)[None, None]
+  weights_BHTS = change(attention_weights(query_BTHK, key_BSGK, **limits), S - T)
+  received_BHS = weights_BHTS.sum(axis=2) / _num_viewers(S, **limits)[None, None]
   return (aggregate_values(weights_BHTS, value_BSGK),
           {'attention_weights': weights_BHTS, 'attention_received': received_BHS})
 
 
-def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-          window: Window = None, cap: float | None = None, slopes: Slopes = None) -> jax.Array:
+def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
+          **limits: Any) -> jax.Array:
   """Attention by its definition, with all weights in memory: the default, the same everywhere."""
-  weights_BHTS = attention_weights(query_BTHK, key_BSGK, window=window, cap=cap, slopes=slopes)
-  return aggregate_values(weights_BHTS, value_BSGK)
+  return aggregate_values(attention_weights(query_BTHK, key_BSGK, **limits), value_BSGK)
 
 
-def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-            window: Window = None, cap: float | None = None,
-            slopes: Slopes = None) -> jax.Array:
+def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
+            **limits: Any) -> jax.Array:
   """`plain` for one block of queries at a time, in full float32 and O(T) memory."""
   # Fewer queries than keys are a last position alone, which needs no blocks.
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)
-  return streamed(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)[0]
+    return plain(query_BTHK, key_BSGK, value_BSGK, **limits)
+  return streamed(query_BTHK, key_BSGK, value_BSGK, **limits)[0]

@@ -7,13 +7,14 @@ windows, caps, slopes and a last query alone to its `plain`.
 from collections.abc import Callable
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.attention import TILE, Slopes, Window, plain
+from bornbiased_jax.models.attention import TILE, plain
 from bornbiased_jax.models.attention_tiles import tiled
 from bornbiased_jax.models.sharding import batch_shards
 
@@ -22,24 +23,23 @@ from bornbiased_jax.models.sharding import batch_shards
 LARGEST_BLOCK = 512
 
 
-def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-          window: Window = None, cap: float | None = None, slopes: Slopes = None) -> jax.Array:
+def cudnn(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
+          **limits: Any) -> jax.Array:
   """cuDNN's flash attention on one GPU, in 16 bits. Its gradient is reported to break in vmap."""
   B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1] or any(limit is not None for limit in (window, cap, slopes)):
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)
+  if T != key_BSGK.shape[1] or _given(limits):
+    return plain(query_BTHK, key_BSGK, value_BSGK, **limits)
   out_BTHK = jax.nn.dot_product_attention(query_BTHK, key_BSGK, value_BSGK, is_causal=True,
                                           implementation='cudnn')
   return out_BTHK.reshape(B, T, H * K)
 
 
 def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-           window: Window = None, cap: float | None = None, slopes: Slopes = None,
-           interpret: bool = False) -> jax.Array:
+           interpret: bool = False, **limits: Any) -> jax.Array:
   """JAX's splash attention on one TPU; with `interpret` its steps run as plain JAX, for tests."""
   B, T, H, K = query_BTHK.shape
-  if T != key_BSGK.shape[1] or any(limit is not None for limit in (window, cap, slopes)):
-    return plain(query_BTHK, key_BSGK, value_BSGK, window=window, cap=cap, slopes=slopes)
+  if T != key_BSGK.shape[1] or _given(limits):
+    return plain(query_BTHK, key_BSGK, value_BSGK, **limits)
   block = splash_block(T)
   # The kernel wants heads before positions. Padding comes last, where no query sees it.
   padding = ((0, 0), (0, 0), (0, -T % block), (0, 0))
@@ -52,11 +52,12 @@ def splash(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
   return jnp.swapaxes(out_BHTK, 1, 2)[:, :T].reshape(B, T, H * K)
 
 
-def splash_block(length: int) -> int:
-  """Number of positions per block of the splash kernel, for sequences of `length`.
+def _given(limits):
+  return {name: limit for name, limit in limits.items() if limit is not None}
 
-  Blocks are whole tiles: the fewest, and of these choices the one with the least padding.
-  """
+
+def splash_block(length: int) -> int:
+  """Number of positions per block of the splash kernel, for sequences of `length`."""
   num_blocks = -(-length // LARGEST_BLOCK)
   return TILE * -(-length // (TILE * num_blocks))
 
@@ -78,44 +79,31 @@ class Spread:
 
   Each device computes attention for its own sequences and heads. The compiler cannot
   divide that work by itself, because it does not see into a kernel.
-
-  Args:
-    kernel: one of the functions of this module.
-    mesh: devices on the axes sharding.AXES. Sequences are spread over 'data' and
-      'fsdp', heads over 'tensor'; a dimension that the axes do not divide is not spread.
   """
 
   kernel: Callable[..., jax.Array]
   mesh: Mesh
 
-  def __call__(self, query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, *,
-               window: Window = None, cap: float | None = None,
-               slopes: Slopes = None) -> jax.Array:
+  def __call__(self, query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
+               **limits: Any) -> jax.Array:
     B, _, G, _ = key_BSGK.shape
     batch = ('data', 'fsdp') if B % batch_shards(self.mesh) == 0 else None
     heads = 'tensor' if G % self.mesh.shape['tensor'] == 0 else None
     spec = PartitionSpec(batch, None, heads)
-    limits = {name: value for name, value in (('window', window), ('cap', cap))
-              if value is not None}
-    run = lambda limits, slopes, *heads: self.kernel(*heads, **limits, **slopes)
     # Every device gets the limits as a whole, and the slopes of its heads.
+    limits = _given(limits)
+    places = {name: PartitionSpec(*[heads] * (name == 'slopes')) for name in limits}
     attend = jax.shard_map(
-        run, mesh=self.mesh, out_specs=spec, check_vma=False,
-        in_specs=(PartitionSpec(), PartitionSpec(heads), spec, spec, spec))
-    slopes_of = {} if slopes is None else {'slopes': slopes}
-    return attend(limits, slopes_of, query_BTHK, key_BSGK, value_BSGK)
+        lambda limits, *heads: self.kernel(*heads, **limits), mesh=self.mesh, out_specs=spec,
+        check_vma=False, in_specs=(places, spec, spec, spec))
+    return attend(limits, query_BTHK, key_BSGK, value_BSGK)
 
 
 def choose(config: ModelConfig, length: int, mesh: Mesh,
            backend: str | None = None) -> Callable[..., jax.Array]:
   """The fastest attention for training on the devices of `mesh`.
 
-  Args:
-    config: the architecture and the type in which it computes.
-    length: number of positions per sequence, T.
-    mesh: devices on the axes sharding.AXES.
-    backend: 'cpu' | 'gpu' | 'tpu', for compiling for devices that are not present.
-      None means the backend of this process.
+  A backend is given for devices that are not present.
   """
   backend = backend or jax.default_backend()
   if backend == 'tpu' and length >= TILE:

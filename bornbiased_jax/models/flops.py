@@ -46,10 +46,7 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
 
 
 def matmul(dtype: str) -> tuple[Callable[[], jax.Array], int]:
-  """A large matrix product, as a function to be timed, and its number of FLOPs.
-
-  Its rate is the most that the device reaches on real matrices.
-  """
+  """A large matrix product to be timed, at the highest rate of the device, and its FLOPs."""
   size = matmul_size()
   a, b = (jax.random.normal(make_key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)

@@ -67,8 +67,6 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
 
   Raises:
     InputError: more than config.length positions are to be read.
-
-  Cost: logits of at most CHUNK positions of each sequence exist at a time.
   """
   hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
   return _losses(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])

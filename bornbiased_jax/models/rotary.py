@@ -15,12 +15,7 @@ def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0,
            window: int | jax.Array | None = None) -> jax.Array:
   """Turns queries or keys in LLaMA's convention, which pairs channel j with j + rotary_size / 2.
 
-  Args:
-    config: the architecture.
-    x_BTHK: queries or keys at consecutive positions, of which the first is `first_position`.
-    window: that of the layer, UNLIMITED for none; None if no layer has one.
-
-  The angles are computed in float32. Channels from config.rotary_size on are as they were.
+  Angles are computed in float32; channels from config.rotary_size on stay. `window` is the layer's.
   """
   position_T1 = (first_position + jnp.arange(x_BTHK.shape[1], dtype=jnp.float32))[:, None]
   # All sequences and heads turn alike.
@@ -47,10 +42,7 @@ def _of_layer(config, window):
 
 
 def frequencies(config: ModelConfig) -> jax.Array:
-  """By what angle each pair of channels turns from one position to the next, in radians.
-
-  [rotary_size / 2] in float32, the fastest first, of layers without a window.
-  """
+  """By how many radians each pair of channels turns per position, the fastest first [R]."""
   half = config.rotary_size // 2
   frequency_R = float(config.rope_theta) ** (-jnp.arange(half, dtype=jnp.float32) / half)
   scaling = config.rope_scaling

@@ -39,9 +39,6 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
     InputError: there is no id to begin with, one is outside the vocabulary, or a number
       is not positive (the temperature: negative or not finite).
 
-  Cost: num_tokens forward passes over min(T + num_tokens, config.length) positions, as
-  nothing is kept from one to the next.
-
   Example:
     >>> from bornbiased_jax import configs, models
     >>> config = configs.get('tiny_gpt2')

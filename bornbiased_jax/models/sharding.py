@@ -67,9 +67,8 @@ def batch_shards(mesh: Mesh | None) -> int:
 def shardings(mesh: Mesh | None, tree: Any) -> Any:
   """The sharding of every leaf of a tree: parameters, or what is named like them.
 
-  Optimizer state, for example, repeats the names of the parameters in its paths. A
-  dimension that its mesh axis does not divide is not sharded. Without a mesh every leaf
-  is on the first device of this host.
+  A dimension that its mesh axis does not divide is not sharded. Without a mesh every leaf is on
+  the first device of this host.
   """
   if mesh is None:
     here = SingleDeviceSharding(jax.local_devices()[0])

@@ -15,13 +15,7 @@ from bornbiased_jax.storage.huggingface.adapters import CONFIG, is_adapter
 
 
 def split(name: str) -> tuple[str, Path | None]:
-  """The base and the folder of the adapter that a name means; (name, None) if it means none.
-
-  An adapter of the Hub is fetched.
-
-  Raises:
-    InputError: the base of an adapter is not found, or the Hub does not give it.
-  """
+  """The base and the folder of the adapter that a name means; (name, None) if it means none."""
   if is_adapter(path_of(name)):
     return _base_of(path_of(name)), path_of(name)
   if path_of(name).exists():

@@ -43,10 +43,6 @@ class Writer:
   Args:
     directory: folder of the run; made if it is missing.
     keep_steps: steps whose checkpoints are never removed.
-
-  Raises:
-    InputError: a checkpoint cannot be written. Any method may raise it: a save
-      that fails in the background is reported by the next call.
   """
 
   def __init__(self, directory: str | os.PathLike, keep_steps: tuple[int, ...] = ()):
@@ -139,11 +135,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
 
 
 def load_config(directory: str | os.PathLike) -> ModelConfig:
-  """The configuration alone, from the latest step whose metadata can be read.
-
-  Raises:
-    InputError: there is no checkpoint, or the metadata of all are damaged.
-  """
+  """The configuration alone, from the latest step whose metadata can be read."""
   return config_of(restore(directory, lambda metadata: {})[0])
 
 
@@ -156,16 +148,10 @@ def _some_steps(directory):
 
 def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
             candidates: list[int] | None = None) -> tuple[dict, dict]:
-  """Restores the latest checkpoint that is whole. A warning names each damaged one.
+  """The metadata and trees of the latest whole checkpoint; a warning names each damaged one.
 
-  Args:
-    directory: folder of one run.
-    abstract: function from the metadata to what is wanted: a dict with 'params',
-      'opt_state' or both, as trees of jax.ShapeDtypeStruct with shardings.
-    candidates: steps to choose from, by default all steps of the run.
-
-  Returns the metadata, and a dict with the trees that `abstract` asks for. Raises InputError if
-  there is no checkpoint, or none of the candidates is whole.
+  Of the metadata `abstract` makes what is wanted: 'params', 'opt_state' or both, as trees of
+  jax.ShapeDtypeStruct with shardings. `candidates` are the steps to choose from, by default all.
   """
   step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
   try:

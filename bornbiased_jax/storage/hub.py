@@ -38,13 +38,7 @@ def is_name(name: str) -> bool:
 
 
 def load_config(name: str, adapter: str | os.PathLike | None = None) -> ModelConfig:
-  """The configuration alone, for which config.json alone is fetched.
-
-  Raises:
-    InputError: the Hub has no such model or revision, does not show it to this user, or does
-      not answer; the model is of no kind that `huggingface.load` knows; or `huggingface_hub` is
-      not installed.
-  """
+  """The configuration alone, for which config.json alone is fetched."""
   return huggingface.load_config(_fetch(name), adapter)
 
 
@@ -58,9 +52,6 @@ def fetch(name: str) -> Path:
   """The folder of a model, fetched as far as it is not in the cache.
 
   Nothing large is fetched before config.json and the index of the shards are found to be right.
-
-  Raises:
-    InputError: as `load_config`, or the model has no safetensors.
   """
   folder = _fetch(name, INDEX)
   huggingface.load_config(folder)
@@ -84,10 +75,7 @@ def pinned(name: str) -> str:
 
 
 def tokenizer(name: str) -> Path:
-  """The folder with the files of a model's tokenizer, if it has any.
-
-  Raises InputError as `load_config` does.
-  """
+  """The folder with the files of a model's tokenizer, if it has any."""
   return _fetch(name, *_TOKENIZER)
 
 

@@ -36,13 +36,7 @@ class LoraState(NamedTuple):
 
 def restrict(inner: optax.GradientTransformation, adapter: str | None, rank: int | None,
              scale: float, key: jax.Array | None) -> optax.GradientTransformation:
-  """An optimizer of all parameters that moves those of an adapter alone, as `inner` says.
-
-  Args:
-    inner: the optimizer of what is moved.
-    adapter: one of ADAPTERS; None moves all parameters.
-    rank, scale, key: of LoRA, as `lora` takes them.
-  """
+  """An optimizer of all parameters that moves those of an adapter alone, as `inner` says."""
   match adapter:
     case 'lora':
       return lora(inner, rank, scale, key)
@@ -66,14 +60,7 @@ def add_prefix(config: ModelConfig, params: dict) -> dict:
 
 def lora(inner: optax.GradientTransformation, rank: int | None, scale: float,
          key: jax.Array | None) -> optax.GradientTransformation:
-  """What `restrict` makes of an optimizer for LoRA.
-
-  Args:
-    inner: the optimizer of the factors.
-    rank: of A and B.
-    scale: s above.
-    key: what A is drawn from, at the beginning alone.
-  """
+  """What `restrict` makes of an optimizer for LoRA of `rank`; A is drawn from the key, once."""
   def init(params):
     base = {name: {'kernel': module['kernel']} for name, module in params['blocks'].items()
             if 'kernel' in module}

@@ -15,9 +15,6 @@ def export_adapter(directory: str | os.PathLike, path: str | os.PathLike,
     directory: folder of one run.
     path: directory to make. Its base is named as the run was told to begin with.
     step: the checkpoint, by default the latest that is whole.
-
-  Raises:
-    InputError: there is no such checkpoint, the run did not train LoRA, or `save_adapter`'s.
   """
   def abstract(metadata):
     if (metadata.get('recipe') or {}).get('adapter') != 'lora':

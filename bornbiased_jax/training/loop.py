@@ -161,10 +161,7 @@ def _monitor(run, start):
 
 @contextlib.contextmanager
 def _stop_signal():
-  """An event that the first SIGINT or SIGTERM sets; a second one interrupts at once.
-
-  On one host alone: several would stop at different steps, and wait for each other for ever.
-  """
+  """An event that the first SIGINT or SIGTERM sets; a second one interrupts. On one host alone."""
   stop, before = threading.Event(), {}
 
   def request(number, _):

@@ -62,10 +62,7 @@ class Monitor:
       events.close()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Takes the metrics of a step, still on the device, and reads those of the step before.
-
-    InputError: the loss or gradient of the step before is not finite.
-    """
+    """Takes the metrics of a step, still on the device, and reads those of the step before."""
     self._settle()
     self._pending = step, metrics
 
@@ -84,11 +81,7 @@ class Monitor:
     self._write()
 
   def rate(self) -> dict[str, float | None]:
-    """Medians over the steps of this session; None before the second step.
-
-    Returns:
-      seconds_a_step; tokens_per_s; utilization, the share of the peak rate.
-    """
+    """Medians of this session: seconds_a_step, tokens_per_s, utilization; None before two steps."""
     if not self._seconds:
       return {'seconds_a_step': None, 'tokens_per_s': None, 'utilization': None}
     seconds = float(np.median(self._seconds))
@@ -139,10 +132,7 @@ class Monitor:
 
 
 def event_writers(directories: list[Path], start: int) -> list:
-  """A writer of TensorBoard's event files per folder, where steps after `start` are dropped.
-
-  There is none if tensorboardX is not installed.
-  """
+  """A writer of TensorBoard's event files per folder, without steps after `start`, if installed."""
   try:
     from tensorboardX import SummaryWriter
   except ImportError:
@@ -166,11 +156,7 @@ def _encode(lines):
 
 
 def read(directory: Path) -> list[dict]:
-  """The lines of a run's metrics.jsonl, without a last one that a kill has cut off.
-
-  Raises:
-    InputError: another line is damaged.
-  """
+  """The lines of a run's metrics.jsonl, without a last one that a kill has cut off."""
   path = Path(directory) / 'metrics.jsonl'
   texts = path.read_bytes().splitlines() if path.exists() else []
   lines = []

@@ -29,11 +29,9 @@ _FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
 
 
 def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
-  """The state that a run begins with, placed on its mesh, and the parent of each network.
+  """The state that a run begins with, on its mesh, and the parent of each network.
 
-  A parent is JSON that names the checkpoint or directory which a network's parameters come
-  from; None for a network that begins at its seed. InputError: the folder holds another run, or
-  what the run should begin with is missing, damaged or of another shape.
+  A parent is JSON that names where parameters come from; None for a network drawn from its seed.
   """
   there = [set(checkpoint.steps(directory)) for directory in run.directories]
   # A run that was killed during its first save left nothing to go on from.
@@ -120,11 +118,7 @@ def runs_in(path: str | os.PathLike) -> list[Path]:
 
 
 def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int, Path]]:
-  """Each seed with what its network begins with.
-
-  In a folder of runs this is the run of the same seed; otherwise `path` itself
-  is the one run or model with which all begin.
-  """
+  """Each seed with what its network begins with: its run in a folder of runs, or `path` itself."""
   runs = {run.name: run for run in runs_in(path)}
   for seed in seeds:
     if runs and f'seed_{seed}' not in runs:

@@ -199,10 +199,7 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
 
 def sharded_step(config: ModelConfig, recipe: Recipe, mesh: Mesh,
                  attend: Callable[..., jax.Array]) -> Callable:
-  """`train_step` of one network, jitted for a mesh: (state, ids) → (state, metrics).
-
-  It consumes the state that it is given.
-  """
+  """`train_step` jitted for a mesh: (state, ids) → (state, metrics); consumes its state."""
   step = functools.partial(train_step, config, recipe, attend=attend)
   placed = state_shardings(config, recipe, mesh)
   return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))

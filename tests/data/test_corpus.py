@@ -154,13 +154,6 @@ def test_rows_of_hosts_make_the_whole(batch_size):
   np.testing.assert_array_equal(rows(np.array([5, 0])), whole[[5, 0]])
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
-  orders = {(seed, epoch): tuple(corpus._order(seed, epoch, 50))
-            for seed in (0, 1, 2**32, 2**64 - 1) for epoch in (0, 1, 2)}
-  assert len(set(orders.values())) == 12
-  assert all(sorted(order) == list(range(50)) for order in orders.values())
-
-
 def philox4x64(counter, key):
   """Philox-4x64-10 from Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011)."""
   mask = 2**64 - 1
@@ -178,14 +171,11 @@ def test_the_order_is_that_of_philox(seed, epoch):
   assert corpus._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
 
 
-def test_windows_for_validation_are_of_the_whole_text():
-  tokens = np.arange(1000, dtype=np.uint32)
-  firsts = corpus.spaced_windows(tokens, 8, 10)[:, 0]
+def test_windows_for_validation():
+  """They are of the whole text; of a short one they are all that there are."""
+  firsts = corpus.spaced_windows(np.arange(1000, dtype=np.uint32), 8, 10)[:, 0]
   assert firsts[0] == 0
   assert set(np.diff(firsts)) == {120, 130}  # Of 99 windows each 12th or 13th.
-
-
-def test_all_windows_of_a_short_text():
   tokens = np.arange(34, dtype=np.uint32)
   windows = corpus.spaced_windows(tokens, 3, 10)
   assert windows.dtype == np.int32
@@ -239,9 +229,3 @@ def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_
   assert done.returncode == 2
   assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
   assert not (tmp_path / 'out').exists()
-
-
-def test_help():
-  done = command('--help')
-  assert done.returncode == 0
-  assert all(f'--{name}: ' in done.stdout for name in ('input', 'tokenizer', 'output_dir'))

@@ -3,10 +3,6 @@
 import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -103,35 +99,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(call, paths, tmp_path, monkey
   corpus.write(paths, BYTES, tmp_path / 'out')
   made, whole = (tmp_path / folder / 'tokens.bin' for folder in ('out', 'whole'))
   assert made.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle(paths, tmp_path):
-  """SIGKILL comes three times, at whatever moment."""
-  corpus.write(paths, BYTES, tmp_path / 'whole')
-  program = ('import sys, time\n'
-             'from bornbiased_jax.data import corpus, load_tokenizer, memory_map\n'
-             'memory_map.SAVE_INTERVAL_S = 0\n'
-             'tokenizer = load_tokenizer("bytes")\n'
-             'slow = lambda text, continues: time.sleep(0.1) or tokenizer.to_ids(text, continues)\n'
-             'corpus.write(sys.argv[2:], tokenizer._replace(to_ids=slow), sys.argv[1])\n')
-  out = tmp_path / 'out'
-  command = [sys.executable, '-c', program, str(out), *map(str, paths)]
-  for fragments in (1, 4, 8):
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-      while stored_fragments(out) < fragments and process.poll() is None:
-        time.sleep(0.005)
-      process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL and not (out / 'tokens.json').exists()
-  corpus.write(paths, BYTES, out)
-  for name in ('tokens.bin', 'tokens.json'):
-    assert (out / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
-
-
-def stored_fragments(out):
-  with contextlib.suppress(FileNotFoundError):
-    return json.loads((out / 'progress.json').read_text())['fragments']
-  return 0
 
 
 def test_progress_counts_only_what_is_stored(paths, tmp_path, monkeypatch):

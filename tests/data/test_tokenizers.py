@@ -9,7 +9,16 @@ import pytest
 
 from bornbiased_jax.data import load_tokenizer, text
 from bornbiased_jax.errors import InputError
-from small_tokenizers import DATA, PROSE, UNICODE, real, sample, train_sentencepiece, write_gpt2
+from small_tokenizers import (
+  DATA,
+  PROSE,
+  UNICODE,
+  assert_parts_have_the_ids_of_the_whole,
+  real,
+  sample,
+  train_sentencepiece,
+  write_gpt2,
+)
 
 
 @pytest.fixture(scope='module')
@@ -98,33 +107,14 @@ def test_sentencepiece_is_what_the_package_says(model_path):
   assert (tokenizer.vocab_size, tokenizer.end_id) == (reference.vocab_size(), reference.eos_id())
 
 
-def test_sentencepiece_in_a_folder(model_path, tmp_path):
-  (tmp_path / 'tokenizer.model').write_bytes(model_path.read_bytes())
-  assert load_tokenizer(str(tmp_path)).name == load_tokenizer(str(model_path)).name
-
-
-def assert_parts_have_the_ids_of_the_whole(tokenizer):
-  """Asserts it for every place at which a reader may cut."""
-  whole = tokenizer.encode(PROSE).tolist()
-  cuts = [match.start() for match in text.CUT.finditer(PROSE)]
-  assert len(cuts) > 10
-  for cut in cuts:
-    parts = tokenizer.encode(PROSE[:cut]), tokenizer.encode(PROSE[cut:], continues=True)
-    assert np.concatenate(parts).tolist() == whole, PROSE[cut:]
-
-
-def test_parts_of_a_document_have_the_ids_of_the_whole(gpt2_folder):
-  for name in ('bytes', str(gpt2_folder)):
-    assert_parts_have_the_ids_of_the_whole(load_tokenizer(name))
-
-
 @pytest.mark.parametrize('options', [
     {}, {'add_dummy_prefix': False}, {'model_type': 'unigram'},
     {'normalization_rule_name': 'nmt_nfkc', 'remove_extra_whitespaces': True},
 ], ids=['llama', 'gemma', 'unigram', 't5'])
-def test_parts_of_a_document_in_sentencepiece(options, tmp_path):
+def test_parts_of_a_document_have_the_ids_of_the_whole(options, gpt2_folder, tmp_path):
   model = train_sentencepiece(tmp_path, **options)
-  assert_parts_have_the_ids_of_the_whole(load_tokenizer(str(model)))
+  for name in (str(model), 'bytes', str(gpt2_folder)):
+    assert_parts_have_the_ids_of_the_whole(load_tokenizer(name))
 
 
 @real

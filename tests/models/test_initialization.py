@@ -140,13 +140,6 @@ def test_widths_of_mup():
   assert std(3072, linear_std=0.5)('query') == 0.5
 
 
-def test_orthogonal_networks_are_the_same_in_ensembles():
-  config = dataclasses.replace(FEW, init_scheme='orthogonal')
-  draw, expected = functools.partial(draw_params, config), [network(config, int(s)) for s in SEEDS]
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
-  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), expected)
-
-
 def test_leaves():
   block = {'attention_norm/scale': (32,), 'mlp_norm/scale': (32,), 'query/kernel': (32, 32),
            'output/kernel': (32, 32), 'up/kernel': (32, 48), 'down/kernel': (48, 32)}
@@ -205,18 +198,15 @@ def mesh(name):
 
 
 @pytest.mark.slow
-def test_under_lax_map():
-  draw = functools.partial(draw_params, FEW)
-  drawn = jax.jit(functools.partial(jax.lax.map, draw))(SEEDS)
-  assert_ensemble(drawn, [network(FEW, int(seed)) for seed in SEEDS])
-
-
-@pytest.mark.slow
-def test_under_vmap():
-  draw = functools.partial(draw_params, FEW, embedding_seed=EMBEDDING_SEED)
-  other = network(FEW, EMBEDDING_SEED)
-  expected = [with_embeddings_of(network(FEW, int(seed)), other) for seed in SEEDS]
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), expected)
+@pytest.mark.parametrize('scheme', ['plain', 'orthogonal'])
+def test_in_ensembles(scheme):
+  config = dataclasses.replace(FEW, init_scheme=scheme)
+  alone = [network(config, int(seed)) for seed in SEEDS]
+  draw = functools.partial(draw_params, config)
+  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), alone)
+  mixed = [with_embeddings_of(own, network(config, EMBEDDING_SEED)) for own in alone]
+  draw = functools.partial(draw, embedding_seed=EMBEDDING_SEED)
+  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), mixed)
 
 
 @pytest.mark.slow

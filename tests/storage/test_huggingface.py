@@ -1,15 +1,12 @@
 """Directories of `transformers` load as the networks that they are, whoever wrote them."""
 
 import dataclasses
-import functools
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from directories import TOLERANCE, assert_close, assert_same, edit_config, edit_tensors
 import make_goldens
@@ -27,28 +24,29 @@ def test_golden_logits(name):
   assert_close(logits(*huggingface.load(GOLDENS / name), golden['tokens']), golden['logits'])
 
 
-@pytest.mark.parametrize('change', [
-    dict(norm_epsilon=0.029), dict(rope_theta=9000.0), dict(activation='gelu'),
-    dict(norm='rmsnorm')], ids=str)
-def test_tolerance_sees_a_wrong_field(change):
-  golden = np.load(GOLDENS / 'gpt_neox' / 'logits.npz')
-  config, params = huggingface.load(GOLDENS / 'gpt_neox')
+@pytest.mark.parametrize('name, change', [
+    *(('gpt_neox', change) for change in (
+        dict(norm_epsilon=0.029), dict(rope_theta=9000.0), dict(activation='gelu'),
+        dict(norm='rmsnorm'))),
+    *(('mistral_window', dict(windows=windows)) for windows in ((6, 7), (7, 8), (7, None), ())),
+    ('gemma2', dict(score_cap=None)), ('gemma2', dict(score_cap=2.1)),
+    ('gemma2', dict(logit_cap=None)), ('gemma2', dict(score_divisor=None)),
+    ('gemma2', dict(scaled_embedding=False)), ('gemma2', dict(windows=(5, 5, 5))),
+    ('gemma3_bf16', dict(window_rope_theta=None)), ('gemma3_bf16', dict(window_rope_theta=900.0)),
+    ('gemma3_bf16', dict(rope_scaling=None)), ('gemma3_bf16', dict(score_divisor=None)),
+    ('olmo3', dict(window_rope_theta=None)), ('olmo3', dict(windows=(6, 6, None, 6))),
+    ('phi3', dict(rotary_factor=1.0)), ('olmo2', dict(rope_theta=290.0)),
+], ids=str)
+def test_tolerance_sees_a_wrong_field(name, change):
+  golden = np.load(GOLDENS / name / 'logits.npz')
+  config, params = huggingface.load(GOLDENS / name)
   if 'norm' in change:
     blocks = params['blocks']
     for norm in (params['final_norm'], blocks['attention_norm'], blocks['mlp_norm']):
       del norm['bias']
-  changed = dataclasses.replace(config, **change)
-  with pytest.raises(AssertionError, match='Not equal to tolerance'):
-    assert_close(logits(changed, params, golden['tokens']), golden['logits'])
-
-
-@pytest.mark.parametrize('name', make_goldens.MODELS)
-def test_tree_is_that_of_init_params(name):
-  config, params = huggingface.load(GOLDENS / name)
-  wanted = jax.eval_shape(functools.partial(init_params, config), 0)
-  assert jax.tree.structure(params) == jax.tree.structure(wanted)
-  for given, leaf in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
-    assert isinstance(given, jax.Array) and (given.shape, given.dtype) == (leaf.shape, leaf.dtype)
+  wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
+  least = {'gpt_neox': 1, 'mistral_window': 100}.get(name, 10)
+  assert np.abs(wrong - golden['logits']).max() > least * TOLERANCE
 
 
 @pytest.mark.parametrize('name', make_goldens.MODELS)
@@ -150,42 +148,16 @@ def test_llama_1_has_no_groups_nor_theta(copy):
   assert (config.tied_head, config.qkv_bias) == (False, False)
 
 
-@pytest.mark.parametrize('change', [
-    dict(windows=(6, 7)), dict(windows=(7, 8)), dict(windows=(7, None)), dict(windows=())], ids=str)
-def test_tolerance_sees_a_wrong_window(change):
-  golden = np.load(make_goldens.GOLDENS / 'mistral_window/logits.npz')
-  config, params = huggingface.load(make_goldens.GOLDENS / 'mistral_window')
-  assert config.windows == (7, 7)
-  wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
-  assert np.abs(wrong - golden['logits']).max() > 100 * TOLERANCE
-
-
-@pytest.mark.parametrize('name, change', [
-    ('gemma2', dict(score_cap=None)), ('gemma2', dict(score_cap=2.1)),
-    ('gemma2', dict(logit_cap=None)), ('gemma2', dict(score_divisor=None)),
-    ('gemma2', dict(scaled_embedding=False)), ('gemma2', dict(windows=(5, 5, 5))),
-    ('gemma3_bf16', dict(window_rope_theta=None)), ('gemma3_bf16', dict(window_rope_theta=900.0)),
-    ('gemma3_bf16', dict(rope_scaling=None)), ('gemma3_bf16', dict(score_divisor=None)),
-    ('olmo3', dict(window_rope_theta=None)), ('olmo3', dict(windows=(6, 6, None, 6))),
-    ('phi3', dict(rotary_factor=1.0)), ('olmo2', dict(rope_theta=290.0)),
-], ids=str)
-def test_tolerance_sees_what_families_differ_in(name, change):
-  golden = np.load(make_goldens.GOLDENS / name / 'logits.npz')
-  config, params = huggingface.load(make_goldens.GOLDENS / name)
-  wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
-  assert np.abs(wrong - golden['logits']).max() > 10 * TOLERANCE
-
-
 def test_a_gain_is_what_a_norm_multiplies_by():
   for name, norm in (('gemma2', 'model.norm.weight'), ('olmo2', 'model.norm.weight')):
-    path = make_goldens.GOLDENS / name
+    path = GOLDENS / name
     stored = load_file(path / 'model.safetensors')[norm]
     gain = huggingface.load(path)[1]['final_norm']['scale']
     np.testing.assert_array_equal(gain, stored + np.float32(name == 'gemma2'))
 
 
 def test_fused_projections_are_parts_of_different_sizes():
-  path = make_goldens.GOLDENS / 'phi3'
+  path = GOLDENS / 'phi3'
   stored = load_file(path / 'model.safetensors')['model.layers.1.self_attn.qkv_proj.weight']
   blocks = huggingface.load(path)[1]['blocks']
   np.testing.assert_array_equal(np.concatenate(

@@ -1,6 +1,5 @@
 """Tensors are found in all files of a directory, and each has one place among our parameters."""
 
-from collections import Counter
 import json
 
 from flax.traverse_util import flatten_dict
@@ -13,15 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import huggingface, layers
 from bornbiased_jax.storage.huggingface import weights
-from bornbiased_jax.storage.huggingface.config import read_config
-from bornbiased_jax.storage.huggingface.weights import (
-  INDEX,
-  find,
-  groups,
-  leaf_shapes,
-  open_tensors,
-  shard_names,
-)
+from bornbiased_jax.storage.huggingface.weights import INDEX, open_tensors, shard_names
 from make_goldens import GOLDENS, MODELS
 
 
@@ -38,7 +29,7 @@ def test_tensors_are_those_of_safetensors(name):
     np.testing.assert_array_equal(tensor.read(3, 7), wanted[key][3:7])
 
 
-def test_a_file_that_is_cut_off_between_two_reads_is_named(tmp_path):
+def test_a_file_that_changes_between_two_reads_is_named(tmp_path):
   file = tmp_path / weights.WHOLE
   save_file({'x': np.arange(100.0)}, file)
   tensor, = open_tensors(tmp_path)
@@ -47,6 +38,9 @@ def test_a_file_that_is_cut_off_between_two_reads_is_named(tmp_path):
     tensor.read()
   save_file({'x': np.arange(1.0, 101.0)}, file)
   with pytest.raises(InputError, match='model.safetensors has changed while it was read'):
+    tensor.read()
+  file.unlink()
+  with pytest.raises(InputError, match='model.safetensors is not a whole'):
     tensor.read()
 
 
@@ -57,33 +51,6 @@ def test_an_index_leads_nowhere_else(shard, tmp_path):
   index.write_text(json.dumps({'weight_map': {'a': 'a.safetensors', 'b': shard}}))
   with pytest.raises(InputError, match=r'must be the name of a \.safetensors file beside it'):
     shard_names(index)
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_every_leaf_is_filled_once(name):
-  config, family, _ = read_config(GOLDENS / name / 'config.json')
-  shapes = leaf_shapes(config)
-  wanted = list(groups(config, family, shapes))
-  tensors = find(GOLDENS / name, config, family, wanted, open_tensors(GOLDENS / name))
-  times = {leaf: np.zeros(shape) for leaf, shape in shapes.items()}
-  for group in wanted:
-    for stored, index in group.stored():
-      ones = np.ones(tensors[stored].shape)
-      for ours, theirs in group.aligned([times[leaf] for leaf in group.leaves], index, ones, config,
-                                        family):
-        ours += theirs
-  assert all((count == 1).all() for count in times.values())
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_every_tensor_is_read_once(name):
-  config, family, _ = read_config(GOLDENS / name / 'config.json')
-  wanted = list(groups(config, family, leaf_shapes(config)))
-  read = Counter(stored for group in wanted for stored, _ in group.stored())
-  assert set(read.values()) == {1}
-  found = find(GOLDENS / name, config, family, wanted, open_tensors(GOLDENS / name))
-  left = found.keys() - read.keys()
-  assert left <= {f'{family.head}.weight'}
 
 
 @pytest.mark.parametrize('name', MODELS)
@@ -103,11 +70,3 @@ def test_all_pieces_are_the_network(name, monkeypatch):
     np.testing.assert_array_equal(np.concatenate(list(found.pieces(name))), leaves[name])
   index_N = np.array([0, 6, 7, config.vocab_size - 1])
   np.testing.assert_array_equal(found.rows('embedding', index_N), params['embedding'][index_N])
-
-
-def test_a_file_that_vanishes_is_named(copy):
-  path = copy('gpt2')
-  found = huggingface.open_layers(path)
-  (path / 'model.safetensors').unlink()
-  with pytest.raises(InputError, match='model.safetensors is not a whole'):
-    found.read_block(0)

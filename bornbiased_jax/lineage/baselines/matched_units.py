@@ -42,15 +42,8 @@ def matched_units_test(params_a: dict, params_b: dict, *,
   As published, units that are dead (0) in the same places of both networks are matched there, which
   makes the p-value too small.
 
-  Args:
-    params_a: parameters of one network, as from `initialization.init_params`.
-    params_b: parameters of the other network.
-    against_gate: whether to compare with the matching by gate-projections.
-
   Raises:
     InputError: the MLPs have different shapes, or no gate.
-
-  Cost: an assignment of F units per layer and matching, about F³: 1 s for F = 2,048.
 
   Example:
     >>> import jax

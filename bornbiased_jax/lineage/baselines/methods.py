@@ -144,15 +144,7 @@ def _verdict(base: Subject, suspect: Subject) -> Score:
 
 
 def judge(base: Subject, suspect: Subject) -> dict:
-  """The verdict on two networks that are in memory (`verdict.compare`).
-
-  Example:
-    >>> from bornbiased_jax import analysis, lineage
-    >>> probe = analysis.Probe('tokens', 1000, 8)
-    >>> a, b = (lineage.Subject(*lineage.load(f'tiny_gpt2:{i}'), probe) for i in (1, 2))
-    >>> lineage.judge(a, b)['verdict']
-    'unrelated'
-  """
+  """The verdict on two networks that are in memory (`verdict.compare`)."""
   return verdict.compare(base.signature, suspect.signature)
 
 
@@ -207,10 +199,7 @@ class Method(NamedTuple):
 
 METHODS: dict[str, Method] = {
     'Verdict': Method(_verdict, '-log10 p', None),
-    'unit order': Method(_test('unit order'), 'z', None),
-    'value order': Method(_test('value order'), 'z', None),
-    'unit order, fitted basis': Method(_test('unit order, fitted basis'), 'z', None),
-    'value order, fitted basis': Method(_test('value order, fitted basis'), 'z', None),
+    **{name: Method(_test(name), 'z', None) for name in every_test.DECIDING},
     'SeedPrint': Method(_of_same_tokens(_test('SeedPrint')), 'z', None),
     # An id means the same in all networks, so trained networks agree, related or not.
     # The null distribution of this z is unknown: the score comes without a p-value.
@@ -233,15 +222,7 @@ METHODS: dict[str, Method] = {
 
 
 def published_verdict(method: str, score: Score) -> bool:
-  """Whether the method's authors would call two networks with this score the same.
-
-  A similarity must be above 0.8; a z or p-value must have p < 0.01.
-
-  Example:
-    >>> from bornbiased_jax.lineage.baselines import methods
-    >>> methods.published_verdict('PCS', methods.Score(0.9))
-    True
-  """
+  """Whether the method's authors call networks of this score the same: above 0.8, or p < 0.01."""
   limit = METHODS[method].threshold
   if limit is not None:
     return score.score > limit
@@ -249,13 +230,7 @@ def published_verdict(method: str, score: Score) -> bool:
 
 
 def reference_scores(method: str, base: Subject, references: Iterable[Subject]) -> list[float]:
-  """Scores of the base with K networks that are unrelated to it.
-
-  They serve as a null distribution for methods that have none (see `rank_p_value`).
-
-  Raises:
-    InputError: the method cannot compare the networks.
-  """
+  """Scores of the base with unrelated networks: a null for `rank_p_value`."""
   return [METHODS[method].score(base, reference).score for reference in references]
 
 

@@ -92,8 +92,6 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
 
   Raises:
     InputError: an option is unknown, k is not in 1 … D, or shapes differ.
-
-  Cost: 101 times the tau of at most k columns, or once if `null` is given.
   """
   hidden_a, hidden_b = jnp.asarray(hidden_a, jnp.float32), jnp.asarray(hidden_b, jnp.float32)
   if hidden_a.ndim != 2 or hidden_a.shape != hidden_b.shape:
@@ -121,26 +119,13 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
 
 
 def tau_std(n: int) -> float:
-  """Standard deviation of Kendall's tau of n pairs of independent numbers without ties.
-
-  Example:
-    >>> tau_std(2)  # tau is 1 or -1.
-    1.0
-  """
+  """Standard deviation of Kendall's tau of n pairs of independent numbers without ties."""
   return math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
 
 
 def null_taus(n: int, D: int, *, k: int | None = None, side: str = 'low', subset: str = 'coset',
               softmax: str = 'softmax', seed: int = 0) -> list[np.ndarray]:
-  """The null of `published_test` for hidden states [n, D], which explains the other arguments.
-
-  Returns:
-    For each of NUM_REPEATS repeats the tau of noise with noise, NUM_TRIALS trials
-    pooled.
-
-  Raises:
-    InputError: as in `published_test`.
-  """
+  """The null of `published_test` of states [n, D]: for each repeat the tau of NUM_TRIALS trials."""
   options = _options(D, k, side, subset, softmax)
   pooled = []
   for trials in noise(n, D, seed):

@@ -27,10 +27,6 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
   The shallower network is brought to the depth of the deeper one by linear
   interpolation.
 
-  Args:
-    params_a: parameters of one network, as from `initialization.init_params`.
-    params_b: parameters of the other network; widths may differ.
-
   Raises:
     InputError: a network has fewer than two layers, or no attention.
 
@@ -111,17 +107,11 @@ def reef(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
          unbiased: bool = False) -> float:
   """Linear CKA between the states of two networks that read the same statements (REEF).
 
-  Args:
-    hidden_a: last-token states of one layer of one network, [n, D].
-    hidden_b: the same of the other network, [n, E]; widths may differ.
-    unbiased: whether to use the estimator of HSIC that is 0 for independent states
-      (Song et al. 2012). The published, biased one is about d / (d + n) for them, with
-      d = D = E.
+  The published estimator of HSIC is biased, so that the CKA of independent states is about
+  d / (d + n). That of Song et al. (2012) is unbiased. Widths may differ.
 
   Raises:
     InputError: the numbers of statements differ or are below 4.
-
-  Cost: three products of [D, n] with [n, E], and no [n, n] matrix.
 
   Example:
     >>> from bornbiased_jax import lineage
@@ -176,8 +166,6 @@ def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *,
   Raises:
     InputError: ids are outside a vocabulary, a network has fewer than two layers, or
       heads are grouped and head_size is missing.
-
-  Cost: six products of size [ids, ids] per network.
   """
   sizes = [len(params['embedding']) for params in (params_a, params_b)]
   ids = np.arange(max(0, min(sizes) - ICS_TOKENS), min(sizes)) if ids is None else np.asarray(ids)

@@ -27,17 +27,9 @@ def write(path: str | os.PathLike, kind: str, arrays: dict[str, np.ndarray],
 
 def read(path: str | os.PathLike, kind: str,
          make: Callable[[dict[str, np.ndarray], dict], T]) -> T:
-  """What `make` gives for the arrays and the metadata of a file.
+  """What `make` gives for the arrays and the metadata of a file; InputError if that is damaged.
 
-  Args:
-    path: the file.
-    kind: what it should hold.
-    make: function of arrays and metadata. It may trust neither, and raises ValueError, LookupError
-      or the like if they do not fit each other.
-
-  Raises:
-    InputError: it cannot be read, is of another kind or schema, has numbers that are not finite, or
-      its parts do not fit each other.
+  `make` may trust neither, and raises ValueError, LookupError or the like if they do not fit.
   """
   path = path_of(path)
   if path.suffix == '.npz':

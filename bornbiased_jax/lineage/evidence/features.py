@@ -44,13 +44,7 @@ class Features:
 
 
 def of_network(config: ModelConfig, params: dict) -> Features:
-  """The features of a network.
-
-  Example:
-    >>> from bornbiased_jax import lineage
-    >>> of_network(*lineage.load('tiny_gpt2:1')).arrays['up'].shape
-    (4, 512, 128)
-  """
+  """The features of a network."""
   layers = (of_layer(config, jax.tree.map(lambda leaf, i=i: leaf[i], params['blocks']))
             for i in range(config.num_layers))
   return stacked(config, layers)
@@ -64,12 +58,7 @@ def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Fea
 
 
 def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
-  """The features of one layer, without an axis of layers.
-
-  Args:
-    config: the architecture of the network.
-    block: the parameters of the layer, `init_params(...)['blocks']` without the layer axis.
-  """
+  """The features of one layer, of its parameters `init_params(...)['blocks']` without that axis."""
   return jax.tree.map(lambda x: on_host(x).astype(np.float16), _of_layer(config, block))
 
 
@@ -84,8 +73,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def stored_sizes(config: ModelConfig) -> tuple[int, int, int]:
   """How many units of a layer are stored, heads for keys and values, and channels of a head.
 
-  All, if MOST_NUMBERS suffice for them. Of every network of one shape they are the same ones: the
-  first, in whole blocks.
+  All, if MOST_NUMBERS suffice; else the first in whole blocks, of networks of one shape the same.
 
   Example:
     >>> from bornbiased_jax import configs

@@ -10,26 +10,19 @@ import json
 import os
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import (
-  batch_size_of,
-  default_batch_size,
-  in_batches,
-  networks_at_once,
-  program_bytes,
-)
+from bornbiased_jax.analysis.sizes import default_batch_size, in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage.evidence import archive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
-from bornbiased_jax.models.initialization import as_seed, draw_params
+from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
 KIND, ARRAYS = 'hidden states', ('hidden_ND', 'input_ND')
@@ -110,11 +103,9 @@ def probe_settings(probe: Probe, config: ModelConfig) -> dict:
 
 
 def input_is_shared(base: HiddenStates, suspect: HiddenStates) -> bool:
-  """Whether two networks read the same vectors, or almost the same.
+  """Whether two networks read the same vectors, or almost: their cosine is above SHARED_ABOVE.
 
-  These come from a Gaussian probe, from a common embedding, or from slightly changed
-  copies of one. The criterion is a cosine above SHARED_ABOVE. What learned positions
-  add is the same for every sequence and does not count.
+  The mean over sequences does not count, as learned positions add the same to each.
   """
   if base.input_ND.shape != suspect.input_ND.shape:
     return False
@@ -127,22 +118,11 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, *, about: dict |
                on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
   """A network's hidden states, computed in float32 at the highest precision.
 
-  Args:
-    config: the architecture.
-    params: parameters, as from `initialization.init_params`. If they lie on a
-      mesh of `sharding.make_mesh`, its devices share each batch.
-    probe: the inputs.
-    about: JSON that says which network it is.
-    batch_size: sequences per forward pass, by default as `spread_batch_size` says.
-    parts: folder that keeps finished batches, so that a call that was stopped
-      can go on. It must serve this network and probe alone; the caller removes it.
-    on_batch: called after each batch with its number of sequences.
+  The devices of a mesh on which the parameters lie share each batch. `parts` keeps finished
+  batches of this network and probe alone, so that a call that was stopped can go on.
 
   Raises:
     InputError: a state is not a finite number, or the probe is longer than the model's sequences.
-
-  Cost: one forward pass per sequence, with the last block and the final norm at
-  the last position alone.
   """
   n, mesh = probe.num_sequences, _mesh_of(params)
   batch_size = spread_batch_size(config, probe, mesh, batch_size)
@@ -173,11 +153,10 @@ def checked(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, pr
 
 def spread_batch_size(config: ModelConfig, probe: Probe, mesh: Mesh | None,
                       batch_size: int | None = None, backend: str | None = None) -> int:
-  """Sequences per forward pass, rounded up so that all devices of a mesh have as many.
+  """Sequences per forward pass: `batch_size`, by default as `sizes.default_batch_size` says.
 
-  They are `batch_size`, but at most all. By default each device has as many of its share of the
-  sequences as `sizes.default_batch_size` says: where parameters are spread, each batch
-  gathers all of them, so that few large batches pass fewer bytes between devices.
+  It is rounded up so that all devices of a mesh have as many. Few large batches gather parameters
+  that are spread less often.
   """
   n, shards = probe.num_sequences, sharding.batch_shards(mesh)
   share = -(-min(batch_size or n, n) // shards)
@@ -214,22 +193,12 @@ def _stored(path):
 def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
              embedding_seed: int | None = None,
              on_network: Callable[[], None] = lambda: None) -> list[HiddenStates]:
-  """Hidden states of random networks, as many at a time under vmap as memory holds.
-
-  With `embedding_seed`, all take their embedding and head from that seed.
-  `on_network` is called after each network. Raises InputError as `of_network` does.
-  """
-  seeds = [int(as_seed(seed)) for seed in seeds]
-  batch_size = batch_size_of(config, probe)
-  states_of = _read_seeds(exact(config), probe, batch_size, embedding_seed)
-  bytes_of_one = lambda: program_bytes(states_of.lower(jnp.zeros(1, jnp.uint32)))
-  chunk_size, made = networks_at_once(bytes_of_one, len(seeds)), []
-  for first in range(0, len(seeds), chunk_size):
-    chunk = seeds[first:first + chunk_size]
-    states = jax.device_get(states_of(jnp.array(chunk, jnp.uint32)))
-    for seed, hidden_ND, input_ND in zip(chunk, *states, strict=True):
-      made.append(checked(hidden_ND, input_ND, config, probe, {'seed': int(seed)}))
-      on_network()
+  """Hidden states of random networks; with `embedding_seed` all have embedding and head of it."""
+  made = []
+  for seed in seeds:
+    params = init_params(config, seed, embedding_seed)
+    made.append(of_network(config, params, probe, about={'seed': int(seed)}))
+    on_network()
   return made
 
 
@@ -241,41 +210,15 @@ def exact(config: ModelConfig) -> ModelConfig:
 @functools.lru_cache(maxsize=8)
 def program(config: ModelConfig, probe: Probe,
             mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
-  """The jitted function (params, index_B) → (states [B, D], inputs [B, D]) of `of_network`.
-
-  The configuration is an `exact` one. On a mesh params are placed by
-  `sharding.shardings` and index_B by `sharding.BATCH`.
-  """
+  """The jitted function (params, index_B) → (states [B, D], inputs [B, D]) of `of_network`."""
   # Left alone, the compiler divides matrix products rather than the batch, and reduces the
   # activations of all sequences over the devices.
   attend = Spread(attention.plain, mesh) if mesh else attention.plain
 
   def states(params, index_B):
     with jax.default_matmul_precision('highest'):
-      return _states(config, probe, params, index_B, attend)
+      inputs, names = probe.inputs(config, index_B), ('hidden_last', 'input_last')
+      found = read(config, params, inputs, names, attend)
+    return found['hidden_last'], found['input_last']
 
   return jax.jit(states, out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh else None)
-
-
-@functools.lru_cache(maxsize=8)
-def _read_seeds(config, probe, batch_size, embedding_seed):
-  """A jitted function from seeds to the states and inputs of their networks."""
-  num_batches = -(-probe.num_sequences // batch_size)
-
-  def states_of(seed):
-    with jax.default_matmul_precision('highest'):
-      params = draw_params(config, seed, embedding_seed)
-      # The last batch wraps around to the first sequences, to be as large as the others.
-      index_N = jnp.arange(num_batches * batch_size) % probe.num_sequences
-      states = jax.lax.map(lambda index_B: _states(config, probe, params, index_B),
-                            index_N.reshape(num_batches, batch_size))
-    joined = lambda x_MBD: x_MBD.reshape(-1, x_MBD.shape[-1])[:probe.num_sequences]
-    return jax.tree.map(joined, states)
-
-  return jax.jit(jax.vmap(states_of))
-
-
-def _states(config, probe, params, index_B, attend=attention.plain):
-  names = ('hidden_last', 'input_last')
-  found = read(config, params, probe.inputs(config, index_B), names, attend)
-  return found['hidden_last'], found['input_last']

@@ -102,12 +102,7 @@ def survey(config: ModelConfig, params: dict) -> Survey:
 
 
 def load(path: str | os.PathLike) -> Signature:
-  """Loads a saved signature, which may come from a stranger.
-
-  Raises:
-    InputError: the file holds no signature of this version, is damaged, or has numbers that are
-      not finite.
-  """
+  """Loads a saved signature, which may come from a stranger."""
   return archive.read(path, KIND, _from_archive)
 
 
@@ -130,11 +125,7 @@ def _tensors(sample_MS, described) -> dict[str, Tensor]:
 
 
 def pairs_probe(probe: Probe) -> Probe:
-  """The probe of a signature that goes with a probe of random tokens.
-
-  Raises:
-    InputError: it is a probe of vectors.
-  """
+  """The probe of a signature that goes with a probe of random tokens."""
   if probe.kind not in ('tokens', 'pairs'):
     raise InputError(f'a signature reads random tokens, not a probe of kind {probe.kind!r}')
   return dataclasses.replace(probe, kind='pairs')
@@ -144,17 +135,8 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | No
                on_batch: Callable[[int], None] = lambda sequences: None) -> Signature:
   """The signature of a network.
 
-  Args:
-    config: the architecture.
-    params: parameters, as from `initialization.init_params`.
-    probe: random tokens.
-    about: JSON that says which network it is.
-    on_batch: called after each batch with its number of sequences.
-
   Raises:
     InputError: as `hidden_states.of_network` does.
-
-  Cost: a forward pass per sequence of the probe, and reading every tensor once.
 
   Example:
     >>> from bornbiased_jax import analysis, configs, models

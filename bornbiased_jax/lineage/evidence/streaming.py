@@ -10,6 +10,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 from typing import Any
 import zipfile
@@ -29,10 +30,7 @@ from bornbiased_jax.storage.layers import Layers
 
 
 def survey(layers: Layers) -> Survey:
-  """`signature.survey` of a network that is read layer by layer; reads every parameter once.
-
-  Cost: about 7 seconds per GB of float32 on one CPU core; one layer in memory.
-  """
+  """`signature.survey` of a network that is read layer by layer; reads every parameter once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
   found = []
   for i in range(layers.config.num_layers):
@@ -52,36 +50,23 @@ def survey(layers: Layers) -> Survey:
 def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,
               batch_size: int | None = None, parts: str | os.PathLike | None = None,
               on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
-  """`hidden_states.of_network` of a network that is read layer by layer.
+  """`hidden_states.of_network`, up to rounding, of a network that is read layer by layer.
 
-  They are the same up to rounding, some 1e-6 of the largest: compilers fuse one layer and
-  all layers differently.
-
-  Args:
-    layers: the network.
-    probe, about, batch_size: as in `hidden_states.of_network`.
-    parts: folder that keeps the residual stream after the latest layer, so that a call that
-      was stopped goes on from there. It must serve this network and probe alone; the caller
-      removes it.
-    on_batch: called after each batch of a layer with its share of the sequences. All shares
-      together are the number of sequences.
-
-  Raises:
-    InputError: as `hidden_states.of_network` does, or a file cannot be read any more.
-
-  Cost: one forward pass per sequence; memory for two layers and 8 n T d bytes, and as much
-  on disk.
+  `parts` keeps the residual stream after the latest layer. `on_batch` is called after each
+  batch of a layer with its share of the sequences.
   """
   batch_size = hidden_states.spread_batch_size(layers.config, probe, None, batch_size)
   starts = range(0, probe.num_sequences, batch_size)
   index_MB = [np.arange(first, first + batch_size) % probe.num_sequences for first in starts]
   finished, stream, inputs = _resumed(parts) or (0, _first_inputs(layers, probe, index_MB), None)
   num_layers = layers.config.num_layers
-  shares = _Shares(probe.num_sequences, num_layers * len(index_MB), on_batch)
-  shares.step(finished * len(index_MB))
+  num_steps = num_layers * len(index_MB)
+  shares = iter(np.diff(probe.num_sequences * np.arange(num_steps + 1) // num_steps).tolist())
+  tell = lambda count=1: on_batch(sum(itertools.islice(shares, count)))
+  tell(finished * len(index_MB))
   for i in range(finished, num_layers):
     names = ('hidden_last',) if i == num_layers - 1 else ('residual',)
-    found = _through(layers, i, stream, names + ('input_last',) * (i == 0), shares)
+    found = _through(layers, i, stream, names + ('input_last',) * (i == 0), tell)
     inputs = found.get('input_last', inputs)
     stream = found[names[0]]
     _keep(parts, i + 1, stream, inputs)
@@ -95,7 +80,7 @@ def _first_inputs(layers, probe, index_MB):
   return [np.asarray(draw(index_B)) for index_B in index_MB]
 
 
-def _through(layers, i, stream, names, shares):
+def _through(layers, i, stream, names, tell):
   """What `names` are for all batches of a stream after layer i, by name."""
   config, params, stream = _one_layer(layers, i, stream)
   params = jax.device_put(params)
@@ -103,7 +88,7 @@ def _through(layers, i, stream, names, shares):
   for x in stream:
     for name, value in jax.device_get(run(params, x)).items():
       found[name].append(value)
-    shares.step()
+    tell()
   return found
 
 
@@ -120,8 +105,8 @@ def _program(config: ModelConfig, names: tuple[str, ...]):
 def _one_layer(layers, i, stream):
   """Layer i as a network of its own, and what it reads.
 
-  Of the embedding the first layer has the rows that are read, the others have none. Only
-  the first adds learned positions. The last has the final norm.
+  Of the embedding the first layer has the rows that are read, the others have none. Only the first
+  adds learned positions. The last has the final norm.
   """
   config = dataclasses.replace(hidden_states.exact(layers.config).layer(i), tied_head=True)
   leaves = {name: layers.read_rows(name, 0, layers.shapes[name][0])
@@ -136,18 +121,6 @@ def _one_layer(layers, i, stream):
   blocks = jax.tree.map(lambda leaf: leaf[None], layers.read_block(i))
   config = dataclasses.replace(config, vocab_size=len(leaves['embedding']))
   return config, unflatten_dict(leaves, sep='/') | {'blocks': blocks}, stream
-
-
-class _Shares:
-  """Reports `total` in whole shares, one per step, as evenly as whole numbers can be."""
-
-  def __init__(self, total, num_steps, report):
-    self._total, self._num_steps, self._report, self._step = total, num_steps, report, 0
-
-  def step(self, count=1):
-    before, self._step = self._step, self._step + count
-    share = lambda step: self._total * step // self._num_steps
-    self._report(share(self._step) - share(before))
 
 
 def _resumed(parts):

@@ -32,13 +32,7 @@ class Tensor:
 
 
 def take(params: dict) -> dict[str, Tensor]:
-  """The tensors of a network by name; each is on the host once.
-
-  Example:
-    >>> tensors = take({'head': np.eye(3, dtype=np.float32)})
-    >>> tensors['head'].shape, tensors['head'].sample.shape
-    ((3, 3), (1024,))
-  """
+  """The tensors of a network by name; each is on the host once."""
   found = {}
   for name, leaf in flatten_dict(params, sep='/').items():
     taker = Taker(name, leaf.shape)
@@ -76,12 +70,10 @@ def digest_of(tensors: dict[str, Tensor]) -> str:
 
 
 def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
-  """The tensors that two networks have in common, as JSON.
+  """The tensors that two networks have in common and that are not constant in both, as JSON.
 
-  Each has its name, how (equal, partly equal, nearly equal or equal up to scale),
-  the correlation of sampled entries and the share of them that are equal and not 0.
-  Tensors that are constant in both networks, as gains and biases are before training, do
-  not count.
+  Each has its name, how (equal, partly equal, nearly equal or equal up to scale), the correlation
+  of sampled entries and the share of them that are equal and not 0.
   """
   found = []
   for name in sorted(a.keys() & b.keys()):

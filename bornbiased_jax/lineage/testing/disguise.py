@@ -26,10 +26,6 @@ def states_test(hidden_a: np.ndarray, hidden_b: np.ndarray) -> TestResult:
   adds. The statistic is the linear CKA of these differences, with the unbiased estimator of HSIC
   (Song et al. 2012): 1 if one network is the other in another basis, and near 0 if both are
   random. Networks that were trained on one text have up to 0.4.
-
-  Args:
-    hidden_a: last-token states [n, D] of one network, without the gains of the final norm.
-    hidden_b: the same of the other, [n, E].
   """
   a, b = ((x[0::2][:len(x) // 2] - x[1::2]).astype(np.float64) for x in (hidden_a, hidden_b))
   if len(a) < 4:
@@ -55,16 +51,10 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
                embedding_b: np.ndarray) -> TestResult:
   """Have two networks the same MLP units, in whatever order and basis?
 
-  The basis of one network is turned into that of the other, by what both make of the same ids
-  (`embedding_change`). For each unit of one network the most similar one of the same layer of the
-  other is found. The statistic is their mean likeness less that of units in other layers: some
-  0.7 for copies, and up to 0.12 for networks that were trained on one text.
-
-  Args:
-    a: the units of one network, layer by layer.
-    b: those of the other. If only some of its units are stored, permuted ones are not found.
-    embedding_a: vectors [n, D] that enter one network.
-    embedding_b: those of the same ids that enter the other, [n, E].
+  The basis of one is turned into that of the other (`embedding_change`, of what both read for the
+  same ids). For each unit the most similar one of the same layer of the other is found. The
+  statistic is their mean likeness less that of units in other layers: some 0.7 for copies, and up
+  to 0.12 for networks that were trained on one text.
   """
   if not a or not b or a[0].keys() != b[0].keys():
     return does_not_apply('only one of the networks has MLP units, or gates in them')

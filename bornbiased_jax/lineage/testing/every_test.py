@@ -58,15 +58,7 @@ Results = dict[str, TestResult]
 
 
 def run_tests(base: Signature, suspect: Signature) -> Results:
-  """The results of all TESTS of two networks, by name.
-
-  Example:
-    >>> from bornbiased_jax import analysis, lineage
-    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
-    >>> network = lineage.signature('tiny_gpt2:42', probe)
-    >>> run_tests(network, network)['unit order'].log10_p < -10
-    True
-  """
+  """The results of all TESTS of two networks, by name."""
   found = order.order_tests(base.features, suspect.features)
   found['SeedPrint'] = seedprint_test(base.states, suspect.states)
   why = _unlike_ids(base.states, suspect.states)

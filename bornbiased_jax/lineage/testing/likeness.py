@@ -43,8 +43,7 @@ def common_part(a: list[Blocks], b: list[Blocks]) -> tuple[list[Blocks], list[Bl
 def likeness(a: Blocks, b: Blocks) -> np.ndarray:
   """Likeness [N, B, B] of the features of two layers, block by block; 1 if equal.
 
-  The blocks of all heads are counted one after another; pooled ones are means over all heads of
-  one network with all of the other.
+  Pooled ones are means over all heads of one network with all of the other.
   """
   if POOLED + 'value' in a:
     value = np.einsum('gnbd,encd->genbc', *(x[POOLED + 'value'] for x in (a, b)), optimize=True)

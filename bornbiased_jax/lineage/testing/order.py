@@ -59,13 +59,6 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
 
   Null hypothesis: given all else, the places of neighbouring features are random in at least one
   of the networks.
-
-  Args:
-    a: the features of one network (`features.of_network`).
-    b: those of the other, of any width and depth.
-
-  Cost: a product of D numbers for each feature, each of its neighbours and each pair of layers,
-  and four singular value decompositions of [D, D].
   """
   found: dict[str, TestResult] = {}
   for name, group in GROUPS.items():
@@ -146,10 +139,7 @@ def fitted_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
 
 
 def fit_basis(pairs: Iterable[tuple[Blocks, Blocks]]) -> np.ndarray:
-  """The W [D, E] of `fitted_test`, for which x W of one network is closest to y of the other.
-
-  Cost: a singular value decomposition of [D, E].
-  """
+  """The W [D, E] of `fitted_test`, for which x W of one network is closest to y of the other."""
   product_DE = sum(unit_rows(a[name]).T @ unit_rows(b[name]) for a, b in pairs for name in a)
   return orthonormal(product_DE)
 

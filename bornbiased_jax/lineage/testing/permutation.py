@@ -120,8 +120,7 @@ def in_blocks(x_F: np.ndarray) -> np.ndarray:
 def diagonal_moments(matrix_DD: np.ndarray) -> tuple[float, float, float]:
   """The mean of the diagonal of [D, D], and that mean's mean and std over permutations.
 
-  All permutations of the columns count (Hoeffding 1951): E = mean(M) and
-  Var = sum_ij d_ij² / (D² (D - 1)), where d is M doubly centred.
+  Hoeffding 1951: E = mean(M), Var = sum_ij d_ij² / (D² (D - 1)), where d is M doubly centred.
   """
   D = len(matrix_DD)
   std = ((centred(matrix_DD)**2).sum() / (D**2 * (D - 1)))**0.5

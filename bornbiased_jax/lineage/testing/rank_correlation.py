@@ -6,9 +6,8 @@ number of concordant pairs of rows less that of discordant ones, and
 
   tau-b = score / sqrt(untied pairs of one column * untied pairs of the other)
 
-(Kendall 1945). On a CPU numpy counts column by column (`rank_correlation_host`), except in
-traced code. All other counts are those of XLA, in int32, which holds the n (n - 1) / 2
-pairs of rows up to n = 65,536.
+(Kendall 1945). Numpy counts column by column (`rank_correlation_host`), and XLA all with all, in
+int32, which holds the n (n - 1) / 2 pairs of rows up to n = 65,536.
 """
 
 from functools import partial
@@ -30,23 +29,16 @@ SCORES_AT_ONCE = 2**21
 def mean_ranks(x_ND: jax.Array | np.ndarray) -> jax.Array:
   """Ranks [n, D] of each column of [n, D], float32, from 1; equal numbers share their mean rank.
 
-  Costs a sort of n numbers a column. Works inside jit and vmap.
-
-  Args:
-    x_ND: real numbers; columns with a NaN have any ranks.
-
   Example:
     >>> from bornbiased_jax.lineage.testing import rank_correlation
     >>> rank_correlation.mean_ranks(np.float32([[5], [7], [5]])).T.tolist()
     [[1.5, 3.0, 1.5]]
   """
-  if not host.on_host(x_ND):
-    return jax.scipy.stats.rankdata(x_ND, axis=0).astype(jnp.float32)
-  return jnp.asarray(host.mean_ranks(host.keys(host.narrow(x_ND)).T).T)
+  return jnp.asarray(host.mean_ranks(host.keys(np.asarray(x_ND))))
 
 
 def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
-  """Tau-b of each column of `a` with the same column of `b`. Works inside jit and vmap.
+  """Tau-b of each column of `a` with the same column of `b`.
 
   A column costs about five sorts of n numbers, by the method of Knight (1966).
 
@@ -56,29 +48,28 @@ def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Arr
     b: the same shape.
 
   Returns:
-    [k] or a scalar, float32, within 1e-6 of scipy.stats.kendalltau. NaN if a column
-    is constant and, in traced code, if it contains a NaN.
+    [k] or a scalar, float32, within 1e-6 of scipy.stats.kendalltau; NaN if a column is constant.
 
   Raises:
     InputError: shapes differ, are neither 1-d nor 2-d, or have too few or too many
-      rows; numbers are not real; or one is NaN, except in traced code.
+      rows; or numbers are not real, or NaN.
 
   Example:
     >>> from bornbiased_jax import lineage
     >>> round(float(lineage.kendall_tau([1, 2, 3, 4], [1, 3, 2, 4])), 3)
     0.667
   """
-  a, b = _checked('a', a), _checked('b', b)
+  a, b = _checked_keys('a', a), _checked_keys('b', b)
   if a.shape != b.shape or a.ndim > 2:
     raise InputError('a and b should both be [n, k] or both [n], but are '
                      f'{list(a.shape)} and {list(b.shape)}')
   if a.ndim == 1:
     return kendall_tau(a[:, None], b[:, None])[0]
-  return _taus(a, b, *[np.arange(a.shape[1])] * 2)
+  return jnp.asarray(host.taus(a, b, *[np.arange(a.shape[1])] * 2))
 
 
 def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
-  """Tau-b of every column of `a` with every column of `b`. Works inside jit and vmap.
+  """Tau-b of every column of `a` with every column of `b`.
 
   Costs O(n² D E), on CPU by words of 32 pairs of rows and elsewhere by matrix
   products of signs, one block of pairs at a time. For few columns of many rows it
@@ -99,97 +90,37 @@ def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.
     >>> lineage.kendall_matrix([[1, 1], [2, 3], [3, 2]], [[1], [2], [3]]).shape
     (2, 1)
   """
-  a, b = _checked('a', a), _checked('b', b)
+  a, b = _checked_keys('a', a), _checked_keys('b', b)
   if (a.ndim, b.ndim) != (2, 2) or len(a) != len(b):
     raise InputError('a and b should be [n, D] and [n, E], but are '
                      f'{list(a.shape)} and {list(b.shape)}')
   D, E = a.shape[1], b.shape[1]
   if D * E < len(a) / 8:
-    return _taus(a, b, *np.indices((D, E)).reshape(2, -1)).reshape(D, E)
-  return _matrix(a, b)
+    return jnp.asarray(host.taus(a, b, *np.indices((D, E)).reshape(2, -1))).reshape(D, E)
+  return _matrix(host.lower_ranks(a), host.lower_ranks(b))
 
 
-def _checked(name, x) -> jax.Array | np.ndarray:
-  """x with the same numbers, or with others in the same order; by numpy if it is on the host."""
-  x = x if isinstance(x, jax.Array) and not host.on_host(x) else np.asarray(x)
+def _checked_keys(name, x) -> np.ndarray:
+  """Whole numbers in the order of x (`host.keys`)."""
+  x = np.asarray(x)
   if not any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
     raise InputError(f'{name} should hold real numbers, but its type is {x.dtype}')
   if x.ndim == 0 or x.size == 0 or not 2 <= len(x) <= MAX_ROWS:
     raise InputError(f'{name} should have 2 to {MAX_ROWS:,} rows and a column, but its shape is '
                      f'{list(x.shape)}')
-  if not isinstance(x, jax.core.Tracer) and (x != x).any():
+  if (x != x).any():
     raise InputError(f'{name} contains NaN')
-  return x if isinstance(x, jax.Array) else host.narrow(x)
-
-
-def _taus(a_ND, b_NE, of_a_K, of_b_K):
-  """Tau-b [K] of the columns of_a_K of a with the columns of_b_K of b."""
-  if host.on_host(a_ND, b_NE):
-    return jnp.asarray(host.taus(host.keys(a_ND), host.keys(b_NE), of_a_K, of_b_K))
-  return _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K)
+  return host.keys(x)
 
 
 @jax.jit
-def _taus_by_xla(a_ND, b_NE, of_a_K, of_b_K):
-  """The same, several pairs of columns at a time."""
-  (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
-  score_K = lax.map(lambda pair: _score(rank_DN[pair[0]], rank_EN[pair[1]]), (of_a_K, of_b_K),
-                    batch_size=max(1, host.ROWS_AT_ONCE // len(a_ND)))
-  return score_K / jnp.sqrt(untied_D[of_a_K] * untied_E[of_b_K])
-
-
-def _ranked(x_ND):
-  """How many are lower than each number, [D, n], and untied pairs [D], NaN if a number is."""
-
-  def rank(x_N):
-    key_N = host.keys(x_N)
-    return jnp.searchsorted(jnp.sort(key_N), key_N).astype(jnp.int32)
-
-  rank_DN = lax.map(rank, x_ND.T, batch_size=max(1, host.ROWS_AT_ONCE // len(x_ND)))
-  untied_D = jnp.sum(rank_DN, axis=1, dtype=jnp.int32).astype(jnp.float32)
-  return rank_DN, jnp.where(jnp.any(x_ND != x_ND, axis=0), jnp.float32(jnp.nan), untied_D)
-
-
-def _score(rank_a_N, rank_b_N):
-  """The pairs that neither column ties, less twice the discordant ones."""
-  place_N = jnp.arange(rank_a_N.size, dtype=jnp.uint32)
-  # Sorted by a, and by b where a ties.
-  word_N = jnp.sort(rank_a_N.astype(jnp.uint32) << 16 | rank_b_N.astype(jnp.uint32))
-  is_new_N = jnp.concatenate([jnp.array([True]), word_N[1:] != word_N[:-1]])
-  start_N = lax.cummax(jnp.where(is_new_N, place_N, 0))
-  untied_a, untied_b, untied = (jnp.sum(rank_N, dtype=jnp.int32)
-                                for rank_N in (rank_a_N, rank_b_N, start_N))
-  # The inversions of these places in the order of b are the discordant pairs.
-  place_N = jnp.sort(word_N << 16 | place_N) & 0xFFFF
-  return untied_a + untied_b - untied - 2 * _num_inversions(place_N.astype(jnp.int32))
-
-
-def _num_inversions(p_N):
-  """Number of pairs i < j with p_i > p_j in a permutation, by the highest bit that differs."""
-  place_N = jnp.arange(p_N.size, dtype=jnp.int32)
-
-  def sort_by(p_N, bit):
-    # Numbers with the same higher bits stand together, in their old order. Zeros go before ones.
-    is_one_N = p_N >> bit & 1
-    start_N = place_N >> bit + 1 << bit + 1
-    ones_N = jnp.cumsum(is_one_N, dtype=jnp.int32) - is_one_N
-    ones_N -= ones_N[start_N]
-    next_N = jnp.where(is_one_N == 1, start_N + (1 << bit) + ones_N, place_N - ones_N)
-    inversions = jnp.sum((1 - is_one_N) * ones_N, dtype=jnp.int32)
-    return jnp.zeros_like(p_N).at[next_N].set(p_N, unique_indices=True), inversions
-
-  bits = jnp.arange((p_N.size - 1).bit_length(), dtype=jnp.int32)
-  return jnp.sum(lax.scan(sort_by, p_N, bits, reverse=True)[1], dtype=jnp.int32)
-
-
-@jax.jit
-def _matrix(a_ND, b_NE):
-  """Tau-b [D, E], from tiles of pairs of rows."""
-  (rank_DN, untied_D), (rank_EN, untied_E) = _ranked(a_ND), _ranked(b_NE)
+def _matrix(rank_ND, rank_NE):
+  """Tau-b [D, E], from tiles of pairs of rows; ranks say how many numbers are lower."""
   score_DE = lax.platform_dependent(
-      rank_DN.T, rank_EN.T, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
+      rank_ND, rank_NE, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
       default=partial(_sum_of_tiles, _score_by_products, BLOCK))
-  return score_DE / jnp.sqrt(untied_D[:, None] * untied_E[None])
+  untied = [jnp.sum(x, axis=0, dtype=jnp.int32).astype(jnp.float32) for x in (rank_ND, rank_NE)]
+  return score_DE / jnp.sqrt(untied[0][:, None] * untied[1][None])
 
 
 def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):

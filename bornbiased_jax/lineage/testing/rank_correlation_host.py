@@ -1,74 +1,58 @@
-"""Ranks and Kendall's tau-b of columns, counted by numpy on a CPU.
+"""Ranks and Kendall's tau-b of columns, counted by numpy.
 
-On a CPU numpy sorts whole numbers with vector instructions, about ten times as fast as
-XLA. So a number and what belongs to it are packed into one word, and words are sorted.
+It sorts whole numbers with vector instructions, on a CPU about ten times as fast as XLA. So a
+number and what belongs to it are packed into one word, and words are sorted.
 
 Tau is counted by the method of Knight (1966), with blocks in place of his merge sort: if
 rows are sorted by one column, the discordant pairs are the inversions of the other.
 """
 
 import math
-from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 # Rows of all pairs together that are counted at once: as many as stay in the cache.
 ROWS_AT_ONCE = 2**17
 
-Numbers = TypeVar('Numbers', jax.Array, np.ndarray)
 
-
-def on_host(*arrays: jax.Array | np.ndarray) -> bool:
-  """Whether numpy computes with these arrays: on a CPU, outside of jit and vmap.
-
-  Traced code does not call back to numpy: a callback that waits for its operands can wait forever
-  on a CPU (https://github.com/jax-ml/jax/issues/24255).
-  """
-  traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
-  return not traced and jax.default_backend() == 'cpu'
-
-
-def narrow(x: jax.Array | np.ndarray) -> np.ndarray:
-  """Replaces 64-bit numbers, which JAX would round, by numbers of 32 bits in the same order."""
-  x = np.asarray(x)
-  if x.dtype.itemsize < 8:
-    return x.astype(x.dtype.newbyteorder('='), copy=False)
-  return np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.int32)
-
-
-def keys(x: Numbers) -> Numbers:
-  """Whole numbers in the order of x, equal where x is equal; -0 equals 0.
-
-  They have 32 bits, or 64 if x has, and are numpy's if x is.
-  """
+def keys(x: np.ndarray) -> np.ndarray:
+  """Whole numbers of 32 bits in the order of x, equal where x is equal; -0 equals 0."""
+  if x.dtype.itemsize >= 8:
+    return np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.int32)
+  is_float = jnp.issubdtype(x.dtype, jnp.floating)  # NumPy does not know bfloat16.
   if x.dtype.itemsize < 4:
-    x = x.astype(np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else np.int32)
-  if jnp.issubdtype(x.dtype, jnp.integer):
+    x = x.astype(np.float32 if is_float else np.int32)
+  x = x.astype(x.dtype.newbyteorder('='), copy=False)
+  if not is_float:
     return x
-  num_bits = 8 * x.dtype.itemsize
-  bits = x.view(f'int{num_bits}')
-  sign = bits >> (num_bits - 1)
-  return ((bits & jnp.iinfo(bits.dtype).max) ^ sign) - sign
+  bits = x.view(np.int32)
+  sign = bits >> 31
+  return ((bits & np.iinfo(np.int32).max) ^ sign) - sign
 
 
-def mean_ranks(key_DN: np.ndarray) -> np.ndarray:
-  """Ranks [D, n] of each row, float32, from 1; equal numbers share their mean rank.
+def mean_ranks(key_ND: np.ndarray) -> np.ndarray:
+  """Ranks [n, D] of each column, float32, from 1; equal numbers share their mean rank."""
+  return _each_column(key_ND, _shared_ranks, np.float32)
 
-  Args:
-    key_DN: whole numbers of 32 bits.
-  """
-  rank_DN = np.empty(key_DN.shape, np.float32)
-  place_N = np.arange(key_DN.shape[1], dtype=np.uint32)
-  for key_N, rank_N in zip(np.ascontiguousarray(key_DN), rank_DN, strict=True):
+
+def lower_ranks(key_ND: np.ndarray) -> np.ndarray:
+  """How many numbers of its column are lower than each, [n, D] int32."""
+  return _each_column(key_ND, _starts, np.int32)
+
+
+def _each_column(key_ND, rank, dtype):
+  """What `rank` makes of which sorted numbers are new, for each column, in the order of rows."""
+  rank_DN = np.empty(key_ND.shape[::-1], dtype)
+  place_N = np.arange(len(key_ND), dtype=np.uint32)
+  for key_N, rank_N in zip(np.ascontiguousarray(key_ND.T), rank_DN, strict=True):
     is_new_N, sorted_place_N = _sort(key_N, place_N)
-    rank_N[sorted_place_N] = _shared_ranks(is_new_N)
-  return rank_DN
+    rank_N[sorted_place_N] = rank(is_new_N)
+  return rank_DN.T
 
 
 def _shared_ranks(is_new_N):
-  """The mean ranks of sorted numbers, from which of them are new."""
+  """The mean ranks of sorted numbers."""
   if is_new_N.all():
     return np.arange(1, 1 + len(is_new_N))
   count_X = np.diff(np.flatnonzero(is_new_N), append=len(is_new_N))
@@ -81,12 +65,6 @@ def taus(key_a_ND: np.ndarray, key_b_NE: np.ndarray, of_a_K: np.ndarray,
 
   A pair costs four sorts of n numbers and O(n^1.5) comparisons, of which numpy makes
   dozens at a time.
-
-  Args:
-    key_a_ND: whole numbers of 32 bits, 2 <= n <= 65,536.
-    key_b_NE: the same.
-    of_a_K: the column of a of each pair.
-    of_b_K: the column of b of each pair.
   """
   tau_K = np.empty(len(of_a_K), np.float32)
   at_once = max(1, ROWS_AT_ONCE // len(key_a_ND))
@@ -104,7 +82,7 @@ def _taus(key_a_KN, key_b_KN):
   _, rank_KN = _sort(place_KN, rank_KN)  # In the order of rows.
   is_new_a_KN, rank_KN = _sort(key_a_KN, rank_KN)
   untied_a_K, untied_b_K, untied_K = (
-      _num_untied(is_new_KN)
+      _starts(is_new_KN).sum(axis=1, dtype=np.int64)
       for is_new_KN in (is_new_a_KN, is_new_b_KN, is_new_a_KN | _is_new(rank_KN)))
   score_K = untied_a_K + untied_b_K - untied_K - 2 * _num_discordant(is_new_a_KN, rank_KN)
   with np.errstate(invalid='ignore'):  # 0 / 0 if a column is constant.
@@ -131,12 +109,12 @@ def _is_new(sorted_KN):
   return is_new_KN
 
 
-def _num_untied(is_new_KN):
-  """Number [K] of pairs of different numbers, from where the runs of equal numbers start."""
-  start_KN = is_new_KN * np.arange(is_new_KN.shape[1], dtype=np.uint32)
+def _starts(is_new_KN):
+  """Where the run of equal numbers starts to which each of sorted ones belongs."""
+  start_KN = is_new_KN * np.arange(is_new_KN.shape[-1], dtype=np.uint32)
   if not is_new_KN.all():
-    np.maximum.accumulate(start_KN, axis=1, out=start_KN)
-  return start_KN.sum(axis=1, dtype=np.int64)
+    np.maximum.accumulate(start_KN, axis=-1, out=start_KN)
+  return start_KN
 
 
 def _num_discordant(is_new_a_KN, rank_b_KN):
@@ -150,11 +128,8 @@ def _num_discordant(is_new_a_KN, rank_b_KN):
 def num_inversions(rank_KN: np.ndarray) -> np.ndarray:
   """Number [K] of pairs i < j with rank_i > rank_j, int64.
 
-  Places and ranks are cut into blocks of about sqrt(n). The places of an inversion
+  Places and ranks, below n, are cut into blocks of about sqrt(n). The places of an inversion
   share a block, or else its ranks do, or else the blocks alone show that it is one.
-
-  Args:
-    rank_KN: numbers below n, uint16.
   """
   place_N = np.arange(rank_KN.shape[1], dtype=np.uint16)
   size = 2 ** math.ceil(math.log2(len(place_N)) / 2)

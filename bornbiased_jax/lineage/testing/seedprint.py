@@ -76,9 +76,6 @@ def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.n
     InputError: shapes differ, values are not finite, or n < 3; or there is a shared
       input with another n, or with n <= 2 D, which leaves too little to compare.
 
-  Cost: two sorts of [n, D] and a matrix product of 2 n D² FLOPs (with `kendall`
-  n² D² / 2 comparisons); with a shared input also a QR of about 8 n D² FLOPs.
-
   Example:
     >>> from bornbiased_jax import lineage
     >>> states = np.random.default_rng(0).standard_normal((100, 8))
@@ -115,11 +112,7 @@ def channel_correlations(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array |
 
 def without_shared_input(hidden_a: jax.Array, hidden_b: jax.Array,
                          shared_input: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The `residuals` of both networks' hidden states, [n, D] each.
-
-  Raises:
-    InputError: n <= 2 D.
-  """
+  """The `residuals` of both networks' hidden states, [n, D] each."""
   check_projectable(*shared_input.shape)
   return residuals(hidden_a, shared_input), residuals(hidden_b, shared_input)
 
@@ -158,11 +151,6 @@ def norm_trace(hidden_ND: jax.Array, left_ND: jax.Array, input_ND: jax.Array) ->
   traces: below 0.001 as networks are used (s < 0.3), but by 0.2 if embeddings have a
   std of 1.
 
-  Args:
-    hidden_ND: hidden states.
-    left_ND: their `residuals`.
-    input_ND: the input x.
-
   Example:
     >>> from bornbiased_jax.lineage.testing import seedprint
     >>> hidden, x = np.random.default_rng(0).standard_normal((2, 500, 8))
@@ -187,10 +175,7 @@ def _products(a_ND, b_NE):
 
 
 def unit_ranks(x_ND: jax.Array) -> jax.Array:
-  """The ranks of each column, centred and of length 1. Equal numbers share their mean rank.
-
-  The inner product of two such columns is their Spearman's rho.
-  """
+  """The ranks of each column, centred and of length 1: inner products are Spearman's rho."""
   return _unit(mean_ranks(x_ND))
 
 

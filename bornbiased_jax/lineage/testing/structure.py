@@ -49,10 +49,6 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   Schwarz): the likeness of features of equal number in layers that are 1, 2, … apart, none of them
   copies. Of each an upper bound is taken, which holds with probability `levels.POWER`. The largest
   product over the distances counts. A pattern in only one of the networks makes nothing agree.
-
-  Args:
-    a: two or more distinct layers of one network.
-    b: the same of the other.
   """
   both = [_of_unconnected(layers) for layers in (a, b)]
   return max(math.sqrt(x * y) for x, y in zip(*both, strict=False))
@@ -76,12 +72,8 @@ def inflation(pairs: list[tuple[Blocks, Blocks]],
   If one network is turned by a random rotation, Σ_i φ(a_i)·φ(b_i) has the variance Σ_ij A_ij B_ij,
   up to a factor, with the Gram matrices A and B of both, centred in their blocks. Were features
   independent, only i = j would count. Both sums are taken over the pairs of layers. Descendants
-  spread more as well, but their z is larger still. Of pooled heads it is 1.
-
-  Args:
-    pairs: the layers that are compared.
-    grams: Gram matrices by the id of their layer, to which missing ones are added, so that several
-      comparisons of the same layers need each but once.
+  spread more as well, but their z is larger still. Of pooled heads it is 1. `grams` keeps the
+  matrices by the id of their layer.
   """
   if POOLED + 'value' in pairs[0][0]:
     return 1.0

@@ -8,6 +8,7 @@ tell. They raise InputError if the architecture lacks the symmetry that they use
 
 from collections.abc import Callable
 import dataclasses
+import functools
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -41,19 +42,11 @@ def permute_units(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 def order_units(config: ModelConfig, params: dict, orders_LF: jax.Array) -> Altered:
   """Puts the hidden units of each MLP, or some of them, into a given order, [layers, units]."""
   config = dataclasses.replace(config, mlp_width=orders_LF.shape[1])
-  return config, _change(params, {
-      f'blocks/{name}/{leaf}': lambda x, axis=axis: _take(x, orders_LF, axis)
-      for name, leaf, axis in (
-          ('up', 'kernel', -1), ('up', 'bias', -1), ('gate', 'kernel', -1), ('gate', 'bias', -1),
-          ('down', 'kernel', -2))})
+  return config, _reorder(params, dict(up=orders_LF, gate=orders_LF), dict(down=orders_LF))
 
 
 def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Permutes the attention heads of each layer; grouped query heads move with their group.
-
-  Raises:
-    InputError: each head has a slope of its own (ALiBi).
-  """
+  """Permutes the attention heads of each layer; grouped query heads move with their group."""
   if config.positions == 'alibi':
     raise InputError("positions='alibi' tells heads apart")
   _refuse_prefix(config)
@@ -66,14 +59,9 @@ def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
 
   own, grouped = order(K), order(K * config.num_heads // G)
   # A norm of each head has gains that all heads share, and these stay where they are.
-  normed = (('query_norm', 'scale', -1, grouped), ('key_norm', 'scale', -1, own))
-  return config, _change(params, {
-      f'blocks/{name}/{leaf}': lambda x, axis=axis, order_LF=order_LF: _take(x, order_LF, axis)
-      for name, leaf, axis, order_LF in (
-          ('query', 'kernel', -1, grouped), ('query', 'bias', -1, grouped),
-          ('key', 'kernel', -1, own), ('key', 'bias', -1, own),
-          ('value', 'kernel', -1, own), ('value', 'bias', -1, own),
-          ('output', 'kernel', -2, grouped), *(normed if config.joint_qk_norm else ()))})
+  normed = dict(query_norm=grouped, key_norm=own) if config.joint_qk_norm else {}
+  columns = dict(query=grouped, key=own, value=own) | normed
+  return config, _reorder(params, columns, dict(output=grouped))
 
 
 def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -83,7 +71,8 @@ def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Alter
 
 def order_channels(config: ModelConfig, params: dict, order_D: jax.Array) -> Altered:
   """Puts the channels of the residual stream into a given order."""
-  return config, _change(params, {name: lambda x, axis=axis: jnp.take(x, order_D, axis)
+  take = lambda x, axis: jnp.take(x, order_D, axis)
+  return config, _change(params, {name: functools.partial(take, axis=axis)
                                   for name, axis in _CHANNEL_AXIS.items()})
 
 
@@ -95,9 +84,7 @@ def flip_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   sign_D = jnp.where(jax.random.uniform(key, (config.width,)) < 0.8, -1.0, 1.0)
   sign_D = -jnp.ones_like(sign_D) if config.norm == 'layernorm' else sign_D
   along = lambda axis: sign_D if axis == -1 else sign_D[:, None]
-  return config, _change(params, {
-      name: lambda x, axis=axis: x * jnp.broadcast_to(along(axis), x.shape)
-      for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+  return config, _turn(params, lambda x, axis: x * jnp.broadcast_to(along(axis), x.shape))
 
 
 def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
@@ -106,9 +93,6 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   The gains of the norms are folded into the layers that read them, because a rotation
   does not commute with gains. With LayerNorm the vector of ones stays where it is, so
   that the mean does.
-
-  Raises:
-    InputError: norms behind the sublayers (OLMo 2, Gemma 2) have gains that no layer reads.
   """
   if config.norm_place != 'before':
     raise InputError(f'norm_place={config.norm_place!r}: gains behind a sublayer do not commute '
@@ -117,9 +101,7 @@ def rotate_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   rotation_DE = _rotation(config, key)
   turn = lambda x, axis: jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ rotation_DE, -1, axis)
   with jax.default_matmul_precision('highest'):
-    return config, _change(params, {
-        name: lambda x, axis=axis: turn(x, axis)
-        for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
+    return config, _turn(params, turn)
 
 
 def _rotation(config, key):
@@ -154,11 +136,7 @@ def _fold_gains(config, params):
 
 
 def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
-  """Multiplies each head's values by a random invertible matrix, and its output by the inverse.
-
-  Raises:
-    InputError: the network has an intervention that does not commute with this.
-  """
+  """Multiplies each head's values by a random invertible matrix, and its output by the inverse."""
   if config.intervention in ('rmsnorm', 'variance'):
     raise InputError(f'intervention={config.intervention!r} tells the channels of a head apart')
   _refuse_prefix(config)
@@ -186,10 +164,6 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Turns and scales the pairs of channels that RoPE rotates.
 
   A pair counts as a complex number. Queries are multiplied by z, keys by 1 / conj(z).
-
-  Raises:
-    InputError: queries and keys are normalized (as in Qwen3), heads have odd size, or RoPE turns
-      a part of them (as in Pythia).
   """
   if config.qk_norm or config.head_size % 2 or config.rotary_factor < 1:
     raise InputError('queries and keys that are normalized, of odd size, or turned by RoPE in part '
@@ -255,9 +229,20 @@ def _permutations(key, count, size):
   return jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, count))
 
 
-def _take(x, order_LF, axis):
-  """Reorders an axis of x, in each layer by its own order."""
-  return jax.vmap(lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
+def _reorder(params, columns, rows):
+  """Puts columns and rows of modules in the blocks into orders, of which each layer has one."""
+  take = lambda order_LF, axis: lambda x: jax.vmap(
+      lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
+  changes = {f'blocks/{name}/{leaf}': take(order_LF, -1) for name, order_LF in columns.items()
+             for leaf in ('kernel', 'bias', 'scale')}
+  return _change(params, changes | {f'blocks/{name}/kernel': take(order_LF, -2)
+                                    for name, order_LF in rows.items()})
+
+
+def _turn(params, change):
+  """Applies `change(leaf, axis)` to all leaves with residual channels but gains."""
+  return _change(params, {name: functools.partial(change, axis=axis)
+                          for name, axis in _CHANNEL_AXIS.items() if not name.endswith('scale')})
 
 
 def _change(params, changes):

@@ -47,10 +47,7 @@ _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 
 
 def read_config(file: Path) -> tuple[ModelConfig, Family, dict]:
-  """Reads config.json: the configuration, its family, and how weights are quantized, or {}.
-
-  Raises InputError if our Transformer cannot compute what it says, or nobody here dequantizes it.
-  """
+  """Reads config.json: the configuration, its family, and how weights are quantized, or {}."""
   stored = read_json(file)
   try:
     name = stored.get('model_type')
@@ -109,10 +106,7 @@ def to_stored(config: ModelConfig, family: Family) -> dict:
 
 
 def choose_family(config: ModelConfig) -> tuple[str, Family]:
-  """The first family whose config.json describes all of `config`, so that it is read the same.
-
-  Raises InputError with the nearest family and the fields in which it differs, if there is none.
-  """
+  """The first family whose config.json describes all of `config`, so that it is read the same."""
   misfits = {}
   ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (
       config.positions == 'learned')

@@ -69,15 +69,7 @@ def is_gguf(path: str | os.PathLike) -> bool:
 
 
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
-  """What the header of a GGUF file says.
-
-  Returns:
-    The configuration, the family with the names that it has in GGUF files, and the tensors as
-    `transformers` computes with them.
-
-  Raises:
-    InputError: it is no whole GGUF file, or of a model that we cannot compute.
-  """
+  """The configuration, the family with its names of GGUF, and the tensors of `transformers`."""
   metadata, tensors = read_header(file)
   found = {tensor.stored_name: tensor for tensor in tensors}
   if len(found) < len(tensors):

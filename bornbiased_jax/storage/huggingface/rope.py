@@ -53,10 +53,7 @@ class RopeRules(NamedTuple):
 
 
 def read_rope(stored: dict, rules: RopeRules, windows: tuple[int | None, ...] = ()) -> dict:
-  """The fields of ModelConfig that describe RoPE.
-
-  Raises InputError if an entry of config.json is wrong, contradicts another, or cannot be computed.
-  """
+  """The fields of ModelConfig that describe RoPE."""
   if rules.of_windows is None:
     return _agreed(stored, of_type(stored, 'rope_parameters', dict), rules)
   parts = of_type(stored, 'rope_parameters', dict)

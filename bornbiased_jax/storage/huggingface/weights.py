@@ -135,11 +135,7 @@ def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
 
 
 def shard_names(index: Path) -> list[str]:
-  """The files that model.safetensors.index.json asks for, all of them beside it.
-
-  Raises:
-    InputError: it is damaged, or a name could lead out of its directory.
-  """
+  """The files that model.safetensors.index.json asks for, all of them beside it."""
   weight_map = read_json(index).get('weight_map')
   if not (isinstance(weight_map, dict) and weight_map):
     raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
@@ -209,11 +205,7 @@ def groups(config: ModelConfig, family: Family,
 
 def find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],
          found: Iterable[Tensor]) -> dict[str, Tensor]:
-  """The tensors found in a directory or file, by the names that the family gives them.
-
-  Raises InputError, which names the file, unless it holds what is wanted and no more: names, shapes
-  and types are checked, and that a head is the embedding where it has to be.
-  """
+  """The tensors by the names of the family: those that are wanted, of right shapes, no others."""
   tensors: dict[str, Tensor] = {}
   for tensor in found:
     name = tensor.stored_name

@@ -96,15 +96,6 @@ def test_a_call_that_was_stopped_goes_on(params, tmp_path):
   np.testing.assert_allclose(made.hidden_ND, whole.hidden_ND + added_N[:, None], atol=2e-5)
 
 
-def test_random_networks_are_read_several_at_once(monkeypatch):
-  alone = hidden_states.of_seeds(CONFIG, range(5), TOKENS)
-  at_most_two = lambda bytes_of_one, num_seeds: min(2, bytes_of_one())
-  monkeypatch.setattr(hidden_states, 'networks_at_once', at_most_two)
-  for one, other in zip(alone, hidden_states.of_seeds(CONFIG, range(5), TOKENS), strict=True):
-    np.testing.assert_allclose(one.hidden_ND, other.hidden_ND, atol=2e-5)
-    assert one.metadata() == other.metadata()
-
-
 def test_states_that_are_not_finite_are_refused(params):
   with pytest.raises(InputError, match='not all finite'):
     states(params | {'embedding': params['embedding'] * np.inf})
