@@ -60,8 +60,8 @@ def _grid():
 
 def overlap(correlation: jax.Array, overlap_R: jax.Array) -> jax.Array:
   """Σ_e g_e g'_e of what `choice_overlap` gives for two inputs of these correlations."""
-  # In this variable it is smooth, also where two inputs become one.
-  apart = jnp.sqrt(jnp.clip(1 - correlation, 0.0, 1.0))
+  # In this variable it is smooth, also where two inputs become one; there r must not enter.
+  apart = jnp.sqrt(jnp.clip(1 - correlation, 1e-10, 1.0))
   return jnp.interp(apart, jnp.linspace(0, 1, len(overlap_R)), overlap_R)
 
 
