@@ -1,10 +1,11 @@
 """On real text the bias at birth is stronger, and the text says how much.
 
 Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
-the cosine of two windows is compared with theory.at_birth, which reads of a text which tokens
-coincide, and with the law of one number, the probability that two tokens are the same. None is
-fitted. Two controls are the tokens in no order (shuffled), and windows whose last token is random.
-The favourite is compared with the commonest token, and with that of the mean embedding Σ p_v e_v.
+the cosine of two windows is compared with theory.finite_width, which reads of the windows which
+tokens coincide, with its limit of infinite width (theory.at_birth), and with the law of one number,
+the probability that two tokens are the same. None is fitted. Two controls are the tokens in no
+order (shuffled), and windows whose last token is random. The favourite is compared with the
+commonest token, and with that of the mean embedding Σ p_v e_v.
 
     python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
     python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3
@@ -138,9 +139,10 @@ def key_of(fields):
 
 
 def law_of(cell) -> dict:
-  """Theory of a cell: cosines by layer, and the last one by the law of one number."""
+  """Theory of a cell: cosines by layer, and the last one by simpler laws."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
-  law = {'law_L': measurements.predicted_cosine(cell)}
+  limit_L = theory.at_birth(config, length, measurements.read(cell.probe)).inter_cosine_L
+  law = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1])}
   if text is None:
     return law
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
@@ -169,9 +171,9 @@ def display(row):
       'model': row['config'], 'text': row['text'], 'tokens': row['tokenizer'],
       '1/q': f'{row["tokens_alike"]:.0f}' if is_text else '–', 'T': str(row['length']),
       'reads': row['reads'], 'cosine': plus_minus(row, 'cosine', '.3f'),
-      'theory': f'{row["law_L"][-1]:.3f}',
+      'theory': f'{row["law_L"][-1]:.3f}', 'off by': f'{row["relative_deviation"]:+.1%}',
+      'infinite width': f'{row["infinite_width"]:.3f}',
       'one number': f'{row["one_number"]:.3f}' if is_text else '–',
-      'theory off by': f'{row["relative_deviation"]:+.1%}',
       'favourite': plus_minus(row, 'top1_frequency', '.1%'),
       'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
       'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',

@@ -28,6 +28,7 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
+from bornbiased_jax.analysis.probes import OF_IDS
 from bornbiased_jax.analysis.theory import at_birth
 
 from .shared import command_line, measurements
@@ -79,15 +80,16 @@ def direction(measured):
 
 
 def predicted(shortest, cell):
-  """What theory says of a cell: cosines, and of random tokens the preference."""
+  """What theory says of a cell: cosines, and of token ids the preference."""
   config, probe, finite = cell.network.config, cell.probe, measurements.predicted_similarity(cell)
   found = {'theory_cosine': finite.inter_cosine_L[-1],
            'theory_cosine_std': finite.inter_cosine_std}
   if probe.length != shortest:
     limit = at_birth(config, probe.length, probe)
     found['theory_direction_cosine'] = limit.direction_cosine(shortest)
-  if probe.kind == 'tokens':
-    found |= measurements.favourites(config, probe.num_sequences, shortest)
+  if probe.kind in OF_IDS:
+    found |= measurements.favourites(config, probe.num_sequences, shortest,
+                                     measurements.read(probe))
     same = found.pop('theory_same_id')
     # At the shortest length both favourites are of the same sequences.
     found['theory_same_id_as_shortest'] = 1.0 if probe.length == shortest else same
@@ -182,7 +184,7 @@ def draw_spread(ax, rows, theory, settings):
     ax.plot(position + jitter.uniform(-0.2, 0.2, len(ratio)), ratio, 'o',
             markersize=3 if is_crowded else 5, alpha=0.5 if is_crowded else 1,
             markeredgewidth=0, zorder=3)
-    if settings.probe == 'tokens':
+    if settings.probe in OF_IDS:
       share = theory[tuple(fields.values())]['theory_top1_frequency']
       per_share = group[0]['baseline_ratio'] / group[0]['top1_frequency']
       plotting.theory(ax, ends, [share * per_share] * 2, None if position else 'theory of the mean')
@@ -194,7 +196,7 @@ def draw_spread(ax, rows, theory, settings):
          xlabel='sequence length T (tokens)', ylabel='count of the preferred token / uniform',
          title='every network (dot) and their mean (bar)')
   plotting.plain_log_ticks(ax.yaxis)
-  if settings.probe == 'tokens':
+  if settings.probe in OF_IDS:
     ax.legend(loc=(0.5, 0.02))
 
 

@@ -9,7 +9,7 @@ The order is that in which the modules are best read:
 - `.positions`: how much its representations vary at each position
 - `.ensemble`: a statistic of many networks at once
 - `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
-- `.coincidence`: how often token ids coincide, in random sequences and in texts
+- `.coincidence`: which token ids coincide, in random sequences and in windows of texts
 - `.hermite`: the covariance of an activation at correlated inputs
 - `.birth`: similarities in a whole random network of infinite width
 - `.theory`: closed forms for wide networks and long sequences

@@ -46,8 +46,8 @@ from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 
 _BLOCK = 64
-# Windows of a text that are more alike than most have cosines above 1 in units of the mean window.
-_LARGEST_COSINE = 1.001
+# Pairs of windows at a time.
+_BATCH = 16
 
 
 class AtBirth(NamedTuple):
@@ -101,8 +101,9 @@ def at_birth(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
     config: the architecture.
     length: number of tokens per sequence, T.
     probe: 'tokens', random ids, two of which coincide with probability 1/V, or 'gaussian' or
-      'sphere', which are the same in the limit; or a Probe, whose text counts too: how often its
-      ids coincide, within a window by their distance, and between pairs of windows.
+      'sphere', which are the same in the limit; or a Probe, of whose text counts which ids of its
+      windows coincide. The result is then the mean over pairs of them: over all where they are
+      few, else over 512, or fewer of more than 128 tokens.
     collision: the probability that two ids coincide, Σ p_v² of a text, in place of 1/V.
 
   Raises:
@@ -118,42 +119,49 @@ def at_birth(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
     0.33
   """
   architecture.check(config, length, probe)
-  start_KTT = inputs(architecture.of(config, probe),
-                     coincidence.kernels(config, length, probe, collision))
-  return _propagate(architecture.of(config, probe), start_KTT)
+  network = architecture.of(config, probe)
+  return propagate(network, inputs(network, coincidence.kernels(config, length, probe, collision)))
 
 
 @jax.jit
-def _propagate(network, start_KTT):
+def propagate(network: Architecture, start_PKTT: jax.Array) -> AtBirth:
+  """The mean over pairs of sequences, of which the first kernels are given."""
+  of_each = lax.map(functools.partial(_of_pair, network), start_PKTT,
+                    batch_size=min(_BATCH, len(start_PKTT)))
+  mean = jax.tree.map(lambda each_P: each_P.mean(axis=0), of_each)
+  return mean._replace(value_std_LT=jnp.sqrt(mean.value_std_LT))
+
+
+def _of_pair(network, start_KTT):
+  """What theory says of one pair, but the square of value_std_LT."""
   length = start_KTT.shape[-1]
 
   def block(kernels_KTT, _):
-    value_std_T = jnp.full(length, jnp.nan)
+    value_variance_T = jnp.full(length, jnp.nan)
     if network.sublayers != 'mlp_only':
-      value_std_T = jnp.sqrt(jnp.diagonal(_aggregates(network, kernels_KTT)[0]))
+      value_variance_T = jnp.diagonal(_aggregates(network, kernels_KTT)[0])
     for sublayer in sublayers(network):
       kernels_KTT = sublayer(kernels_KTT)
-    variance_T = jnp.diagonal(kernels_KTT[0])
-    cosine_KTT = kernels_KTT / _sizes(variance_T)
-    cosine_TT, between_TT = cosine_KTT[0], cosine_KTT[1:].mean(axis=0)
+    cosine_KTT = kernels_KTT / _sizes(kernels_KTT)
     distinct = length * (length - 1)
-    intra = (cosine_TT.sum() - length) / distinct if distinct else jnp.nan
-    return kernels_KTT, AtBirth(variance_T, between_TT, intra, value_std_T)
+    intra = (cosine_KTT[0].sum() - length) / distinct if distinct else jnp.nan
+    return kernels_KTT, AtBirth(jnp.diagonal(kernels_KTT[0]), cosine_KTT[2], intra,
+                                value_variance_T)
 
   return lax.scan(block, start_KTT, length=network.num_layers)[1]
 
 
-def inputs(network: Architecture, coincidence_KTT: np.ndarray) -> np.ndarray:
-  """Kernels of the embeddings, within a sequence and between two, [K, T, T], in float32."""
-  same_position_TT = np.eye(coincidence_KTT.shape[-1], dtype=np.float32)
-  return (np.float32(network.token_variance) * coincidence_KTT
+def inputs(network: Architecture, coincidence_PKTT: np.ndarray) -> np.ndarray:
+  """Kernels of the embeddings of pairs of sequences, [P, 3, T, T], in float32."""
+  same_position_TT = np.eye(coincidence_PKTT.shape[-1], dtype=np.float32)
+  return (np.float32(network.token_variance) * coincidence_PKTT
           + np.float32(network.position_variance) * same_position_TT)
 
 
 def sublayers(network: Architecture) -> list[Callable[[jax.Array], jax.Array]]:
   """The functions from kernels [K, T, T] to kernels that make up a block.
 
-  The first kernel is that within a sequence, any others are between two.
+  The first kernel is that within a sequence, the second within another, any others between them.
   """
   present: list[Callable] = [
       functools.partial(sublayer, network) for sublayer, missing_in in
@@ -199,14 +207,14 @@ def _of_head(network, kernels_KTT, weights_TT):
 
 
 def _mlp(network, kernels_KTT):
-  variance_T = jnp.diagonal(kernels_KTT[0])
+  variance_2T = _variances(kernels_KTT)
   # The norm's epsilon makes pre-activations smaller, much the same at all positions.
-  shrinks = jnp.mean(variance_T / (variance_T + network.norm_epsilon))
+  shrinks = jnp.mean(variance_2T / (variance_2T + network.norm_epsilon))
   scale = network.preactivation_std * jnp.sqrt(shrinks)
   activation = lambda x: ACTIVATIONS[network.activation](x) - network.mean_activation
   powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
-  cosine_KTT = jnp.clip(kernels_KTT / _sizes(variance_T), -_LARGEST_COSINE, _LARGEST_COSINE)
+  cosine_KTT = kernels_KTT / _sizes(kernels_KTT)
   hidden_KTT = jnp.polyval(powers, cosine_KTT, unroll=1)
   if len(network.overlap_R):
     hidden_KTT *= overlap(cosine_KTT, network.overlap_R)
@@ -215,13 +223,20 @@ def _mlp(network, kernels_KTT):
 
 def _normalize(network, kernels_KTT):
   """Products per channel behind LayerNorm or RMSNorm: cosines, but for the norm's epsilon."""
-  return kernels_KTT / _sizes(jnp.diagonal(kernels_KTT[0]) + network.norm_epsilon)
+  return kernels_KTT / _sizes(kernels_KTT, network.norm_epsilon)
 
 
-def _sizes(variance_T):
-  """The sizes of states i and j, multiplied, [1, T, T]."""
-  std_T = jnp.sqrt(variance_T)
-  return jnp.outer(std_T, std_T)[None]
+def _variances(kernels_KTT):
+  """Those of the states of either sequence, [2, T]."""
+  return jnp.diagonal(kernels_KTT[:2], axis1=-2, axis2=-1)
+
+
+def _sizes(kernels_KTT, epsilon=0.0):
+  """The sizes of states i and j, multiplied, [K, T, T]."""
+  first_T, second_T = std_2T = jnp.sqrt(_variances(kernels_KTT) + epsilon)
+  within_2TT = std_2T[:, :, None] * std_2T[:, None]
+  between_TT = jnp.outer(first_T, second_T)
+  return jnp.concatenate([within_2TT, jnp.broadcast_to(between_TT, kernels_KTT[2:].shape)])
 
 
 def _spread(average, kernel_TT, averaged_TT):
@@ -261,8 +276,7 @@ def _intervene(network, average, averaged_KTT, own_KTT):
   """The kernels of value aggregates after the intervention (see interventions.py)."""
   match network.intervention:
     case 'rmsnorm':
-      sizes_TT = _sizes(jnp.diagonal(averaged_KTT[0])) * network.value_variance
-      return averaged_KTT / sizes_TT
+      return averaged_KTT / _sizes(averaged_KTT) / network.value_variance
     case 'mask':
       at_k_T = np.arange(own_KTT.shape[-1]) == network.intervention_position
       both_TT, either_TT = np.logical_and.outer(at_k_T, at_k_T), np.logical_or.outer(at_k_T, at_k_T)

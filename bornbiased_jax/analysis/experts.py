@@ -12,7 +12,6 @@ router reads, and w fills as few dimensions as states do, in which some rows are
 The std of the router cancels: shares do not depend on it.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -52,8 +51,7 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     InputError: as `birth.at_birth` and `finite_width.finite_width`, there is no MLP, or more
       experts are chosen than there are.
 
-  Cost: that of `finite_width` without samples, for each number of layers up to L, and
-  8,192 N (D + E) E / D FLOPs per layer, for states of D dimensions.
+  Cost: that of `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
 
   Example:
     >>> from bornbiased_jax import configs
@@ -67,48 +65,42 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     check_count(name, count)
   if chosen > E:
     raise InputError(f'num_chosen={chosen} exceeds num_experts={E}')
+  dimensions_L = finite_width.router_dimensions(config, length, probe)
   cosine_LT = router_cosine(config, length, probe)
-  sizes = E, chosen, num_networks
   return np.stack([
-      np.asarray(_draw_shares(sizes, round(max(1.0, dimensions)), cosine_T, as_seed(seed)))
-      for cosine_T, dimensions in zip(cosine_LT, _dimensions(config, length, probe), strict=True)])
+      np.asarray(_draw_shares((E, chosen, num_networks), max(1, round(float(dimensions))), cosine_T,
+                              as_seed(seed)))
+      for cosine_T, dimensions in zip(cosine_LT, dimensions_L, strict=True)])
 
 
 def router_cosine(config: ModelConfig, length: int, probe: str | Probe = 'tokens') -> np.ndarray:
   """Cosine [layers, T] at each position of two sequences, behind the norm of MLP or router.
 
+  What a finite width changes in it is taken to be what it changes after the layer.
+
   Raises:
-    InputError: as `birth.at_birth`, or there is no MLP.
+    InputError: as `birth.at_birth` and `finite_width.finite_width`, or there is no MLP.
   """
   if config.sublayers == 'attention_only':
     raise InputError("a router needs an MLP, and sublayers='attention_only' has none")
-  architecture.check(config, length, probe)
+  limit_L = birth.at_birth(config, length, probe).inter_cosine_L
+  change_L = finite_width.finite_width(config, length, probe).inter_cosine_L - limit_L
   network = architecture.of(config, probe)
-  start_KTT = birth.inputs(network, coincidence.kernels(config, length, probe))
-  return np.asarray(_router_cosine(network, start_KTT))
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  return np.asarray(_router_cosine(network, start_PKTT.mean(axis=0)) + change_L[:, None])
 
 
 @jax.jit
 def _router_cosine(network, start_KTT):
+  """That of the limit."""
   def block(kernels_KTT, _):
     read_KTT = kernels_KTT
-    for sublayer in birth.sublayers(network):
-      # The last sublayer is the MLP; beside attention it reads what attention does.
+    for sublayer in birth.sublayers(network):  # The MLP comes last.
       read_KTT, kernels_KTT = kernels_KTT, sublayer(kernels_KTT)
-    variance_T = jnp.diagonal(read_KTT[0])
-    return kernels_KTT, jnp.diagonal(read_KTT[1:].mean(axis=0)) / variance_T
+    first_T, second_T, between_T = jnp.diagonal(read_KTT, axis1=-2, axis2=-1)
+    return kernels_KTT, between_T / jnp.sqrt(first_T * second_T)
 
   return lax.scan(block, start_KTT, length=network.num_layers)[1]
-
-
-@functools.lru_cache(maxsize=64)
-def _dimensions(config, length, probe):
-  """The dimensions that states fill after each layer."""
-  depths = range(1, config.num_layers + 1)
-  cut = [dataclasses.replace(config, num_layers=depth, windows=config.windows[:depth],
-                             linear_std=config.linear_std) for depth in depths]
-  return [float(finite_width.finite_width(each, length, probe, num_samples=0).dimensions)
-          for each in cut]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -18,6 +18,11 @@ known (Yaida 2019, Hanin and Nica 2019). Three results follow, none of them fitt
 - Their squares change the mean. In gated networks (LLaMA), which do not contract in the limit,
   this is all: the two factors of a hidden unit correlate over inputs by chance.
 
+Random sequences share little, so that products within a sequence are left as they are when those
+between two fluctuate. Windows of a text share much, and what they share fluctuates alike in both:
+so the products of all 2 T states of a pair fluctuate as one kernel, of which X is a part.
+
+Of a mixture, the luck in which experts the inputs choose is left out of the std over networks.
 Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
 takes no notice, nor of ALiBi's heads, each of which fluctuates by itself.
 """
@@ -67,17 +72,19 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: as in `at_birth`, but no text.
+    probe: as in `at_birth`.
     num_samples: samples of the fluctuations, over which the change of the mean is averaged;
       0 leaves the mean as it is in the limit. None means 256 up to 256 tokens, and fewer
       beyond, because each takes longer: 32 for 512 tokens, 4 for 1,024 (which leave a quarter of
-      the change uncertain), none from 1,300 on.
+      the change uncertain), none from 1,300 on. For a text they are as many as for random
+      sequences of 2 T tokens, each of another pair of windows.
 
   Raises:
     InputError: as `at_birth`, attention and MLP stand side by side (`parallel_residual`), or the
       network is too narrow: its fluctuations are not small.
 
-  Cost: O(L T³), and O(num_samples L T³) for the mean; a repeated call costs nothing.
+  Cost: O(L T³), and O(num_samples L T³) for the mean, for texts with a factor of 8; a repeated call
+  costs nothing.
 
   Example:
     >>> from bornbiased_jax import configs
@@ -94,25 +101,38 @@ def _finite_width(config, length, probe, num_samples):
     raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
                      'does, for infinite width')
   architecture.check(config, length, probe)
-  if (kind := kind_of(probe)) in OF_TEXT:
-    raise InputError(f'the theory of finite width does not know probes of kind {kind!r}; at_birth '
-                     'does, for infinite width')
   network, widths = architecture.of(config, probe), _widths(config)
-  start_KTT = birth.inputs(network, coincidence.kernels(config, length, probe))
-  path, std, dimensions = _spreads(network, widths, start_KTT)
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  std, dimensions = _spreads(network, widths, *_path(network, start_PKTT.mean(axis=0)))
+  extent = 2 * length if kind_of(probe) in OF_TEXT else length
   if num_samples is None:
-    affordable = int(NUM_SAMPLES * min(1, _LONG / length) ** 3)
+    affordable = int(NUM_SAMPLES * min(1, _LONG / extent) ** 3)
     num_samples = affordable if affordable > 1 else 0
   elif num_samples:
     check_count('num_samples', num_samples)
-  # In numpy, which compiles nothing.
-  limit_L = mean_L = np.asarray(path.cosine_L)
-  if num_samples:
-    mean_L = np.asarray(_sample(network, widths, num_samples, path.start_KTT, *_roots(path)))
-  if not (np.abs(mean_L - limit_L).max() < _LARGEST_SHIFT and float(dimensions) > 1):
+  limit_L, change_L = _means(network, widths, start_PKTT, extent, num_samples)
+  if not (np.abs(change_L).max() < _LARGEST_SHIFT and float(dimensions) > 1):
     raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
                      'small for the theory of finite width')
-  return FiniteWidth(jnp.asarray(mean_L), std, dimensions)
+  return FiniteWidth(jnp.asarray(limit_L + change_L), std, dimensions)
+
+
+def _means(network, widths, start_PKTT, extent, num_samples):
+  """Over pairs: cosines in the limit, and what fluctuations change in them."""
+  # Where products within a sequence fluctuate, they stay positive in a network of four times the
+  # width, in which a quarter of this changes.
+  wider = 1 if extent == start_PKTT.shape[-1] else 4
+  limits, changes = [], [np.zeros(network.num_layers, np.float32)][num_samples:]
+  for number, start_KTT in enumerate(start_PKTT):
+    path, _ = _path(network, start_KTT)
+    limits.append(np.asarray(path.cosine_L))  # In numpy, which compiles nothing.
+    if number < num_samples:
+      key = jax.random.fold_in(make_key(0), number) if number else make_key(0)
+      sampled_L = _sample(network, jax.tree.map(lambda width: wider * width, widths),
+                          max(1, num_samples // len(start_PKTT)), key, start_KTT,
+                          *_roots(path, extent))
+      changes.append(wider * (np.asarray(sampled_L) - limits[-1]))
+  return np.mean(limits, axis=0), np.mean(changes, axis=0)
 
 
 class _Widths(NamedTuple):
@@ -141,26 +161,54 @@ def _widths(config):
 
 
 @jax.jit
-def _spreads(network, widths, start_KTT):
-  """The path, the std over networks of the cosine, and the dimensions of the states."""
-  path, end_KTT = _path(network, start_KTT)
+def _spreads(network, widths, path, end_KTT):
+  """The std over networks of the cosine, and the dimensions of the states."""
   at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, end_KTT)
-  # Those of a pair of inputs join the products between sequences alone.
-  own_start_TT, own_before_LSTT, own_added_LSTT = (
-      kernels[..., 0, :, :] - kernels[..., 1, :, :]
-      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
-  apart = (_carry(at_start_KTT[1], own_start_TT, own_start_TT) / widths.stream
-           + _variance(widths, at_LSKTT[:, :, 1], own_before_LSTT, own_added_LSTT))
   # Those that all inputs have in common join those within a sequence as well.
-  common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 1],
-                     path.added_LSKTT[:, :, 1], symmetric=True)
+  common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 2],
+                     path.added_LSKTT[:, :, 2], symmetric=True)
   # Learned positions are such.
-  position_TT = network.position_variance * jnp.eye(start_KTT.shape[-1])
+  position_TT = network.position_variance * jnp.eye(end_KTT.shape[-1])
   common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
-  return path, jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
+  apart = _apart(widths, path, at_start_KTT, at_LSKTT)
+  return jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
 
 
+def _apart(widths, path, at_start_KTT, at_LSKTT):
+  """The variance over pairs of inputs of the cosine that has these derivatives."""
+  # Their fluctuations join the products between sequences alone.
+  own_start_TT, own_before_LSTT, own_added_LSTT = (
+      kernels[..., 0, :, :] - kernels[..., 2, :, :]
+      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
+  return (_carry(at_start_KTT[2], own_start_TT, own_start_TT) / widths.stream
+          + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
+
+
+def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
+                      ) -> np.ndarray:
+  """The dimensions [layers] that states fill where MLPs or routers read them.
+
+  Arguments, errors and cost are those of `finite_width` without samples.
+  """
+  network, widths = architecture.of(config, probe), _widths(config)
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  path, _ = _path(network, start_PKTT.mean(axis=0))
+  return np.asarray(_router_dimensions(network, widths, path))
+
+
+@jax.jit
+def _router_dimensions(network, widths, path):
+  def of_layer(layer):
+    cosine, at_router_KTT = jax.value_and_grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(
+        path.before_LSKTT[layer, -1])
+    at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_router_KTT, layer)
+    return (1 - cosine) ** 2 / _apart(widths, path, at_start_KTT, at_LSKTT)
+
+  return lax.map(of_layer, jnp.arange(network.num_layers))
+
+
+@jax.jit
 def _path(network, start_KTT):
   """The path, and the kernels at its end."""
 
@@ -177,21 +225,30 @@ def _path(network, start_KTT):
 
 def _cosine(kernels_KTT):
   """Cosines of last positions, one for each kernel between sequences."""
-  return kernels_KTT[1:, -1, -1] / kernels_KTT[0, -1, -1]
+  return kernels_KTT[2:, -1, -1] / jnp.sqrt(kernels_KTT[0, -1, -1] * kernels_KTT[1, -1, -1])
 
 
-def _derivatives(network, before_LSKTT, end_KTT):
-  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers."""
+def _derivatives(network, before_LSKTT, end_KTT, router_layer=None):
+  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers.
 
-  def block(at_KTT, before_SKTT):
+  With a layer of a router `end_KTT` are its derivatives already, by the kernels before the MLP.
+  """
+  if router_layer is None:
+    at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
+  else:
+    at_end_KTT = jnp.zeros_like(end_KTT)
+
+  def block(at_KTT, step):
+    layer, before_SKTT = step
     after = []
     for sublayer, before_KTT in zip(birth.sublayers(network)[::-1], before_SKTT[::-1], strict=True):
       after.append(at_KTT)
       at_KTT, = jax.vjp(sublayer, before_KTT)[1](at_KTT)
+      if router_layer is not None and len(after) == 1:  # The MLP comes last.
+        at_KTT = jnp.where(layer == router_layer, end_KTT, at_KTT)
     return at_KTT, jnp.stack(after[::-1])
 
-  at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
-  return lax.scan(block, at_end_KTT, before_LSKTT, reverse=True)
+  return lax.scan(block, at_end_KTT, (jnp.arange(len(before_LSKTT)), before_LSKTT), reverse=True)
 
 
 def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
@@ -208,51 +265,70 @@ def _carry(at, a, b, symmetric=False):
   return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
 
 
-def _roots(path):
-  """Those of the kernels within a sequence, in the order of the path."""
-  start, before, added = (np.asarray(kernels, np.float64)[..., 0, :, :] for kernels in path[:3])
+def _roots(path, extent):
+  """Those of the kernels of T or, of both sequences, 2 T states, in the order of the path."""
+  start, before, added = (_joined(np.asarray(kernels, np.float64), extent) for kernels in path[:3])
   # What a sublayer adds is as uncertain as the stream to which it is added.
   return [_root(kernel, uncertain).astype(np.float32)
           for kernel, uncertain in ((start, start), (before, before), (added, before))]
 
 
+def _joined(kernels_KTT, extent):
+  first_TT, second_TT, between_TT = np.moveaxis(kernels_KTT, -3, 0)
+  if extent == first_TT.shape[-1]:
+    return first_TT
+  return np.block([[first_TT, between_TT], [between_TT.swapaxes(-1, -2), second_TT]])
+
+
 @functools.partial(jax.jit, static_argnums=2)
-def _sample(network, widths, num_samples, start_KTT, start_root_TT, before_LSTT, added_LSTT):
+def _sample(network, widths, num_samples, key, start_KTT, start_root_MM, before_LSMM, added_LSMM):
   """Mean cosine after each layer, over samples; the last arguments are roots of kernels."""
   d, inner = widths.stream, jnp.sqrt(1 / widths.stream + 1 / widths.inner_S11)[None]
-  L, S, T, _ = before_LSTT.shape
+  L, S, M, _ = before_LSMM.shape
+  T = start_KTT.shape[-1]
 
   def noise(key):
     # All are drawn at once, because every call takes a second to compile.
-    normal_NTT = jax.random.normal(key, (3 * L * S + 1, T, T))
-    into, through, out_of = normal_NTT[1:].reshape(3, L, S, T, T)
-    across = before_LSTT @ into / d**0.5 + inner * added_LSTT @ through
-    noise_LSTT = across @ added_LSTT.mT + added_LSTT @ out_of @ before_LSTT.mT / d**0.5
-    return start_root_TT @ normal_NTT[0] @ start_root_TT.T / d**0.5, noise_LSTT
+    normal_NMM = jax.random.normal(key, (3 * L * S + 1, M, M))
+    into, through, out_of = normal_NMM[1:].reshape(3, L, S, M, M)
+    across = before_LSMM @ into / d**0.5 + inner * added_LSMM @ through
+    noise_LSMM = across @ added_LSMM.mT + added_LSMM @ out_of @ before_LSMM.mT / d**0.5
+    return start_root_MM @ normal_NMM[0] @ start_root_MM.T / d**0.5, noise_LSMM
 
   def batch(keys_N):
     noises = jax.vmap(noise, out_axes=(-3, -3))(keys_N)
-    # With either sign, so that what is linear in the fluctuations cancels. None within sequences.
-    signed = [jnp.concatenate([jnp.zeros_like(each[..., :1, :, :]), each, -each], axis=-3)
-              for each in noises]
-    return _cosines(network, start_KTT, *signed).mean(axis=1)
+    # With either sign, so that what is linear in the fluctuations cancels.
+    if M == T:  # None within sequences.
+      signed = [jnp.concatenate([jnp.zeros_like(each[..., :2, :, :]), each, -each], axis=-3)
+                for each in noises]
+      return _cosines(network, start_KTT, *signed).mean(axis=1)
+    each_way = [jnp.concatenate([each, -each], axis=-4) for each in map(_of_both, noises)]
+    of_sample = functools.partial(_cosines, network, start_KTT)
+    return jax.vmap(of_sample, in_axes=-4, out_axes=1)(*each_way).mean(axis=(1, 2))
 
   # As many at a time as leave memory alone.
-  keys = jax.random.split(make_key(0), num_samples)
-  size = math.gcd(num_samples, 16) if T <= _LONG else 1
+  keys = jax.random.split(key, num_samples)
+  size = math.gcd(num_samples, 16) if M <= _LONG else 1
   return lax.map(batch, keys.reshape(-1, size)).mean(axis=0)
 
 
+def _of_both(noise_MM):
+  """Fluctuations within both sequences and between them, which are of one symmetric kernel."""
+  both_MM = (noise_MM + noise_MM.mT) / 2**0.5
+  T = both_MM.shape[-1] // 2
+  return jnp.stack([both_MM[..., :T, :T], both_MM[..., T:, T:], both_MM[..., :T, T:]], axis=-3)
+
+
 def _cosines(network, start_KTT, start_noise_KTT, noise_LSKTT):
-  """Cosines of last positions after each layer, [L, K - 1], if fluctuations join the products."""
+  """Cosines of last positions after each layer, [L, K - 2], if fluctuations join the products."""
 
   def block(kernels_KTT, noise_SKTT):
     for sublayer, noise_KTT in zip(birth.sublayers(network), noise_SKTT, strict=True):
       kernels_KTT = sublayer(kernels_KTT) + noise_KTT
     return kernels_KTT, _cosine(kernels_KTT)
 
-  within_KTT, between_KTT = start_KTT[:1], start_KTT[1:]
-  between_KTT = jnp.repeat(between_KTT, len(start_noise_KTT) - 1, axis=0)
+  within_KTT, between_KTT = start_KTT[:2], start_KTT[2:]
+  between_KTT = jnp.repeat(between_KTT, len(start_noise_KTT) - 2, axis=0)
   noisy_KTT = jnp.concatenate([within_KTT, between_KTT]) + start_noise_KTT
   return lax.scan(block, noisy_KTT, noise_LSKTT)[1]
 

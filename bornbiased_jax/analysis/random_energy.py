@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.analysis import birth, finite_width
+from bornbiased_jax.analysis.probes import OF_IDS, Probe, kind_of
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
@@ -144,9 +145,9 @@ def _counts(key, mean_V, head_VD, own_logit, num_sequences):
   return lax.scan(batch, jnp.zeros(V, jnp.int32), jnp.arange(0, num_sequences, _BATCH_SIZE))[0]
 
 
-def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
-                        other_length: int | None = None, num_networks: int = 100,
-                        seed: int = 0) -> Preference:
+def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
+                        probe: str | Probe = 'tokens', *, other_length: int | None = None,
+                        num_networks: int = 100, seed: int = 0) -> Preference:
   """What theory says of the favourite tokens of random networks of this architecture.
 
   It puts `at_birth`, `finite_width` and `preference` together. No network is drawn, and no
@@ -156,6 +157,8 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
     config: the architecture.
     length: number of tokens per sequence, T.
     num_sequences: number of sequences that each network reads, n.
+    probe: as in `at_birth`. Of a text, the cosine of its windows counts; their last tokens, of
+      which a tied head prefers its own, are taken for any.
     other_length: length of the n other sequences, at most T; None means T.
     num_networks: number of networks, N.
     seed: seed of the draws.
@@ -174,8 +177,8 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
     >>> law.top1_frequency_N.shape
     (10,)
   """
-  limit = birth.at_birth(config, length)
-  finite = finite_width.finite_width(config, length)
+  limit = birth.at_birth(config, length, probe)
+  finite = finite_width.finite_width(config, length, probe)
   similarity, other = float(finite.inter_cosine_L[-1]), None
   if other_length is not None:
     # What the width changes is taken to be the same at both lengths.
@@ -190,7 +193,7 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int, *,
       similarity_std=float(finite.inter_cosine_std),
       direction_cosine=1.0 if other_length is None else _in_range(direction_cosine),
       other_similarity=None if other is None else _in_range(other),
-      own_logit=float(own) if config.tied_head else None)
+      own_logit=float(own) if config.tied_head and kind_of(probe) in OF_IDS else None)
 
 
 def _in_range(cosine: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import configs, hosts
@@ -109,11 +110,22 @@ def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None
   counts networks.
   """
   cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
+  _say_repeats(cells)
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   num_networks = sum(len(cell.seeds) for cell in cells)
   with tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
+
+
+def _say_repeats(cells):
+  """Windows are drawn anywhere in a text, so that a short one gives some more than once."""
+  of_probe = {cell.probe: cell.network.config for cell in cells if cell.probe.kind == 'text'}
+  for probe, config in of_probe.items() if hosts.is_first() else ():
+    windows_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
+    if (different := len({window_T.tobytes() for window_T in windows_NT})) < len(windows_NT):
+      print(f'{probe.text.name}: of {len(windows_NT)} windows of {probe.length} tokens, '
+            f'{different} are different; two equal ones have cosine 1, in theory too')
 
 
 def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, Any]:

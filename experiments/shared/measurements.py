@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax.analysis import inter_sequence, predictions, similarity, theory
+from bornbiased_jax.analysis import Probe, inter_sequence, predictions, similarity, theory
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.transformer import head_of, unembed
@@ -69,10 +69,12 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
 def predicted_similarity(cell: Cell):
   """What theory says of the similarity of sequences; with finite width up to 1,300 tokens."""
   config, probe = cell.network.config, cell.probe
-  if probe.text:  # Of texts theory knows infinite width alone.
-    law_L = theory.at_birth(config, probe.length, probe).inter_cosine_L
-    return theory.FiniteWidth(law_L, np.nan, np.nan)
-  return theory.finite_width(config, probe.length, probe.kind)
+  return theory.finite_width(config, probe.length, read(probe))
+
+
+def read(probe: Probe) -> str | Probe:
+  """What theory reads of a probe: of random sequences their kind alone, so that it asks once."""
+  return probe if probe.text else probe.kind
 
 
 def predicted_cosine(cell: Cell) -> np.ndarray:
@@ -80,17 +82,18 @@ def predicted_cosine(cell: Cell) -> np.ndarray:
   return np.asarray(predicted_similarity(cell).inter_cosine_L)
 
 
-def favourites(config: ModelConfig, num_sequences: int, other_length: int | None = None) -> dict:
+def favourites(config: ModelConfig, num_sequences: int, other_length: int | None = None,
+               probe: str | Probe = 'tokens') -> dict:
   """What theory says of the favourite tokens of random networks, as fields of a row."""
-  return dict(_favourites(config, num_sequences, other_length))
+  return dict(_favourites(config, num_sequences, other_length, probe))
 
 
 @functools.cache
-def _favourites(config, num_sequences, other_length):
+def _favourites(config, num_sequences, other_length, probe):
   # A few seconds' worth of networks. Few sequences cost as much as drawing the head.
   flops = 4 * max(num_sequences, 250) * config.vocab_size * config.width
   num_networks = min(300, max(5, round(2e12 / flops)))
-  law = theory.preference_at_birth(config, config.length, num_sequences,
+  law = theory.preference_at_birth(config, config.length, num_sequences, probe,
                                    other_length=other_length, num_networks=num_networks)
   return {'theory_top1_frequency': law.top1_frequency_N.mean(),
           'theory_top1_frequency_std': law.top1_frequency_N.std(),

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax import analysis, configs
+from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import birth, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
@@ -65,6 +65,23 @@ def test_without_slopes_alibi_is_no_positions(monkeypatch):
                       lambda config: np.zeros(4, np.float32))
   for given, wanted in zip(theory.at_birth(small(intervention='mask'), 9), expected, strict=True):
     np.testing.assert_allclose(given, wanted, rtol=1e-5)
+
+
+def test_windows_of_a_text_are_averaged_each_by_itself():
+  """One layer of uniform attention: what two windows share, by counting their ids."""
+  config = small(num_layers=1, sublayers='attention_only', score_divisor=1e9, norm_epsilon=1e-12)
+  text = data.from_ids(np.random.default_rng(0).geometric(0.3, 500) % 64, 'geometric')
+  probe = analysis.Probe('text', 2, 20, text=text)
+  found = theory.at_birth(config, 20, probe)
+  windows_NT = np.asarray(probe.inputs(config, np.arange(2)))
+  share_NV = np.stack([np.bincount(ids_T, minlength=64) for ids_T in windows_NT]) / 20
+  writes = config.linear_std**2 * config.width * config.residual_std**2 * config.width
+  is_last_NV = np.eye(64)[windows_NT[:, -1]]
+  product_NN = config.embedding_std**2 * is_last_NV @ is_last_NV.T + writes * share_NV @ share_NV.T
+  size_N = np.sqrt(np.diagonal(product_NN))
+  assert size_N[0] != pytest.approx(size_N[1], rel=0.005)
+  np.testing.assert_allclose(found.inter_cosine_L[0], product_NN[0, 1] / size_N.prod(), rtol=1e-4)
+  np.testing.assert_allclose(found.variance_LT[0, -1], np.mean(size_N**2), rtol=1e-5)
 
 
 def test_mlps_alone_iterate_one_cosine():

@@ -14,35 +14,58 @@ IDS[1::6] = IDS[::6]  # Neighbours are more often alike than others.
 TEXT = data.from_ids(IDS, 'pairs')
 
 
-def share_of_pairs():
-  """The probability that two ids of the text are the same, by all pairs."""
-  return np.mean(np.equal.outer(IDS, IDS))
+def windows(probe, number=None):
+  return np.asarray(probe.inputs(CONFIG, np.arange(number or probe.num_sequences)))
 
 
-def test_within_a_window_by_distance_and_between_windows_as_often_as_any_two():
-  within_TT, *pairs = coincidence.kernels(CONFIG, 4, Probe('text', 50, 4, text=TEXT))
-  for i in range(4):
-    for j in range(4):
-      lag = abs(i - j)
-      expected = np.mean([IDS[n] == IDS[n + lag] for n in range(len(IDS) - lag)])
-      assert within_TT[i, j] == pytest.approx(expected)
-  np.testing.assert_allclose(np.mean(pairs, axis=0), share_of_pairs(), atol=1e-6)
-  # Two ids coincide or not; their mean is put right.
-  assert np.var(pairs) == pytest.approx(share_of_pairs() * (1 - share_of_pairs()), rel=0.2)
+@pytest.mark.parametrize('kind, start_id', [('text', None), ('shuffled', None), ('text', 39)])
+def test_ids_of_windows_coincide_or_not(kind, start_id):
+  """Within either window and between the two, for all pairs that are met once."""
+  probe = Probe(kind, 5, 4, text=TEXT, start_id=start_id)
+  first, second, third, fourth, fifth = windows(probe)
+  found = coincidence.kernels(CONFIG, 4, probe)
+  for number, (one, other) in enumerate((
+      (first, second), (second, third), (third, fourth), (fourth, fifth), (fifth, first),
+      (first, third), (second, fourth), (third, fifth), (fourth, first), (fifth, second))):
+    for kernel, (rows, columns) in zip(found[number], ((one, one), (other, other), (one, other)),
+                                       strict=True):
+      expected = [[row == column for column in columns] for row in rows]
+      np.testing.assert_array_equal(kernel, expected)
+  assert len(found) == 20  # The other ten are the same pairs, turned.
 
 
-def test_shuffled_ids_coincide_alike_at_all_distances():
-  within_TT, *_ = coincidence.kernels(CONFIG, 4, Probe('shuffled', 50, 4, text=TEXT))
-  np.testing.assert_allclose(within_TT[~np.eye(4, dtype=bool)], share_of_pairs(), rtol=1e-6)
+@pytest.mark.parametrize('num_sequences, length, of_each', [
+    (5, 4, False), (100, 64, False), (5000, 200, False), (5, 4, True), (1, 4, False)])
+def test_each_window_is_in_as_many_pairs_as_any_other(num_sequences, length, of_each):
+  """Windows that each network draws for itself are as many as can be, whatever their number."""
+  probe = Probe('text', num_sequences, length, text=TEXT, of_each=of_each)
+  windows_NT, first_P, second_P = coincidence._pairs(CONFIG, probe)
+  met_N = np.bincount(first_P) + np.bincount(second_P)
+  assert len(met_N) == len(windows_NT) and len(set(met_N)) == 1
+  assert np.all(first_P != second_P)
+  assert len(set(zip(first_P, second_P, strict=True))) == len(first_P)
+  affordable = min(512, 2**23 // length**2)
+  assert len(windows_NT) == (affordable if of_each else min(max(2, num_sequences), affordable))
 
 
-@pytest.mark.parametrize('start_id, share', [(20, 0.0), (0, np.mean(IDS == 0))])
-def test_a_start_token_coincides_with_itself(start_id, share):
-  probe = Probe('text', 50, 4, text=TEXT, start_id=start_id)
-  kernels_KTT = coincidence.kernels(CONFIG, 4, probe)
-  np.testing.assert_array_equal(kernels_KTT[:, 0, 0], 1)
-  np.testing.assert_allclose(kernels_KTT[:, 0, 1:], share, rtol=1e-6)
-  np.testing.assert_allclose(kernels_KTT[:, 1:, 0], share, rtol=1e-6)
+def test_windows_of_a_text_coincide_as_often_as_its_ids():
+  """Neighbours more often than any two ids, which do so as often between windows."""
+  within_TT, _, between_TT = coincidence.kernels(
+      CONFIG, 4, Probe('text', 400, 4, text=TEXT)).mean(axis=0)
+  any_two = np.mean(np.equal.outer(IDS, IDS))
+  for lag in (1, 2, 3):
+    expected = np.mean(IDS[lag:] == IDS[:-lag])
+    assert np.diagonal(within_TT, lag) == pytest.approx([expected] * (4 - lag), abs=0.06)
+  assert np.diagonal(within_TT, 1).mean() > 1.3 * any_two
+  assert between_TT.mean() == pytest.approx(any_two, abs=0.02)
+
+
+def test_random_sequences_begin_with_one_start_token():
+  found = coincidence.kernels(CONFIG, 3, Probe('tokens', 5, 3, start_id=7))
+  within, between = np.full((3, 3), 1 / 40), np.full((3, 3), 1 / 40)
+  np.fill_diagonal(within, 1)
+  between[0, 0] = 1
+  np.testing.assert_allclose(found, [[within, within, between]], rtol=1e-6)
 
 
 def test_random_ids_are_a_text_of_as_many_ids():
@@ -64,17 +87,15 @@ def test_a_text_of_one_token_leaves_nothing_to_differ():
 @pytest.mark.parametrize('kind, start_id', [('text', None), ('shuffled', None), ('text', 39)])
 @pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_llama2'])
 def test_random_networks_agree(name, kind, start_id):
-  """The mean of six networks, up to four standard errors and what finite width adds."""
-  config = configs.get(name, num_layers=2, width=256, mlp_width=512, vocab_size=40)
-  probe = Probe(kind, 60, 6, text=TEXT, start_id=start_id)
-  rows = analysis.measure(analysis.transformer(config), analysis.inter_sequence('residual_last'),
-                          probe, range(6))
-  cosine_SL = np.array([row['cosine'] for row in rows])
-  law_L = theory.at_birth(config, 6, probe).inter_cosine_L
-  error_L = cosine_SL.std(axis=0, ddof=1) / 6**0.5
-  assert np.all(np.abs(law_L - cosine_SL.mean(axis=0)) < 4 * error_L + 0.01)
-  uniform_L = theory.at_birth(config, 6).inter_cosine_L
-  assert np.all(np.abs(uniform_L - cosine_SL.mean(axis=0)) > 0.1)
+  """The mean of 24 networks that read six windows, which are not like others of the text."""
+  config = configs.get(name, num_layers=2, width=64, mlp_width=128, vocab_size=40)
+  probe = Probe(kind, 6, 6, text=TEXT, start_id=start_id)
+  cosine_SL = np.array([row['cosine'] for row in analysis.measure(
+      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe, range(24))])
+  mean_L, error_L = cosine_SL.mean(axis=0), cosine_SL.std(axis=0, ddof=1) / 24**0.5
+  law_L = theory.finite_width(config, 6, probe).inter_cosine_L
+  assert np.all(np.abs(law_L - mean_L) < 3 * error_L + 0.01)
+  assert np.all(np.abs(theory.at_birth(config, 6).inter_cosine_L - mean_L) > 0.1)
 
 
 @pytest.mark.parametrize('call, named', [
@@ -82,7 +103,6 @@ def test_random_networks_agree(name, kind, start_id):
     (lambda: theory.at_birth(CONFIG, 8, Probe('text', 5, 4, text=TEXT)), 'length=8.*4'),
     (lambda: theory.at_birth(CONFIG, 8, collision=1.5), 'collision=1.5'),
     (lambda: theory.at_birth(CONFIG, 8, 'gaussian', collision=0.5), 'collision=0.5'),
-    (lambda: theory.finite_width(CONFIG, 4, Probe('text', 5, 4, text=TEXT)), "'text'"),
     (lambda: theory.at_birth(CONFIG, 8, Probe('pairs', 5, 8)), "'pairs'"),
 ])
 def test_what_theory_does_not_know_is_refused(call, named):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import analysis, configs
+from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
@@ -26,9 +26,9 @@ def narrow(**fields):
 
 
 @functools.cache
-def cosines(config):
+def cosines(config, probe=None):
   """Cosine of last positions after each layer, [networks, L]."""
-  probe = analysis.Probe('tokens', num_sequences=150, length=config.length)
+  probe = probe or analysis.Probe('tokens', num_sequences=150, length=config.length)
   return np.array([network['cosine'] for network in analysis.measure(
       analysis.transformer(config), analysis.inter_sequence('residual_last'), probe,
       range(NUM_NETWORKS))])
@@ -86,6 +86,35 @@ def test_the_mean_moves_by_what_theory_says(fields):
   predicted_L = theory.finite_width(config, config.length).inter_cosine_L
   mean_L = measured_SL.mean(axis=0)
   assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.1 * mean_L[-1])
+
+
+def test_correlated_vectors_are_a_little_less_alike_in_few_dimensions():
+  """Without sublayers: the mean of Pearson's r is ρ - ρ (1 - ρ²) / 2d (Hotelling 1953)."""
+  config = narrow(positions='learned', num_layers=1, linear_std=1e-5)
+  probe = analysis.Probe('text', 24, 1, text=data.from_ids(np.arange(500), 'no id twice'))
+  found = theory.finite_width(config, 1, probe, num_samples=20000).inter_cosine_L
+  # Tokens of two windows differ, and their position is the same: ρ = 1/2.
+  np.testing.assert_allclose(found - 0.5, -0.5 * (1 - 0.5**2) / (2 * 96), rtol=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('fields', [
+    {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm', 'mlp_width': 256}, {}], ids=str)
+@pytest.mark.parametrize('num_ids', [4, 60])
+def test_the_mean_on_text_moves_by_what_theory_says(fields, num_ids):
+  """Where ids are rare, a gated network's is not that of infinite width."""
+  config = narrow(**fields)
+  ids = np.random.default_rng(0).geometric(1 / num_ids, 3000) % 400
+  probe = analysis.Probe('text', 40, config.length, text=data.from_ids(ids, 'geometric'))
+  measured_SL = cosines(config, probe)
+  mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / NUM_NETWORKS**0.5
+  found = theory.finite_width(config, config.length, probe)
+  assert np.all(np.abs(mean_L - found.inter_cosine_L) < 3 * error_L + 0.02 * mean_L[-1])
+  if not (config.gated_mlp and num_ids == 60):
+    assert np.isclose(found.inter_cosine_std, measured_SL[:, -1].std(ddof=1), rtol=0.35)
+  else:
+    limit_L = theory.at_birth(config, config.length, probe).inter_cosine_L
+    assert mean_L[-1] > limit_L[-1] + 6 * error_L[-1]
 
 
 def test_positions_that_all_inputs_share_make_networks_differ():

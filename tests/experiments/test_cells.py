@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
 from bornbiased_jax import configs
@@ -91,6 +92,23 @@ def test_a_transformer_cell_is_what_its_settings_say():
   assert (cell.probe.kind, cell.probe.num_sequences, cell.probe.length) == ('gaussian', 6, 5)
   assert not cell.probe.of_each
   assert cell.flops == flops.forward_flops(config, 5, num_logits=1)
+
+
+def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
+  """A text of 30 letters has windows of 12 at 19 places, and one of 1,000 words enough."""
+  texts = {'short.txt': 'abcdefghijklmnopqrstuvwxyz1234',
+           'long.txt': ' '.join(map(str, range(1000)))}
+  for name, text in texts.items():
+    (tmp_path / name).write_text(text)
+    asked = resolve(settings.Transformers, 'laptop', probe='text', data=str(tmp_path / name),
+                    num_sequences='15', seeds='0')
+    cell = cells.transformer_cell('tiny_gpt2', 12, asked, lambda config: inter_sequence(
+        'residual_last'), row)
+    cells.measure_cells([cell], asked, Results(tmp_path / name[0], 'any', asked))
+  different = len(set(map(tuple, cell.probe.inputs(cell.network.config, np.arange(15)).tolist())))
+  said = capsys.readouterr().out
+  assert different == 15 and said.count('short.txt') == 1 and 'long.txt' not in said
+  assert 'of 15 windows of 12 tokens' in said
 
 
 def test_flops_of_a_stack():
