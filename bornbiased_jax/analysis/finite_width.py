@@ -199,13 +199,18 @@ def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'to
 
 @jax.jit
 def _router_dimensions(network, widths, path):
-  def of_layer(layer):
-    cosine, at_router_KTT = jax.value_and_grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(
-        path.before_LSKTT[layer, -1])
-    at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_router_KTT, layer)
-    return (1 - cosine) ** 2 / _apart(widths, path, at_start_KTT, at_LSKTT)
+  # Four positions stand for all: 1 / D is a mean over pairs of tokens.
+  T = path.start_KTT.shape[-1]
+  positions_P = (T * (2 * np.arange(4) + 1)) // 8
 
-  return lax.map(of_layer, jnp.arange(network.num_layers))
+  def variance(layer, position):
+    of_router = lambda kernels_KTT: _cosine(kernels_KTT, position)[0]
+    cosine, at_router_KTT = jax.value_and_grad(of_router)(path.before_LSKTT[layer, -1])
+    at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_router_KTT, layer)
+    return _apart(widths, path, at_start_KTT, at_LSKTT) / (1 - cosine) ** 2
+
+  of_layer = lambda layer: lax.map(functools.partial(variance, layer), positions_P).mean()
+  return 1 / lax.map(of_layer, jnp.arange(network.num_layers))
 
 
 @jax.jit
@@ -223,9 +228,10 @@ def _path(network, start_KTT):
   return _Path(start_KTT, *steps), end_KTT
 
 
-def _cosine(kernels_KTT):
-  """Cosines of last positions, one for each kernel between sequences."""
-  return kernels_KTT[2:, -1, -1] / jnp.sqrt(kernels_KTT[0, -1, -1] * kernels_KTT[1, -1, -1])
+def _cosine(kernels_KTT, position=-1):
+  """Cosines of the last or another position, one for each kernel between sequences."""
+  first, second, *between = kernels_KTT[:, position, position]
+  return jnp.stack(between) / jnp.sqrt(first * second)
 
 
 def _derivatives(network, before_LSKTT, end_KTT, router_layer=None):

@@ -14,11 +14,12 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import draw_params, mlp, read
 
-PROBE = Probe('tokens', 60, 16)
+# Few sequences would share what each has in common.
+PROBE = Probe('tokens', 400, 16)
 NETWORKS = jnp.arange(40)
-SMALL = dict(num_layers=2, width=128, vocab_size=500)
-MIXTURE = configs.get('tiny_gpt2', **SMALL, mlp_width=512, num_experts=4)
-DENSE = configs.get('tiny_gpt2', **SMALL, mlp_width=512)
+SMALL = dict(num_layers=2)
+MIXTURE = configs.get('tiny_gpt2', **SMALL, num_experts=4)
+DENSE = configs.get('tiny_gpt2', **SMALL)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -68,8 +69,8 @@ def test_a_mixture_contracts_as_theory_says():
 @pytest.mark.parametrize('num_experts', [4, 32])
 def test_routers_of_dense_networks(num_experts):
   states_NLBTD = measured(DENSE, ('mlp_input',))['mlp_input']
-  router_LDE = jax.random.normal(jax.random.key(7), (2, 128, num_experts))
-  chosen = jnp.argmax(jnp.einsum('nlbtd,lde->nlbte', states_NLBTD, router_LDE), axis=-1)
+  router_NLDE = jax.random.normal(jax.random.key(7), (len(NETWORKS), 2, 128, num_experts))
+  chosen = jnp.argmax(jnp.einsum('nlbtd,nlde->nlbte', states_NLBTD, router_NLDE), axis=-1)
   share_NLE = jax.nn.one_hot(chosen, num_experts).mean(axis=(2, 3))
   assert_shares(np.asarray(share_NLE), theory.expert_shares(
       DENSE, PROBE.length, num_experts=num_experts))
