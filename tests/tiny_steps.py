@@ -12,6 +12,8 @@ CONFIGS = {
     'gpt2': configs.get('tiny_gpt2', num_layers=2, width=32, mlp_width=64, vocab_size=50,
                         positions='learned'),
     'llama2': configs.get('tiny_llama2', num_layers=2, width=32, mlp_width=64, vocab_size=50),
+    'moe': configs.get('tiny_moe', num_layers=2, width=32, mlp_width=40, vocab_size=50,
+                       num_experts=4),
 }
 RECIPE = Recipe(num_steps=100, batch_size=8, length=12, peak_lr=1e-3, min_lr=1e-4, warmup_steps=2)
 

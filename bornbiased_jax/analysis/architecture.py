@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from bornbiased_jax.analysis.hermite import choice_overlap
 from bornbiased_jax.analysis.probes import OF_IDS, OF_TEXT, Probe, kind_of
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
@@ -39,6 +40,8 @@ class Architecture:
   preactivation_std: float
   mean_activation: float
   mlp_writes: float
+  # Of experts (`hermite.choice_overlap`); empty without them.
+  overlap_R: np.ndarray
   # Of ALiBi, by head; empty without it.
   slopes_H: np.ndarray
   # The factor of each position of the model under the interventions that have one.
@@ -63,6 +66,7 @@ def _check_known(config, length):
   window = min((window for window in config.windows if window), default=length)
   for is_unknown, field in (
       (config.norm_place != 'before', f'norm_place={config.norm_place!r}'),
+      (config.shared_mlp_width > 0, f'shared_mlp_width={config.shared_mlp_width}'),
       (has_attention and config.score_cap is not None, f'score_cap={config.score_cap}'),
       (has_attention and window < length, f'windows of {window} for {length} tokens')):
     if is_unknown:
@@ -87,8 +91,16 @@ def of(config: ModelConfig, probe: str | Probe) -> Architecture:
       preactivation_std=config.std_of('up') * config.width**0.5,
       mean_activation=mean_activation(config) if is_centred else 0.0,
       mlp_writes=config.residual_std**2 * config.mlp_width,
+      overlap_R=_overlap(config),
       slopes_H=np.zeros(0, np.float32) if slopes_H is None else slopes_H,
       factor_P=_factors(config))
+
+
+def _overlap(config):
+  if config.num_experts == 1:
+    return np.ones(0, np.float32)
+  return choice_overlap(config.num_experts, config.experts_per_token, config.renormalized_experts,
+                        config.std_of('router') * config.width**0.5)
 
 
 def _factors(config):

@@ -13,6 +13,10 @@ width of the MLP, and κ(r) = E[f(u) f(v)] for pre-activations of std σ sqrt(d)
 correlation r. A gated unit multiplies κ by σ² d r. So the similarity of sequences comes
 from κ(0) = (E f)², and attention amplifies it.
 
+Two inputs have units in common only in experts that both choose: a mixture multiplies κ(r) by
+P(r) = E Σ_e g_e g'_e, for weights g and g' of logits of correlation r. As P(0) is 1 / E if one of E
+experts is chosen, a mixture contracts less than an MLP.
+
 With ALiBi the weights of head h are A_ij ∝ e^{-m_h (i-j)}, for its slope m_h. As values and outputs
 of different heads are independent, A Ŝ Aᵀ is then the mean of A_h Ŝ A_hᵀ over heads. Those of
 steep slope average few positions, so that they average less away.
@@ -36,7 +40,7 @@ import numpy as np
 
 from bornbiased_jax.analysis import architecture, coincidence
 from bornbiased_jax.analysis.architecture import Architecture
-from bornbiased_jax.analysis.hermite import covariance_powers
+from bornbiased_jax.analysis.hermite import covariance_powers, overlap
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError, check_count
@@ -210,7 +214,10 @@ def _mlp(network, kernels_KTT):
   activation = lambda x: ACTIVATIONS[network.activation](x) - network.mean_activation
   powers = covariance_powers(activation, scale, network.gated_mlp)
   # Unrolled, it takes longer to compile and no less to run.
-  hidden_KTT = jnp.polyval(powers, kernels_KTT / _sizes(kernels_KTT), unroll=1)
+  cosine_KTT = kernels_KTT / _sizes(kernels_KTT)
+  hidden_KTT = jnp.polyval(powers, cosine_KTT, unroll=1)
+  if len(network.overlap_R):
+    hidden_KTT *= overlap(cosine_KTT, network.overlap_R)
   return kernels_KTT + network.mlp_writes * hidden_KTT
 
 

@@ -22,6 +22,7 @@ Random sequences share little, so that products within a sequence are left as th
 between two fluctuate. Windows of a text share much, and what they share fluctuates alike in both:
 so the products of all 2 T states of a pair fluctuate as one kernel, of which X is a part.
 
+Of a mixture, the luck in which experts the inputs choose is left out of the std over networks.
 Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
 takes no notice, nor of ALiBi's heads, each of which fluctuates by itself.
 """
@@ -163,12 +164,6 @@ def _widths(config):
 def _spreads(network, widths, path, end_KTT):
   """The std over networks of the cosine, and the dimensions of the states."""
   at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, end_KTT)
-  # Those of a pair of inputs join the products between sequences alone.
-  own_start_TT, own_before_LSTT, own_added_LSTT = (
-      kernels[..., 0, :, :] - kernels[..., 2, :, :]
-      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
-  apart = (_carry(at_start_KTT[2], own_start_TT, own_start_TT) / widths.stream
-           + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
   # Those that all inputs have in common join those within a sequence as well.
   common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 2],
                      path.added_LSKTT[:, :, 2], symmetric=True)
@@ -176,7 +171,46 @@ def _spreads(network, widths, path, end_KTT):
   position_TT = network.position_variance * jnp.eye(end_KTT.shape[-1])
   common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
+  apart = _apart(widths, path, at_start_KTT, at_LSKTT)
   return jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
+
+
+def _apart(widths, path, at_start_KTT, at_LSKTT):
+  """The variance over pairs of inputs of the cosine that has these derivatives."""
+  # Their fluctuations join the products between sequences alone.
+  own_start_TT, own_before_LSTT, own_added_LSTT = (
+      kernels[..., 0, :, :] - kernels[..., 2, :, :]
+      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
+  return (_carry(at_start_KTT[2], own_start_TT, own_start_TT) / widths.stream
+          + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
+
+
+def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
+                      ) -> np.ndarray:
+  """The dimensions [layers] that states fill where MLPs or routers read them.
+
+  Arguments, errors and cost are those of `finite_width` without samples.
+  """
+  network, widths = architecture.of(config, probe), _widths(config)
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  path, _ = _path(network, start_PKTT.mean(axis=0))
+  return np.asarray(_router_dimensions(network, widths, path))
+
+
+@jax.jit
+def _router_dimensions(network, widths, path):
+  # Four positions stand for all: 1 / D is a mean over pairs of tokens.
+  T = path.start_KTT.shape[-1]
+  positions_P = (T * (2 * np.arange(4) + 1)) // 8
+
+  def variance(layer, position):
+    of_router = lambda kernels_KTT: _cosine(kernels_KTT, position)[0]
+    cosine, at_router_KTT = jax.value_and_grad(of_router)(path.before_LSKTT[layer, -1])
+    at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_router_KTT, layer)
+    return _apart(widths, path, at_start_KTT, at_LSKTT) / (1 - cosine) ** 2
+
+  of_layer = lambda layer: lax.map(functools.partial(variance, layer), positions_P).mean()
+  return 1 / lax.map(of_layer, jnp.arange(network.num_layers))
 
 
 @jax.jit
@@ -194,23 +228,33 @@ def _path(network, start_KTT):
   return _Path(start_KTT, *steps), end_KTT
 
 
-def _cosine(kernels_KTT):
-  """Cosines of last positions, one for each kernel between sequences."""
-  return kernels_KTT[2:, -1, -1] / jnp.sqrt(kernels_KTT[0, -1, -1] * kernels_KTT[1, -1, -1])
+def _cosine(kernels_KTT, position=-1):
+  """Cosines of the last or another position, one for each kernel between sequences."""
+  first, second, *between = kernels_KTT[:, position, position]
+  return jnp.stack(between) / jnp.sqrt(first * second)
 
 
-def _derivatives(network, before_LSKTT, end_KTT):
-  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers."""
+def _derivatives(network, before_LSKTT, end_KTT, router_layer=None):
+  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers.
 
-  def block(at_KTT, before_SKTT):
+  With a layer of a router `end_KTT` are its derivatives already, by the kernels before the MLP.
+  """
+  if router_layer is None:
+    at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
+  else:
+    at_end_KTT = jnp.zeros_like(end_KTT)
+
+  def block(at_KTT, step):
+    layer, before_SKTT = step
     after = []
     for sublayer, before_KTT in zip(birth.sublayers(network)[::-1], before_SKTT[::-1], strict=True):
       after.append(at_KTT)
       at_KTT, = jax.vjp(sublayer, before_KTT)[1](at_KTT)
+      if router_layer is not None and len(after) == 1:  # The MLP comes last.
+        at_KTT = jnp.where(layer == router_layer, end_KTT, at_KTT)
     return at_KTT, jnp.stack(after[::-1])
 
-  at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
-  return lax.scan(block, at_end_KTT, before_LSKTT, reverse=True)
+  return lax.scan(block, at_end_KTT, (jnp.arange(len(before_LSKTT)), before_LSKTT), reverse=True)
 
 
 def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):

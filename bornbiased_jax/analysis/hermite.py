@@ -1,4 +1,4 @@
-"""Covariance of an activation at two correlated normal inputs, as a power series.
+"""Covariance of an activation at two correlated normal inputs, as a power series; of choices too.
 
 If u and v are normal with mean 0, the same standard deviation and correlation r, then
 E[f(u) f(v)] = Σ_k c_k² r^k, where c_k = E[f(u) h_k(u)] for the normalized Hermite
@@ -17,6 +17,7 @@ import numpy as np
 # The last power takes what is left of E f², so that the series is exact at r = 1. Behind a
 # kink, as of ReLU, it converges like NUM_POWERS^(-3/2), else much faster.
 NUM_POWERS = 32
+NUM_OVERLAPS, NUM_DRAWS = 33, 2**14
 _GRID = np.linspace(-9, 9, 4001)
 
 
@@ -55,3 +56,42 @@ def _grid():
     polynomials.append(following_G)
   return ((weight_G / weight_G.sum()).astype(np.float32),
           np.stack(polynomials).astype(np.float32))
+
+
+def overlap(correlation: jax.Array, overlap_R: jax.Array) -> jax.Array:
+  """Σ_e g_e g'_e of what `choice_overlap` gives for two inputs of these correlations."""
+  # In this variable it is smooth, also where two inputs become one; there r must not enter.
+  apart = jnp.sqrt(jnp.clip(1 - correlation, 1e-10, 1.0))
+  return jnp.interp(apart, jnp.linspace(0, 1, len(overlap_R)), overlap_R)
+
+
+@functools.lru_cache(maxsize=64)
+def choice_overlap(num_experts: int, num_chosen: int, renormalized: bool,
+                   logit_std: float) -> np.ndarray:
+  """How far two inputs choose the same experts: E Σ_e g_e g'_e of their weights, float32.
+
+  It is 1 / num_experts for unlike inputs if one expert is chosen with weight 1, and 1 for equal
+  ones. The logits are normal with this std, independent over experts, and correlate over inputs by
+  r = 1 - u², for u from 0 to 1 in NUM_OVERLAPS steps. A mean over NUM_DRAWS drawn pairs, to which
+  the exact value at r = 0 is known.
+  """
+  random = np.random.default_rng(0)
+  a_NE, b_NE = logit_std * random.standard_normal((2, NUM_DRAWS, num_experts), np.float32)
+  own_NE = _weights(a_NE, num_chosen, renormalized)
+  found = []
+  for r in 1 - np.linspace(0, 1, NUM_OVERLAPS, dtype=np.float32)**2:
+    other_NE = _weights(r * a_NE + np.sqrt(1 - r * r) * b_NE, num_chosen, renormalized)
+    found.append(float((own_NE * other_NE).sum(axis=1).mean()))
+  # What the draws make of r = 0, where the truth is known, they make of small r as well.
+  error = found[-1] - float(own_NE.sum(axis=1).mean())**2 / num_experts
+  share_R = np.linspace(0, 1, NUM_OVERLAPS)
+  return np.asarray(found - error * share_R, np.float32)
+
+
+def _weights(logits_NE, num_chosen, renormalized):
+  """What `mlp.route` makes of logits, in numpy."""
+  weight_NE = np.exp(logits_NE - logits_NE.max(axis=1, keepdims=True))
+  all_N1 = weight_NE.sum(axis=1, keepdims=True)
+  least_N1 = np.partition(logits_NE, -num_chosen, axis=1)[:, -num_chosen, None]
+  weight_NE = np.where(logits_NE >= least_N1, weight_NE, 0)
+  return weight_NE / (weight_NE.sum(axis=1, keepdims=True) if renormalized else all_N1)

@@ -1,9 +1,9 @@
 """Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-`at_birth` speaks of the whole network, `finite_width` of what its width adds, and
-`preference_at_birth` of the token that it prefers. Two more functions give what the fingerprints
-PCS and CKA show for unrelated networks. Functions of arrays broadcast and can be jitted.
-Similarities are cosines in [-1, 1].
+`at_birth` speaks of the whole network, `finite_width` of what its width adds, `preference_at_birth`
+of the token that it prefers, and `expert_shares` of the experts that its routers choose. Two more
+functions give what the fingerprints PCS and CKA show for unrelated networks. Functions of arrays
+broadcast and can be jitted. Similarities are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ import scipy
 
 from bornbiased_jax.analysis.birth import AtBirth as AtBirth
 from bornbiased_jax.analysis.birth import at_birth as at_birth
+from bornbiased_jax.analysis.experts import expert_shares as expert_shares
+from bornbiased_jax.analysis.experts import router_cosine as router_cosine
 from bornbiased_jax.analysis.finite_width import FiniteWidth as FiniteWidth
 from bornbiased_jax.analysis.finite_width import finite_width as finite_width
 from bornbiased_jax.analysis.hermite import covariance_powers

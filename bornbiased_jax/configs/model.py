@@ -58,6 +58,13 @@ class ModelConfig:
       (Primer's) | 'tanh', or another function's name in configs.ACTIVATIONS.
     gated_mlp: the MLP computes down(activation(gate(x)) * up(x)) instead of
       down(activation(up(x))).
+    num_experts: number of MLPs of this kind in each block, the experts; a router, which reads
+      what they read, chooses `experts_per_token` of them for each position. 1: no router.
+    experts_per_token: how many of them are chosen.
+    renormalized_experts: the weights of those that are chosen sum to 1 (Mixtral). If not,
+      they are their shares in the softmax over all experts.
+    shared_mlp_width: number of hidden units of one more expert, which is always chosen and
+      has a gate of its own (Qwen2-MoE); 0: there is none.
     positions: 'rope' (rotary) | 'learned' (embeddings that are added to the input) | 'alibi'
       (scores fall with the distance, in each head by another slope; Press et al. 2022) | 'none'.
     rope_theta: base of the rotary wavelengths: pair j of a head's channels turns
@@ -129,6 +136,10 @@ class ModelConfig:
   norm_epsilon: float = 1e-5
   activation: str = 'gelu_tanh'
   gated_mlp: bool = False
+  num_experts: int = 1
+  experts_per_token: int = 1
+  renormalized_experts: bool = True
+  shared_mlp_width: int = 0
   positions: str = 'rope'
   rope_theta: float = 10000.0
   rotary_factor: float = 1.0
@@ -158,7 +169,8 @@ class ModelConfig:
   prefix_plus: bool = False
 
   def __post_init__(self):
-    for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length'):
+    for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length',
+                 'num_experts', 'experts_per_token'):
       check_count(name, getattr(self, name))
     self._fill_defaults()
     self._check_shapes()
@@ -192,6 +204,7 @@ class ModelConfig:
     if self.num_heads % self.num_kv_heads:
       raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide '
                        f'num_heads={self.num_heads}')
+    self._check_experts()
     check_positive('rotary_factor', self.rotary_factor)
     if self.rotary_factor > 1:
       raise InputError(f'rotary_factor={self.rotary_factor!r} exceeds 1')
@@ -203,6 +216,16 @@ class ModelConfig:
     if type(position) is not int or not 0 <= position < self.length:
       raise InputError(f'intervention_position={position!r} is not a position from 0 to '
                        f'{self.length - 1}', 'intervention_position')
+
+  def _check_experts(self):
+    if self.experts_per_token > self.num_experts:
+      raise InputError(f'experts_per_token={self.experts_per_token} exceeds '
+                       f'num_experts={self.num_experts}', 'experts_per_token')
+    if self.shared_mlp_width != 0:
+      check_count('shared_mlp_width', self.shared_mlp_width)
+      if self.num_experts == 1:
+        raise InputError(f'shared_mlp_width={self.shared_mlp_width} has no meaning with '
+                         'num_experts=1', 'shared_mlp_width')
 
   def _check_windows(self):
     if not isinstance(self.windows, tuple) or len(self.windows) not in (0, self.num_layers):

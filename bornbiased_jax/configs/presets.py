@@ -26,4 +26,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'tiny_gpt2': dict(_TINY, mlp_width=512),
     'tiny_llama2': dict(_LLAMA2, **_TINY, mlp_width=344),
     'tiny_qwen2': dict(_QWEN2, **_TINY, mlp_width=344),
+    # As Mixtral, with as many units at work as tiny_llama2 has.
+    'tiny_moe': dict(_LLAMA2, **_TINY, mlp_width=172, num_experts=8, experts_per_token=2),
 }

@@ -19,7 +19,8 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
   """FLOPs of the matrix products when one sequence passes through the whole model.
 
   A multiplication and an addition count as two. Attention counts its full T x T
-  square, with windows too; norms, activations and softmax count nothing.
+  square, with windows too; norms, activations and softmax count nothing. Of experts those count
+  that are chosen, although `mlp.mixture` computes all.
 
   Args:
     config: the architecture.
@@ -35,7 +36,10 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
   query_width = config.num_heads * config.head_size
   key_width = config.num_kv_heads * config.head_size
   attention = 2 * config.width * (query_width + key_width) + 2 * length * query_width
-  mlp = (3 if config.gated_mlp else 2) * config.width * config.mlp_width
+  units = config.experts_per_token * config.mlp_width + config.shared_mlp_width
+  mlp = (3 if config.gated_mlp else 2) * config.width * units
+  if config.num_experts > 1:
+    mlp += config.width * (config.num_experts + (config.shared_mlp_width > 0))
   per_position = {'full': attention + mlp, 'attention_only': attention, 'mlp_only': mlp}
   blocks = length * config.num_layers * per_position[config.sublayers]
   return 2 * (blocks + num_logits * config.width * config.vocab_size)

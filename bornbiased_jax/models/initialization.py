@@ -7,6 +7,7 @@ everywhere. Drawing them without jit would differ in the last bit on some versio
 import functools
 import zlib
 
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,9 +69,11 @@ def num_parameters(config: ModelConfig) -> int:
 
 def _centre(config, params):
   """Takes from each MLP what the mean c = E f(u) of its units writes to every stream alike."""
-  down = params['blocks']['down']
-  bias_LD = -mean_activation(config) * down['kernel'].sum(axis=1)
-  return params | {'blocks': params['blocks'] | {'down': down | {'bias': bias_LD}}}
+  leaves = flatten_dict(params)
+  for path, kernel in list(leaves.items()):
+    if path[-2:] == ('down', 'kernel'):
+      leaves[*path[:-1], 'bias'] = -mean_activation(config) * kernel.sum(axis=-2)
+  return unflatten_dict(leaves)
 
 
 def mean_activation(config: ModelConfig) -> float:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import attention
+from bornbiased_jax.models.mlp import balance_loss
 from bornbiased_jax.models.transformer import head_of, read, unembed
 
 # Number of positions per sequence whose logits exist at the same time.
@@ -32,9 +33,21 @@ def next_token_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
     >>> round(float(loss(config, params, tokens)))  # log(2048) is 7.6
     8
   """
+  return balanced_loss(config, params, tokens_BT, 0.0, attend=attend)[1]
+
+
+def balanced_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, balance: float, *,
+                  attend: Callable[..., jax.Array] = attention.plain
+                  ) -> tuple[jax.Array, jax.Array]:
+  """What training minimizes, and `next_token_loss`, which is a part of it.
+
+  The other part is `mlp.balance_loss` of the experts, times `balance`.
+  """
+  names = ('hidden', 'router_logits') if balance else ('hidden',)
   with _precision(config):
-    hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
-  return _mean_loss(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
+    found = read(config, params, tokens_BT[:, :-1], names, attend)
+  loss = _mean_loss(config, head_of(config, params), found['hidden'], tokens_BT[:, 1:])
+  return loss + balance * balance_loss(config, found['router_logits']) if balance else loss, loss
 
 
 def _precision(config):

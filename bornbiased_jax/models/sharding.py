@@ -17,7 +17,7 @@ AXES = ('data', 'fsdp', 'tensor')
 BATCH = PartitionSpec(('data', 'fsdp'))
 
 # The mesh axes of a matrix's two dimensions. Linear layers go by the name of their
-# module, embeddings and head by their own.
+# module, embeddings and head by their own. Of experts 'tensor' shares out whole ones.
 _RULES = {
     'embedding': ('tensor', 'fsdp'),
     'position_embedding': (None, 'fsdp'),
@@ -79,6 +79,8 @@ def shardings(mesh: Mesh | None, tree: Any) -> Any:
     rule = next((_RULES[name] for name in reversed(names) if name in _RULES), ())
     is_matrix = names and names[-1] in ('kernel', *_RULES)
     # Dimensions before the matrix's own, such as that of the layers, are not sharded.
+    if 'experts' in names:
+      rule = ('tensor', *(axis if axis == 'fsdp' else None for axis in rule))
     axes = (None,) * (len(leaf.shape) - len(rule)) + rule if is_matrix else ()
     spec = [axis if axis and size % mesh.shape[axis] == 0 else None
             for axis, size in zip(axes, leaf.shape, strict=False)]

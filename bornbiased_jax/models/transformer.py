@@ -1,9 +1,9 @@
-"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen, Pythia, OLMo, Gemma, Phi-3.
+"""The transformer: one Linen module for GPT-2, LLaMA, Mistral, Qwen, OLMo, Gemma, Phi-3 and others.
 
 The last letters of an array's name are its shape: B sequences of the batch,
 T query positions, S key positions, D width, V vocabulary, L layers, H query heads,
 G key/value heads, N query heads per key/value head, K head size, F features of a
-layer in between. So `query_BTHK` has shape [B, T, H, K].
+layer in between, E experts. So `query_BTHK` has shape [B, T, H, K].
 """
 
 from collections.abc import Callable
@@ -16,10 +16,12 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import attention, products, rotary
+from bornbiased_jax.models import attention, rotary
 from bornbiased_jax.models.interventions import intervene, intervene_weights
+from bornbiased_jax.models.linear import dense, draw
+from bornbiased_jax.models.mlp import mixture, mlp
 
 # The intermediates that `read` returns by name, and the shape of each.
 READS = {
@@ -30,7 +32,10 @@ READS = {
     'input_last': '[B, D] what enters the first block',
     'residual': '[L, B, T, D] residual stream after each block',
     'residual_last': '[L, B, D]',
+    'mlp_input': '[L, B, T, D] what MLP or router read, behind their norm',
     'mlp_hidden': '[L, B, T, F] hidden units of the MLP as its down-projection reads them',
+    'router_logits': '[L, B, T, E] float32, by which E experts are chosen',
+    'expert_weights': '[L, B, T, E] float32 weight of each expert, 0 for those not chosen',
     'value': '[L, B, T, G K] v_i, heads concatenated',
     'value_aggregate': '[L, B, T, H K] o_i = sum_j a_ij v_j as W_O reads it, heads concatenated',
     'attention_weights': '[L, B, H, T, T] float32',
@@ -40,6 +45,7 @@ READS = {
 # From this width on a CPU compiles the layers one by one.
 WIDE = 512
 _OF_ATTENTION = ('value', 'value_aggregate', *attention.WATCHED)
+_OF_EXPERTS = 'router_logits', 'expert_weights'
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
 # What each choice of config.remat stores of a block for the backward pass, beside its input.
@@ -99,44 +105,6 @@ def _norm(config, name, kind=None):
   return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
 
 
-def _draw(config, std):
-  """The initializer of entries of this std; of a matrix [in, out] if it is to be orthogonal."""
-  if config.init_scheme != 'truncated':
-    return nn.initializers.normal(std)
-  # A normal that is cut at two stds has a smaller one.
-  return nn.initializers.truncated_normal(std / 0.87962566103423978)
-
-
-def _draw_kernel(config, name):
-  std = config.std_of(name)
-  if config.init_scheme != 'orthogonal':
-    return _draw(config, std)
-  return lambda key, shape, dtype: std * math.sqrt(max(shape)) * _draw_orthogonal(key, shape, dtype)
-
-
-def _draw_orthogonal(key, shape, dtype):
-  """A random matrix of which the shorter of rows and columns are orthonormal.
-
-  It is the polar factor of a normal matrix. Products alone compute it (Newton and Schulz), since
-  several of LAPACK's decompositions in one program wait for each other on a CPU of few cores.
-  """
-  short, long = sorted(shape)
-  x_LS = jax.random.normal(key, (long, short), dtype) / (1.1 * (math.sqrt(long) + math.sqrt(short)))
-  product = functools.partial(jnp.matmul, precision='highest')
-  # Each step makes small singular values 1.5 times as large, until they are 1.
-  step = lambda _, x_LS: 1.5 * x_LS - 0.5 * product(x_LS, product(x_LS.T, x_LS))
-  x_LS = lax.fori_loop(0, 44, step, x_LS)
-  return x_LS if shape == (long, short) else x_LS.T
-
-
-def _dense(config, name, features, use_bias):
-  # The policy that stores products of a block does not see those of products.on_cpu.
-  on_cpu = jax.default_backend() == 'cpu' and config.remat != 'dots'
-  return nn.Dense(features, use_bias, dtype=config.dtype, name=name,
-                  kernel_init=_draw_kernel(config, name),
-                  dot_general=products.on_cpu if on_cpu else lax.dot_general)
-
-
 class Prefix(nn.Module):
   """What Prefix-Tuning+ (arXiv 2506.13674) adds to each head: elu(q) M, by no softmax weighed."""
 
@@ -173,7 +141,9 @@ class Block(nn.Module):
       x_BTD = x_BTD + self._norm_at('after', 'attention_output_norm', update_BTD)
     if config.sublayers != 'attention_only':
       mlp_input_BTD = before_BTD if config.parallel_residual else x_BTD
-      update_BTD, of_mlp = self._mlp(self._norm_at('before', 'mlp_norm', mlp_input_BTD))
+      mlp_input_BTD = self._norm_at('before', 'mlp_norm', mlp_input_BTD)
+      update_BTD, of_mlp = self._mlp(mlp_input_BTD)
+      of_mlp |= {'mlp_input': mlp_input_BTD}
       x_BTD = x_BTD + self._norm_at('after', 'mlp_output_norm', update_BTD)
     found = of_attention | of_mlp | {'residual': x_BTD, 'residual_last': x_BTD[:, -1]}
     return x_BTD, {name: found[name] for name in reads if name in found}
@@ -199,7 +169,7 @@ class Block(nn.Module):
     if config.prefix_plus:
       aggregate_BTF = aggregate_BTF + Prefix(name='prefix')(query_BTHK)
     aggregate_BTF = self._intervene(aggregate_BTF.reshape(query_BTHK.shape), value_BSGK)
-    output = _dense(config, 'output', config.width, config.output_bias)
+    output = dense(config, 'output', config.width, config.output_bias)
     value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)
     return output(aggregate_BTF), found | {'value': value_BSF, 'value_aggregate': aggregate_BTF}
 
@@ -236,20 +206,15 @@ class Block(nn.Module):
 
   def _heads(self, name, x_BTD, num_heads):
     config, num_features = self.config, num_heads * self.config.head_size
-    project = _dense(config, name, num_features, config.qkv_bias)
+    project = dense(config, name, num_features, config.qkv_bias)
     return project(x_BTD).reshape(*x_BTD.shape[:2], num_heads, config.head_size)
 
   def _mlp(self, x_BTD):
-    """What the MLP adds to the residual stream, and its intermediate."""
-    config = self.config
-    project = lambda name: _dense(config, name, config.mlp_width, config.mlp_bias)
-    hidden_BTF = project('up')(x_BTD)
-    if config.gated_mlp:
-      hidden_BTF = ACTIVATIONS[config.activation](project('gate')(x_BTD)) * hidden_BTF
-    else:
-      hidden_BTF = ACTIVATIONS[config.activation](hidden_BTF)
-    down = _dense(config, 'down', config.width, config.mlp_bias)
-    return down(hidden_BTF), {'mlp_hidden': hidden_BTF}
+    """What the MLP adds to the residual stream, and its intermediates."""
+    if self.config.num_experts > 1:
+      return mixture(self.config, x_BTD)
+    update_BTD, hidden_BTF = mlp(self.config, x_BTD, self.config.mlp_width)
+    return update_BTD, {'mlp_hidden': hidden_BTF}
 
 
 class Transformer(nn.Module):
@@ -275,16 +240,16 @@ class Transformer(nn.Module):
   attend: Callable[..., jax.Array] = attention.plain
 
   def setup(self):
-    config, draw = self.config, functools.partial(_draw, self.config)
+    config = self.config
     vocabulary = (config.vocab_size, config.width)
-    self.embedding = self.param('embedding', draw(config.embedding_std), vocabulary)
+    self.embedding = self.param('embedding', draw(config, config.embedding_std), vocabulary)
     if config.positions == 'learned':
       self.position_embedding = self.param(
-          'position_embedding', draw(config.embedding_std), (config.length, config.width))
+          'position_embedding', draw(config, config.embedding_std), (config.length, config.width))
     self.blocks = self.param('blocks', self._init_blocks)
     self.final_norm = _norm(config, None)  # Linen names it after the attribute.
     if not config.tied_head:
-      self.head = self.param('head', draw(config.std_of('head')), vocabulary)
+      self.head = self.param('head', draw(config, config.std_of('head')), vocabulary)
 
   def _init_blocks(self, key):
     # One parameter for all blocks. `parent=None` keeps Linen from making Block a submodule.
@@ -312,13 +277,15 @@ class Transformer(nn.Module):
     return {name: out[name] for name in names}
 
   def _check_names(self, names):
-    sublayers = self.config.sublayers
+    sublayers, num_experts = self.config.sublayers, self.config.num_experts
     for name in names:
       if name not in READS:
         raise InputError(f'cannot read {name!r}; what can be read: {", ".join(READS)}')
       if (sublayers == 'mlp_only' and name in _OF_ATTENTION
-          or sublayers == 'attention_only' and name == 'mlp_hidden'):
+          or sublayers == 'attention_only' and name in ('mlp_input', 'mlp_hidden', *_OF_EXPERTS)):
         raise InputError(f'cannot read {name!r} of a model with sublayers={sublayers!r}')
+      if name in _OF_EXPERTS and num_experts == 1 or name == 'mlp_hidden' and num_experts > 1:
+        raise InputError(f'cannot read {name!r} of a model with num_experts={num_experts}')
 
   def _embed(self, inputs):
     """What enters the residual stream [B, T, D], from token ids or continuous inputs."""

@@ -45,7 +45,8 @@ class Run:
     InputError: a seed is given twice or outside its range, an interval is
       below one step, the start token is no token, the mesh does not divide
       the batch, several networks would train on several devices, sequences
-      are longer than the model's, the model lacks the adapter, or muP's head is tied.
+      are longer than the model's, the model lacks the adapter or experts to balance, or muP's head
+      is tied.
   """
 
   config: ModelConfig
@@ -78,6 +79,8 @@ class Run:
       raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
                        'adapter')
     optimizer(self.config, self.recipe)  # Refuses what it has no learning rates for.
+    if self.recipe.balance and self.config.num_experts == 1:
+      raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '

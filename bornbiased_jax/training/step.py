@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from bornbiased_jax.configs.model import BASE_WIDTH
 from bornbiased_jax.errors import InputError, check_count, check_positive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
-from bornbiased_jax.models.loss import next_token_loss
+from bornbiased_jax.models.loss import balanced_loss
 from bornbiased_jax.training.adapters import ADAPTERS, RANK, restrict
 
 
@@ -45,6 +46,8 @@ class Recipe:
       trains all parameters.
     rank: of LoRA; None is RANK.
     alpha: LoRA's product is multiplied by alpha / rank; None is the rank.
+    balance: weight of the balance loss of experts (`models.mlp.balance_loss`), which is no part
+      of the loss that is reported; 0: experts are not balanced.
 
   Raises:
     InputError: accumulation does not divide batch_size, the warmup is
@@ -66,6 +69,7 @@ class Recipe:
   adapter: str | None = None
   rank: int | None = None
   alpha: float | None = None
+  balance: float = 0.0
 
   def __post_init__(self):
     for name in ('num_steps', 'batch_size', 'length', 'accumulation'):
@@ -78,6 +82,8 @@ class Recipe:
     if self.warmup_steps >= self.num_steps:
       raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than '
                        f'num_steps={self.num_steps}', 'warmup_steps')
+    if not 0 <= self.balance < math.inf:
+      raise InputError(f'balance={self.balance!r} is no number from 0', 'balance')
     self._resolve_adapter()
 
   def _resolve_adapter(self):
@@ -208,7 +214,7 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
     parameters, before clipping) and `learning_rate`.
   """
   loss, gradient = accumulated_gradient(
-      config, recipe.accumulation, state.params, tokens_BT, attend=attend)
+      config, recipe.accumulation, state.params, tokens_BT, recipe.balance, attend=attend)
   return update(config, recipe, state, loss, gradient)
 
 
@@ -226,7 +232,8 @@ def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
 
   States and metrics have a leading axis of networks.
   """
-  gradient_of = lambda params: accumulated_gradient(config, recipe.accumulation, params, tokens_BT)
+  gradient_of = lambda params: accumulated_gradient(
+      config, recipe.accumulation, params, tokens_BT, recipe.balance)
   # On a CPU one network follows another: if they were batched, the activations
   # of one layer of all networks would fall out of its cache.
   one_by_one = jax.default_backend() == 'cpu'
@@ -246,12 +253,16 @@ def update(config: ModelConfig, recipe: Recipe, state: TrainState, loss: jax.Arr
 
 
 def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict,
-                         tokens_BT: jax.Array, *,
+                         tokens_BT: jax.Array, balance: float = 0.0, *,
                          attend: Callable[..., jax.Array] = attention.plain
                          ) -> tuple[jax.Array, dict]:
-  """Loss of a batch and its gradient, as the mean over `accumulation` parts of equal size."""
-  gradient_of = jax.value_and_grad(
-      lambda params, tokens: next_token_loss(config, params, tokens, attend=attend))
+  """Loss of a batch, and the gradient of `balanced_loss`, as means over parts of equal size."""
+  def gradient_of(params, tokens_BT):
+    (_, loss), gradient = jax.value_and_grad(
+        lambda params: balanced_loss(config, params, tokens_BT, balance, attend=attend),
+        has_aux=True)(params)
+    return loss, gradient
+
   if accumulation == 1:
     return gradient_of(params, tokens_BT)
   # Interleaved, so that each part is spread over all devices as the batch is.

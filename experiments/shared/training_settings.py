@@ -109,6 +109,7 @@ class Training(Schedule):
       None, optional(positive), 'the product of --adapter=lora is multiplied by alpha / rank; if '
       'not given, by 1')
   weight_decay: float = setting(0.1, number, "AdamW's decay of matrices and embeddings")
+  balance: float = setting(0.0, number, 'weight of the balance loss of experts; 0: none')
   clip: float = setting(1.0, positive,
                         'norm of the gradient above which it is scaled down to this norm')
   evaluate_every: EvaluateEvery = setting(250, smoke=3, paper=1000)

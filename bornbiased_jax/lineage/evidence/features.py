@@ -33,6 +33,7 @@ class Features:
   Attributes:
     config: the architecture.
     arrays: gate (if there is one), up and down of the first U units of each layer, [L, U, D];
+      with experts [L, U, E, D], as the units of the first E of them at one place are one feature;
       value and output of the first C channels of the first G heads for keys and values,
       [L, G, C, D] and [L, G, C, H, D], as H query heads read each of these. U, G and C are
       `stored_sizes`. The H vectors of an output have length 1 together. Sublayers that the
@@ -62,6 +63,15 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   return jax.tree.map(lambda x: on_host(x).astype(np.float16), _of_layer(config, block))
 
 
+def average_experts(features: Features) -> Features:
+  """The same with the units of the MLP that is the mean of the experts, if there are experts."""
+  if features.config.num_experts == 1:
+    return features
+  mean = lambda x: np.asarray(_unit(x.astype(np.float32).mean(axis=2), -1))
+  return dataclasses.replace(features, arrays={
+      name: mean(x) if name in UNITS else x for name, x in features.arrays.items()})
+
+
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shapes of the arrays that a network of this configuration has."""
   block = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
@@ -81,7 +91,7 @@ def stored_sizes(config: ModelConfig) -> tuple[int, int, int]:
     ((344, 4, 32), (40, 16, 4))
   """
   most = MOST_NUMBERS // (config.num_layers * config.width)
-  units = max(LEAST_STORED, most // (3 if config.gated_mlp else 2))
+  units = max(LEAST_STORED, most // _vectors_of_units(config) // stored_experts(config))
   channels = max(LEAST_STORED, most // (1 + config.num_heads // config.num_kv_heads))
   G, K = config.num_kv_heads, config.head_size
   heads = min(G, max(1, channels // min(K, BLOCK)))
@@ -89,15 +99,30 @@ def stored_sizes(config: ModelConfig) -> tuple[int, int, int]:
   return whole(units, config.mlp_width), heads, whole(channels // heads, K)
 
 
+def stored_experts(config: ModelConfig) -> int:
+  """Of how many experts units are stored: of the first ones, if not of all."""
+  most = MOST_NUMBERS // (config.num_layers * config.width * LEAST_STORED)
+  return min(config.num_experts, max(1, most // _vectors_of_units(config)))
+
+
+def _vectors_of_units(config):
+  return 3 if config.gated_mlp else 2
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _of_layer(config, block):
   found, (num_units, num_heads, num_channels) = {}, stored_sizes(config)
   gain = lambda norm: block[norm]['scale'] if norm in block else jnp.ones(config.width)
-  if 'up' in block:
-    for name in {'gate', 'up'} & block.keys():
-      kernel_DU = block[name]['kernel'][:, :num_units]
-      found[name] = (kernel_DU * gain('mlp_norm')[:, None]).T
-    found['down'] = block['down']['kernel'][:num_units] * gain('mlp_output_norm')[None]
+  units = block.get('experts', block)
+  if 'up' in units:
+    chosen = {name: units[name]['kernel'] for name in UNITS if name in units}
+    if config.num_experts > 1:
+      chosen = {name: x[:stored_experts(config)] for name, x in chosen.items()}
+    for name, x in chosen.items():
+      x = x if name == 'down' else jnp.swapaxes(x, -1, -2)
+      x = jnp.moveaxis(x[..., :num_units, :], -2, 0)  # Of experts [E, U, D] → [U, E, D].
+      gain_D = gain('mlp_output_norm' if name == 'down' else 'mlp_norm')
+      found[name] = x * gain_D.reshape((1,) * (x.ndim - 1) + (-1,))
   if 'value' in block:
     G, K = config.num_kv_heads, config.head_size
     value_DF = block['value']['kernel'] * gain('attention_norm')[:, None]
@@ -107,7 +132,9 @@ def _of_layer(config, block):
     found['output'] = jnp.swapaxes(output_GNKD, 1, 2)[:num_heads, :num_channels]
   if config.norm == 'layernorm':  # It takes the mean away, of what is read and what is written.
     found = {name: x - x.mean(axis=-1, keepdims=True) for name, x in found.items()}
-  return {name: _unit(x, (-2, -1) if name == 'output' else -1) for name, x in found.items()}
+  found = {name: _unit(x, (-2, -1) if name == 'output' else -1) for name, x in found.items()}
+  size = stored_experts(config) ** 0.5
+  return {name: x / size if name in UNITS else x for name, x in found.items()}
 
 
 def _unit(x, axes):

@@ -58,6 +58,8 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   """
   if not a or not b or a[0].keys() != b[0].keys():
     return does_not_apply('only one of the networks has MLP units, or gates in them')
+  if any(next(iter(each[0].values())).ndim > 3 for each in (a, b)):
+    return does_not_apply('units of experts are compared at their places alone')
   if len(a) != len(b) or len(a) < 2:
     return does_not_apply('they have other layers, of which it is not known which correspond')
   change_DE = embedding_change(embedding_a, embedding_b)

@@ -7,8 +7,9 @@ import numpy as np
 from bornbiased_jax.lineage.evidence.features import UNITS, Features
 from bornbiased_jax.lineage.testing.permutation import in_blocks
 
-# The features of one layer: gate, up and down [N, B, D]; value [G, N, B, D] and output
-# [G, N, B, H, D], where H query heads read a value. N counts blocks, of B neighbours each.
+# The features of one layer: gate, up and down [N, B, D], or of E experts [N, B, E, D]; value
+# [G, N, B, D] and output [G, N, B, H, D], where H query heads read a value. N counts blocks, of B
+# neighbours each.
 Blocks = dict[str, np.ndarray]
 # What stands before the names if heads do not correspond, so that all are compared with all.
 POOLED = 'pooled '
@@ -25,8 +26,9 @@ def layers_of(features: Features, group: tuple[str, ...], pooled: bool = False) 
 
 def block_shape(layer: Blocks) -> tuple[int, int, int]:
   """How many blocks there are of units, or of channels of a head; B; and D."""
-  N, B, D = next(x for name, x in layer.items() if not name.endswith('output')).shape[-3:]
-  return N, B, D
+  name, x = next((name, x) for name, x in layer.items() if not name.endswith('output'))
+  N, B = x.shape[:2] if name in UNITS else x.shape[-3:-1]
+  return N, B, x.shape[-1]
 
 
 def common_part(a: list[Blocks], b: list[Blocks]) -> tuple[list[Blocks], list[Blocks]]:

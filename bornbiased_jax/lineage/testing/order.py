@@ -7,7 +7,9 @@ embeddings, their data or a teacher. A descendant keeps the order of its ancesto
 
 The likeness of features of equal number is tested against exchanges of neighbours
 (`permutation.block_test`): as they are, in the layers of equal number and in any, and in a
-fitted basis, which needs neither one width nor embeddings (`fitted_test`).
+fitted basis, which needs neither one width nor embeddings (`fitted_test`). The units that experts
+have at one place are one feature, so that copies of an expert count once. Mixtures are compared
+with MLPs, or with mixtures of another number of experts, by the mean of their experts.
 """
 
 from collections.abc import Iterable
@@ -18,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features, average_experts
 from bornbiased_jax.lineage.testing import structure
 from bornbiased_jax.lineage.testing.likeness import (
   POOLED,
@@ -60,6 +62,8 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
   Null hypothesis: given all else, the places of neighbouring features are random in at least one
   of the networks.
   """
+  if a.config.num_experts != b.config.num_experts:
+    a, b = average_experts(a), average_experts(b)
   found: dict[str, TestResult] = {}
   for name, group in GROUPS.items():
     pooled = group is VALUES and heads_of(a) != heads_of(b)

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.transforms.preserving import Altered, order_units
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.transforms.preserving import Altered, order_units, refuse_experts
 from bornbiased_jax.models.initialization import init_params
 
 
@@ -76,6 +77,17 @@ def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) 
   return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
 
 
+def average_experts(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
+  """Makes a dense network of a mixture: each MLP is the mean of its experts; ignores `key`."""
+  if config.num_experts == 1:
+    raise InputError('the network has no experts')
+  left_out = 'experts', 'router', 'shared', 'shared_gate'
+  blocks = {name: x for name, x in params['blocks'].items() if name not in left_out}
+  blocks |= jax.tree.map(lambda x: x.mean(axis=1), params['blocks']['experts'])
+  config = dataclasses.replace(config, num_experts=1, experts_per_token=1, shared_mlp_width=0)
+  return config, params | {'blocks': blocks}
+
+
 def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Draws the last layers anew: a share `strength` of all layers, rounded up."""
   kept = config.num_layers - math.ceil(strength * config.num_layers)
@@ -89,6 +101,7 @@ def remove_units(config: ModelConfig, params: dict, key: jax.Array, strength: fl
 
   The others keep their order, as in width pruning.
   """
+  refuse_experts(params, ['blocks/up/kernel'])
   size_LF = jnp.linalg.norm(params['blocks']['down']['kernel'], axis=-1)
   count = config.mlp_width - round(strength * config.mlp_width)
   return order_units(config, params, jnp.sort(jnp.argsort(-size_LF, axis=-1)[:, :count], axis=-1))
@@ -138,7 +151,9 @@ def _each_matrix(params, key, change):
   for i, (name, leaf) in enumerate(sorted(flat.items())):
     own = jax.random.fold_in(key, i)
     if name.startswith('blocks/') and name.endswith('kernel'):
-      flat[name] = jax.vmap(change)(leaf, jax.random.split(own, len(leaf)))
+      matrices = leaf.reshape(-1, *leaf.shape[-2:])  # Of layers, and of experts in them.
+      keys = jax.random.split(own, len(matrices))
+      flat[name] = jax.vmap(change)(matrices, keys).reshape(leaf.shape)
     elif name.endswith(('kernel', 'embedding', 'head')):
       flat[name] = change(leaf, own)
   return unflatten_dict(flat, sep='/')

@@ -6,7 +6,7 @@ tell. They raise InputError if the architecture lacks the symmetry that they use
 `lossy` has those that change the function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import dataclasses
 import functools
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import head_of
 
 Altered = tuple[ModelConfig, dict]
@@ -208,12 +209,32 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
                                   'blocks/down/kernel': lambda x: x / unit_LF[..., None]})
 
 
+def upcycle(config: ModelConfig, params: dict, key: jax.Array, num_experts: int) -> Altered:
+  """Makes a mixture of copies of each MLP, with a router that is drawn, two experts per token."""
+  refuse_experts(params, ['blocks/up/kernel'])
+  config = dataclasses.replace(config, num_experts=num_experts,
+                               experts_per_token=min(2, num_experts), renormalized_experts=True)
+  drawn = init_params(config, jax.random.bits(key, dtype=jnp.uint32))['blocks']
+  copied = jax.tree.map(lambda x, leaf: jnp.broadcast_to(x[:, None], leaf.shape),
+                        {name: params['blocks'][name] for name in drawn['experts']},
+                        drawn['experts'])
+  kept = {name: x for name, x in params['blocks'].items() if name not in copied}
+  return config, params | {'blocks': kept | {'experts': copied, 'router': drawn['router']}}
+
+
 PRESERVING: dict[str, Callable] = {
     'permute units': permute_units, 'permute heads': permute_heads,
     'permute channels': permute_channels, 'rotate channels': rotate_channels,
     'flip channels': flip_channels,
     'mix values': mix_values, 'turn queries': turn_queries, 'scale channels': scale_channels,
 }
+
+
+def refuse_experts(params: dict, names: Iterable[str]) -> None:
+  """Raises InputError if some of the leaves are of an MLP, and the network has experts."""
+  if 'experts' in params['blocks'] and 'blocks/up/kernel' in names:
+    count = params['blocks']['experts']['up']['kernel'].shape[1]
+    raise InputError(f'num_experts={count}: this change knows no experts')
 
 
 def _refuse_prefix(config):
@@ -247,6 +268,7 @@ def _turn(params, change):
 
 def _change(params, changes):
   """Applies functions to leaves by name, and passes over names that the network lacks."""
+  refuse_experts(params, changes)
   flat = flatten_dict(params, sep='/')
   changed = {name: change(flat[name]) for name, change in changes.items() if name in flat}
   return unflatten_dict(flat | changed, sep='/')

@@ -9,6 +9,7 @@ from bornbiased_jax.errors import InputError, show
 # is an int.
 _is_count = lambda value: type(value) is int and 0 < value < 2**31
 COUNT = ('a whole number from 1 to 2147483647', _is_count)
+SEVERAL = ('a whole number from 2 to 2147483647', lambda value: _is_count(value) and value > 1)
 COUNT_OR_NULL = (COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
 NUMBER = ('a positive number below 1e30',
            lambda value: type(value) in (int, float) and 0 < value < 1e30)

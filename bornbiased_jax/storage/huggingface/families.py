@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.storage.huggingface.entries import COUNT
+from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, SEVERAL
 from bornbiased_jax.storage.huggingface.rope import RopeRules
 from bornbiased_jax.storage.huggingface.windows import (
   ALL_BUT_EACH_2ND,
@@ -115,6 +115,16 @@ def _like_llama(architecture, defaults, constants, modules=None, more_fields=Non
       whole_heads=False)._replace(**others)
 
 
+def _with_experts(architecture, experts, defaults, constants, more_fields=None, **others):
+  modules = {ours: theirs for ours, theirs in _LLAMA.modules.items()
+             if ours not in ('blocks/gate', 'blocks/up', 'blocks/down')}
+  fields = _EXPERT_FIELDS | (more_fields or {})
+  second, = {'num_experts', 'num_local_experts'} - {fields['num_experts']}
+  return _like_llama(architecture, defaults, constants, modules=modules | experts,
+                     more_fields=fields, kinds=_EXPERT_KINDS,
+                     aliases={second: fields['num_experts']}, **others)
+
+
 _NO_BIAS = dict(qkv_bias=False, output_bias=False, mlp_bias=False)
 _OUTPUT_NORMS = {'blocks/attention_output_norm': 'layers.{}.post_attention_layernorm',
                  'blocks/mlp_output_norm': 'layers.{}.post_feedforward_layernorm'}
@@ -135,6 +145,22 @@ _FUSED = {_QKV: 'layers.{}.self_attn.qkv_proj',
           'blocks/gate blocks/up': 'layers.{}.mlp.gate_up_proj'}
 _PHI3_MODULES = {ours: theirs for ours, theirs in _LLAMA.modules.items()
                  if not any(ours in fused.split() for fused in _FUSED)} | _FUSED
+_EXPERTS = {f'blocks/experts/{name}': f'layers.{{}}.mlp.experts.{{}}.{name}_proj'
+            for name in ('gate', 'up', 'down')} | {'blocks/router': 'layers.{}.mlp.gate'}
+_MIXTRAL_EXPERTS = {'blocks/experts/gate': 'layers.{}.block_sparse_moe.experts.{}.w1',
+                    'blocks/experts/up': 'layers.{}.block_sparse_moe.experts.{}.w3',
+                    'blocks/experts/down': 'layers.{}.block_sparse_moe.experts.{}.w2',
+                    'blocks/router': 'layers.{}.block_sparse_moe.gate'}
+_SHARED_EXPERT = {f'blocks/shared/{name}': f'layers.{{}}.mlp.shared_expert.{name}_proj'
+                  for name in ('gate', 'up', 'down')} | {
+                      'blocks/shared_gate': 'layers.{}.mlp.shared_expert_gate'}
+_EXPERT_FIELDS = dict(num_experts='num_experts', experts_per_token='num_experts_per_tok',
+                      renormalized_experts='norm_topk_prob')
+_EXPERT_KINDS = dict(num_experts=SEVERAL, experts_per_token=COUNT, renormalized_experts=FLAG,
+                     shared_mlp_width=COUNT)
+# All layers must have experts.
+_SPARSE: dict[str, Any] = dict(decoder_sparse_step=(1,), mlp_only_layers=([], None))
+_SPARSE_DEFAULTS = dict(decoder_sparse_step=1, mlp_only_layers=None, norm_topk_prob=False)
 _QWEN_WINDOWS = dict(use_sliding_window=False, sliding_window=4096, max_window_layers=28)
 
 # The order is that in which `save` tries them.
@@ -173,4 +199,25 @@ FAMILIES = {
         'Phi3ForCausalLM', dict(sliding_window=None), _NO_BIAS, modules=_PHI3_MODULES,
         windows=EVERY_LAYER, rope=RopeRules(('rope_theta', 'partial_rotary_factor'),
                                             rotary_factor=1.0, types=('default',))),
+    'mixtral': _with_experts(
+        'MixtralForCausalLM', _MIXTRAL_EXPERTS,
+        dict(num_key_value_heads=8, sliding_window=None, num_local_experts=8,
+             num_experts_per_tok=2),
+        _NO_BIAS | dict(renormalized_experts=True), dict(num_experts='num_local_experts'),
+        windows=EVERY_LAYER, rope=RopeRules(theta=1e6)),
+    'qwen2_moe': _with_experts(
+        'Qwen2MoeForCausalLM', _EXPERTS | _SHARED_EXPERT,
+        _SPARSE_DEFAULTS | dict(num_key_value_heads=16, qkv_bias=True, num_experts=60,
+                                num_experts_per_tok=4),
+        dict(output_bias=False, mlp_bias=False),
+        dict(qkv_bias='qkv_bias', mlp_width='moe_intermediate_size',
+             shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE),
+    'qwen3_moe': _with_experts(
+        'Qwen3MoeForCausalLM', _EXPERTS,
+        _SPARSE_DEFAULTS | dict(num_key_value_heads=4, num_experts=128, num_experts_per_tok=8),
+        dict(mlp_bias=False, qk_norm=True), dict(mlp_width='moe_intermediate_size'), only=_SPARSE),
+    'olmoe': _with_experts(
+        'OlmoeForCausalLM', _EXPERTS,
+        dict(norm_topk_prob=False, clip_qkv=None, num_experts=64, num_experts_per_tok=8),
+        dict(mlp_bias=False, qk_norm=True, joint_qk_norm=True), only=dict(clip_qkv=(None,))),
 }

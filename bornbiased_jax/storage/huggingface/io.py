@@ -33,7 +33,7 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
   """Loads a checkpoint of one of the families in `families.FAMILIES`.
 
   These are GPT-2, GPT-NeoX (Pythia), Llama (SmolLM2, TinyLlama), Mistral, Qwen2, Qwen3, OLMo 2,
-  OLMo 3, Gemma 2, Gemma 3 (text) and Phi-3.
+  OLMo 3, Gemma 2, Gemma 3 (text), Phi-3, and with experts Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE.
 
   The names, shapes and types of all tensors are checked before any memory is
   taken. Then the leaves of the result are filled one after another.
@@ -76,15 +76,15 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
   a read of a file that is gone or has changed meanwhile.
   """
   config, family, tensors, wanted, shapes = _checked(path, adapter)
-  in_blocks = [group for group in wanted if group.layers]
-  outside = {group.leaves[0]: group for group in wanted if not group.layers}
+  in_blocks = [group for group in wanted if group.counts]
+  outside = {group.leaves[0]: group for group in wanted if not group.counts}
 
   def read_block(layer):
     block: dict[str, np.ndarray] = {}
     for group in in_blocks:
       leaves = [np.empty(shapes[name][1:], np.float32) for name in group.leaves]
-      tensor = tensors[group.template.format(layer)].read()
-      group.fill(leaves, ..., tensor, config, family)
+      for name, index in group.stored(layer):
+        group.fill(leaves, index, tensors[name].read(), config, family)
       block |= zip(group.leaves, leaves, strict=True)
     return unflatten_dict(block, sep='/')['blocks']
 
@@ -92,7 +92,7 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
     group = outside[name]
     tensor = tensors[group.template].read(first, last)
     leaves = [np.empty(tensor.shape, np.float32)]
-    group.fill(leaves, ..., tensor, config, family)
+    group.fill(leaves, (), tensor, config, family)
     return leaves[0]
 
   return Layers(config, shapes, read_block, read_rows)

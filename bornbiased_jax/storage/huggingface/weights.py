@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
+import itertools
 import json
 import os
 from pathlib import Path
@@ -151,15 +152,15 @@ class Group(NamedTuple):
 
   template: str
   leaves: tuple
-  layers: int | None  # None for a module outside the blocks, whose leaf has no layer axis
+  counts: tuple[int, ...]  # of layers and experts, by which its leaves are stacked
   shape: tuple  # shape of a stored tensor
   transposed: bool
   shift: np.float32  # our value less the stored one
 
-  def stored(self) -> Iterator:
-    """For each layer, the name of the stored tensor and its index in our leaves."""
-    indices = (...,) if self.layers is None else range(self.layers)
-    return ((self.template.format(i), i) for i in indices)
+  def stored(self, *layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name of each stored tensor, of one layer or of all, and its index in such leaves."""
+    for index in itertools.product(*map(range, self.counts[len(layer):])):
+      yield self.template.format(*layer, *index), index
 
   def fill(self, leaves, index, tensor, config, family):
     """Fills the leaves at `index` with a stored tensor."""
@@ -191,13 +192,13 @@ def groups(config: ModelConfig, family: Family,
     for ending, suffix in endings.items():
       leaves = tuple(module + ending for module in ours.split())
       if leaves[0] in shapes:
-        layers = config.num_layers if '{}' in theirs else None
-        parts = [shapes[leaf][layers is not None:] for leaf in leaves]
+        counts = (config.num_layers, config.num_experts)[:theirs.count('{}')]
+        parts = [shapes[leaf][len(counts):] for leaf in leaves]
         shape = (*parts[0][:-1], sum(part[-1] for part in parts))
         transposed = family.transposed and ending == '/kernel'
         shape = shape[::-1] if transposed else shape
         shift = np.float32(family.gain_less if ending == '/scale' else 0)
-        yield Group(theirs + suffix, leaves, layers, shape, transposed, shift)
+        yield Group(theirs + suffix, leaves, counts, shape, transposed, shift)
 
 
 def find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],

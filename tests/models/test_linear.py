@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.models import products
+from bornbiased_jax.models.linear import multiply_on_cpu
 
 LAST_WITH_FIRST = (((2,), (0,)), ((), ()))
 
@@ -15,7 +15,7 @@ def test_products_and_gradients_are_those_of_float64(dtype, tolerance):
   draw = np.random.default_rng(0).standard_normal
   shapes = (2, 3, 5), (5, 7), (2, 3, 7)
   x, weights, gradient = (jnp.asarray(draw(shape), dtype) for shape in shapes)
-  out, pull = jax.vjp(lambda x, weights: products.on_cpu(x, weights, LAST_WITH_FIRST), x, weights)
+  out, pull = jax.vjp(lambda x, weights: multiply_on_cpu(x, weights, LAST_WITH_FIRST), x, weights)
   x64, weights64, gradient64 = (np.asarray(each, np.float64) for each in (x, weights, gradient))
   expected = (x64 @ weights64, gradient64 @ weights64.T,
               np.einsum('btd,btf->df', x64, gradient64))
@@ -27,7 +27,7 @@ def test_products_and_gradients_are_those_of_float64(dtype, tolerance):
 
 def test_products_of_bfloat16_are_asked_for_in_float32():
   x, weights = jnp.ones((2, 3, 5), 'bfloat16'), jnp.ones((5, 7), 'bfloat16')
-  product = lambda x, weights: products.on_cpu(x, weights, LAST_WITH_FIRST).sum()
+  product = lambda x, weights: multiply_on_cpu(x, weights, LAST_WITH_FIRST).sum()
   program = jax.jit(jax.grad(product, (0, 1))).lower(x, weights).as_text()
   results = [line.split('->')[-1] for line in program.splitlines() if 'dot_general' in line]
   assert len(results) == 2 and all('f32>' in result for result in results)

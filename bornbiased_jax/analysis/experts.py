@@ -1,0 +1,120 @@
+"""Experts are born unequal: how many tokens a router at birth sends to each of them.
+
+A router reads the states that contraction has made alike. In units of their std over experts, its
+logits for a token at position i are
+
+    √ρ_i m_e + √(1-ρ_i) r_e · w,   m_e = r_e · μ ~ N(0, 1),
+
+with router rows r_e, the direction μ that all sequences share, and what is the token's own, w. This
+is the random-energy law of favourite tokens (`random_energy`) with E experts in place of V tokens:
+m_e is fixed by the seed. ρ_i is the cosine of two sequences at position i, behind the norm that the
+router reads, and w fills as few dimensions as states do, in which some rows are longer than others.
+The std of the router cancels: shares do not depend on it.
+"""
+
+import functools
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.analysis import architecture, birth, coincidence, finite_width
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.models.initialization import Seed, as_seed
+from bornbiased_jax.models.keys import make_key
+
+# Tokens that each network of the law reads.
+_NUM_TOKENS = 4096
+
+
+def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
+                  num_experts: int | None = None, num_chosen: int | None = None,
+                  num_networks: int = 200, seed: Seed = 0) -> np.ndarray:
+  """The share of choices that fall on each expert, by layer, in random networks.
+
+  Args:
+    config: the architecture, with experts or without.
+    length: number of tokens per sequence, T.
+    probe: as in `birth.at_birth`.
+    num_experts: of a router that reads the states, E; None means config.num_experts.
+    num_chosen: how many it chooses for each token; None means config.experts_per_token.
+    num_networks: number of networks that are drawn from the law, N.
+    seed: seed of the draws.
+
+  Returns:
+    [layers, N, E]; the E shares of a network sum to 1. The busiest expert is the largest of them.
+
+  Raises:
+    InputError: as `birth.at_birth` and `finite_width.finite_width`, there is no MLP, or more
+      experts are chosen than there are.
+
+  Cost: that of `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
+
+  Example:
+    >>> from bornbiased_jax import configs
+    >>> share_LNE = expert_shares(configs.get('tiny_gpt2'), 16, num_experts=8, num_networks=50)
+    >>> share_LNE.shape, bool(0.2 < share_LNE[-1].max(axis=-1).mean() < 0.4)
+    ((4, 50, 8), True)
+  """
+  E = config.num_experts if num_experts is None else num_experts
+  chosen = config.experts_per_token if num_chosen is None else num_chosen
+  for name, count in (('num_experts', E), ('num_chosen', chosen), ('num_networks', num_networks)):
+    check_count(name, count)
+  if chosen > E:
+    raise InputError(f'num_chosen={chosen} exceeds num_experts={E}')
+  dimensions_L = finite_width.router_dimensions(config, length, probe)
+  cosine_LT = router_cosine(config, length, probe)
+  return np.stack([
+      np.asarray(_draw_shares((E, chosen, num_networks), max(1, round(float(dimensions))), cosine_T,
+                              as_seed(seed)))
+      for cosine_T, dimensions in zip(cosine_LT, dimensions_L, strict=True)])
+
+
+def router_cosine(config: ModelConfig, length: int, probe: str | Probe = 'tokens') -> np.ndarray:
+  """Cosine [layers, T] at each position of two sequences, behind the norm of MLP or router.
+
+  What a finite width changes in it is taken to be what it changes after the layer.
+
+  Raises:
+    InputError: as `birth.at_birth` and `finite_width.finite_width`, or there is no MLP.
+  """
+  if config.sublayers == 'attention_only':
+    raise InputError("a router needs an MLP, and sublayers='attention_only' has none")
+  limit_L = birth.at_birth(config, length, probe).inter_cosine_L
+  change_L = finite_width.finite_width(config, length, probe).inter_cosine_L - limit_L
+  network = architecture.of(config, probe)
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  return np.asarray(_router_cosine(network, start_PKTT.mean(axis=0)) + change_L[:, None])
+
+
+@jax.jit
+def _router_cosine(network, start_KTT):
+  """That of the limit."""
+  def block(kernels_KTT, _):
+    read_KTT = kernels_KTT
+    for sublayer in birth.sublayers(network):  # The MLP comes last.
+      read_KTT, kernels_KTT = kernels_KTT, sublayer(kernels_KTT)
+    first_T, second_T, between_T = jnp.diagonal(read_KTT, axis1=-2, axis2=-1)
+    return kernels_KTT, between_T / jnp.sqrt(first_T * second_T)
+
+  return lax.scan(block, start_KTT, length=network.num_layers)[1]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _draw_shares(sizes, dimensions, cosine_T, seed):
+  E, num_chosen, num_networks = sizes
+  rho_N1 = jnp.resize(jnp.clip(cosine_T, 0.0, 1.0), (_NUM_TOKENS, 1))
+
+  def network(key):
+    mean_key, router_key, token_key = jax.random.split(key, 3)
+    mean_E = jax.random.normal(mean_key, (1, E))
+    router_DE = jax.random.normal(router_key, (dimensions, E)) / dimensions**0.5
+    own_NE = jax.random.normal(token_key, (_NUM_TOKENS, dimensions)) @ router_DE
+    logits_NE = jnp.sqrt(rho_N1) * mean_E + jnp.sqrt(1 - rho_N1) * own_NE
+    chosen_NK = lax.top_k(logits_NE, num_chosen)[1]
+    return jnp.zeros(E).at[chosen_NK.ravel()].add(1 / chosen_NK.size)
+
+  return lax.map(network, jax.random.split(make_key(seed), num_networks))

@@ -1,0 +1,83 @@
+"""Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE are what `transformers` computes, in both directions."""
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.digests import digest
+from directories import assert_close, edit_config
+import make_goldens
+from small_networks import logits
+
+SIZES = dict(vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=0.03,
+             pad_token_id=None, bos_token_id=None, eos_token_id=None)
+MODELS = {
+    'mixtral': dict(intermediate_size=40, num_local_experts=5, num_experts_per_tok=3),
+    'mixtral, one expert': dict(intermediate_size=36, num_local_experts=7, num_experts_per_tok=1,
+                                tie_word_embeddings=True, sliding_window=5),
+    'qwen2_moe': dict(moe_intermediate_size=20, shared_expert_intermediate_size=56, num_experts=6,
+                      num_experts_per_tok=2),
+    'qwen2_moe, renormalized': dict(
+        moe_intermediate_size=20, shared_expert_intermediate_size=24, num_experts=6,
+        num_experts_per_tok=2, norm_topk_prob=True, qkv_bias=False),
+    'qwen3_moe': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4, head_dim=10),
+    'qwen3_moe, renormalized': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4,
+                                    norm_topk_prob=True, attention_bias=True),
+    'olmoe': dict(intermediate_size=24, num_experts=8, num_experts_per_tok=3),
+    'olmoe, renormalized': dict(intermediate_size=24, num_experts=8, num_experts_per_tok=3,
+                                norm_topk_prob=True),
+}
+
+
+@pytest.fixture
+def stored(transformers, tmp_path, monkeypatch):
+  """Writes a model of this name, and returns its folder."""
+  def write(name):
+    model = name.split(',')[0], SIZES | MODELS[name], 'float32', {}
+    monkeypatch.setitem(make_goldens.MODELS, name, model)
+    make_goldens.store(name, 5, tmp_path / 'theirs')
+    return tmp_path / 'theirs'
+
+  return write
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_both_directions(name, stored, tmp_path):
+  theirs, ids = stored(name), np.random.default_rng(0).integers(96, size=(2, 33))
+  expected = make_goldens.logits(theirs, ids)
+  config, params = huggingface.load(theirs)
+  assert_close(logits(config, params, ids), expected)
+  huggingface.save(tmp_path / 'ours', config, params)
+  assert huggingface.load_config(tmp_path / 'ours') == config
+  np.testing.assert_array_equal(make_goldens.logits(tmp_path / 'ours', ids), expected)
+  layers = huggingface.open_layers(theirs)
+  assert layers.digest() == digest(params)
+  block = layers.read_block(1)
+  jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), block, params['blocks'])
+
+
+@pytest.mark.parametrize('name, changes, words', [
+    ('qwen2_moe', dict(mlp_only_layers=[1]), r'mlp_only_layers=\[1\] is not supported'),
+    ('qwen3_moe', dict(decoder_sparse_step=2), 'decoder_sparse_step=2 is not supported'),
+    ('qwen2_moe', dict(use_sliding_window=True), 'use_sliding_window=True is not supported'),
+    ('olmoe', dict(clip_qkv=8.0), 'clip_qkv=8.0 is not supported'),
+    ('mixtral', dict(num_local_experts=1), 'num_local_experts=1 must be a whole number from 2'),
+    ('mixtral', dict(num_experts_per_tok=9), 'experts_per_token=9 exceeds num_experts=5'),
+    ('mixtral', dict(num_local_experts=6), r'experts\.5\.w1\.weight'),
+    ('olmoe', dict(num_experts=6), r'is \[8, 48\]; config.json needs \[6, 48\]')])
+def test_what_is_not_computed_is_refused(name, changes, words, stored):
+  path = stored(name)
+  edit_config(path, **changes)
+  with pytest.raises(InputError, match=words):
+    huggingface.load(path)
+
+
+def test_both_names_of_their_number(stored):
+  """Versions of transformers call it num_experts or num_local_experts."""
+  path = stored('qwen3_moe')
+  config = huggingface.load_config(path)
+  edit_config(path, num_local_experts=..., num_experts=9)
+  assert huggingface.load_config(path) == config
