@@ -170,7 +170,7 @@ def display(row):
 
 def draw(summary, settings):
   """A panel per factor: theory as curves, ensembles as points with 95 % intervals."""
-  panels = [factor for factor in settings.factors if factor != 'scaled width']
+  panels = list(dict.fromkeys(factor.removeprefix('scaled ') for factor in settings.factors))
   figure = plotting.figure(9, 2.7 * math.ceil(len(panels) / 3))
   axes = figure.subplots(math.ceil(len(panels) / 3), min(3, len(panels)), squeeze=False).flat
   for ax, factor in zip(axes, panels, strict=False):
