@@ -1,0 +1,175 @@
+"""Are experts born unequal? How many tokens routers at birth send to each of them.
+
+A router reads states that contraction has made alike, so that most tokens agree on an expert, which
+the seed fixes. Routers with as many experts as --num_experts says are drawn to read the states of
+random networks, behind the norm of each MLP; a --config that has experts is read by its own. The
+share of the busiest and of the idlest expert is compared with theory.expert_shares at every layer,
+and the busiest one with that which the mean direction of all states predicts. No number is fitted.
+
+    python -m experiments.experts
+    python -m experiments.experts --config=tiny_gpt2,num_experts=16,experts_per_token=2
+
+Prints a table with a line per model and number of experts. Writes results.json (a row per network)
+and figure.png.
+"""
+
+import dataclasses
+import functools
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import configs, plotting
+from bornbiased_jax.analysis import Probe, inter_sequence, theory
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models import read
+from bornbiased_jax.models.initialization import stream_key
+
+from .shared import command_line
+from .shared.cells import Cell, measure_cells, predict, transformer_cell
+from .shared.parsing import listed, whole
+from .shared.results import Results
+from .shared.settings import Lengths, Transformers, setting
+from .shared.tables import ci95, grouped
+
+# Routers that are drawn for each layer of a network without experts.
+NUM_ROUTERS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Transformers):
+  config: list[str] = setting(
+      ['tiny_gpt2', 'tiny_gpt2,activation=relu', 'tiny_gpt2,init_scheme=centred',
+       'tiny_gpt2,width=768,num_heads=12,mlp_width=3072', 'tiny_llama2',
+       'tiny_gpt2,num_experts=8', 'tiny_gpt2,num_experts=8,experts_per_token=2', 'tiny_moe'],
+      smoke=['tiny_gpt2,num_layers=1', 'tiny_gpt2,num_layers=1,num_experts=4'],
+      paper=['nano_gpt2', 'nano_llama2'])
+  seeds: list[int] = setting(range(20), smoke=range(3))
+  num_sequences: int = setting(200, smoke=40, paper=1000)
+  lengths: Lengths = setting([64], smoke=[8])
+  num_experts: list[int] = setting([8, 64], listed(whole), 'experts of the routers that read '
+                                   'networks without any, comma-separated', smoke=[4],
+                                   paper=[4, 8, 64, 256])
+  dtype: str = setting('float32', paper='bfloat16')
+
+
+def main(settings, output_dir):
+  results = Results(output_dir, 'experts', settings)
+  found = cells(settings)
+  measure_cells(found, settings, results)
+  summary = results.summary or summarize(results.rows, predict(found, law))
+  results.finish(summary, display, lambda: draw(summary))
+
+
+def cells(settings) -> list[Cell]:
+  """An ensemble for each model, length, and number of experts."""
+  found = []
+  for name in settings.config:
+    own = configs.get(name).num_experts
+    for length in settings.lengths:
+      for count in settings.num_experts if own == 1 else [own]:
+        made = transformer_cell(name, length, settings,
+                                lambda config: inter_sequence('residual_last'), row,
+                                functools.partial(shares, settings, count))
+        found.append(made._replace(fields=made.fields | {'num_experts': count}))
+  return found
+
+
+def shares(settings, num_experts: int, config: ModelConfig):
+  """Shares of the busiest and the idlest expert by layer, as a readout of `ensemble.measure`."""
+  probe = Probe('tokens', settings.num_sequences, config.length, settings.probe_seed)
+  key = stream_key('routers', settings.probe_seed)
+
+  def readout(params, sums):
+    tokens = probe.inputs(config, jnp.arange(probe.num_sequences))
+    states_LBTD = read(config, params, tokens, ('mlp_input',))['mlp_input']
+    routers_LRDE = (params['blocks']['router']['kernel'][:, None] if config.num_experts > 1 else
+                    jax.random.normal(key, (len(states_LBTD), NUM_ROUTERS, config.width,
+                                            num_experts)))
+    return lax.map(lambda layer: _of_layer(config.experts_per_token, *layer),
+                   (states_LBTD, routers_LRDE))
+
+  return readout
+
+
+def _of_layer(num_chosen, states_BTD, routers_RDE):
+  """Means over the routers of a layer."""
+  states_ND = states_BTD.reshape(-1, states_BTD.shape[-1]).astype(jnp.float32)
+  logits_RNE = jnp.einsum('ND,RDE->RNE', states_ND, routers_RDE)
+  chosen_RNK = lax.top_k(logits_RNE, num_chosen)[1]
+  share_RE = jax.nn.one_hot(chosen_RNK, logits_RNE.shape[-1]).mean(axis=(1, 2))
+  predicted_R = jnp.argmax(logits_RNE.mean(axis=1), axis=-1)
+  return {'busiest': share_RE.max(axis=-1).mean(), 'idlest': share_RE.min(axis=-1).mean(),
+          'direction_agrees': (predicted_R == jnp.argmax(share_RE, axis=-1)).mean()}
+
+
+def row(measured):
+  return {name: measured[name] for name in ('busiest', 'idlest', 'direction_agrees')} | {
+      'layer_cosine': measured['cosine']}
+
+
+def law(cell: Cell) -> dict:
+  """What theory says of a cell, by layer."""
+  config, length = cell.network.config, cell.probe.length
+  share_LNE = theory.expert_shares(config, length, num_experts=cell.fields['num_experts'])
+  busiest_LN = share_LNE.max(axis=-1)
+  return {'theory_busiest': busiest_LN.mean(axis=-1), 'theory_busiest_std': busiest_LN.std(axis=-1),
+          'theory_idlest': share_LNE.min(axis=-1).mean(axis=-1),
+          'theory_cosine': np.asarray(theory.finite_width(config, length).inter_cosine_L)}
+
+
+def summarize(rows, theory):
+  """Means over networks by layer, and by how much the law is off where it is so most."""
+  summary = []
+  for fields, group in grouped(rows, 'config', 'length', 'num_experts'):
+    of = {name: np.array([row[name] for row in group])
+          for name in ('busiest', 'idlest', 'direction_agrees', 'layer_cosine')}
+    predicted = theory[tuple(fields.values())]
+    mean_L = of['busiest'].mean(axis=0)
+    off_L = predicted['theory_busiest'] / mean_L - 1
+    summary.append(fields | {'networks': len(group)} | {
+        name: values.mean(axis=0) for name, values in of.items()} | predicted | {
+            'busiest_ci95': [ci95(own) for own in of['busiest'].T],
+            'busiest_std': of['busiest'].std(axis=0, ddof=1),
+            'largest_deviation': off_L[np.abs(off_L).argmax()]})
+  return summary
+
+
+def display(row):
+  return {
+      'model': row['config'], 'T': row['length'], 'experts': row['num_experts'],
+      'uniform': f'{1 / row["num_experts"]:.1%}',
+      'busiest, last layer': f'{row["busiest"][-1]:.1%} ± {row["busiest_ci95"][-1]:.1%}',
+      'law': f'{row["theory_busiest"][-1]:.1%}',
+      'idlest': f'{row["idlest"][-1]:.2%}', 'its law': f'{row["theory_idlest"][-1]:.2%}',
+      'worst layer: law off by': f'{row["largest_deviation"]:+.1%}',
+      'std over networks': f'{row["busiest_std"][-1]:.1%}',
+      'law of it': f'{row["theory_busiest_std"][-1]:.1%}',
+      'direction predicts it': f'{row["direction_agrees"][-1]:.0%}',
+  }
+
+
+def draw(summary):
+  """A panel per number of experts: the busiest expert's share by layer, with the law dashed."""
+  counts = sorted({row['num_experts'] for row in summary})
+  figure = plotting.figure(4.5 * len(counts), 3.6)
+  names = list(dict.fromkeys(row['config'] for row in summary))
+  for ax, count in zip(figure.subplots(1, len(counts), squeeze=False).flat, counts, strict=True):
+    for row in (row for row in summary if row['num_experts'] == count):
+      layer = np.arange(1, len(row['busiest']) + 1)
+      color = plotting.COLORS[names.index(row['config']) % len(plotting.COLORS)]
+      ax.errorbar(layer, 100 * row['busiest'], 100 * np.array(row['busiest_ci95']), color=color,
+                  marker='o', markersize=3, linewidth=1, label=row['config'])
+      plotting.theory(ax, layer, 100 * row['theory_busiest'])
+    ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
+    ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
+           ylabel='share of the busiest expert (%)')
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.legend(fontsize='x-small')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'experts', Settings, __doc__)
