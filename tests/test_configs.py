@@ -27,6 +27,7 @@ TABLE = {
     'tiny_gpt2': (4, 4, 128, 512, 2048, 1024),
     'tiny_llama2': (4, 4, 128, 344, 2048, 2048),
     'tiny_qwen2': (4, 4, 128, 344, 2048, 2048),
+    'tiny_moe': (4, 4, 128, 172, 2048, 2048),
 }
 GPT2 = dict(norm='layernorm', activation='gelu_tanh', gated_mlp=False, tied_head=True,
             qkv_bias=True, output_bias=True, mlp_bias=True)
@@ -36,7 +37,8 @@ SMALL_INIT_512 = math.sqrt(2 / 5 / 512)
 PYTHIA = GPT2 | dict(activation='gelu', tied_head=False, parallel_residual=True, rotary_factor=0.25,
                      init_scheme='wang', linear_std=SMALL_INIT_512, embedding_std=SMALL_INIT_512,
                      residual_std=2 / 6 / math.sqrt(512))
-FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True), 'pythia': PYTHIA}
+FAMILY = {'gpt2': GPT2, 'llama2': LLAMA2, 'qwen2': LLAMA2 | dict(qkv_bias=True), 'pythia': PYTHIA,
+          'moe': LLAMA2 | dict(num_experts=8, experts_per_token=2, renormalized_experts=True)}
 EVERY_PRESET = dict(positions='rope', rope_theta=10000.0, qk_norm=False, sublayers='full',
                     init_scheme='gpt2', embedding_std=0.02, dtype='float32')
 LLAMA3 = dict(kind='llama3', factor=8.0, original_length=8192, slow=1.0, fast=4.0)
