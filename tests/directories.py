@@ -72,7 +72,7 @@ def minimal_config(family, **entries):
   if not family.startswith('gemma'):
     stored['hidden_act'] = 'silu'
   # Their defaults are too many heads for 4 to share.
-  if family in ('mistral', 'qwen2', 'qwen3'):
+  if family in ('mistral', 'qwen2', 'qwen3', 'mixtral', 'qwen2_moe'):
     stored['num_key_value_heads'] = 2
   return stored | entries
 

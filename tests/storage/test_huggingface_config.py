@@ -86,7 +86,10 @@ def test_published_models_are_read(tmp_path):
 # Our fields and what classes of transformers call them, where an entry may be missing.
 NAMES = dict(num_kv_heads='num_key_value_heads', tied_head='tie_word_embeddings',
              qkv_bias='attention_bias', score_cap='attn_logit_softcapping',
-             logit_cap='final_logit_softcapping')
+             logit_cap='final_logit_softcapping', mlp_width='moe_intermediate_size',
+             num_experts='num_experts', experts_per_token='num_experts_per_tok',
+             renormalized_experts='norm_topk_prob',
+             shared_mlp_width='shared_expert_intermediate_size')
 
 
 @pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'gpt2'])
@@ -194,8 +197,8 @@ def test_what_is_refused(family, entries, words, tmp_path):
   assert words in refusal(tmp_path)
 
 
-@pytest.mark.parametrize('name', ['falcon', 'gptj', 'gemma', 'gemma3', 'mixtral', 'olmo', 'phi',
-                                  'qwen3_moe', 'smollm3', 'Gemma2', 'gemma2 ', ''])
+@pytest.mark.parametrize('name', ['falcon', 'gptj', 'gemma', 'gemma3', 'phimoe', 'olmo', 'phi',
+                                  'deepseek_v3', 'smollm3', 'Gemma2', 'gemma2 ', ''])
 def test_other_families_are_refused_by_name(name, tmp_path):
   write_config(tmp_path, minimal_config('llama') | dict(model_type=name))
   message = refusal(tmp_path)

@@ -121,8 +121,9 @@ def choose_family(config: ModelConfig) -> tuple[str, Family]:
       misfits[name] = [str(error)]
     if not misfits[name]:
       return name, family
-  unlike = lambda family: sum(getattr(config, field) != value
-                              for field, value in family.constants.items())
+  unlike = lambda family: sum(
+      [getattr(config, field) != value for field, value in family.constants.items()]
+      + [('num_experts' in family.fields) != (config.num_experts > 1)])
   nearest = min(misfits, key=lambda name: (unlike(FAMILIES[name]), len(misfits[name])))
   raise InputError(f'transformers has no such model; {nearest} comes near, but for '
                    f'{", ".join(misfits[nearest])}')

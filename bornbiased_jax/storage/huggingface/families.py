@@ -207,14 +207,16 @@ FAMILIES = {
         windows=EVERY_LAYER, rope=RopeRules(theta=1e6)),
     'qwen2_moe': _with_experts(
         'Qwen2MoeForCausalLM', _EXPERTS | _SHARED_EXPERT,
-        _SPARSE_DEFAULTS | dict(num_key_value_heads=16, qkv_bias=True, num_experts=60,
-                                num_experts_per_tok=4),
+        _SPARSE_DEFAULTS | dict(
+            num_key_value_heads=16, qkv_bias=True, num_experts=60, num_experts_per_tok=4,
+            moe_intermediate_size=1408, shared_expert_intermediate_size=5632),
         dict(output_bias=False, mlp_bias=False),
         dict(qkv_bias='qkv_bias', mlp_width='moe_intermediate_size',
              shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE),
     'qwen3_moe': _with_experts(
         'Qwen3MoeForCausalLM', _EXPERTS,
-        _SPARSE_DEFAULTS | dict(num_key_value_heads=4, num_experts=128, num_experts_per_tok=8),
+        _SPARSE_DEFAULTS | dict(num_key_value_heads=4, num_experts=128, num_experts_per_tok=8,
+                                moe_intermediate_size=768),
         dict(mlp_bias=False, qk_norm=True), dict(mlp_width='moe_intermediate_size'), only=_SPARSE),
     'olmoe': _with_experts(
         'OlmoeForCausalLM', _EXPERTS,
