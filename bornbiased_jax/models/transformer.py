@@ -100,7 +100,7 @@ def unembed(config: ModelConfig, head_VD: jax.Array, hidden: jax.Array) -> jax.A
 
 
 def _norm(config, name, kind=None):
-  make = nn.LayerNorm if (kind or config.norm) == 'layernorm' else nn.RMSNorm
+  make = {'layernorm': nn.LayerNorm, 'rmsnorm': nn.RMSNorm}[kind or config.norm]
   # The fast variance, E[x²] - E[x]², loses digits to cancellation.
   return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
 
