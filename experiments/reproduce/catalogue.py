@@ -104,7 +104,7 @@ ELSEWHERE = {
     'audit': 'histories with faults, by experiments.audit.injections',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
-    'coordinates_variants': 'theory of other architectures at four widths, by experiments.coordinates',
+    'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
     'calibrate_verdict': 'reads six folders of training runs, of three families in two widths',
     'robustness_verdict': 'reads the networks of calibrate_verdict',
     'robustness_verdict_gpt2': 'reads the networks of calibrate_verdict',
