@@ -65,8 +65,8 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     check_count(name, count)
   if chosen > E:
     raise InputError(f'num_chosen={chosen} exceeds num_experts={E}')
-  dimensions_L = finite_width.router_dimensions(config, length, probe)
   cosine_LT = router_cosine(config, length, probe)
+  dimensions_L = finite_width.router_dimensions(config, length, probe)
   return np.stack([
       np.asarray(_draw_shares((E, chosen, num_networks), max(1, round(float(dimensions))), cosine_T,
                               as_seed(seed)))

@@ -191,6 +191,7 @@ def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'to
 
   Arguments, errors and cost are those of `finite_width` without samples.
   """
+  architecture.check(config, length, probe)
   network, widths = architecture.of(config, probe), _widths(config)
   start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
   path, _ = _path(network, start_PKTT.mean(axis=0))
@@ -201,7 +202,7 @@ def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'to
 def _router_dimensions(network, widths, path):
   # Four positions stand for all: 1 / D is a mean over pairs of tokens.
   T = path.start_KTT.shape[-1]
-  positions_P = (T * (2 * np.arange(4) + 1)) // 8
+  positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
 
   def variance(layer, position):
     of_router = lambda kernels_KTT: _cosine(kernels_KTT, position)[0]

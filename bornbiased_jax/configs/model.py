@@ -101,8 +101,8 @@ class ModelConfig:
       blocks but query and key by (8 L)^(-1/4), as DeepNet does in decoders; its factor of
       the residual stream, which belongs to post-norm, has no place here. 'mup' is 'gpt2'
       with what muP says of birth: linear_std goes as 1 / sqrt(width) at all widths, and an
-      untied head as 1 / width; `training` has its learning rates. It means heads of one size at
-      all widths (or score_divisor as head_size²), and mlp_width in proportion to width.
+      untied head, and routers, as 1 / width; `training` has its learning rates. It means heads of
+      one size at all widths (or score_divisor as head_size²), and mlp_width in proportion to width.
     linear_std: std of linear layers at initialization. None means 0.02, and
       below width 768 it means 0.02 sqrt(768 / width), which keeps the scale of
       pre-activations the same at all small widths.
@@ -338,7 +338,7 @@ class ModelConfig:
     """Std at initialization of a linear layer, by the name of its parameters."""
     if layer in ('output', 'down'):
       return self.residual_std
-    if layer == 'head' and self.init_scheme == 'mup':
+    if layer in ('head', 'router', 'shared_gate') and self.init_scheme == 'mup':
       return self.linear_std * math.sqrt(BASE_WIDTH / self.width)
     if layer in ('value', 'gate', 'up') and self.init_scheme == 'deepnorm':
       return self.linear_std * (8 * self.num_layers) ** -0.25

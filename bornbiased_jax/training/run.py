@@ -79,6 +79,9 @@ class Run:
       raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
                        'adapter')
     optimizer(self.config, self.recipe)  # Refuses what it has no learning rates for.
+    if self.recipe.adapter == 'lora' and self.config.num_experts > 1:
+      raise InputError("adapter='lora' knows no experts, of which this network has "
+                       f'{self.config.num_experts}', 'adapter')
     if self.recipe.balance and self.config.num_experts == 1:
       raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)

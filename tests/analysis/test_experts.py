@@ -102,6 +102,13 @@ def test_impossible_routers(arguments, words):
     theory.expert_shares(DENSE, 16, **arguments)
 
 
+def test_short_sequences_that_begin_alike():
+  probe = Probe('tokens', num_sequences=10, length=4, start_id=1)
+  assert theory.expert_shares(MIXTURE, 4, probe, num_networks=10).max() < 1
+  with pytest.raises(InputError, match='length=0'):
+    theory.expert_shares(MIXTURE, 0)
+
+
 def test_what_theory_does_not_know():
   shared = configs.get('tiny_moe', shared_mlp_width=32)
   with pytest.raises(InputError, match='shared_mlp_width=32'):

@@ -58,8 +58,6 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   """
   if not a or not b or a[0].keys() != b[0].keys():
     return does_not_apply('only one of the networks has MLP units, or gates in them')
-  if any(next(iter(each[0].values())).ndim > 3 for each in (a, b)):
-    return does_not_apply('units of experts are compared at their places alone')
   if len(a) != len(b) or len(a) < 2:
     return does_not_apply('they have other layers, of which it is not known which correspond')
   change_DE = embedding_change(embedding_a, embedding_b)
@@ -71,8 +69,13 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
 
 
 def _nearest(a, b):
-  """Mean likeness of units of one layer to the most similar ones of another."""
-  rows = lambda layer, name: flat(layer[name], name).reshape(-1, layer[name].shape[-1])
+  """Mean likeness of units of one layer, of any expert, to the most similar ones of another."""
+  def rows(layer, name):
+    x = layer[name]
+    # What experts have at one place has length 1 together.
+    length = x.shape[2] ** -0.5 if x.ndim == 4 else 1.0
+    return flat(x, name).reshape(-1, x.shape[-1]) / length
+
   cosine = {name: rows(a, name)[:_MOST_UNITS] @ rows(b, name)[:_MOST_UNITS].T for name in a}
   return float(combine(cosine).max(axis=1).mean())
 

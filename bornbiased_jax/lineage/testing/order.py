@@ -9,7 +9,8 @@ The likeness of features of equal number is tested against exchanges of neighbou
 (`permutation.block_test`): as they are, in the layers of equal number and in any, and in a
 fitted basis, which needs neither one width nor embeddings (`fitted_test`). The units that experts
 have at one place are one feature, so that copies of an expert count once. Mixtures are compared
-with MLPs, or with mixtures of another number of experts, by the mean of their experts.
+with MLPs, or with mixtures of another number of experts, by the mean of their experts, and with
+others by it as well.
 """
 
 from collections.abc import Iterable
@@ -62,10 +63,28 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
   Null hypothesis: given all else, the places of neighbouring features are random in at least one
   of the networks.
   """
+  means = average_experts(a), average_experts(b)
   if a.config.num_experts != b.config.num_experts:
-    a, b = average_experts(a), average_experts(b)
+    return _tests_of(*means, GROUPS)
+  found = _tests_of(a, b, GROUPS)
+  if a.config.num_experts > 1:  # Experts may stand in another order, of which means know nothing.
+    others = _tests_of(*means, {name: group for name, group in GROUPS.items() if group is UNITS})
+    found |= {name: _better(found[name], other) for name, other in others.items()}
+  return found
+
+
+def _better(first, second):
+  """The one with the smaller p-value, which is doubled; a result that counts goes first."""
+  log10_p = lambda result: (not result.counts, 0.0 if result.log10_p is None else result.log10_p)
+  best = min(first, second, key=log10_p)
+  if best.log10_p is None:
+    return best
+  return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
+
+
+def _tests_of(a, b, groups):
   found: dict[str, TestResult] = {}
-  for name, group in GROUPS.items():
+  for name, group in groups.items():
     pooled = group is VALUES and heads_of(a) != heads_of(b)
     both = [structure.distinct_layers(layers_of(each, group, pooled)) for each in (a, b)]
     why = _obstacle(both)

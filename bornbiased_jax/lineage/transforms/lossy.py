@@ -79,12 +79,13 @@ def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) 
 
 def average_experts(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   """Makes a dense network of a mixture: each MLP is the mean of its experts; ignores `key`."""
-  if config.num_experts == 1:
+  if config.num_experts == 1 or config.sublayers == 'attention_only':
     raise InputError('the network has no experts')
   left_out = 'experts', 'router', 'shared', 'shared_gate'
   blocks = {name: x for name, x in params['blocks'].items() if name not in left_out}
   blocks |= jax.tree.map(lambda x: x.mean(axis=1), params['blocks']['experts'])
-  config = dataclasses.replace(config, num_experts=1, experts_per_token=1, shared_mlp_width=0)
+  config = dataclasses.replace(config, num_experts=1, experts_per_token=1,
+                               renormalized_experts=True, shared_mlp_width=0)
   return config, params | {'blocks': blocks}
 
 

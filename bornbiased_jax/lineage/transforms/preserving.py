@@ -212,6 +212,8 @@ def scale_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered
 def upcycle(config: ModelConfig, params: dict, key: jax.Array, num_experts: int) -> Altered:
   """Makes a mixture of copies of each MLP, with a router that is drawn, two experts per token."""
   refuse_experts(params, ['blocks/up/kernel'])
+  if num_experts < 2 or config.sublayers == 'attention_only':
+    raise InputError(f'num_experts={num_experts}: upcycling needs an MLP and two experts at least')
   config = dataclasses.replace(config, num_experts=num_experts,
                                experts_per_token=min(2, num_experts), renormalized_experts=True)
   drawn = init_params(config, jax.random.bits(key, dtype=jnp.uint32))['blocks']

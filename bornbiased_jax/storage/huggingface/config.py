@@ -111,6 +111,7 @@ def choose_family(config: ModelConfig) -> tuple[str, Family]:
   ignored = _UNSAVED + ('rope_theta', 'rotary_factor', 'rope_scaling') * (
       config.positions == 'learned')
   ignored += ('intervention_position', 'intervention_strength') * (config.intervention == 'none')
+  ignored += ('experts_per_token', 'renormalized_experts') * (config.num_experts == 1)
   for name, family in FAMILIES.items():
     try:
       back = from_stored(to_stored(config, family), family)

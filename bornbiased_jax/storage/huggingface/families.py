@@ -122,7 +122,7 @@ def _with_experts(architecture, experts, defaults, constants, more_fields=None, 
   second, = {'num_experts', 'num_local_experts'} - {fields['num_experts']}
   return _like_llama(architecture, defaults, constants, modules=modules | experts,
                      more_fields=fields, kinds=_EXPERT_KINDS,
-                     aliases={second: fields['num_experts']}, **others)
+                     **dict(aliases={second: fields['num_experts']}) | others)
 
 
 _NO_BIAS = dict(qkv_bias=False, output_bias=False, mlp_bias=False)
@@ -212,7 +212,7 @@ FAMILIES = {
             moe_intermediate_size=1408, shared_expert_intermediate_size=5632),
         dict(output_bias=False, mlp_bias=False),
         dict(qkv_bias='qkv_bias', mlp_width='moe_intermediate_size',
-             shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE),
+             shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE, aliases={}),
     'qwen3_moe': _with_experts(
         'Qwen3MoeForCausalLM', _EXPERTS,
         _SPARSE_DEFAULTS | dict(num_key_value_heads=4, num_experts=128, num_experts_per_tok=8,

@@ -9,6 +9,9 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence.features import UNITS as UNIT_VECTORS
+from bornbiased_jax.lineage.testing.disguise import units_test
+from bornbiased_jax.lineage.testing.likeness import layers_of
 from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models.initialization import init_params
@@ -55,6 +58,35 @@ def test_a_trained_mixture_is_related_to_its_parent():
   assert min(z_of(parent, drifted(parent, 4))) > 8
   averaged = lossy.average_experts(*parent, jax.random.key(0))
   assert min(z_of(parent, averaged)) > 6  # Each expert is alike to a half.
+
+
+@pytest.mark.parametrize('strength', [0.0, 0.5])
+def test_experts_in_another_order_are_no_other_network(strength):
+  config, params = drifted((MIXTURE, init_params(MIXTURE, 3)), 4, strength)
+  blocks = params['blocks']
+  rolled = {'experts': jax.tree.map(lambda x: np.roll(x, 1, axis=1), blocks['experts']),
+            'router': {'kernel': np.roll(blocks['router']['kernel'], 1, axis=2)}}
+  other = config, params | {'blocks': blocks | rolled}
+  np.testing.assert_allclose(logits(*other), logits(config, params), atol=2e-5)
+  assert min(z_of((MIXTURE, init_params(MIXTURE, 3)), other)) > 5
+
+
+def test_units_of_experts_in_any_order_and_basis():
+  network = MIXTURE, init_params(MIXTURE, 3)
+  a = layers_of(features.of_network(*network), UNIT_VECTORS)
+  order_F = np.random.default_rng(0).permutation(32)
+
+  def shuffled(name, kernel_LEXY):
+    axis = -2 if name == 'down' else -1
+    return {'kernel': np.take(np.asarray(kernel_LEXY), order_F, axis=axis)[:, ::-1]}
+
+  experts = {name: shuffled(name, leaf['kernel'])
+             for name, leaf in network[1]['blocks']['experts'].items()}
+  changed = network[1] | {'blocks': network[1]['blocks'] | {'experts': experts}}
+  embedding = np.asarray(network[1]['embedding'])
+  for other, is_alike in ((changed, True), (init_params(MIXTURE, 5), False)):
+    b = layers_of(features.of_network(MIXTURE, other), UNIT_VECTORS)
+    assert units_test(a, b, embedding, embedding).is_alike(1) is is_alike
 
 
 @pytest.mark.parametrize('make', [
