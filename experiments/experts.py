@@ -42,7 +42,7 @@ NUM_ROUTERS = 16
 class Settings(Transformers):
   config: list[str] = setting(
       ['tiny_gpt2', 'tiny_gpt2,activation=relu', 'tiny_gpt2,init_scheme=centred',
-       'tiny_gpt2,width=768,num_heads=12,mlp_width=3072', 'tiny_llama2',
+       'tiny_gpt2,num_heads=12,width=768,mlp_width=3072', 'tiny_llama2',
        'tiny_gpt2,num_experts=8', 'tiny_gpt2,num_experts=8,experts_per_token=2', 'tiny_moe'],
       smoke=['tiny_gpt2,num_layers=1', 'tiny_gpt2,num_layers=1,num_experts=4'],
       paper=['nano_gpt2', 'nano_llama2'])
