@@ -30,15 +30,15 @@ ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'base
 SMALL = dict(seeds='0-23', num_sequences='400')
 
 
-def smoke(directory):
-  seed_sweep.main(resolve(seed_sweep.Settings, 'smoke', **SMALL), Path(directory))
+def smoke(directory, **settings):
+  seed_sweep.main(resolve(seed_sweep.Settings, 'smoke', **settings), Path(directory))
   return json.loads((Path(directory) / 'results.json').read_text())
 
 
 @pytest.fixture(scope='module')
 def undisturbed(tmp_path_factory):
   directory = tmp_path_factory.mktemp('undisturbed')
-  return directory, smoke(directory)
+  return directory, smoke(directory, **SMALL)
 
 
 def test_writes_a_row_for_each_seed_and_length(undisturbed):
@@ -105,7 +105,7 @@ def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
   marked = [row | {'marked': True} for row in results['rows'][:-7]]
   partial = results | {'complete': False, 'rows': marked}
   (tmp_path / 'results.json').write_text(json.dumps(partial))
-  resumed = smoke(tmp_path)
+  resumed = smoke(tmp_path, **SMALL)
   assert resumed['rows'] == partial['rows'] + results['rows'][-7:]
   assert resumed['summary'] == results['summary']
 
@@ -134,6 +134,6 @@ def test_killed_and_restarted_ends_with_the_same_rows(undisturbed, tmp_path, mon
   # The code is still the same, whatever was committed meanwhile.
   commit = json.loads(killed.read_text())['run']['commit']
   monkeypatch.setattr(provenance, 'commit', lambda: commit)
-  assert smoke(killed.parent)['rows'] == whole
+  assert smoke(killed.parent, **SMALL)['rows'] == whole
   assert {path.name for path in killed.parent.iterdir()} == {
       'figure.png', 'results.json', 'table.md'}
