@@ -160,9 +160,11 @@ def draw(summary):
     for row in (row for row in summary if row['num_experts'] == count):
       layer = np.arange(1, len(row['busiest']) + 1)
       color = plotting.COLORS[names.index(row['config']) % len(plotting.COLORS)]
-      ax.errorbar(layer, 100 * row['busiest'], 100 * np.array(row['busiest_ci95']), color=color,
-                  marker='o', markersize=3, linewidth=1, label=row['config'])
-      plotting.theory(ax, layer, 100 * row['theory_busiest'])
+      measured, error, law = (100 * np.array(row[name]) for name in (
+          'busiest', 'busiest_ci95', 'theory_busiest'))
+      ax.errorbar(layer, measured, error, color=color, marker='o', markersize=3, linewidth=1,
+                  label=row['config'])
+      plotting.theory(ax, layer, law)
     ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
     ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
            ylabel='share of the busiest expert (%)')
