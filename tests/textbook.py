@@ -208,5 +208,5 @@ ACTIVATIONS = {
 def mlp(config, block, x_TD, out):
   activation, up = ACTIVATIONS[config.activation], linear(block['up'], x_TD)
   hidden = activation(linear(block['gate'], x_TD)) * up if config.gated_mlp else activation(up)
-  out['mlp_hidden'] = hidden
+  out |= {'mlp_input': x_TD, 'mlp_hidden': hidden}
   return linear(block['down'], hidden)
