@@ -26,6 +26,7 @@ from bornbiased_jax.analysis import Probe, inter_sequence, theory
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import read
 from bornbiased_jax.models.initialization import stream_key
+from bornbiased_jax.models.mlp import chosen
 
 from .shared import command_line
 from .shared.cells import Cell, measure_cells, predict, transformer_cell
@@ -98,8 +99,7 @@ def _of_layer(num_chosen, states_BTD, routers_RDE):
   """Means over the routers of a layer."""
   states_ND = states_BTD.reshape(-1, states_BTD.shape[-1]).astype(jnp.float32)
   logits_RNE = jnp.einsum('ND,RDE->RNE', states_ND, routers_RDE)
-  chosen_RNK = lax.top_k(logits_RNE, num_chosen)[1]
-  share_RE = jax.nn.one_hot(chosen_RNK, logits_RNE.shape[-1]).mean(axis=(1, 2))
+  share_RE = chosen(logits_RNE, num_chosen).mean(axis=1) / num_chosen
   predicted_R = jnp.argmax(logits_RNE.mean(axis=1), axis=-1)
   return {'busiest': share_RE.max(axis=-1).mean(), 'idlest': share_RE.min(axis=-1).mean(),
           'direction_agrees': (predicted_R == jnp.argmax(share_RE, axis=-1)).mean()}

@@ -19,12 +19,13 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import architecture, birth, coincidence, finite_width
+from bornbiased_jax.analysis import birth, finite_width
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
 from bornbiased_jax.models.keys import make_key
+from bornbiased_jax.models.mlp import chosen
 
 # Tokens that each network of the law reads.
 _NUM_TOKENS = 4096
@@ -60,47 +61,23 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     ((4, 50, 8), True)
   """
   E = config.num_experts if num_experts is None else num_experts
-  chosen = config.experts_per_token if num_chosen is None else num_chosen
-  for name, count in (('num_experts', E), ('num_chosen', chosen), ('num_networks', num_networks)):
+  num_chosen = config.experts_per_token if num_chosen is None else num_chosen
+  for name, count in (('num_experts', E), ('num_chosen', num_chosen),
+                      ('num_networks', num_networks)):
     check_count(name, count)
-  if chosen > E:
-    raise InputError(f'num_chosen={chosen} exceeds num_experts={E}')
-  cosine_LT = router_cosine(config, length, probe)
-  dimensions_L = finite_width.router_dimensions(config, length, probe)
-  return np.stack([
-      np.asarray(_draw_shares((E, chosen, num_networks), max(1, round(float(dimensions))), cosine_T,
-                              as_seed(seed)))
-      for cosine_T, dimensions in zip(cosine_LT, dimensions_L, strict=True)])
-
-
-def router_cosine(config: ModelConfig, length: int, probe: str | Probe = 'tokens') -> np.ndarray:
-  """Cosine [layers, T] at each position of two sequences, behind the norm of MLP or router.
-
-  What a finite width changes in it is taken to be what it changes after the layer.
-
-  Raises:
-    InputError: as `birth.at_birth` and `finite_width.finite_width`, or there is no MLP.
-  """
+  if num_chosen > E:
+    raise InputError(f'num_chosen={num_chosen} exceeds num_experts={E}')
   if config.sublayers == 'attention_only':
     raise InputError("a router needs an MLP, and sublayers='attention_only' has none")
+  # What a finite width changes in cosines is taken to be what it changes after the layer.
   limit_L = birth.at_birth(config, length, probe).inter_cosine_L
   change_L = finite_width.finite_width(config, length, probe).inter_cosine_L - limit_L
-  network = architecture.of(config, probe)
-  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
-  return np.asarray(_router_cosine(network, start_PKTT.mean(axis=0)) + change_L[:, None])
-
-
-@jax.jit
-def _router_cosine(network, start_KTT):
-  """That of the limit."""
-  def block(kernels_KTT, _):
-    read_KTT = kernels_KTT
-    for sublayer in birth.sublayers(network):  # The MLP comes last.
-      read_KTT, kernels_KTT = kernels_KTT, sublayer(kernels_KTT)
-    first_T, second_T, between_T = jnp.diagonal(read_KTT, axis1=-2, axis2=-1)
-    return kernels_KTT, between_T / jnp.sqrt(first_T * second_T)
-
-  return lax.scan(block, start_KTT, length=network.num_layers)[1]
+  limit_LT, dimensions_L = finite_width.at_routers(config, length, probe)
+  cosine_LT = limit_LT + change_L[:, None]
+  sizes = E, num_chosen, num_networks
+  return np.stack([
+      np.asarray(_draw_shares(sizes, max(1, round(float(dimensions))), cosine_T, as_seed(seed)))
+      for cosine_T, dimensions in zip(cosine_LT, dimensions_L, strict=True)])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -114,7 +91,6 @@ def _draw_shares(sizes, dimensions, cosine_T, seed):
     router_DE = jax.random.normal(router_key, (dimensions, E)) / dimensions**0.5
     own_NE = jax.random.normal(token_key, (_NUM_TOKENS, dimensions)) @ router_DE
     logits_NE = jnp.sqrt(rho_N1) * mean_E + jnp.sqrt(1 - rho_N1) * own_NE
-    chosen_NK = lax.top_k(logits_NE, num_chosen)[1]
-    return jnp.zeros(E).at[chosen_NK.ravel()].add(1 / chosen_NK.size)
+    return chosen(logits_NE, num_chosen).mean(axis=0) / num_chosen
 
   return lax.map(network, jax.random.split(make_key(seed), num_networks))

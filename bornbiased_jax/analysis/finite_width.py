@@ -163,7 +163,9 @@ def _widths(config):
 @jax.jit
 def _spreads(network, widths, path, end_KTT):
   """The std over networks of the cosine, and the dimensions of the states."""
-  at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, end_KTT)
+  at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
+  at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_end_KTT,
+                                        jnp.zeros_like(path.before_LSKTT))
   # Those that all inputs have in common join those within a sequence as well.
   common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 2],
                      path.added_LSKTT[:, :, 2], symmetric=True)
@@ -185,17 +187,19 @@ def _apart(widths, path, at_start_KTT, at_LSKTT):
           + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
 
 
-def router_dimensions(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
-                      ) -> np.ndarray:
-  """The dimensions [layers] that states fill where MLPs or routers read them.
+def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
+               ) -> tuple[np.ndarray, np.ndarray]:
+  """Of states that MLPs or routers read: cosines [layers, T], and their dimensions [layers].
 
-  Arguments, errors and cost are those of `finite_width` without samples.
+  The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
+  errors and cost are those of `finite_width` without samples.
   """
   architecture.check(config, length, probe)
   network, widths = architecture.of(config, probe), _widths(config)
   start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
   path, _ = _path(network, start_PKTT.mean(axis=0))
-  return np.asarray(_router_dimensions(network, widths, path))
+  first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
+  return between / np.sqrt(first * second), np.asarray(_router_dimensions(network, widths, path))
 
 
 @jax.jit
@@ -205,10 +209,11 @@ def _router_dimensions(network, widths, path):
   positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
 
   def variance(layer, position):
-    of_router = lambda kernels_KTT: _cosine(kernels_KTT, position)[0]
-    cosine, at_router_KTT = jax.value_and_grad(of_router)(path.before_LSKTT[layer, -1])
-    at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_router_KTT, layer)
-    return _apart(widths, path, at_start_KTT, at_LSKTT) / (1 - cosine) ** 2
+    of_router = lambda before_LSKTT: _cosine(before_LSKTT[layer, -1], position)[0]
+    cosine, direct_LSKTT = jax.value_and_grad(of_router)(path.before_LSKTT)
+    at_end_KTT = jnp.zeros_like(path.start_KTT)
+    derivatives = _derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
+    return _apart(widths, path, *derivatives) / (1 - cosine) ** 2
 
   of_layer = lambda layer: lax.map(functools.partial(variance, layer), positions_P).mean()
   return 1 / lax.map(of_layer, jnp.arange(network.num_layers))
@@ -235,27 +240,20 @@ def _cosine(kernels_KTT, position=-1):
   return jnp.stack(between) / jnp.sqrt(first * second)
 
 
-def _derivatives(network, before_LSKTT, end_KTT, router_layer=None):
-  """Of the last cosine, with respect to the kernels of the inputs and those after sublayers.
+def _derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
+  """Of a cosine, with respect to the kernels of the inputs and those after sublayers.
 
-  With a layer of a router `end_KTT` are its derivatives already, by the kernels before the MLP.
+  Given are its derivatives by the last kernels, and direct ones by those before sublayers.
   """
-  if router_layer is None:
-    at_end_KTT = jax.grad(lambda kernels_KTT: _cosine(kernels_KTT)[0])(end_KTT)
-  else:
-    at_end_KTT = jnp.zeros_like(end_KTT)
-
   def block(at_KTT, step):
-    layer, before_SKTT = step
     after = []
-    for sublayer, before_KTT in zip(birth.sublayers(network)[::-1], before_SKTT[::-1], strict=True):
+    for sublayer, before_KTT, direct_KTT in zip(
+        birth.sublayers(network)[::-1], *(kernels[::-1] for kernels in step), strict=True):
       after.append(at_KTT)
-      at_KTT, = jax.vjp(sublayer, before_KTT)[1](at_KTT)
-      if router_layer is not None and len(after) == 1:  # The MLP comes last.
-        at_KTT = jnp.where(layer == router_layer, end_KTT, at_KTT)
+      at_KTT = jax.vjp(sublayer, before_KTT)[1](at_KTT)[0] + direct_KTT
     return at_KTT, jnp.stack(after[::-1])
 
-  return lax.scan(block, at_end_KTT, (jnp.arange(len(before_LSKTT)), before_LSKTT), reverse=True)
+  return lax.scan(block, at_end_KTT, (before_LSKTT, direct_LSKTT), reverse=True)
 
 
 def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):

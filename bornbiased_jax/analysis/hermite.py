@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
+from bornbiased_jax.models.mlp import route
+
 # The last power takes what is left of E f², so that the series is exact at r = 1. Behind a
 # kink, as of ReLU, it converges like NUM_POWERS^(-3/2), else much faster.
 NUM_POWERS = 32
@@ -77,21 +79,13 @@ def choice_overlap(num_experts: int, num_chosen: int, renormalized: bool,
   """
   random = np.random.default_rng(0)
   a_NE, b_NE = logit_std * random.standard_normal((2, NUM_DRAWS, num_experts), np.float32)
-  own_NE = _weights(a_NE, num_chosen, renormalized)
+  weights = lambda logits_NE: np.asarray(route(logits_NE, num_chosen, renormalized))
+  own_NE = weights(a_NE)
   found = []
   for r in 1 - np.linspace(0, 1, NUM_OVERLAPS, dtype=np.float32)**2:
-    other_NE = _weights(r * a_NE + np.sqrt(1 - r * r) * b_NE, num_chosen, renormalized)
+    other_NE = weights(r * a_NE + np.sqrt(1 - r * r) * b_NE)
     found.append(float((own_NE * other_NE).sum(axis=1).mean()))
   # What the draws make of r = 0, where the truth is known, they make of small r as well.
   error = found[-1] - float(own_NE.sum(axis=1).mean())**2 / num_experts
   share_R = np.linspace(0, 1, NUM_OVERLAPS)
   return np.asarray(found - error * share_R, np.float32)
-
-
-def _weights(logits_NE, num_chosen, renormalized):
-  """What `mlp.route` makes of logits, in numpy."""
-  weight_NE = np.exp(logits_NE - logits_NE.max(axis=1, keepdims=True))
-  all_N1 = weight_NE.sum(axis=1, keepdims=True)
-  least_N1 = np.partition(logits_NE, -num_chosen, axis=1)[:, -num_chosen, None]
-  weight_NE = np.where(logits_NE >= least_N1, weight_NE, 0)
-  return weight_NE / (weight_NE.sum(axis=1, keepdims=True) if renormalized else all_N1)

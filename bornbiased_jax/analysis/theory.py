@@ -18,7 +18,6 @@ import scipy
 from bornbiased_jax.analysis.birth import AtBirth as AtBirth
 from bornbiased_jax.analysis.birth import at_birth as at_birth
 from bornbiased_jax.analysis.experts import expert_shares as expert_shares
-from bornbiased_jax.analysis.experts import router_cosine as router_cosine
 from bornbiased_jax.analysis.finite_width import FiniteWidth as FiniteWidth
 from bornbiased_jax.analysis.finite_width import finite_width as finite_width
 from bornbiased_jax.analysis.hermite import covariance_powers

@@ -43,7 +43,7 @@ def mixture(config: ModelConfig, x_BTD: jax.Array) -> tuple[jax.Array, dict[str,
   """
   logits_BTE = dense(config, 'router', config.num_experts, use_bias=False)(x_BTD)
   logits_BTE = logits_BTE.astype(jnp.float32)
-  weight_BTE = route(config, logits_BTE)
+  weight_BTE = route(logits_BTE, config.experts_per_token, config.renormalized_experts)
   experts = nn.vmap(Mlp, variable_axes={'params': 0}, split_rngs={'params': True}, in_axes=None,
                     axis_size=config.num_experts)
   update_EBTD = experts(config, config.mlp_width, name='experts')(x_BTD)
@@ -54,18 +54,22 @@ def mixture(config: ModelConfig, x_BTD: jax.Array) -> tuple[jax.Array, dict[str,
   return update_BTD, {'router_logits': logits_BTE, 'expert_weights': weight_BTE}
 
 
-def route(config: ModelConfig, logits_BTE: jax.Array) -> jax.Array:
+def route(logits_BTE: jax.Array, num_chosen: int, renormalized: bool) -> jax.Array:
   """The weight of each expert, 0 for those that are not chosen, [..., E] as the logits.
 
   The experts with the largest logits are chosen. Their weights are the softmax over all experts,
-  or, with config.renormalized_experts, over the chosen.
+  or, if they are to be renormalized, over the chosen.
   """
-  probability_BTE = nn.softmax(logits_BTE)
-  value_BTK, index_BTK = lax.top_k(probability_BTE, config.experts_per_token)
-  if config.renormalized_experts:
-    value_BTK /= value_BTK.sum(axis=-1, keepdims=True)
-  chosen_BTKE = nn.one_hot(index_BTK, config.num_experts)
-  return jnp.einsum('...KE,...K->...E', chosen_BTKE, value_BTK)
+  weight_BTE = nn.softmax(logits_BTE) * chosen(logits_BTE, num_chosen)
+  if renormalized:
+    weight_BTE /= weight_BTE.sum(axis=-1, keepdims=True)
+  return weight_BTE
+
+
+def chosen(logits_BTE: jax.Array, num_chosen: int) -> jax.Array:
+  """1 for the experts with the largest logits, so many for each position, and 0 for the others."""
+  index_BTK = lax.top_k(logits_BTE, num_chosen)[1]
+  return nn.one_hot(index_BTK, logits_BTE.shape[-1]).sum(axis=-2)
 
 
 def balance_loss(config: ModelConfig, logits_LBTE: jax.Array) -> jax.Array:
@@ -74,7 +78,7 @@ def balance_loss(config: ModelConfig, logits_LBTE: jax.Array) -> jax.Array:
   E Σ_e f_e P_e, of the share f_e of choices that fall on expert e, and its mean probability P_e.
   It is 1 if all experts are chosen alike.
   """
-  chosen_LBTE = route(config, lax.stop_gradient(logits_LBTE)) > 0
+  chosen_LBTE = chosen(logits_LBTE, config.experts_per_token)
   share_LE = chosen_LBTE.mean(axis=(1, 2)) / config.experts_per_token
   mean_LE = nn.softmax(logits_LBTE).mean(axis=(1, 2))
   return config.num_experts * (share_LE * mean_LE).sum(axis=-1).mean()

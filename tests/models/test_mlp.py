@@ -19,9 +19,8 @@ EXPERTS = configs.get('tiny_moe', **SMALL, num_experts=5, experts_per_token=2, s
 
 @pytest.mark.parametrize('renormalized', [True, False])
 def test_the_largest_logits_are_chosen(renormalized):
-  config = dataclasses.replace(EXPERTS, renormalized_experts=renormalized)
   logits_NE = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
-  weight_NE = np.asarray(mlp.route(config, jnp.asarray(logits_NE)))
+  weight_NE = np.asarray(mlp.route(jnp.asarray(logits_NE), 2, renormalized))
   chosen_NE = np.argsort(np.argsort(logits_NE)) >= 3
   shown_NE = np.where(chosen_NE, logits_NE, -np.inf) if renormalized else logits_NE
   expected_NE = np.where(chosen_NE, scipy.special.softmax(shown_NE, axis=1), 0)
@@ -44,7 +43,7 @@ def test_what_is_read_is_what_is_computed():
   params, ids = init_params(EXPERTS, 3), tokens(2, 7)
   found = read(EXPERTS, params, ids, 'router_logits', 'expert_weights', 'logits')
   assert found['router_logits'].shape == found['expert_weights'].shape == (3, 2, 7, 5)
-  np.testing.assert_array_equal(mlp.route(EXPERTS, found['router_logits']),
+  np.testing.assert_array_equal(mlp.route(found['router_logits'], 2, True),
                                 found['expert_weights'])
   # An expert that is never chosen does not matter, and one that is chosen does.
   used_LE = np.asarray(found['expert_weights']).sum(axis=(1, 2)) > 0

@@ -77,9 +77,12 @@ def _better(first, second):
   """The one with the smaller p-value, which is doubled; a result that counts goes first."""
   log10_p = lambda result: (not result.counts, 0.0 if result.log10_p is None else result.log10_p)
   best = min(first, second, key=log10_p)
-  if best.log10_p is None:
-    return best
-  return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
+  return best if best.log10_p is None else _doubled(best)
+
+
+def _doubled(result):
+  """The better one of two results, of which each had its chance."""
+  return dataclasses.replace(result, log10_p=min(0.0, result.log10_p + math.log10(2)))
 
 
 def _tests_of(a, b, groups):
@@ -134,8 +137,7 @@ def plain_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
     return anywhere
   in_place = _judge(list(zip(a, b, strict=True)), public)
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
-  best = anywhere if is_moved else in_place
-  return dataclasses.replace(best, log10_p=min(0.0, best.log10_p + math.log10(2)))
+  return _doubled(anywhere if is_moved else in_place)
 
 
 def fitted_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:

@@ -118,11 +118,9 @@ def _like_llama(architecture, defaults, constants, modules=None, more_fields=Non
 def _with_experts(architecture, experts, defaults, constants, more_fields=None, **others):
   modules = {ours: theirs for ours, theirs in _LLAMA.modules.items()
              if ours not in ('blocks/gate', 'blocks/up', 'blocks/down')}
-  fields = _EXPERT_FIELDS | (more_fields or {})
-  second, = {'num_experts', 'num_local_experts'} - {fields['num_experts']}
   return _like_llama(architecture, defaults, constants, modules=modules | experts,
-                     more_fields=fields, kinds=_EXPERT_KINDS,
-                     **dict(aliases={second: fields['num_experts']}) | others)
+                     more_fields=_EXPERT_FIELDS | (more_fields or {}), kinds=_EXPERT_KINDS,
+                     **others)
 
 
 _NO_BIAS = dict(qkv_bias=False, output_bias=False, mlp_bias=False)
@@ -158,6 +156,7 @@ _EXPERT_FIELDS = dict(num_experts='num_experts', experts_per_token='num_experts_
                       renormalized_experts='norm_topk_prob')
 _EXPERT_KINDS = dict(num_experts=SEVERAL, experts_per_token=COUNT, renormalized_experts=FLAG,
                      shared_mlp_width=COUNT)
+_LOCAL = dict(num_local_experts='num_experts')
 # All layers must have experts.
 _SPARSE: dict[str, Any] = dict(decoder_sparse_step=(1,), mlp_only_layers=([], None))
 _SPARSE_DEFAULTS = dict(decoder_sparse_step=1, mlp_only_layers=None, norm_topk_prob=False)
@@ -204,7 +203,8 @@ FAMILIES = {
         dict(num_key_value_heads=8, sliding_window=None, num_local_experts=8,
              num_experts_per_tok=2),
         _NO_BIAS | dict(renormalized_experts=True), dict(num_experts='num_local_experts'),
-        windows=EVERY_LAYER, rope=RopeRules(theta=1e6)),
+        windows=EVERY_LAYER, rope=RopeRules(theta=1e6),
+        aliases=dict(num_experts='num_local_experts')),
     'qwen2_moe': _with_experts(
         'Qwen2MoeForCausalLM', _EXPERTS | _SHARED_EXPERT,
         _SPARSE_DEFAULTS | dict(
@@ -212,14 +212,16 @@ FAMILIES = {
             moe_intermediate_size=1408, shared_expert_intermediate_size=5632),
         dict(output_bias=False, mlp_bias=False),
         dict(qkv_bias='qkv_bias', mlp_width='moe_intermediate_size',
-             shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE, aliases={}),
+             shared_mlp_width='shared_expert_intermediate_size'), only=_SPARSE),
     'qwen3_moe': _with_experts(
         'Qwen3MoeForCausalLM', _EXPERTS,
         _SPARSE_DEFAULTS | dict(num_key_value_heads=4, num_experts=128, num_experts_per_tok=8,
                                 moe_intermediate_size=768),
-        dict(mlp_bias=False, qk_norm=True), dict(mlp_width='moe_intermediate_size'), only=_SPARSE),
+        dict(mlp_bias=False, qk_norm=True), dict(mlp_width='moe_intermediate_size'), only=_SPARSE,
+        aliases=_LOCAL),
     'olmoe': _with_experts(
         'OlmoeForCausalLM', _EXPERTS,
         dict(norm_topk_prob=False, clip_qkv=None, num_experts=64, num_experts_per_tok=8),
-        dict(mlp_bias=False, qk_norm=True, joint_qk_norm=True), only=dict(clip_qkv=(None,))),
+        dict(mlp_bias=False, qk_norm=True, joint_qk_norm=True), only=dict(clip_qkv=(None,)),
+        aliases=_LOCAL),
 }
