@@ -5,16 +5,16 @@ the seed fixes. Routers with as many experts as --num_experts says are drawn to 
 random networks, behind the norm of each MLP; a --config that has experts is read by its own. The
 share of the busiest and of the idlest expert is compared with theory.expert_shares at every layer,
 and the busiest one with that which the mean direction of all states predicts. No number is fitted.
+A network has the same routers at every length.
 
-    python -m experiments.experts
+    python -m experiments.experts                       # 15 min on two CPU cores
     python -m experiments.experts --config=tiny_gpt2,num_experts=16,experts_per_token=2
 
-Prints a table with a line per model and number of experts. Writes results.json (a row per network)
-and figure.png.
+Prints a table with a line per model, length and number of experts. Writes results.json (a row per
+network) and figure.png.
 """
 
 import dataclasses
-import functools
 
 import jax
 from jax import lax
@@ -37,22 +37,24 @@ from .shared.tables import ci95, grouped
 
 # Routers that are drawn for each layer of a network without experts.
 NUM_ROUTERS = 16
+MEANS = 'busiest', 'idlest', 'direction_agrees'
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(
       ['tiny_gpt2', 'tiny_gpt2,activation=relu', 'tiny_gpt2,init_scheme=centred',
-       'tiny_gpt2,num_heads=12,width=768,mlp_width=3072', 'tiny_llama2',
+       'tiny_gpt2,num_heads=12,width=768,mlp_width=3072',
+       'tiny_gpt2,num_heads=12,width=768,mlp_width=3072,activation=relu', 'tiny_llama2',
        'tiny_gpt2,num_experts=8', 'tiny_gpt2,num_experts=8,experts_per_token=2', 'tiny_moe'],
       smoke=['tiny_gpt2,num_layers=1', 'tiny_gpt2,num_layers=1,num_experts=4'],
       paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3))
   num_sequences: int = setting(200, smoke=40, paper=1000)
   lengths: Lengths = setting([64], smoke=[8])
-  num_experts: list[int] = setting([8, 64], listed(whole), 'experts of the routers that read '
-                                   'networks without any, comma-separated', smoke=[4],
-                                   paper=[4, 8, 64, 256])
+  num_experts: list[int] = setting(
+      [4, 8, 64, 256], listed(whole), 'experts of the routers that read networks without any, '
+      'comma-separated', smoke=[4])
   dtype: str = setting('float32', paper='bfloat16')
 
 
@@ -71,17 +73,16 @@ def cells(settings) -> list[Cell]:
     own = configs.get(name).num_experts
     for length in settings.lengths:
       for count in settings.num_experts if own == 1 else [own]:
-        made = transformer_cell(name, length, settings,
-                                lambda config: inter_sequence('residual_last'), row,
-                                functools.partial(shares, settings, count))
-        found.append(made._replace(fields=made.fields | {'num_experts': count}))
+        cell = transformer_cell(name, length, settings,
+                                lambda config: inter_sequence('residual_last'), row)
+        found.append(cell._replace(fields=cell.fields | {'num_experts': count},
+                                   readout=shares(cell.network.config, cell.probe, count)))
   return found
 
 
-def shares(settings, num_experts: int, config: ModelConfig):
-  """Shares of the busiest and the idlest expert by layer, as a readout of `ensemble.measure`."""
-  probe = Probe('tokens', settings.num_sequences, config.length, settings.probe_seed)
-  key = stream_key('routers', settings.probe_seed)
+def shares(config: ModelConfig, probe: Probe, num_experts: int):
+  """The busiest and the idlest expert of each router, as a readout of `ensemble.measure`."""
+  key = stream_key('routers', probe.seed)
 
   def readout(params, sums):
     tokens = probe.inputs(config, jnp.arange(probe.num_sequences))
@@ -96,44 +97,54 @@ def shares(settings, num_experts: int, config: ModelConfig):
 
 
 def _of_layer(num_chosen, states_BTD, routers_RDE):
-  """Means over the routers of a layer."""
+  """Of each router R of a layer, one after another, as there may be many experts."""
   states_ND = states_BTD.reshape(-1, states_BTD.shape[-1]).astype(jnp.float32)
-  logits_RNE = jnp.einsum('ND,RDE->RNE', states_ND, routers_RDE)
-  share_RE = chosen(logits_RNE, num_chosen).mean(axis=1) / num_chosen
-  predicted_R = jnp.argmax(logits_RNE.mean(axis=1), axis=-1)
-  return {'busiest': share_RE.max(axis=-1).mean(), 'idlest': share_RE.min(axis=-1).mean(),
-          'direction_agrees': (predicted_R == jnp.argmax(share_RE, axis=-1)).mean()}
+
+  def of_router(router_DE):
+    logits_NE = states_ND @ router_DE
+    share_E = chosen(logits_NE, num_chosen).mean(axis=0) / num_chosen
+    busiest = jnp.argmax(share_E)
+    return {'busiest': share_E.max(), 'idlest': share_E.min(), 'busiest_id': busiest,
+            'direction_agrees': jnp.argmax(logits_NE.mean(axis=0)) == busiest}
+
+  return lax.map(of_router, routers_RDE)
 
 
 def row(measured):
-  return {name: measured[name] for name in ('busiest', 'idlest', 'direction_agrees')} | {
+  """Means over the routers of a layer, which `busiest_id` has one by one."""
+  return {name: measured[name].mean(axis=-1) for name in MEANS} | {
+      'busiest_std': measured['busiest'].std(axis=-1), 'busiest_id': measured['busiest_id'],
       'layer_cosine': measured['cosine']}
 
 
 def law(cell: Cell) -> dict:
   """What theory says of a cell, by layer."""
-  config, length = cell.network.config, cell.probe.length
-  share_LNE = theory.expert_shares(config, length, num_experts=cell.fields['num_experts'])
+  reads = cell.network.config, cell.probe.length, cell.probe
+  share_LNE = theory.expert_shares(*reads, num_experts=cell.fields['num_experts'])
   busiest_LN = share_LNE.max(axis=-1)
   return {'theory_busiest': busiest_LN.mean(axis=-1), 'theory_busiest_std': busiest_LN.std(axis=-1),
           'theory_idlest': share_LNE.min(axis=-1).mean(axis=-1),
-          'theory_cosine': np.asarray(theory.finite_width(config, length).inter_cosine_L)}
+          'theory_cosine': np.asarray(theory.finite_width(*reads).inter_cosine_L)}
 
 
 def summarize(rows, theory):
   """Means over networks by layer, and by how much the law is off where it is so most."""
-  summary = []
+  summary, first = [], {}
   for fields, group in grouped(rows, 'config', 'length', 'num_experts'):
-    of = {name: np.array([row[name] for row in group])
-          for name in ('busiest', 'idlest', 'direction_agrees', 'layer_cosine')}
+    of = {name: np.array([row[name] for row in group]) for name in (
+        *MEANS, 'layer_cosine', 'busiest_std', 'busiest_id')}
     predicted = theory[tuple(fields.values())]
     mean_L = of['busiest'].mean(axis=0)
     off_L = predicted['theory_busiest'] / mean_L - 1
+    shortest = first.setdefault((fields['config'], fields['num_experts']), of['busiest_id'])
+    same = shortest.shape == of['busiest_id'].shape and shortest is not of['busiest_id']
     summary.append(fields | {'networks': len(group)} | {
-        name: values.mean(axis=0) for name, values in of.items()} | predicted | {
+        name: of[name].mean(axis=0) for name in (*MEANS, 'layer_cosine')} | predicted | {
             'busiest_ci95': [ci95(own) for own in of['busiest'].T],
-            'busiest_std': of['busiest'].std(axis=0, ddof=1),
-            'largest_deviation': off_L[np.abs(off_L).argmax()]})
+            # Over routers and networks.
+            'busiest_std': np.sqrt((of['busiest_std']**2).mean(axis=0) + of['busiest'].var(axis=0)),
+            'largest_deviation': off_L[np.abs(off_L).argmax()],
+            'same_as_at_shortest': (shortest == of['busiest_id']).mean() if same else None})
   return summary
 
 
@@ -145,9 +156,11 @@ def display(row):
       'law': f'{row["theory_busiest"][-1]:.1%}',
       'idlest': f'{row["idlest"][-1]:.2%}', 'its law': f'{row["theory_idlest"][-1]:.2%}',
       'worst layer: law off by': f'{row["largest_deviation"]:+.1%}',
-      'std over networks': f'{row["busiest_std"][-1]:.1%}',
+      'std over routers': f'{row["busiest_std"][-1]:.1%}',
       'law of it': f'{row["theory_busiest_std"][-1]:.1%}',
       'direction predicts it': f'{row["direction_agrees"][-1]:.0%}',
+      'same as at the shortest T': (None if row['same_as_at_shortest'] is None else
+                                    f'{row["same_as_at_shortest"]:.0%}'),
   }
 
 

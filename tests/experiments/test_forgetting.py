@@ -175,6 +175,9 @@ def test_known_recipes_forget_as_their_schedules_say():
   assert F['the paper, nano LLaMA'] == pytest.approx(
       0.1 * (198_000 * 3.3e-4 + 2000 * 3e-4), rel=1e-4)
   assert F['Llama 3 405B'] == pytest.approx(0.1 * (1_192_000 * 4.04e-5 + 8000 * 4e-5), rel=1e-4)
+  # Pythia's cosine would end at 0, but stays at a tenth of its peak.
+  assert 0.1 * 143_000 * 3e-4 < F['Pythia 160M'] < 0.1 * 143_000 * 3.3e-4
+  assert F['Pythia 6.9B'] == pytest.approx(F['Pythia 160M'] / 5)
   whole = recipes.KNOWN['OLMo 2 7B, stage 1']._replace(made=None)
   assert F['OLMo 2 7B, stage 1'] < recipes.forgetting(whole)
 

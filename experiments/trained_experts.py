@@ -1,0 +1,178 @@
+"""Does the expert that is busiest at birth stay so in training?
+
+Networks with experts are trained on one text in one order: each seed from GPT-2's initialization
+and from the centred one, which is born without a common direction, both with and without a loss
+that balances experts. At some steps they read held-out text, and the share of choices that falls on
+each expert is counted. Followed are the share of the busiest expert, how many experts are dead (they
+get less than a hundredth of the choices), the rank correlation of shares with those at birth
+(Spearman's, mean over layers), in how many layers the busiest expert is that of birth, and
+validation loss.
+
+    python -m experiments.trained_experts       # on tinyshakespeare, 20 min on two CPU cores
+
+Writes checkpoints to OUTPUT_DIR/INIT_BALANCE, results.json (a row per network and checkpoint; the
+summary has paired differences over seeds) and figure.png.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from bornbiased_jax import lineage, plotting
+from bornbiased_jax.analysis import Probe, Statistic, measure
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import local
+from bornbiased_jax.lineage.resolve import load_config
+from bornbiased_jax.models.mlp import chosen
+from bornbiased_jax.training import monitor
+
+from .shared import command_line, runs, training_settings
+from .shared.parsing import listed, number
+from .shared.results import Results
+from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
+from .shared.tables import described, grouped, plus_minus
+from .shared.training_settings import EvaluateEvery, Text, Texts, Training, Valid
+
+INITS = 'gpt2', 'centred'
+MEASURES = {
+    'busiest': 'share of the busiest expert', 'dead': 'dead experts of a layer',
+    'birth_rank': 'rank correlation with birth', 'same_busiest': 'busiest as at birth',
+    'validation_loss': 'validation loss (nats)'}
+DEAD = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Texts):
+  config: str = setting('tiny_gpt2,num_experts=8,mlp_width=128',
+                        smoke='tiny_gpt2,num_layers=1,num_experts=4,mlp_width=32')
+  seeds: list[int] = setting(range(42, 50), smoke=[42, 43, 44])
+  data: Text = setting('tinyshakespeare', paper=None)
+  valid: Valid = setting(None)
+  balances: list[float] = setting([0.0, 0.01], listed(number),
+                                  'weights of the balance loss; the first is what others are '
+                                  'compared with')
+  num_steps: int = setting(500, smoke=6, paper=20_000)
+  keep_steps: list[int] | None = setting([10, 30, 100, 200], smoke=[3],
+                                         paper=[10, 100, 1000, 10_000])
+  batch_size: int = setting(8, smoke=4, paper=128)
+  length: int = setting(32, smoke=16, paper=1024)
+  evaluate_every: EvaluateEvery = setting(10, smoke=3, paper=100)
+  num_sequences: NumSequences = setting(200, smoke=20)
+  probe_seed: ProbeSeed = setting(0)
+
+
+def main(settings: Settings, output_dir: Path) -> None:
+  arms = arms_of(settings)
+  for training in arms.values():
+    training_settings.check(training)
+    if runs.model(training, runs.texts(training)[0]).num_experts == 1:
+      raise InputError(f'--config: {settings.config} has no experts; add num_experts=8')
+  name_flag('output_dir', local, output_dir)
+  results = Results(output_dir, 'trained_experts', settings)
+  with results.noting_time():
+    for (init, balance), training in arms.items():
+      runs.train(training, output_dir / f'{init}_{balance:g}')
+  for arm in results.missing(({'init': init, 'balance': balance} for init, balance in arms), 'arm'):
+    run = output_dir / f'{arm["init"]}_{arm["balance"]:g}'
+    for row in rows_of(run, settings, runs.texts(arms[tuple(arm.values())])[1]):
+      results.add(arm | row)
+  results.finish(summarize(results.rows), display, lambda: draw(results.rows))
+
+
+def arms_of(settings: Settings) -> dict[tuple[str, float], Training]:
+  """The training of every initialization and weight of the balance loss."""
+  warmup = training_settings.warmup_of(settings.scale, settings.num_steps)
+  return {(init, balance): training_settings.of_study(
+      settings, settings.scale, init_scheme=init, balance=balance, warmup_steps=warmup)
+          for init in INITS for balance in settings.balances}
+
+
+def rows_of(directory: Path, settings: Settings, text) -> list[dict]:
+  """A row for every network and checkpoint of an arm, which is one ensemble."""
+  steps = sorted({0, *settings.keep_steps, settings.num_steps})
+  named = [(seed, step) for seed in settings.seeds for step in steps]
+  networks = (lineage.load(f'{directory}/seed_{seed}@{step}') for seed, step in named)
+  probe = Probe('text', settings.num_sequences, settings.length, settings.probe_seed, text=text)
+  statistic = shares(load_config(f'{directory}/seed_{settings.seeds[0]}').experts_per_token)
+  rows, losses, birth = [], {}, None
+  for (seed, step), found in zip(named, measure(networks, statistic, probe), strict=True):
+    if step == 0:
+      birth = found['share']
+      losses = {line['step']: line['validation_loss']
+                for line in monitor.read(directory / f'seed_{seed}')
+                if line.get('validation_loss') is not None}
+    rows.append({'seed': seed, 'step': step, 'validation_loss': losses.get(step)}
+                | described_shares(found['share'], birth))
+  return rows
+
+
+def shares(num_chosen: int) -> Statistic:
+  """The share of choices that falls on each expert, [layers, experts]."""
+
+  def count(outputs):
+    logits_LBTE = outputs['router_logits']
+    return {'chosen': chosen(logits_LBTE, num_chosen).sum(axis=(1, 2)),
+            'choices': jnp.float32(num_chosen * logits_LBTE.shape[1] * logits_LBTE.shape[2])}
+
+  return Statistic(('router_logits',), count,
+                   lambda sums: {'share': sums['chosen'] / sums['choices']})
+
+
+def described_shares(share_LE: np.ndarray, birth_LE: np.ndarray) -> dict:
+  """What is followed; of equal shares there is no order, and so no correlation."""
+  ranks = [scipy.stats.spearmanr(now, then).statistic if np.ptp(now) and np.ptp(then) else 0.0
+           for now, then in zip(share_LE, birth_LE, strict=True)]
+  return {'share': np.asarray(share_LE), 'busiest': float(share_LE.max(axis=-1).mean()),
+          'dead': float((share_LE < DEAD).sum(axis=-1).mean()),
+          'birth_rank': float(np.mean(ranks)),
+          'same_busiest': float((share_LE.argmax(axis=-1) == birth_LE.argmax(axis=-1)).mean())}
+
+
+def summarize(rows: list[dict]) -> list[dict]:
+  """Means over seeds by arm and step, and paired differences from the first arm."""
+  summary = []
+  for fields, group in grouped(rows, 'step'):
+    arms = [(arm, sorted(own, key=lambda row: row['seed']))
+            for arm, own in grouped(group, 'init', 'balance')]
+    for arm, own in arms:
+      summary.append(fields | arm | {'networks': len(own)})
+      for name in MEASURES:
+        values, first = ([row[name] for row in each] for each in (own, arms[0][1]))
+        if None not in values + first:
+          summary[-1] |= described(values, name)
+          summary[-1] |= described(np.subtract(values, first).tolist(), f'{name}_difference')
+  return summary
+
+
+def display(row: dict) -> dict[str, str]:
+  shown = {words: plus_minus(row, name, '.3f') if name in row else '–'
+           for name, words in MEASURES.items()}
+  return {'step': row['step'], 'birth': row['init'], 'balance': f'{row["balance"]:g}', **shown,
+          'loss less that of the first': plus_minus(row, 'validation_loss_difference', '+.3f')
+          if 'validation_loss_difference' in row else '–'}
+
+
+def draw(rows: list[dict]):
+  """What is followed by step: means over seeds with their 95 % interval."""
+  steps = sorted({row['step'] for row in rows})
+  figure = plotting.figure(11, 2.9)
+  axes = figure.subplots(1, 4)
+  for ax, (name, words) in zip(axes, MEASURES.items(), strict=False):
+    for color, (arm, group) in zip(plotting.COLORS, grouped(rows, 'init', 'balance'), strict=False):
+      values = np.array([[row[name] for row in own] for _, own in grouped(group, 'step')])
+      label = f'{arm["init"]}, balance {arm["balance"]:g}' if arm['balance'] else arm['init']
+      plotting.band(ax, np.array(steps), values.T, color=color, marker='o', markersize=3,
+                    label=label)
+    ax.set(xlabel='optimizer step', title=words)
+    ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
+    ax.set_xticks(steps, map(str, steps))
+    ax.minorticks_off()
+  axes[0].legend(fontsize='x-small')
+  return figure
+
+
+if __name__ == '__main__':
+  command_line.run(main, 'trained_experts', Settings, __doc__)
