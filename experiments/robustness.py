@@ -9,7 +9,8 @@ next seed (unrelated). The threshold of a method is the score that a share --fal
 all its unrelated pairs exceeds, so that methods with and without p-values can be compared.
 
 With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text and its fine-tunings by LoRA and by Prefix-Tuning+.
+network with its continuation on other text, its fine-tunings by LoRA and by Prefix-Tuning+, and
+what is trained from a mixture of four copies of it.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and its false positives at that threshold and by its own
@@ -26,7 +27,7 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Subject
-from bornbiased_jax.lineage.transforms.lossy import DAMAGING
+from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
@@ -49,7 +50,8 @@ def rate(text: str) -> float:
 
 
 TRANSFORMS = (*launcher.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
-              *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'))
+              *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'),
+              *launcher.keys(_TRANSFORMS / 'lossy.py', 'MIXTURES'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,20 +112,28 @@ def transforms_of(settings, originals):
     return lambda: (originals, {seed: make(seed, network) for seed, network in originals.items()})
 
   yield 'none', None, lambda: (originals, originals)
+  original = next(iter(originals.values()))
+  without_strength = PRESERVING | MIXTURES
   for name in settings.transforms:
     if name in DAMAGING:
       change, strengths = DAMAGING[name]
       for strength in strengths:
         yield name, strength, changed(change, strength)
-    elif is_allowed(PRESERVING[name], next(iter(originals.values()))):
-      yield name, None, changed(PRESERVING[name])
+    elif is_allowed(without_strength[name], original):
+      yield name, None, changed(without_strength[name])
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
-    for adapter, name in (('lora', 'LoRA'), ('prefix_plus', 'prefix_plus')):
-      trained = functools.partial(fine_tune, adapter=adapter)
-      yield f'train with {name}', None, changed(trained)
+    for name, trained in TRAININGS.items() if original.config.num_experts == 1 else ():
+      yield name, None, changed(trained)
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
+
+
+TRAININGS = {
+    'train with LoRA': functools.partial(fine_tune, adapter='lora'),
+    'train with prefix_plus': functools.partial(fine_tune, adapter='prefix_plus'),
+    'upcycle and train': lambda config, params, key: fine_tune(
+        *MIXTURES['upcycle'](config, params, key))}
 
 
 def is_allowed(change, network: Subject) -> bool:

@@ -3,8 +3,8 @@
 Networks with experts are trained on one text in one order: each seed from GPT-2's initialization
 and from the centred one, which is born without a common direction, both with and without a loss
 that balances experts. At some steps they read held-out text, and the share of choices that falls on
-each expert is counted. Followed are the share of the busiest expert, how many experts are dead (they
-get less than a hundredth of the choices), the rank correlation of shares with those at birth
+each expert is counted. Followed are the share of the busiest expert, how many experts are dead (get
+less than a hundredth of the choices), the rank correlation of shares with those at birth
 (Spearman's, mean over layers), in how many layers the busiest expert is that of birth, and
 validation loss.
 

@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS
-from bornbiased_jax.lineage.transforms.lossy import DAMAGING
+from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from experiments import robustness, seed_sweep
 from experiments.adversary.constructions import CONSTRUCTIONS
@@ -219,7 +219,7 @@ def test_programs_import_what_is_heavy_when_they_use_it():
 
 def test_choices_read_from_source_are_those_of_the_modules():
   assert network_settings.METHODS == tuple(METHODS)
-  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING)
+  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING, *MIXTURES)
   assert programs.load('adversary').NAMES == tuple(CONSTRUCTIONS)
 
 

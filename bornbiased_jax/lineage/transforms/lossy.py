@@ -5,6 +5,7 @@ Each function takes (config, params, key, strength) and returns (config, params)
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import math
 
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -13,7 +14,12 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.transforms.preserving import Altered, order_units, refuse_experts
+from bornbiased_jax.lineage.transforms.preserving import (
+  Altered,
+  order_units,
+  refuse_experts,
+  upcycle,
+)
 from bornbiased_jax.models.initialization import init_params
 
 
@@ -140,6 +146,9 @@ DAMAGING: dict[str, tuple[Callable, tuple[float, ...]]] = {
     'remove units': (remove_units, (0.25, 0.5)), 'repeat layers': (repeat_layers, (0.5,)),
     'redraw tokens': (redraw_tokens, (0.5, 1.0)),
 }
+# From dense networks to mixtures of experts and back; they take no strength.
+MIXTURES: dict[str, Callable] = {
+    'upcycle': functools.partial(upcycle, num_experts=4), 'average experts': average_experts}
 
 
 def _other(config, key):

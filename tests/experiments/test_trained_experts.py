@@ -1,0 +1,58 @@
+"""Experts that are followed through training: shares, their order, and pairs of seeds."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from experiments import trained_experts
+from experiments.shared.settings import resolve
+
+EVEN = np.full((1, 4), 0.25)
+
+
+def test_shares_are_compared_with_those_of_birth():
+  birth = np.array([[0.7, 0.2, 0.1, 0.0], [0.1, 0.2, 0.3, 0.4]])
+  now = np.array([[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.1, 0.9]])
+  found = trained_experts.described_shares(now, birth)
+  # Ranks 2 3 4 1 and 4 3 2 1, of which Σ d² is 8; then 1.5 1.5 3 4 and 1 2 3 4, by hand.
+  ties = np.corrcoef([1.5, 1.5, 3, 4], [1, 2, 3, 4])[0, 1]
+  assert found['birth_rank'] == pytest.approx((1 - 6 * 8 / 60 + ties) / 2)
+  assert (found['dead'], found['same_busiest']) == (1.5, 0.5)
+  assert found['busiest'] == pytest.approx(0.8)
+  assert trained_experts.described_shares(EVEN, EVEN)['birth_rank'] == 0
+
+
+def test_differences_are_paired_by_seed():
+  rows = [{'init': init, 'balance': 0.0, 'seed': seed, 'step': 3} | dict.fromkeys(
+      trained_experts.MEASURES, value) for init, values in (
+          ('gpt2', {1: 1.0, 2: 5.0, 3: 9.0}), ('centred', {3: 9.5, 2: 5.5, 1: 1.5}))
+          for seed, value in values.items()]
+  first, second = trained_experts.summarize(rows)
+  assert first['busiest_difference'] == 0
+  assert second['busiest_difference'] == 0.5 and second['busiest_difference_ci95'] == 0
+  assert second['busiest_ci95'] > 5
+
+
+@pytest.mark.slow
+def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
+  settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', num_steps='30',
+                     seeds='42,43')
+  trained_experts.main(settings, tmp_path)
+  results = json.loads((tmp_path / 'results.json').read_text())
+  of = {(row['init'], row['balance'], row['step']): row for row in results['summary']}
+  for step in (0, 3, 30):
+    assert {key[:2] for key in of if key[2] == step} == {
+        (init, balance) for init in ('gpt2', 'centred') for balance in (0.0, 10.0)}
+  assert of['gpt2', 0.0, 0]['busiest'] == of['gpt2', 10.0, 0]['busiest']
+  assert of['gpt2', 0.0, 0]['birth_rank'] == 1
+  assert of['gpt2', 10.0, 30]['busiest'] < of['gpt2', 0.0, 30]['busiest']
+  for row in results['rows']:
+    np.testing.assert_allclose(np.sum(row['share'], axis=-1), 1, rtol=1e-6)
+
+
+def test_a_network_without_experts_is_refused(tmp_path):
+  settings = resolve(trained_experts.Settings, 'smoke', config='tiny_gpt2')
+  with pytest.raises(InputError, match='--config: tiny_gpt2 has no experts'):
+    trained_experts.main(settings, tmp_path)
