@@ -36,6 +36,12 @@ def environment() -> dict:
   }
 
 
+def processor() -> str:
+  """The processor's model and how many cores it has, to go with a timing."""
+  name = _find('/proc/cpuinfo', r'^model name\s*:\s*(.+)$') or platform.processor()
+  return f'{name or platform.machine()}, {os.cpu_count()} cores'
+
+
 def free_memory() -> float:
   """Bytes that are free for parameters: on all accelerators together, or on a host without any.
 
@@ -51,10 +57,15 @@ def free_memory() -> float:
 
 def _read_bytes(file, before, unit):
   """The number in a file of the kernel after the word `before`; infinity if there is none."""
+  found = _find(file, rf'^{before}\s*(\d+)')
+  return unit * int(found) if found else math.inf
+
+
+def _find(file, pattern):
+  """What a pattern finds in a file of the kernel, if there is one."""
   with contextlib.suppress(OSError):
-    if found := re.search(rf'^{before}\s*(\d+)', Path(file).read_text(), re.MULTILINE):
-      return unit * int(found[1])
-  return math.inf
+    found = re.search(pattern, Path(file).read_text(), re.MULTILINE)
+    return found and found[1].strip()
 
 
 def unused_accelerator() -> str | None:

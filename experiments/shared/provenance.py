@@ -1,4 +1,4 @@
-"""How a result came about: which command, which code, when, and how long it took."""
+"""How a result came about: which command, which code, when, and how long it took on what."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 
+from bornbiased_jax.environment import processor
+
 TICK = 10  # Seconds after which the time of a run is noted again.
 _PROGRAMS = Path(__file__).parents[1]
 _ROOT = _PROGRAMS.parent
@@ -21,16 +23,19 @@ _ROOT = _PROGRAMS.parent
 def begin(earlier: dict | None = None, is_new: bool = True) -> Callable[[], dict]:
   """Begins to record a run, or goes on with what an `earlier` session has recorded.
 
-  The function that is returned says its `command`, the `commit` of each session, when it `started`
-  and its `seconds` until now, of all sessions. Time is unknown if it is not new and has no record.
+  The function that is returned says its `command`, the `commit` and `processor` of each session,
+  when it `started` and its `seconds` until now, of all sessions. Time is unknown if it is not new
+  and has no record.
   """
-  began, present = time.monotonic(), commit()
+  began = time.monotonic()
   now = datetime.now(UTC).isoformat(timespec='seconds')
-  new = {'command': command(), 'commit': present, 'seconds': 0.0, 'started': now}
-  unknown = {'command': command(), 'commit': None, 'seconds': None, 'started': None}
+  here = {'commit': commit(), 'processor': processor()}
+  new = {'command': command(), **here, 'seconds': 0.0, 'started': now}
+  unknown = {'command': command(), 'seconds': None, 'started': None}
   run = earlier or (new if is_new else unknown)
-  commits = dict.fromkeys([*(run['commit'] or 'unknown').split(', '), present])
-  run = run | {'commit': ', '.join(commits)}
+  for name, present in here.items():
+    run = run | {name: ', '.join(dict.fromkeys(
+        [*(run.get(name) or 'unknown').split(', '), present]))}
   if run.get('seconds') is None:
     return lambda: run
   return lambda: run | {'seconds': round(run['seconds'] + time.monotonic() - began, 1)}

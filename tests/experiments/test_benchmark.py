@@ -29,7 +29,7 @@ def test_each_benchmark_says_how_it_came_about(tmp_path, monkeypatch):
   benchmark.main(benchmark.Settings('laptop', tmp_path, ['kendall', 'statistics']))
   first, second = (json.loads((tmp_path / f'{name}.json').read_text())['run']
                    for name in ('kendall', 'statistics'))
-  assert first.keys() == {'command', 'commit', 'started', 'seconds'}
+  assert first.keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert 0.1 <= first['seconds'] < 10 and 0.1 <= second['seconds'] < 10
   assert first['started'] <= second['started']
 

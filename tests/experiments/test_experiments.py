@@ -59,7 +59,7 @@ def test_results_are_what_the_page_says_of_them(name, smoke):
   results = smoke(name)[1]
   assert {part for line in parts.splitlines()
           for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results)
-  assert set(results['run']) == {'command', 'commit', 'started', 'seconds'}
+  assert set(results['run']) == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert {'jax', 'backend', 'device', 'num_devices', 'xla_flags'} <= set(results['environment'])
   assert all('seed' in row for row in results['rows'])
   for row in results['summary']:

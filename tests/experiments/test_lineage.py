@@ -72,7 +72,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
       # Another family with another vocabulary, but drawn from the same seed by the same code.
       ('tes', '2:1'): 'related'}
   assert [each['name'] for each in content['about']] == content['networks']
-  assert content['run'].keys() == {'command', 'commit', 'started', 'seconds'}
+  assert content['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert content['run']['seconds'] > 0
   printed = capsys.readouterr()
   assert printed.out.startswith('5 networks were compared with each other: 10 pairs, 2 related')

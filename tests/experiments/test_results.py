@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 import json
 import math
+import os
 from pathlib import Path
 import subprocess
 import time
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 import numpy as np
 import pytest
 
+from bornbiased_jax import environment
 from bornbiased_jax.errors import InputError
 from experiments.shared import provenance, results
 from experiments.shared.results import Results, write_json
@@ -59,6 +61,7 @@ def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
   assert how['command'] == "python -m experiments.sweep --seeds=1,2 '--output_dir=my run'"
   assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
   assert how['commit'] == provenance.commit()
+  assert how['processor'] == environment.processor() and str(os.cpu_count()) in how['processor']
   monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py'])
   assert provenance.command() is None
 
@@ -70,6 +73,9 @@ def test_the_record_of_several_sessions_has_all_commits_and_all_time(monkeypatch
     now = provenance.begin(record)()
     assert record is None or now['started'] == record['started']
     record = now | {'seconds': now['seconds'] + 100}
+  assert record['processor'] == environment.processor()
+  earlier = {name: value for name, value in record.items() if name != 'processor'}
+  assert provenance.begin(earlier)()['processor'] == f'unknown, {environment.processor()}'
   assert record['commit'] == 'one, another' and 300 <= record['seconds'] < 310
 
 

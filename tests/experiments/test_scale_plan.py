@@ -105,7 +105,7 @@ def test_a_plan_says_how_it_came_about(tmp_path, monkeypatch):
   with pytest.raises(SystemExit):
     scale_plan.main(settings.resolve(scale_plan.Settings, output_dir=str(tmp_path)))
   made = json.loads((tmp_path / 'scale_plan.json').read_text())
-  assert made['run'].keys() == {'command', 'commit', 'started', 'seconds'}
+  assert made['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert made['fits'] and 0.1 <= made['run']['seconds'] < 10
 
 
