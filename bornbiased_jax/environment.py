@@ -39,7 +39,7 @@ def environment() -> dict:
 def processor() -> str:
   """The processor's model and how many cores it has, to go with a timing."""
   name = _find('/proc/cpuinfo', r'^model name\s*:\s*(.+)$') or platform.processor()
-  return f'{name or platform.machine()}, {os.cpu_count()} cores'
+  return f'{(name or platform.machine()).replace(",", "")} ({os.cpu_count()} cores)'
 
 
 def free_memory() -> float:
