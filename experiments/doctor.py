@@ -1,0 +1,23 @@
+"""Is this machine one that the package was tested on? Versions, device, and what is missing.
+
+    python -m experiments.doctor
+
+Prints a table. Exit code 2 if JAX cannot use what JAX_PLATFORMS names.
+"""
+
+from bornbiased_jax import environment
+from bornbiased_jax.errors import InputError
+
+from .shared import command_line, tables
+from .shared.settings import ProgramSettings as Settings
+
+
+def main(settings: Settings) -> None:
+  del settings
+  if problem := environment.unusable_platform():
+    raise InputError(problem)
+  print(tables.table(environment.check()))
+
+
+if __name__ == '__main__':
+  command_line.start(main, Settings, __doc__)
