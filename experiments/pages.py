@@ -1,5 +1,7 @@
 """Writes the tables of stored results into their pages, and checks all pages.
 
+What measured each of them is listed in measured/README.md.
+
     python -m experiments.pages           # writes the tables
     python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees
 
@@ -47,8 +49,9 @@ class Settings(ProgramSettings):
 
 def main(settings: Settings) -> None:
   pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
-  wrong = [line for folder in sorted(MEASURED.iterdir())
+  wrong = [line for folder in sorted(MEASURED.iterdir()) if folder.is_dir()
            for line in update(folder, settings.check)]
+  wrong += put({MEASURED / 'README.md': origins()}, settings.check)
   wrong += [line for page in pages for line in problems(page)]
   if wrong:
     print(*wrong, sep='\n')
@@ -57,17 +60,38 @@ def main(settings: Settings) -> None:
 
 def update(folder: Path, check: bool) -> list[str]:
   """Writes the table of a folder, also into its page, or only says what would change."""
-  changed, page = [], folder / 'README.md'
+  page = folder / 'README.md'
   made = {folder / 'table.md': table(folder)} if (folder / 'results.json').exists() else {}
   if page.exists():
     made[page] = TABLE.sub(lambda found: f'{found[1]}\n{table(folder)}\n{found[2]}',
                            page.read_text())
-  for path, text in made.items():
-    if not path.exists() or path.read_text() != text:
-      changed.append(f'{path.relative_to(HERE)}: its table is not that of results.json')
-      if not check:
-        path.write_text(text)
-  return changed if check else []
+  return put(made, check)
+
+
+def put(made: dict[Path, str], check: bool) -> list[str]:
+  """Writes files, or says which of them would change."""
+  changed = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+  for path in changed if not check else ():
+    path.write_text(made[path])
+  return [f'{path.relative_to(HERE)}: its table is not that of results.json'
+          for path in changed if check]
+
+
+def origins() -> str:
+  """A page with the commit, the time and the machine of each stored result."""
+  rows = []
+  for path in sorted(MEASURED.glob('*/*.json')):
+    content = json.loads(path.read_text())
+    if isinstance(content, dict) and 'environment' in content:
+      run = content.get('run') or {}
+      name = path.parent.name if path.name == 'results.json' else f'{path.parent.name}/{path.stem}'
+      seconds = run.get('seconds')
+      rows.append({'result': f'[{name}]({path.parent.name})', 'commit': run.get('commit'),
+                   'minutes': seconds and f'{seconds / 60:.1f}',
+                   'JAX': content['environment']['jax'], 'processor': run.get('processor')})
+  return ('# What measured each result\n\nA dash stands for what was not recorded when the result '
+          'was made. Some shared their two CPU cores with\nother programs.\n\n'
+          f'{tables.markdown(rows)}')
 
 
 @functools.cache

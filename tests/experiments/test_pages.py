@@ -50,6 +50,16 @@ def test_a_page_as_it_is_has_no_problems(copy):
   assert found(copy) == []
 
 
+def test_the_list_of_results_says_what_measured_them(copy):
+  content = json.loads((copy / 'results.json').read_text())
+  listed = pages.origins()
+  assert content['run']['commit'] in listed and '(calibrate_trained)' in listed
+  assert f'{content["run"]["seconds"] / 60:.1f}' in listed
+  assert pages.put({pages.MEASURED / 'README.md': listed}, check=True)  # It is not there yet.
+  assert not pages.put({pages.MEASURED / 'README.md': listed}, check=False)
+  assert not pages.put({pages.MEASURED / 'README.md': pages.origins()}, check=True)
+
+
 def test_a_changed_result_is_noticed_by_table_page_and_text(copy):
   path = copy / 'results.json'
   content = json.loads(path.read_text())
@@ -98,7 +108,7 @@ def test_how_a_number_is_compared(tmp_path, monkeypatch, text, stored, is_stored
 
 def test_pages_are_short_and_every_result_has_one():
   lines = {path: len(path.read_text().splitlines()) for path in PAGES}
-  assert {path.parent for path in PAGES[2:]} == set(pages.MEASURED.iterdir())
+  assert {path.parent for path in PAGES[2:]} == set(filter(Path.is_dir, pages.MEASURED.iterdir()))
   limits = {path: 200 if path in PAGES[:2] else 80 for path in PAGES}
   assert [path for path in PAGES if lines[path] > limits[path]] == []
   index = PAGES[1].read_text()
