@@ -1,6 +1,7 @@
 """What the forward pass costs: multiplications, their precision, memory and program size."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -127,3 +128,16 @@ def test_remat():
   # product at all.
   hidden = LLAMA.num_layers * B * T * LLAMA.mlp_width
   assert kept('none') - kept('dots') > hidden and kept('dots') - kept('full') > 2 * hidden
+
+
+def test_what_layers_leave_is_written_in_place():
+  # A loop that copied the states of all layers in each of them would take time as their square.
+  layers = 24
+  config = with_fields(GPT2, num_layers=layers)
+  params, tokens = random_params(config), random_tokens(config)
+  states = jax.jit(functools.partial(read, config, names=('residual',)))
+  program = states.lower(params, tokens).compile().as_text()
+  stack = rf'= f32\[{layers},{B},{T},{config.width}\]\S* '
+  assert ' while(' in program
+  assert re.search(rf'{stack}(fusion|dynamic-update-slice)\(', program)
+  assert not re.search(rf'{stack}copy\(', program)
