@@ -143,8 +143,9 @@ def summarize(rows, theory):
             'busiest_ci95': [ci95(own) for own in of['busiest'].T],
             # Over routers and networks.
             'busiest_std': np.sqrt((of['busiest_std']**2).mean(axis=0) + of['busiest'].var(axis=0)),
-            'largest_deviation': off_L[np.abs(off_L).argmax()],
-            'same_as_at_shortest': (shortest == of['busiest_id']).mean() if same else None})
+            'largest_deviation': off_L[np.abs(off_L).argmax()]})
+    if same:
+      summary[-1]['same_as_at_shortest'] = (shortest == of['busiest_id']).mean()
   return summary
 
 
@@ -159,30 +160,36 @@ def display(row):
       'std over routers': f'{row["busiest_std"][-1]:.1%}',
       'law of it': f'{row["theory_busiest_std"][-1]:.1%}',
       'direction predicts it': f'{row["direction_agrees"][-1]:.0%}',
-      'same as at the shortest T': (None if row['same_as_at_shortest'] is None else
-                                    f'{row["same_as_at_shortest"]:.0%}'),
+      'same as at the shortest T': (f'{row["same_as_at_shortest"]:.0%}'
+                                    if 'same_as_at_shortest' in row else None),
   }
 
 
 def draw(summary):
   """A panel per number of experts: the busiest expert's share by layer, with the law dashed."""
   counts = sorted({row['num_experts'] for row in summary})
-  figure = plotting.figure(4.5 * len(counts), 3.6)
-  names = list(dict.fromkeys(row['config'] for row in summary))
-  for ax, count in zip(figure.subplots(1, len(counts), squeeze=False).flat, counts, strict=True):
+  columns = min(2, len(counts))
+  figure = plotting.figure(9, 3 * -(-len(counts) // columns) + 0.8)
+  lines = list(dict.fromkeys((row['config'], row['length']) for row in summary))
+  several = len({length for _, length in lines}) > 1
+  for ax, count in zip(figure.subplots(-(-len(counts) // columns), columns, squeeze=False).flat,
+                       counts, strict=False):
     for row in (row for row in summary if row['num_experts'] == count):
-      layer = np.arange(1, len(row['busiest']) + 1)
-      color = plotting.COLORS[names.index(row['config']) % len(plotting.COLORS)]
+      line, layer = (row['config'], row['length']), np.arange(1, len(row['busiest']) + 1)
       measured, error, law = (100 * np.array(row[name]) for name in (
           'busiest', 'busiest_ci95', 'theory_busiest'))
-      ax.errorbar(layer, measured, error, color=color, marker='o', markersize=3, linewidth=1,
-                  label=row['config'])
-      plotting.theory(ax, layer, law)
+      again, place = divmod(lines.index(line), len(plotting.COLORS))
+      ax.errorbar(layer, measured, error, marker='os^v'[again % 4], markersize=3, linewidth=1,
+                  color=plotting.COLORS[place],
+                  label=row['config'] + (f', T = {row["length"]}' if several else ''))
+      plotting.theory(ax, layer, law, 'law')
     ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
     ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
-           ylabel='share of the busiest expert (%)')
+           ylabel='share of the busiest (%)')
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.legend(fontsize='x-small')
+  labels = {label: mark for ax in figure.axes
+            for mark, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+  figure.legend(labels.values(), labels, loc='outside lower center', ncols=2, fontsize='x-small')
   return figure
 
 
