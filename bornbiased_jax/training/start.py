@@ -17,6 +17,7 @@ from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.adapters import add_prefix
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
+  Recipe,
   TrainState,
   abstract_state,
   init_state,
@@ -91,8 +92,11 @@ def _refuse_other(run, seed, directory, metadata):
   parent = run.resume or run.init_from
   wanted = run.metadata(seed, None) | {
       'config': vars(run.config), 'parent': parent and {'directory': str(parent)}}
-  # Through ModelConfig, which knows the fields that a run of an earlier version lacks.
-  found = metadata | {'config': vars(checkpoint.config_of(metadata))}
+  # What a run of an earlier version lacks had the default of its field.
+  defaults = {field.name: field.default for field in dataclasses.fields(Recipe)
+              if field.default is not dataclasses.MISSING}
+  found = metadata | {'config': vars(checkpoint.config_of(metadata)),
+                      'recipe': defaults | (metadata.get('recipe') or {})}
   for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
     for name, was, now in _pairs(part, found.get(part), wanted[part]):
       if was != now and name not in _FREE.get(part, ()):

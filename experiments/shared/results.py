@@ -23,6 +23,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
 from . import figures, provenance
+from .settings import defaults_of
 from .tables import markdown, table
 
 WRITE_INTERVAL_S = 1.0
@@ -41,6 +42,7 @@ class Results:
     self.content = header(experiment, settings, provenance.begin()()) | {
         'complete': False, 'rows': [], 'summary': []}
     self._written = -math.inf
+    self._defaults = defaults_of(settings)
     self._may_write, self.content = hosts.from_first(self._opened_content)
     self._is_measured = self.content['complete']
     self._run = provenance.begin(self.content['run'])
@@ -122,6 +124,7 @@ class Results:
       # Files of earlier versions do not say how the run came about.
       earlier = {'run': None} | json.loads(self.path.read_text())
       content = {name: earlier[name] for name in self.content}
+      content['settings'] = self.with_defaults(content['settings'])
       difference = _difference(content, self.content)
       empty = not (content['rows'] or content['complete'])
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
@@ -138,6 +141,10 @@ class Results:
                        f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
                        'commit, choose another folder, or remove this one')
     return content
+
+  def with_defaults(self, earlier: dict) -> dict:
+    """Settings of an earlier version, which had the defaults of those that it lacks."""
+    return _plain(self._defaults) | earlier
 
 
 def header(experiment: str, settings: Any, run: dict | None) -> dict:
@@ -159,7 +166,7 @@ def _difference(earlier, now):
 
 
 def differing(before, wanted):
-  """The names that have other values. What a file of an earlier version lacks is None."""
+  """The names that have other values; what one lacks is None."""
   return [name for name in {**before, **wanted} if before.get(name) != _plain(wanted.get(name))]
 
 

@@ -81,8 +81,9 @@ class TrainingResults(Results):
     except (OSError, ValueError, TypeError):
       earlier = {'run': None}
     settings = earlier.get('settings')
-    is_same = (earlier.get('experiment') == self.content['experiment']
-               and isinstance(settings, dict) and not differing(settings, self.content['settings']))
+    is_same = (
+        earlier.get('experiment') == self.content['experiment'] and isinstance(settings, dict)
+        and not differing(self.with_defaults(settings), self.content['settings']))
     was_complete = earlier.get('complete', True)
     if is_same and was_complete and all(is_trained(*each) for each in self._trainings):
       return False, self.content | {'run': earlier['run'], 'complete': True}
@@ -179,9 +180,9 @@ def parent_config(settings: Training) -> configs.ModelConfig:
   return config
 
 
-def recorded(settings: Training) -> dict:
+def recorded(settings: Training) -> Training:
   """The settings as results.json has them: without a preset if the model is the parent's."""
-  return vars(settings) | ({'config': None} if parent(settings) else {})
+  return dataclasses.replace(settings, config=None) if parent(settings) else settings
 
 
 def unit_of(settings: Training) -> str:

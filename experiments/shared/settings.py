@@ -156,6 +156,13 @@ def values_of(of: type[ProgramSettings], name: str) -> dict[str, Any]:
   return {scale: of_scale.get(scale, of_scale['laptop']) for scale in of.SCALES}
 
 
+def defaults_of(settings: Any) -> dict[str, Any]:
+  """What a program's settings are at their scale if nothing is given; nothing for other objects."""
+  if not isinstance(settings, ProgramSettings):
+    return {}
+  return {name: values_of(type(settings), name)[settings.scale] for name in kinds(type(settings))}
+
+
 def at_scale(of: type[S], scale: str, /, **values) -> S:
   """The settings of a scale, with some `values` in place of the scale's."""
   of_scale = {name: copy.deepcopy(values_of(of, name)[scale]) for name in kinds(of)}

@@ -15,8 +15,10 @@ import pytest
 
 from bornbiased_jax import environment
 from bornbiased_jax.errors import InputError
+from experiments import seed_sweep
 from experiments.shared import provenance, results
 from experiments.shared.results import Results, write_json
+from experiments.shared.settings import resolve
 
 ROWS = [{'seed': 0, 'cosine': 0.25}, {'seed': 1, 'cosine': 0.5}]
 
@@ -281,3 +283,19 @@ def test_what_json_lacks_becomes_null_or_a_list(tmp_path):
   text = (tmp_path / 'other.json').read_text()
   assert json.loads(text) == {'rows': opened.rows, 'none': [], 'x': None}
   assert text.count('\n  {') == len(opened.rows)
+
+
+@pytest.mark.parametrize('given, is_same', [({}, True), ({'probe_seed': '1'}, False)])
+def test_a_file_of_an_earlier_version_had_the_defaults_of_what_it_lacks(tmp_path, given, is_same):
+  settings = resolve(seed_sweep.Settings, 'smoke')
+  finish(Results(tmp_path, 'seed_sweep', settings), 1.0)
+  content = saved(tmp_path)
+  for name in ('probe_seed', 'tokenizer'):
+    del content['settings'][name]
+  (tmp_path / 'results.json').write_text(json.dumps(content))
+  again = resolve(seed_sweep.Settings, 'smoke', **given)
+  if is_same:
+    assert Results(tmp_path, 'seed_sweep', again).summary == content['summary']
+  else:
+    with pytest.raises(InputError, match='probe_seed=0, not 1'):
+      Results(tmp_path, 'seed_sweep', again)

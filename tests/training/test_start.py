@@ -1,5 +1,6 @@
 """A run begins where it should; what is impossible and the folder of another run are refused."""
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -13,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.training import loop
+from bornbiased_jax.training import loop, start
 from bornbiased_jax.training.start import begin
 import small_adapters
 import small_hub
@@ -104,6 +105,18 @@ def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
 def test_the_folder_of_another_run_is_refused(whole, change, message):
   with pytest.raises(InputError, match=f'seed_3 holds a run with .*{message}'):
     begin(tiny_runs.run(whole(), **change))
+
+
+@pytest.mark.parametrize('lost, now, message', [
+    ('balance', {}, None), ('clip', {}, None), ('clip', dict(clip=1.5), 'clip=1.0, not 1.5')])
+def test_a_run_of_an_earlier_version_had_the_defaults_of_what_it_lacks(lost, now, message):
+  run = tiny_runs.run(Path('run'))
+  earlier = run.metadata(3, None)
+  recipe = {name: value for name, value in vars(run.recipe).items() if name != lost}
+  again = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, **now))
+  refused = pytest.raises(InputError, match=message) if message else contextlib.nullcontext()
+  with refused:
+    start._refuse_other(again, 3, run.directory, earlier | {'recipe': recipe})
 
 
 def test_what_may_change_between_stop_and_resume(whole):
