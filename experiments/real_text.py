@@ -28,7 +28,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.transformer import head_of, unembed
 
 from .shared import command_line, measurements
-from .shared.cells import load_corpus, measure_cells, transformer_cell
+from .shared.cells import load_corpus, measure_cells, predict, transformer_cell
 from .shared.parsing import listed, some_of, whole
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
@@ -69,7 +69,7 @@ def main(settings, output_dir):
   results = Results(output_dir, 'real_text', settings)
   cells = list(cells_of(settings))
   measure_cells(cells, settings, results)
-  laws = {} if results.summary else {key_of(cell.fields): law_of(cell) for cell in cells}
+  laws = {} if results.summary else predict(cells, law_of)
   results.finish(results.summary or summarize(results.rows, laws), display,
                  lambda: draw(results.summary))
 
@@ -80,7 +80,7 @@ def cells_of(settings):
   for name, length, reads in itertools.product(settings.config, settings.lengths, settings.reads):
     if reads in ('text', 'uniform') or length == settings.control_length:
       for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
-        text = None if reads == 'uniform' else load_corpus(spec, tokenizer)
+        text = None if reads == 'uniform' else load_corpus(spec, tokenizer, 'texts', 'tokenizers')
         yield cell_of(settings, name, length, reads, text, short(spec), short(tokenizer))
 
 
@@ -134,10 +134,6 @@ def row_of(text):
   return row
 
 
-def key_of(fields):
-  return tuple(fields[name] for name in FIELDS)
-
-
 def law_of(cell) -> dict:
   """Theory of a cell: cosines by layer, and the last one by simpler laws."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
@@ -153,7 +149,7 @@ def law_of(cell) -> dict:
 def summarize(rows, laws):
   summary = []
   for fields, group in grouped(rows, *FIELDS):
-    law = laws[key_of(fields)]
+    law = laws[tuple(fields.values())]
     cosine = described([row['layer_cosine'][-1] for row in group], 'cosine')
     of_text = {name: float(np.mean([row[name] for row in group]))
                for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}

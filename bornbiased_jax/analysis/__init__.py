@@ -12,11 +12,14 @@ The order is that in which the modules are best read:
 - `.coincidence`: which token ids coincide, in random sequences and in windows of texts
 - `.hermite`: the covariance of an activation at correlated inputs
 - `.birth`: similarities in a whole random network of infinite width
+- `.finite_width`: what a finite width changes, and how much networks differ
+- `.experts`: how many tokens a router at birth sends to each expert
 - `.theory`: closed forms for wide networks and long sequences
 - `.attention_sink`: attention sinks, what goes with them, and the loss of a text
 
 `ensemble.measure` brings them together: it takes a family of networks, a statistic, a
-probe and the seeds, and yields one row of results per seed.
+probe and the seeds, and yields one row of results per seed. `frame` makes a table of pandas of
+rows.
 """
 
 from bornbiased_jax.analysis import theory

@@ -115,7 +115,7 @@ def p_value_text(log10_p: float) -> str:
 
 
 def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
-  """Rows of `measure`, or those of the results.json at a path, as a DataFrame of pandas.
+  """Rows of `measure`, or of a results.json or the folder that holds it, as a DataFrame of pandas.
 
   A dict in a row, as of `combine`, becomes columns like 'token.top1_id'. An array is one entry.
 
@@ -128,5 +128,7 @@ def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
     import pandas
   except ImportError:
     raise InputError("analysis.frame needs pandas: pip install 'bornbiased_jax[frame]'") from None
-  own = json.loads(Path(rows).read_text())['rows'] if isinstance(rows, str | os.PathLike) else rows
-  return pandas.json_normalize(list(own))
+  if isinstance(rows, str | os.PathLike):
+    path = Path(rows) / 'results.json' if Path(rows).is_dir() else Path(rows)
+    rows = json.loads(path.read_text())['rows']
+  return pandas.json_normalize(list(rows))

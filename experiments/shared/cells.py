@@ -78,9 +78,11 @@ def text_of(settings: Transformers) -> Corpus | None:
 
 
 @functools.lru_cache(maxsize=16)
-def load_corpus(data: str, tokenizer: str) -> Corpus:
-  """A text in the tokens of a tokenizer, once."""
-  return name_flag('data', corpus.load, data, name_flag('tokenizer', load_tokenizer, tokenizer))
+def load_corpus(data: str, tokenizer: str, data_flag: str = 'data',
+                tokenizer_flag: str = 'tokenizer') -> Corpus:
+  """A text in the tokens of a tokenizer, once; errors name the flags that both are from."""
+  of_flag = name_flag(tokenizer_flag, load_tokenizer, tokenizer)
+  return name_flag(data_flag, corpus.load, data, of_flag)
 
 
 def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
