@@ -46,8 +46,10 @@ DEAD = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Texts):
-  config: str = setting('tiny_gpt2,num_experts=8,mlp_width=128',
-                        smoke='tiny_gpt2,num_layers=1,num_experts=4,mlp_width=32')
+  # As in Switch: the weight of the chosen expert is its probability, and trains the router.
+  config: str = setting(
+      'tiny_gpt2,num_experts=8,mlp_width=128,renormalized_experts=False',
+      smoke='tiny_gpt2,num_layers=1,num_experts=4,mlp_width=32,renormalized_experts=False')
   seeds: list[int] = setting(range(42, 50), smoke=[42, 43, 44])
   data: Text = setting('tinyshakespeare', paper=None)
   valid: Valid = setting(None)
@@ -156,7 +158,7 @@ def display(row: dict) -> dict[str, str]:
 
 
 def draw(rows: list[dict]):
-  """What is followed by step: means over seeds with their 95 % interval."""
+  """What is followed by step: means over seeds, and from the lowest to the highest seed."""
   steps = sorted({row['step'] for row in rows})
   figure = plotting.figure(11, 2.9)
   axes = figure.subplots(1, 4)

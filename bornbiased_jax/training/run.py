@@ -84,6 +84,11 @@ class Run:
                        f'{self.config.num_experts}', 'adapter')
     if self.recipe.balance and self.config.num_experts == 1:
       raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')
+    if self.config.num_experts > 1 == self.config.experts_per_token and (
+        self.config.renormalized_experts):
+      raise InputError('experts_per_token=1 with renormalized_experts=True: the weight of the only '
+                       'expert is 1, so that the loss never reaches the router; set '
+                       'renormalized_experts=False')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '

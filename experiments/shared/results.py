@@ -144,7 +144,8 @@ class Results:
 
   def with_defaults(self, earlier: dict) -> dict:
     """Settings of an earlier version, which had the defaults of those that it lacks."""
-    return _plain(self._defaults) | earlier
+    return earlier | {name: _plain(value) for name, value in self._defaults.items()
+                      if name not in earlier}
 
 
 def header(experiment: str, settings: Any, run: dict | None) -> dict:
