@@ -165,11 +165,13 @@ def is_stored(sign: str, digits: str, exponent: str | None, scale: float, stored
 
 @functools.cache
 def numbers(folder: Path) -> list[np.ndarray]:
-  """The numbers of each row of a folder's results: of its summary if it has one, and its table."""
+  """The numbers of each row of a folder's results: of its summaries, if any, and its table."""
   rows = []
   for path in folder.glob('*.json') if folder.parent == MEASURED else ():
     content = json.loads(path.read_text())
-    content = content if isinstance(content, list) else content.get('summary') or content['rows']
+    if isinstance(content, dict):
+      measured = content.pop('rows', [])
+      content = sum((part for part in content.values() if isinstance(part, list)), []) or measured
     rows += [re.findall(r'-?\d+\.?\d*(?:e[-+]\d+)?', json.dumps(row)) for row in content]
   if (folder / 'results.json').exists():
     rows += [re.findall(r'-?\d+\.?\d*(?:e[-+]?\d+)?', line)

@@ -35,6 +35,7 @@ from ..shared.settings import Seeds, setting
 from ..shared.tables import table
 from . import measurement, recipes, report
 from .choices import PEAK_LR, SEGMENTS, VARIANTS
+from .report import display
 from .training import Cell
 
 HELD_OUT = 0.1
@@ -85,7 +86,7 @@ def main(settings, output_dir):
   known_recipes = recipes.table()
   print(table([report.display_cell(row) for row in found]))
   print(table([report.display_recipe(row) for row in known_recipes]))
-  results.finish(report.summarize(results.rows), report.display, lambda: report.draw(results.rows),
+  results.finish(report.summarize(results.rows), display, lambda: report.draw(results.rows),
                  cells=found, recipes=known_recipes)
 
 

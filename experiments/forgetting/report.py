@@ -144,8 +144,11 @@ def line_text(row: dict) -> str:
 
 
 def half_text(row: dict, name: str) -> str:
-  """An F and its interval, 'above' the largest that was measured where a test did not fail."""
-  text = lambda F: f'{F:.1f}' if math.isfinite(F) else f'> {row["most"]:g}'
+  """An F and its interval, 'above' the largest that was measured where a test did not fail.
+
+  Infinity is null in JSON.
+  """
+  text = lambda F: f'{F:.1f}' if F is not None and math.isfinite(F) else f'> {row["most"]:g}'
   low, high = row[f'{name}_ci95']
   return f'{text(row[name])} ({text(low)}–{text(high)})'
 
