@@ -128,7 +128,10 @@ def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
     import pandas
   except ImportError:
     raise InputError("analysis.frame needs pandas: pip install 'bornbiased_jax[frame]'") from None
-  if isinstance(rows, str | os.PathLike):
-    path = Path(rows) / 'results.json' if Path(rows).is_dir() else Path(rows)
-    rows = json.loads(path.read_text())['rows']
-  return pandas.json_normalize(list(rows))
+  return pandas.json_normalize(list(_stored(Path(rows)) if isinstance(rows, str | os.PathLike)
+                                    else rows))
+
+
+def _stored(path):
+  """The rows of a results.json, or of that in a folder."""
+  return json.loads((path / 'results.json' if path.is_dir() else path).read_text())['rows']
