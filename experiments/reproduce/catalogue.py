@@ -114,6 +114,7 @@ ELSEWHERE = {
     'robustness_verdict': 'reads the networks of calibrate_verdict',
     'robustness_verdict_gpt2': 'reads the networks of calibrate_verdict',
     'robustness_adapters': 'reads the networks of calibrate_verdict',
+    'robustness_upcycled': 'reads six networks of experiments.pretrain',
     'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
     'real_text': 'reads texts, and pieces of a SentencePiece model, by experiments.real_text',
     'real_text_controls': 'shuffled text and random last tokens, by experiments.real_text',
