@@ -1,4 +1,4 @@
-"""Is this machine one that the package was tested on? Versions, device, and what is missing.
+"""Was the package tested on what is here? Versions, device, and what is missing.
 
     python -m experiments.doctor
 

@@ -48,8 +48,8 @@ DEAD = 0.01
 class Settings(Texts):
   # As in Switch: the weight of the chosen expert is its probability, and trains the router.
   config: str = setting(
-      'tiny_gpt2,num_experts=8,mlp_width=128,renormalized_experts=False',
-      smoke='tiny_gpt2,num_layers=1,num_experts=4,mlp_width=32,renormalized_experts=False')
+      'tiny_gpt2,mlp_width=128,num_experts=8,renormalized_experts=false',
+      smoke='tiny_gpt2,num_layers=1,mlp_width=32,num_experts=4,renormalized_experts=false')
   seeds: list[int] = setting(range(42, 50), smoke=[42, 43, 44])
   data: Text = setting('tinyshakespeare', paper=None)
   valid: Valid = setting(None)

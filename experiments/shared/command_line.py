@@ -90,7 +90,8 @@ def parse(argv: list[str], doc: str, names: tuple[str, ...]) -> list[str]:
   if {'--help', '-help', '-h'} & set(argv):
     if hasattr(signal, 'SIGPIPE'):  # What reads it, such as head, may stop at any line.
       signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    print(doc.strip(), '\nFlags:', *map(_flag_help, names), sep='\n')
+    shown = ['\nFlags:', *map(_flag_help, names)] if names else []
+    print(doc.strip(), *shown, sep='\n')
     if 'config' in names:
       print('\nModels (nano and larger: of the paper; tiny: for a CPU):')
       print(*map(_model_help, configs.PRESETS), sep='\n')

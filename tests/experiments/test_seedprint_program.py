@@ -31,7 +31,7 @@ def run(output_dir, *words, **given):
 def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
   assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
-  assert report['run'].keys() == {'command', 'commit', 'started', 'seconds'}
+  assert report['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   printed = capsys.readouterr()
   assert printed.out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
   assert '2 networks to read' in printed.err and '1 pair to compare: about' in printed.err

@@ -126,7 +126,7 @@ def test_results_of_an_earlier_version_without_a_record(tmp_path, monkeypatch, c
   monkeypatch.setattr(runs, 'is_trained', lambda *run: complete)
   settings = small(seeds='1')
   (tmp_path / 'results.json').write_text(json.dumps({
-      'experiment': 'pretrain', 'settings': runs.recorded(settings), 'complete': complete}))
+      'experiment': 'pretrain', 'settings': vars(runs.recorded(settings)), 'complete': complete}))
   (tmp_path / 'seed_1' / '3').mkdir(parents=True)
   pretrain.main(settings, tmp_path)
   run = results_of(tmp_path)['run']
@@ -153,7 +153,7 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
                                                                        monkeypatch):
   whole, english, python = (results_of(study / phase) for phase in ('.', 'english', 'python'))
   assert all(each['complete'] for each in (whole, english, python))
-  fields = {'command', 'commit', 'started', 'seconds'}
+  fields = {'command', 'commit', 'processor', 'started', 'seconds'}
   assert whole['run'].keys() == english['run'].keys() == fields
   assert whole['run']['seconds'] >= english['run']['seconds'] + python['run']['seconds'] - 0.1
   # A run that was killed goes on from the time that it has noted.
