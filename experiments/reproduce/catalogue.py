@@ -104,6 +104,7 @@ ELSEWHERE = {
     'audit': 'histories with faults, by experiments.audit.injections',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
+    'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
     'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
     'experts': 'routers at birth, by experiments.experts',
     'experts_lengths': 'the same at other lengths and depths, by experiments.experts',
