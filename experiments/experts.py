@@ -24,6 +24,7 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, inter_sequence, theory
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import read
 from bornbiased_jax.models.initialization import stream_key
 from bornbiased_jax.models.mlp import chosen
@@ -59,8 +60,8 @@ class Settings(Transformers):
 
 
 def main(settings, output_dir):
-  results = Results(output_dir, 'experts', settings)
   found = cells(settings)
+  results = Results(output_dir, 'experts', settings)
   measure_cells(found, settings, results)
   summary = results.summary or summarize(results.rows, predict(found, law))
   results.finish(summary, display, lambda: draw(summary))
@@ -70,9 +71,12 @@ def cells(settings) -> list[Cell]:
   """An ensemble for each model, length, and number of experts."""
   found = []
   for name in settings.config:
-    own = configs.get(name).num_experts
+    config = configs.get(name)
+    if config.sublayers == 'attention_only':
+      raise InputError(f'--config: {name} has no MLP, whose input a router reads')
+    counts = settings.num_experts if config.num_experts == 1 else [config.num_experts]
     for length in settings.lengths:
-      for count in settings.num_experts if own == 1 else [own]:
+      for count in counts:
         cell = transformer_cell(name, length, settings,
                                 lambda config: inter_sequence('residual_last'), row)
         found.append(cell._replace(fields=cell.fields | {'num_experts': count},

@@ -25,7 +25,6 @@ from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe, Statistic, measure
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
-from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models.mlp import chosen
 from bornbiased_jax.training import monitor
 
@@ -70,8 +69,13 @@ def main(settings: Settings, output_dir: Path) -> None:
   arms = arms_of(settings)
   for training in arms.values():
     training_settings.check(training)
-    if runs.model(training, runs.texts(training)[0]).num_experts == 1:
-      raise InputError(f'--config: {settings.config} has no experts; add num_experts=8')
+  some = next(iter(arms.values()))  # All have one text and one shape.
+  text, held_out = runs.texts(some)
+  config = runs.model(some, text)
+  if config.num_experts == 1:
+    raise InputError(f'--config: {settings.config} has no experts; add num_experts=8')
+  probe = Probe('text', settings.num_sequences, settings.length, settings.probe_seed,
+                text=held_out)
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'trained_experts', settings)
   with results.noting_time():  # A complete run is drawn again, also without its checkpoints.
@@ -79,7 +83,7 @@ def main(settings: Settings, output_dir: Path) -> None:
       runs.train(training, output_dir / f'{init}_{balance:g}')
   for arm in results.missing(({'init': init, 'balance': balance} for init, balance in arms), 'arm'):
     run = output_dir / f'{arm["init"]}_{arm["balance"]:g}'
-    for row in rows_of(run, settings, runs.texts(arms[tuple(arm.values())])[1]):
+    for row in rows_of(run, settings, shares(config.experts_per_token), probe):
       results.add(arm | row)
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
@@ -92,13 +96,12 @@ def arms_of(settings: Settings) -> dict[tuple[str, float], Training]:
           for init in INITS for balance in settings.balances}
 
 
-def rows_of(directory: Path, settings: Settings, text) -> list[dict]:
+def rows_of(directory: Path, settings: Settings, statistic: Statistic,
+            probe: Probe) -> list[dict]:
   """A row for every network and checkpoint of an arm, which is one ensemble."""
   steps = sorted({0, *settings.keep_steps, settings.num_steps})
   named = [(seed, step) for seed in settings.seeds for step in steps]
   networks = (lineage.load(f'{directory}/seed_{seed}@{step}') for seed, step in named)
-  probe = Probe('text', settings.num_sequences, settings.length, settings.probe_seed, text=text)
-  statistic = shares(load_config(f'{directory}/seed_{settings.seeds[0]}').experts_per_token)
   rows, losses, birth = [], {}, None
   for (seed, step), found in zip(named, measure(networks, statistic, probe), strict=True):
     if step == 0:

@@ -45,8 +45,8 @@ class Run:
     InputError: a seed is given twice or outside its range, an interval is
       below one step, the start token is no token, the mesh does not divide
       the batch, several networks would train on several devices, sequences
-      are longer than the model's, the model lacks the adapter or experts to balance, or muP's head
-      is tied.
+      are longer than the model's, the model lacks the adapter or experts to balance, muP's head is
+      tied, or the loss would never reach its routers.
   """
 
   config: ModelConfig
@@ -88,7 +88,7 @@ class Run:
         self.config.renormalized_experts):
       raise InputError('experts_per_token=1 with renormalized_experts=True: the weight of the only '
                        'expert is 1, so that the loss never reaches the router; set '
-                       'renormalized_experts=False')
+                       'renormalized_experts=False', 'config')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '

@@ -1,5 +1,6 @@
 """Sums over parts add up to the sums over the whole; histograms and spreads are numpy's."""
 
+import json
 import sys
 
 import jax
@@ -119,6 +120,13 @@ def test_rows_as_a_table_of_pandas():
                  for seed in range(2)])
   assert table['token.top1_id'].tolist() == [7, 8]
   np.testing.assert_array_equal(table['cosine'][1], [0.1, 0.2])
+
+
+def test_stored_rows_as_a_table_of_pandas(tmp_path):
+  pytest.importorskip('pandas')
+  (tmp_path / 'results.json').write_text(json.dumps({'rows': [{'seed': 4}], 'summary': []}))
+  for path in (tmp_path, tmp_path / 'results.json', str(tmp_path)):
+    assert frame(path)['seed'].tolist() == [4]
 
 
 def test_without_pandas_a_line_says_what_is_missing(monkeypatch):

@@ -102,6 +102,8 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize('change, message', [
     (dict(config=dataclasses.replace(tiny_runs.CONFIG, vocab_size=40)),
      'outside the vocabulary of 40'),
+    (dict(config=dataclasses.replace(tiny_runs.CONFIG, num_experts=4)),
+     'experts_per_token=1 with renormalized_experts=True'),
     (dict(data=tiny_runs.tokens(count=10)), '10 tokens are too few'),
     (dict(validation=tiny_runs.tokens(count=10)), '10 tokens are too few'),
     (dict(resume=HERE), 'no checkpoint to resume from'),
