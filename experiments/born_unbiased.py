@@ -68,9 +68,7 @@ def main(settings: Settings, output_dir: Path) -> None:
     training_settings.check(training)
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
-  with results.noting_time():
-    for init, training in arms.items():
-      runs.train(training, output_dir / init)
+  runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
   steps = 0, *settings.keep_steps, settings.num_steps
   for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
                               for seed in pairs for step in steps), 'checkpoint'):

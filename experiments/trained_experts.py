@@ -78,9 +78,8 @@ def main(settings: Settings, output_dir: Path) -> None:
                 text=held_out)
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'trained_experts', settings)
-  with results.noting_time():  # A complete run is drawn again, also without its checkpoints.
-    for (init, balance), training in arms.items() if not results.summary else ():
-      runs.train(training, output_dir / f'{init}_{balance:g}')
+  runs.train_for(results, {output_dir / f'{init}_{balance:g}': training
+                           for (init, balance), training in arms.items()})
   for arm in results.missing(({'init': init, 'balance': balance} for init, balance in arms), 'arm'):
     run = output_dir / f'{arm["init"]}_{arm["balance"]:g}'
     for row in rows_of(run, settings, shares(config.experts_per_token), probe):

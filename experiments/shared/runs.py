@@ -42,6 +42,16 @@ def train(settings: Training, output_dir: Path) -> None:
                    rates=rates)
 
 
+def train_for(results: Results, trainings: dict[Path, Training]) -> None:
+  """Trains to these folders what an experiment measures.
+
+  A complete one is drawn again, also without its checkpoints.
+  """
+  with results.noting_time():
+    for output_dir, settings in trainings.items() if not results.content['complete'] else ():
+      train(settings, output_dir)
+
+
 def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
   training_settings.check(settings)
@@ -51,14 +61,15 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
                    settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
   name_flag('output_dir', files.local, output_dir)
-  make_directory(output_dir)
-  return [
+  runs = [
       Run(**pick(Run, settings) | dict(
           config=config, recipe=training_settings.recipe_of(settings), data=data,
           validation=validation, directory=output_dir, mesh=mesh,
           seeds=tuple(settings.seeds[first:first + together]),
           keep_steps=tuple(settings.keep_steps or ())))
       for first in range(0, len(settings.seeds), together)]
+  make_directory(output_dir)  # Only now is it known that nothing is refused.
+  return runs
 
 
 class TrainingResults(Results):

@@ -36,7 +36,6 @@ from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
-from bornbiased_jax.storage import checkpoint
 
 from ..shared import command_line, runs, training_settings
 from ..shared.networks import Beginning, beginning_of, check_length
@@ -97,12 +96,16 @@ Sources = dict[tuple, str]
 def main(settings, output_dir):
   check(settings)
   tokenizer, texts = load_texts(settings)
-  sources = named(settings, tokenizer, texts) if settings.networks else None
-  if not sources:
+  trainings = {}
+  if settings.networks:
+    sources = named(settings, tokenizer, texts)
+  else:
     name_flag('output_dir', local, output_dir)
+    sources = checkpoints(settings, output_dir)
+    trainings = {output_dir / intervention: training_of(settings, intervention)
+                 for intervention in settings.interventions}
   results = Results(output_dir, 'text_sinks', settings)
-  with results.noting_time():
-    sources = sources or trained(settings, output_dir)
+  runs.train_for(results, trainings)
   for row in results.missing((dict(zip(FIELDS, each, strict=True)) for each in sources), 'network'):
     results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
   summary = report.summarize([row for row in results.rows if row['loss']])
@@ -195,16 +198,13 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   return sources
 
 
-def trained(settings, output_dir: Path) -> Sources:
-  """Trains what is not trained yet; each checkpoint, and the last ones under `afterwards`."""
-  for intervention in settings.interventions:
-    runs.train(training_of(settings, intervention), output_dir / intervention)
+def checkpoints(settings, output_dir: Path) -> Sources:
+  """The kept steps of each training; the last ones also under `afterwards`."""
   last = settings.num_steps
-  measured_steps = 0, *(settings.keep_steps or ()), last
   run_of = lambda intervention, seed: output_dir / intervention / f'seed_{seed}'
   return {(intervention, None, seed, step): f'{run_of(intervention, seed)}@{step}'
           for intervention in settings.interventions for seed in settings.seeds
-          for step in checkpoint.steps(run_of(intervention, seed)) if step in measured_steps} | {
+          for step in sorted({0, *(settings.keep_steps or ()), last})} | {
               ('none', afterwards, seed, last): f'{run_of("none", seed)}@{last}'
               for afterwards in settings.afterwards or () for seed in settings.seeds}
 
