@@ -85,8 +85,7 @@ def summarize(rows: list[dict]) -> list[dict]:
   """A row per line of cells that differ in F alone, and test: the F of half power."""
   summary = []
   for fields, own in grouped(rows, *LINE):
-    if len({row['forgetting'] for row in own}) < 2:
-      continue
+    measured = [row['forgetting'] for row in own]
     for test in ALL:
       found: dict[str, Any] = {}
       for weights in WEIGHTS:
@@ -101,7 +100,7 @@ def summarize(rows: list[dict]) -> list[dict]:
         unrelated = [row for row in of if kind(row) == 'unrelated']
         found |= {f'unrelated_{weights}': len(unrelated), f'false_{weights}': sum(
             is_found(row, test) for row in unrelated)}
-      summary.append(fields | {'test': test, 'most': max(row['forgetting'] for row in own)} | found)
+      summary.append(fields | {'test': test, 'least': min(measured), 'most': max(measured)} | found)
   return summary
 
 
@@ -140,15 +139,20 @@ def display(row: dict) -> dict[str, str]:
 
 
 def line_text(row: dict) -> str:
-  return f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps'
+  variant = '' if row['variant'] == 'plain' else f', {row["variant"]}'
+  return f'{row["config"]}, {row["optimizer"]}, {row["steps"]:,} steps{variant}'
 
 
 def half_text(row: dict, name: str) -> str:
-  """An F and its interval, 'above' the largest that was measured where a test did not fail.
-
-  Infinity is null in JSON.
+  """An F and its interval: above the largest that was measured where a test did not fail, and at
+  most the smallest where it never succeeded. Infinity is null in JSON.
   """
-  text = lambda F: f'{F:.1f}' if F is not None and math.isfinite(F) else f'> {row["most"]:g}'
+
+  def text(F):
+    if F is None or not math.isfinite(F):
+      return f'> {row["most"]:g}'
+    return f'≤ {F:g}' if 0 < F == row.get('least') else f'{F:.1f}'
+
   low, high = row[f'{name}_ci95']
   return f'{text(row[name])} ({text(low)}–{text(high)})'
 
@@ -156,8 +160,7 @@ def half_text(row: dict, name: str) -> str:
 def display_cell(row: dict) -> dict[str, str]:
   share = lambda name: ', '.join(f'{row[name][test]["share"]:.0%}'
                                  for test in ('unit order', 'SeedPrint', VERDICT))
-  return {'trained': line_text(row),
-          'variant': row['variant'], 'F': f'{row["forgetting"]:g}',
+  return {'trained': line_text(row), 'F': f'{row["forgetting"]:g}',
           'loss': f'{row["loss"]:.3f}', 'slope (law)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
           'overlap': f'{row["overlap"]:.3f}',
           'unit order, SeedPrint, verdict: birth': share('birth_end'),
@@ -170,21 +173,29 @@ def display_recipe(row: dict) -> dict[str, str]:
 
 
 def draw(rows: list[dict]) -> 'plotting.Figure':
-  """Power and z over F on the first line of cells, of all weights and of what is learned."""
+  """Power and z of all weights and of what is learned, over F on the first line of cells.
+
+  Over variants, if it has one F only.
+  """
   first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
+  over = 'forgetting' if len({row['forgetting'] for row in first}) > 1 else 'variant'
+  if over == 'variant':
+    first = rows
   figure = plotting.figure(9, 6)
   panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
   for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
     own = [row for row in first if row['weights'] == weights]
-    draw_power(above, [row for row in own if kind(row) == 'birth'])
-    draw_z(below, own)
+    draw_power(above, [row for row in own if kind(row) == 'birth'], over)
+    draw_z(below, own, over)
     above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
-    below.set_xlabel('forgetting exponent F = λ Σ lr')
+    below.set_xlabel('forgetting exponent F = λ Σ lr' if over == 'forgetting' else '')
+    below.tick_params('x', rotation=0 if over == 'forgetting' else 20)
   panels[0, 0].set_ylabel('share of networks found')
   panels[1, 0].set_ylabel('z')
   panels[0, 1].legend(fontsize='small')
   panels[1, 1].legend(fontsize='small')
-  figure.suptitle(line_text(first[0]), fontsize='medium')
+  shown = line_text(first[0]) + (f', F = {first[0]["forgetting"]:g}' if over == 'variant' else '')
+  figure.suptitle(shown, fontsize='medium')
   return figure
 
 
@@ -194,30 +205,32 @@ def look(test: str) -> dict:
               linestyle='-' if i < len(plotting.COLORS) else '--')
 
 
-def draw_power(ax, births):
+def draw_power(ax, births, over):
   for test in ALL:
-    points = [(fields['forgetting'], np.mean([is_found(row, test) for row in group]))
-              for fields, group in sorted_by_F(births)]
+    points = [(fields[over], np.mean([is_found(row, test) for row in group]))
+              for fields, group in ordered(births, over)]
     ax.plot(*zip(*points, strict=True), label=test, **look(test))
 
 
-def draw_z(ax, rows):
+def draw_z(ax, rows, over):
   """The median z of each test, and as a band what unrelated pairs have, over all tests."""
   births, unrelated = ([row for row in rows if kind(row) == name]
                        for name in ('birth', 'unrelated'))
   tests = [test for test in levels_of_tests() if test != VERDICT]
   for test in tests:
-    points = [(fields['forgetting'], np.median([value(row, test) for row in group]))
-              for fields, group in sorted_by_F(births)]
+    points = [(fields[over], np.median([value(row, test) for row in group]))
+              for fields, group in ordered(births, over)]
     ax.plot(*zip(*points, strict=True), **look(test))
-  band = [(fields['forgetting'], *np.quantile([value(row, test) for row in group for test in tests
+  band = [(fields[over], *np.quantile([value(row, test) for row in group for test in tests
                                                if test != PUBLISHED], [0, 1]))
-          for fields, group in sorted_by_F(unrelated)]
+          for fields, group in ordered(unrelated, over)]
   if band:
     ax.fill_between(*zip(*band, strict=True), color='0.8', label='unrelated, lowest to highest')
   ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':', label='p = ALPHA')
   ax.set_yscale('symlog', linthresh=5)
 
 
-def sorted_by_F(rows):
-  return sorted(grouped(rows, 'forgetting'), key=lambda each: each[0]['forgetting'])
+def ordered(rows, over):
+  """Groups of rows in ascending order of F, or variants in that of the run."""
+  groups = grouped(rows, over)
+  return sorted(groups, key=lambda each: each[0][over]) if over == 'forgetting' else groups
