@@ -181,7 +181,7 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
   over = 'forgetting' if len({row['forgetting'] for row in first}) > 1 else 'variant'
   if over == 'variant':
     first = rows
-  figure = plotting.figure(9, 6)
+  figure = plotting.figure(9, 6.5)
   panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
   for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
     own = [row for row in first if row['weights'] == weights]
@@ -192,8 +192,10 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
     below.tick_params('x', rotation=0 if over == 'forgetting' else 20)
   panels[0, 0].set_ylabel('share of networks found')
   panels[1, 0].set_ylabel('z')
-  panels[0, 1].legend(fontsize='small')
-  panels[1, 1].legend(fontsize='small')
+  entries = zip(panels[0, 0].get_legend_handles_labels(), panels[1, 0].get_legend_handles_labels(),
+                strict=True)
+  figure.legend(*(above + below for above, below in entries), loc='outside lower center', ncols=4,
+                fontsize='small', handlelength=3)
   shown = line_text(first[0]) + (f', F = {first[0]["forgetting"]:g}' if over == 'variant' else '')
   figure.suptitle(shown, fontsize='medium')
   return figure
