@@ -201,17 +201,19 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
   return figure
 
 
-def look(test: str) -> dict:
-  i = ALL.index(test)
-  return dict(color=plotting.COLORS[i % len(plotting.COLORS)], marker='o', markersize=3,
-              linestyle='-' if i < len(plotting.COLORS) else '--')
+def look(test: str, over: str) -> dict:
+  """Nothing lies between two variants, and so there is no line."""
+  turn, i = divmod(ALL.index(test), len(plotting.COLORS))
+  line = ['-', '--'][turn] if over == 'forgetting' else ''
+  return dict(color=plotting.COLORS[i], linestyle=line, marker='os'[turn],
+              markersize=3 if line else 5)
 
 
 def draw_power(ax, births, over):
   for test in ALL:
     points = [(fields[over], np.mean([is_found(row, test) for row in group]))
               for fields, group in ordered(births, over)]
-    ax.plot(*zip(*points, strict=True), label=test, **look(test))
+    ax.plot(*zip(*points, strict=True), label=test, **look(test, over))
 
 
 def draw_z(ax, rows, over):
@@ -222,7 +224,7 @@ def draw_z(ax, rows, over):
   for test in tests:
     points = [(fields[over], np.median([value(row, test) for row in group]))
               for fields, group in ordered(births, over)]
-    ax.plot(*zip(*points, strict=True), **look(test))
+    ax.plot(*zip(*points, strict=True), **look(test, over))
   band = [(fields[over], *np.quantile([value(row, test) for row in group for test in tests
                                                if test != PUBLISHED], [0, 1]))
           for fields, group in ordered(unrelated, over)]

@@ -112,6 +112,7 @@ ELSEWHERE = {
     'trained_experts': 'experts followed through training, by experiments.trained_experts',
     'forgetting': 'takes hours, by experiments.forgetting',
     'forgetting_gpt2': 'the same in GPT-2, by experiments.forgetting',
+    'forgetting_factors': 'one factor at a time, by experiments.forgetting',
     'calibrate_verdict': 'reads six folders of training runs, of three families in two widths',
     'robustness_verdict': 'reads the networks of calibrate_verdict',
     'robustness_verdict_gpt2': 'reads the networks of calibrate_verdict',
