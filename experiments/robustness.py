@@ -2,11 +2,13 @@
 
     python -m experiments.robustness                                         # random networks
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
+    python -m experiments.robustness --train_steps=300 --transforms='train on,rotate channels'
 
-Each network is changed in every way of bornbiased_jax.lineage.transforms that its architecture
-allows. Every method compares the changed network with its original (related) and with that of the
-next seed (unrelated). The threshold of a method is the score that a share --false_positive_rate of
-all its unrelated pairs exceeds, so that methods with and without p-values can be compared.
+Each network is trained on, and changed in every way of bornbiased_jax.lineage.transforms that its
+architecture allows. Every method compares the changed network with its original (related) and with
+that of the next seed (unrelated). The threshold of a method is the score that a share
+--false_positive_rate of all its unrelated pairs exceeds, so that methods with and without p-values
+can be compared.
 
 With --study each initialization is also compared with what was trained from it, and each trained
 network with its continuation on other text, its fine-tunings by LoRA and by Prefix-Tuning+, and
@@ -34,10 +36,10 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, launcher, networks
 from .shared.network_settings import METHODS, Inputs, Methods
-from .shared.parsing import listed, number, optional, preset_name, some_of
+from .shared.parsing import listed, natural, number, optional, positive, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
-from .small_networks.training import fine_tune
+from .small_networks.training import fine_tune, train
 
 P_LEVEL = 0.01
 _TRANSFORMS = launcher.LIBRARY / 'lineage/transforms'
@@ -51,7 +53,7 @@ def rate(text: str) -> float:
 
 TRANSFORMS = (*launcher.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
               *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'),
-              *launcher.keys(_TRANSFORMS / 'lossy.py', 'MIXTURES'))
+              *launcher.keys(_TRANSFORMS / 'lossy.py', 'MIXTURES'), 'train on')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Settings(Inputs):
       'changed; if not given, random networks are')
   config: list[str] = setting(['tiny_llama2'], listed(preset_name), paper=['nano_llama2'], help=(
       'model of the random networks; not read with --study'))
+  train_steps: int = setting(0, natural, 'steps that the random networks are trained on '
+                             'Shakespeare before anything else is done')
+  peak_lr: float = setting(3e-3, positive, 'learning rate of this training, and of what is '
+                           'trained on')
   seeds: Seeds = setting(range(42, 62), smoke=[42, 43, 44])
   methods: Methods = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(
@@ -91,8 +97,14 @@ def main(settings, output_dir):
 
 def random_networks(settings) -> dict[int, Subject]:
   config = configs.get(settings.config[0])
-  return {seed: networks.subject(config, init_params(config, seed), settings)
-          for seed in settings.seeds}
+
+  def make(seed):
+    params = init_params(config, seed)
+    if settings.train_steps:
+      params, = train(config, [params], settings.train_steps, peak_lr=settings.peak_lr)
+    return networks.subject(config, params, settings)
+
+  return {seed: make(seed) for seed in settings.seeds}
 
 
 def load(settings, step, phase='english') -> dict[int, Subject]:
@@ -113,7 +125,8 @@ def transforms_of(settings, originals):
 
   yield 'none', None, lambda: (originals, originals)
   original = next(iter(originals.values()))
-  without_strength = PRESERVING | MIXTURES
+  without_strength = PRESERVING | MIXTURES | {
+      'train on': functools.partial(fine_tune, peak_lr=settings.peak_lr)}
   for name in settings.transforms:
     if name in DAMAGING:
       change, strengths = DAMAGING[name]
@@ -124,7 +137,7 @@ def transforms_of(settings, originals):
   if settings.study:
     yield 'train from init', None, lambda: (load(settings, '@0'), originals)
     for name, trained in TRAININGS.items() if original.config.num_experts == 1 else ():
-      yield name, None, changed(trained)
+      yield name, None, changed(functools.partial(trained, peak_lr=settings.peak_lr))
     if python := load(settings, '', 'python'):
       yield 'train on Python', None, lambda: (originals, python)
 
@@ -132,8 +145,8 @@ def transforms_of(settings, originals):
 TRAININGS = {
     'train with LoRA': functools.partial(fine_tune, adapter='lora'),
     'train with prefix_plus': functools.partial(fine_tune, adapter='prefix_plus'),
-    'upcycle and train': lambda config, params, key: fine_tune(
-        *MIXTURES['upcycle'](config, params, key))}
+    'upcycle and train': lambda config, params, key, peak_lr: fine_tune(
+        *MIXTURES['upcycle'](config, params, key), peak_lr=peak_lr)}
 
 
 def is_allowed(change, network: Subject) -> bool:

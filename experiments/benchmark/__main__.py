@@ -7,22 +7,22 @@ A peer is another implementation of the same computation, such as scipy's or PyT
     python -m experiments.benchmark kendall sweep  # of sweep, contraction, training, kendall,
                                                    # statistics, interventions and comparison
     python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
+    python -m experiments.benchmark sweep training --scale=smoke   # both as small as they get
 
-Prints what each benchmark measured, and writes it to OUTPUT_DIR/NAME.json. The bars of
-OUTPUT_DIR/chart.png show the measurements that have a peer.
+Writes results.json (of each benchmark what it measured; what was stopped goes on with the next) and
+figure.png, whose bars are of the measurements that have a peer.
 """
 
 import dataclasses
-import json
+import os
 from pathlib import Path
 from typing import ClassVar
 
-from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 
-from ..shared import command_line, figures, provenance
-from ..shared.results import make_directory, write_json
-from ..shared.settings import ProgramSettings, setting
+from ..shared import command_line
+from ..shared.results import Results
+from ..shared.settings import ExperimentSettings
 from . import chart, comparison, ranks, streaming, sweep, training
 
 BENCHMARKS = {
@@ -30,34 +30,32 @@ BENCHMARKS = {
     'interventions': training.interventions, 'kendall': ranks.kendall,
     'statistics': ranks.statistics, 'comparison': comparison.comparison}
 ONLY_IF_NAMED = {'streaming': streaming.streaming}
+AT_SMOKE = {'sweep': sweep.small_sweep, 'training': training.small_training}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(ProgramSettings):
-  output_dir: str = setting('results/benchmark', str, 'folder of the results')
+class Settings(ExperimentSettings):
   names: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'names'
 
 
-def main(settings):
-  known = BENCHMARKS | ONLY_IF_NAMED
+def main(settings: Settings, output_dir: Path) -> None:
+  known = AT_SMOKE if settings.scale == 'smoke' else BENCHMARKS | ONLY_IF_NAMED
   for name in settings.names:
     if name not in known:
       raise InputError(f'{name!r} is no benchmark; there are {", ".join(known)}')
-  directory = Path(settings.output_dir)
-  make_directory(directory)
-  for name in settings.names or BENCHMARKS:
-    record = provenance.begin()
-    rows, path = known[name](), directory / f'{name}.json'
-    write_json(path, {'benchmark': name, 'environment': environment(), 'run': record(),
-                      'rows': rows})
-    print(json.dumps(json.loads(path.read_text())['rows'], indent=1))
-    print(f'wrote {path}')
-  rows = chart.rows_of([directory / f'{name}.json' for name in BENCHMARKS])
-  if rows:
-    print(f'wrote {figures.write(chart.draw(rows), directory, "chart")}')
+  # Peers need memory of the same GPU.
+  os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+  results = Results(output_dir, 'benchmark', settings)
+  names = settings.names or [name for name in known if name not in ONLY_IF_NAMED]
+  for part in results.missing(({'name': name} for name in names), 'benchmark'):
+    results.add(part | {'rows': known[part['name']]()})
+  rows = [row for part in results.rows for row in part['rows']]
+  made = results.content['environment']
+  results.finish(rows, chart.display, lambda: chart.draw(
+      rows, f'{made["num_devices"]} x {made["device"]}'))
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__, after=(figures.FLAG,))
+  command_line.run(main, 'benchmark', Settings, __doc__)

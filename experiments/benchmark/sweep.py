@@ -25,13 +25,18 @@ MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 def sweep() -> list[dict]:
   return [*forward_rows('seed_sweep', measurements.preference), seeds_row(),
-          memory_row(measurements.preference)]
+          *memory_rows(measurements.preference)]
+
+
+def small_sweep() -> list[dict]:
+  return [{'benchmark': 'seed_sweep of tiny_gpt2'}
+          | forward('tiny_gpt2', 8, 2, measurements.preference)]
 
 
 def contraction() -> list[dict]:
   """With the std of similarities over pairs."""
   return [*forward_rows('contraction', measurements.contraction),
-          memory_row(measurements.contraction)]
+          *memory_rows(measurements.contraction)]
 
 
 def forward_rows(experiment: str, statistic: Callable) -> list[dict]:
@@ -112,8 +117,10 @@ def seeds_row(few=4, many=64, rounds=5):
           'ratio': timing.spread(ratio)}
 
 
-def memory_row(statistic: Callable) -> dict:
-  """Peak memory of whole runs: few and many networks, few and many sequences."""
+def memory_rows(statistic: Callable) -> list[dict]:
+  """Peak memory of whole runs, on a CPU: few and many networks, few and many sequences."""
+  if jax.default_backend() != 'cpu':  # Linux does not count that of an accelerator.
+    return []
   program = '''
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, probes
@@ -125,7 +132,7 @@ for _ in ensemble.measure(network, statistic, probe, range({seeds}), batch_size=
   pass
 '''
   sizes = {'4 seeds, n=320': (4, 320), '64 seeds, n=320': (64, 320), '4 seeds, n=5120': (4, 5120)}
-  return {'benchmark': 'peak memory in bytes', **{
+  return [{'benchmark': 'peak memory in bytes', **{
       name: timing.peak_bytes(program.format(
           module=statistic.__module__, statistic=statistic.__name__, seeds=seeds, n=n))
-      for name, (seeds, n) in sizes.items()}}
+      for name, (seeds, n) in sizes.items()}}]

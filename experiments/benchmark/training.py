@@ -46,6 +46,12 @@ def training() -> list[dict]:
   return large + [ensemble_row(**ensemble) for ensemble in ENSEMBLES]
 
 
+def small_training() -> list[dict]:
+  """A step of a tiny network and one of two networks, in two rounds."""
+  return [step_row('tiny_llama2', batch_size=2, length=32, dtype='float32', rounds=2, num_layers=2),
+          ensemble_row(batch_size=1, length=32, count=2, rounds=2)]
+
+
 def interventions() -> list[dict]:
   """What an intervention on the value aggregate costs in a training step."""
   name, batch_size, length, rounds = INTERVENED[jax.default_backend()]
@@ -94,9 +100,9 @@ def programs(config, recipe, attend):
           jax.jit(functools.partial(step, config, recipe), donate_argnums=0))
 
 
-def step_row(name, batch_size, length, dtype, rounds):
+def step_row(name, batch_size, length, dtype, rounds, **changes):
   """A step of one network beside a large matrix product and the step of PyTorch."""
-  config, recipe = configs.get(name, dtype=dtype), recipe_of(batch_size, length)
+  config, recipe = configs.get(name, dtype=dtype, **changes), recipe_of(batch_size, length)
   product, product_flops = flops.matmul(dtype)
   attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
   step = stepper(config, recipe, jnp.uint32(42), attend)

@@ -9,7 +9,10 @@
 
 --scale=laptop, the default, takes some 70 minutes on two CPU cores: slow programs have fewer
 networks or steps. --scale=overnight does not shorten them, and adds nano networks at the paper's n.
---scale=paper has the paper's networks, lengths and training runs, for accelerators.
+--scale=paper has the paper's networks, lengths and training runs, for accelerators. --scale=gpu has
+what one GPU of 80 GB adds in half an hour without any text or network: Table 1 and the lineage of
+descendants at 1.2 billion parameters, contraction at T = 1,024, the benchmarks with a peer, and
+sinks of 57 million. --scale=rehearsal makes the same runs of tiny networks, in minutes on a CPU.
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
@@ -41,7 +44,9 @@ from ..shared.settings import ProgramSettings, name_flag, setting
 from . import catalogue, page
 from .catalogue import ITEMS, TEXTS, Run
 
-SCALES = 'smoke', 'laptop', 'overnight', 'paper'
+# The scale of its programs, by that of all.
+SCALES = {'smoke': 'smoke', 'laptop': 'laptop', 'overnight': 'laptop', 'paper': 'paper',
+          'gpu': 'paper', 'rehearsal': 'smoke'}
 Texts = dataclasses.make_dataclass('Texts', [
     (name, str | None, setting(None, str, f'{what}, in a form that pretrain takes'))
     for name, what in TEXTS.items()], bases=(ProgramSettings,), frozen=True)
@@ -57,7 +62,7 @@ class Settings(Texts):
   output_dir: str | None = setting(
       None, str, 'folder of all results; if not given, results/reproduce_SCALE')
 
-  SCALES: ClassVar = SCALES
+  SCALES: ClassVar = tuple(SCALES)
 
 
 def main(settings: Settings) -> None:
@@ -98,11 +103,12 @@ def run_all(settings: Settings, output_dir: Path) -> None:
 
 def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> list[str]:
   """What follows `python` to make a run."""
-  of_program = 'laptop' if scale == 'overnight' else scale
-  given = {'scale': of_program, 'output_dir': str(output_dir / run.folder), **run.settings(scale),
+  given = {'scale': SCALES[scale], 'output_dir': str(output_dir / run.folder),
+           **run.settings(scale),
            **{flag: str(output_dir / path) for flag, path in run.reads.items()},
            **{flag: texts[text] for flag, text in run.texts.items() if text in texts}}
-  return ['-m', f'experiments.{run.program}', *(f'--{flag}={text}' for flag, text in given.items())]
+  return ['-m', f'experiments.{run.program}', *run.words,
+          *(f'--{flag}={text}' for flag, text in given.items())]
 
 
 def is_complete(run: Run, command: str, output_dir: Path) -> bool:

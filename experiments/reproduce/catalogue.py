@@ -1,8 +1,8 @@
 """The paper's figures and tables: what each claims, what it says in numbers, and what measures it.
 
 They stand in order of worth: `reproduce` spends a budget on the first ones first. Minutes are of
-two CPU cores at the scales smoke, laptop and overnight, and a guess for one GPU of 2024 at the
-paper's.
+two CPU cores at the scales smoke, laptop, overnight and rehearsal, and a guess for one GPU of 2024
+at the paper's and at gpu.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ class Run(NamedTuple):
   It takes `minutes` at each scale of which it is part. `flags` are its settings beside the scale's,
   and those of single scales are `at` them. `reads` are folders of runs whose checkpoints its flags
   want, `after` runs whose checkpoints it reads too, if they have been begun. `texts` has the texts
-  that its flags want, of which it `needs` some, but at --scale=smoke.
+  that its flags want, of which it `needs` some, but at --scale=smoke. `words` are no flags.
   """
 
   program: str
@@ -27,6 +27,7 @@ class Run(NamedTuple):
   texts: Mapping[str, str] = {}
   needs: tuple[str, ...] = ()
   at: Mapping[str, Mapping[str, str]] = {}
+  words: tuple[str, ...] = ()
 
   def settings(self, scale: str) -> dict[str, str]:
     """
@@ -66,6 +67,11 @@ TEXTS = {
 _NANO = {'dtype': 'bfloat16', 'lengths': '64', 'num_sequences': '10000'}
 _OWN = {'embedding_seed': 'none'}
 _PYTHIA = {'config': 'pythia_70m', 'init_schemes': 'wang', 'length': '16', 'published_seeds': '3'}
+# The start token is what a sink needs.
+_SINKS = {'config': 'nano_llama2,num_layers=8', 'seeds': '42', 'data': 'tinyshakespeare',
+          'interventions': 'none,amplify,attenuate', 'afterwards': 'none', 'num_steps': '1000',
+          'warmup_steps': '100', 'keep_steps': '100,300', 'batch_size': '32', 'length': '512',
+          'start_id': '256'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 _FOUR, _OF_PAPER = {'seeds': '42-45'}, {'seeds': '42,123,1000,2000'}
@@ -132,7 +138,9 @@ ITEMS = (
          'depends on the seed and not on the length T; the preference grows with T.',
          'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
-         (Run('seed_sweep', dict(smoke=0.4, laptop=2, overnight=19, paper=12),
+         (Run('seed_sweep', dict(gpu=8, rehearsal=0.5), {'config': 'gpt2_1b2', 'seeds': '42,43'},
+              'seed_sweep_1b2', at={'rehearsal': {'config': 'tiny_gpt2', 'lengths': '4,8,16'}}),
+          Run('seed_sweep', dict(smoke=0.4, laptop=2, overnight=19, paper=12),
               at={'overnight': {'lengths': '16,64,256'}}),
           Run('seed_sweep', dict(laptop=6, overnight=56, paper=2), _NANO | {
               'config': 'nano_gpt2', 'seeds': '42-46'}, 'seed_sweep_nano_n10000',
@@ -154,6 +162,15 @@ ITEMS = (
           Run('seed_sweep', dict(overnight=146, paper=4), _NANO | {
               'config': 'nano_gpt2', 'seeds': '42,43', 'lengths': '64,256'},
               'seed_sweep_nano_T64_T256'))),
+    Item(('lineage',), 'Are descendants recognized at 1.2 billion parameters?',
+         'Not in the paper: networks that were trained on, rotated and narrowed are compared with '
+         'their originals, which had read Shakespeare, and with those of other seeds.', '–',
+         (Run('robustness', dict(gpu=14, rehearsal=2), {
+             'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42-44', 'methods': 'Verdict',
+             'transforms': 'train on,rotate channels,remove units', 'train_steps': '300',
+             'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'}, 'robustness_1b2',
+              at={'rehearsal': {'config': 'tiny_gpt2,vocab_size=257', 'peak_lr': '1e-3',
+                                'num_sequences': '1000'}}),)),
     Item(('fig2',), 'Sequences grow alike with depth',
          'States of unrelated sequences grow more similar with every layer (Finding 2.1). Their '
          'mean direction predicts the favourite token (Finding 2.2).',
@@ -163,9 +180,11 @@ ITEMS = (
           Run('contraction', dict(laptop=2, overnight=9), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
               'lengths': '64'}, 'contraction_nano_T64'),
-          Run('contraction', dict(overnight=32), {
+          Run('contraction', dict(overnight=32, gpu=3, rehearsal=0.5), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
-              'lengths': '1024'}, 'contraction_nano_T1024'))),
+              'lengths': '1024'}, 'contraction_nano_T1024', at={
+                  'gpu': {'seeds': '0-19', 'num_sequences': '1000'},
+                  'rehearsal': {'config': 'tiny_gpt2,tiny_llama2', 'lengths': '16'}}))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
@@ -252,6 +271,10 @@ ITEMS = (
                                  'Intrinsic,REEF,PCS,ICS',
                       'transforms': 'permute units,flip channels,noise,prune,quantize,average'},
                   'paper': _OF_PAPER}),)),
+    Item(('speed',), 'Is it fast?',
+         'Not in the paper: sweeps and training steps beside those of transformers and '
+         'torch.compile, where they are installed.', '–',
+         (Run('benchmark', dict(gpu=5, rehearsal=1.5), words=('training', 'sweep')),)),
     Item(('table12', 'families'), 'The same in other families',
          'GPT-2, the family that contracts, keeps a trace of its initialization, too. Descendants '
          'are found among Qwens, whose queries, keys and values have biases.',
@@ -287,7 +310,10 @@ ITEMS = (
           Run('text_sinks', dict(smoke=0.5, laptop=4, overnight=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
               at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
-                             'num_steps': '500', 'keep_steps': '100,300'}}))),
+                             'num_steps': '500', 'keep_steps': '100,300'}}),
+          Run('text_sinks', dict(gpu=5, rehearsal=1), _SINKS, 'text_sinks_57m', at={'rehearsal': {
+              'config': 'tiny_llama2', 'num_steps': '20', 'warmup_steps': '5', 'keep_steps': '5',
+              'batch_size': '4', 'length': '32', 'lengths': '8,32', 'save_every': '10'}}))),
 )
 
 

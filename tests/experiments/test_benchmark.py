@@ -1,16 +1,19 @@
 """The benchmarks' chart, and that a row is the ratio it says."""
 
+import functools
 import json
 import time
 
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, plotting
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.step import Recipe
 from experiments.benchmark import __main__ as benchmark
 from experiments.benchmark import chart, ranks, step_parts, streaming, timing
+from experiments.shared import results
+from experiments.shared.settings import resolve
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -22,35 +25,45 @@ def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
   assert timing.spread([3.0, 1.0, 2.0]) == {'median': 2.0, 'quartiles': [1.5, 2.5]}
 
 
-def test_each_benchmark_says_how_it_came_about(tmp_path, monkeypatch):
+def test_benchmarks_that_were_stopped_go_on_with_the_next(tmp_path, monkeypatch):
+  called = []
+
+  def measured(name):
+    called.append(name)
+    if called == ['kendall', 'statistics']:
+      raise KeyboardInterrupt
+    return [{'benchmark': name}]
+
+  monkeypatch.setattr(results, 'WRITE_INTERVAL_S', 0)
+  monkeypatch.setenv('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   for name in ('kendall', 'statistics'):
-    monkeypatch.setitem(benchmark.BENCHMARKS, name,
-                        lambda: time.sleep(0.1) or [{'benchmark': 'alone'}])
-  benchmark.main(benchmark.Settings('laptop', tmp_path, ['kendall', 'statistics']))
-  first, second = (json.loads((tmp_path / f'{name}.json').read_text())['run']
-                   for name in ('kendall', 'statistics'))
-  assert first.keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
-  assert 0.1 <= first['seconds'] < 10 and 0.1 <= second['seconds'] < 10
-  assert first['started'] <= second['started']
+    monkeypatch.setitem(benchmark.BENCHMARKS, name, functools.partial(measured, name))
+  settings = resolve(benchmark.Settings, words=['kendall', 'statistics'])
+  with pytest.raises(KeyboardInterrupt):
+    benchmark.main(settings, tmp_path)
+  benchmark.main(settings, tmp_path)
+  content = json.loads((tmp_path / 'results.json').read_text())
+  assert called == ['kendall', 'statistics', 'statistics'] and content['complete']
+  assert content['rows'] == [{'name': name, 'rows': [{'benchmark': name}]}
+                             for name in ('kendall', 'statistics')]
+  assert (tmp_path / 'table.md').exists() and (tmp_path / 'figure.png').exists()
 
 
-def test_the_chart_has_a_bar_for_each_row_with_a_peer(tmp_path):
+def test_the_chart_has_a_bar_for_each_row_with_a_peer():
   ratio = {'median': 2.0, 'quartiles': [1.5, 3.0]}
   rows = [{'benchmark': 'fast', 'n': 2000, 'peer': 'scipy', 'peer_over_ours': ratio},
           {'benchmark': 'slow', 'peer': 'torch',
            'peer_over_ours': {'median': 0.5, 'quartiles': [0.4, 0.6]}},
           {'benchmark': 'alone'},
           {'benchmark': 'peer not installed', 'peer': 'torch', 'peer_over_ours': None}]
-  path = tmp_path / 'one.json'
-  environment = {'device': 'abacus', 'num_devices': 2}
-  path.write_text(json.dumps({'environment': environment, 'rows': rows}))
-  found = chart.rows_of([path, tmp_path / 'not_run.json'])
-  assert [row['benchmark'] for row in found] == ['fast', 'slow']
-  ax, = chart.draw(found).axes
+  with plotting.style():
+    ax, = chart.draw(rows, '2 x abacus').axes
   assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
   assert [text.get_text() for text in ax.texts] == ['2 ×', '0.5 ×']
   assert [label.get_text() for label in ax.get_yticklabels()] == [
       'fast (n = 2,000); peer: scipy', 'slow; peer: torch']
+  assert [chart.display(row)['the peer takes, × ours'] for row in rows] == [
+      '2 (1.5–3)', '0.5 (0.4–0.6)', '–', '–']
   assert '2 x abacus' in ax.get_title(loc='left')
 
 

@@ -220,7 +220,7 @@ def test_programs_import_what_is_heavy_when_they_use_it():
 
 def test_choices_read_from_source_are_those_of_the_modules():
   assert network_settings.METHODS == tuple(METHODS)
-  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING, *MIXTURES)
+  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING, *MIXTURES, 'train on')
   assert programs.load('adversary').NAMES == tuple(CONSTRUCTIONS)
 
 

@@ -30,9 +30,9 @@ def settings_of(run, scale):
   texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
   _, module, *words = reproduce.command(run, scale, Path('out'), texts)
   assert module == program.__name__.removesuffix('.__main__')
-  given = dict(word.removeprefix('--').split('=', 1) for word in words)
+  given = dict(word.removeprefix('--').split('=', 1) for word in words[len(run.words):])
   assert given.pop('output_dir') == f'out/{run.folder}'
-  return resolve(program.Settings, given.pop('scale'), **given)
+  return resolve(program.Settings, given.pop('scale'), run.words, **given)
 
 
 @pytest.mark.parametrize('scale, run', EVERY_RUN, ids=lambda each: getattr(each, 'folder', each))
@@ -50,6 +50,17 @@ def test_a_run_comes_after_those_that_it_reads(scale):
       assert set(run.readable) <= done
       assert run.folder not in done
       done.add(run.folder)
+
+
+def test_a_rehearsal_makes_every_run_of_the_gpu_with_networks_that_a_cpu_bears():
+  runs = catalogue.runs(ITEMS, 'gpu')
+  assert runs == catalogue.runs(ITEMS, 'rehearsal')
+  assert [run.folder for run in runs[:2]] == ['seed_sweep_1b2', 'robustness_1b2']
+  for run in runs:
+    given, of_gpu = run.settings('rehearsal'), settings_of(run, 'gpu')
+    assert all(name.startswith('tiny') for name in given.get('config', 'tiny').split(',')[:1])
+    assert given.keys() >= run.settings('gpu').keys() and of_gpu.scale == 'paper'
+    assert not (run.readable or run.needs)  # The machine has no network to fetch texts from.
 
 
 def test_every_stored_result_is_made_by_a_run_or_it_is_said_why_not():

@@ -294,6 +294,22 @@ def test_robustness_of_random_networks(tmp_path):
     robustness.main(smoke(robustness, seeds='1,2'), tmp_path)
 
 
+def test_robustness_of_networks_that_it_trains_itself(monkeypatch):
+  monkeypatch.setattr(small_training, 'STEPS', 15)
+  settings = smoke(robustness, transforms='train on', train_steps='2', peak_lr='1e-3')
+  originals = robustness.random_networks(settings)
+  born = robustness.random_networks(smoke(robustness))
+  made = {name: make() for name, _, make in robustness.transforms_of(settings, originals)}
+  assert list(made) == ['none', 'train on']
+  bases, suspects = made['train on']
+  change = lambda a, b: np.abs(a.params['embedding'] - b.params['embedding']).max()
+  assert bases is originals and list(suspects) == settings.seeds
+  # Adam's first steps are as large as the rate; each run makes two or three of them.
+  for seed in settings.seeds:
+    assert 0 < change(originals[seed], born[seed]) <= 2 * 1.1e-3
+    assert 0 < change(suspects[seed], originals[seed]) <= 3 * 1.1e-3
+
+
 def test_robustness_of_trained_networks(study, monkeypatch):
   """What only a study has: initializations and continuations as bases and suspects."""
   monkeypatch.setattr(small_training, 'STEPS', 15)
