@@ -167,8 +167,8 @@ ITEMS = (
     Item(('lineage',), 'Are descendants recognized at 1.2 billion parameters?',
          'Not in the paper: networks that were trained on, rotated and narrowed are compared with '
          'their originals, which had read Shakespeare, and with those of other seeds.', '–',
-         (Run('robustness', dict(gpu=14, rehearsal=2), {
-             'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42-44', 'methods': 'Verdict',
+         (Run('robustness', dict(gpu=9, rehearsal=1.5), {
+             'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42,43', 'methods': 'Verdict',
              'transforms': 'train on,rotate channels,remove units', 'train_steps': '300',
              'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'}, 'robustness_1b2',
               at={'rehearsal': {'config': 'tiny_gpt2,vocab_size=257', 'peak_lr': '1e-3',
