@@ -19,8 +19,7 @@ import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 EXPERIMENTS = ('contraction', 'ablation', 'activation', 'amplification', 'intra_sequence',
-               'scaling', 'coordinates', 'layer_theory', 'adversary', 'real_text', 'experts',
-               'trained_experts')
+               'scaling', 'coordinates', 'layer_theory', 'adversary', 'real_text', 'experts')
 
 
 @pytest.fixture(scope='module')

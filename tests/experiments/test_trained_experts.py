@@ -40,7 +40,12 @@ def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
   settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', num_steps='30',
                      seeds='42,43')
   trained_experts.main(settings, tmp_path)
-  results = json.loads((tmp_path / 'results.json').read_text())
+  written = (tmp_path / 'results.json').read_bytes()
+  assert (tmp_path / 'figure.png').read_bytes().startswith(b'\x89PNG')
+  trained_experts.main(settings, tmp_path)
+  assert (tmp_path / 'results.json').read_bytes() == written
+  results = json.loads(written)
+  assert results['complete']
   of = {(row['init'], row['balance'], row['step']): row for row in results['summary']}
   for step in (0, 3, 30):
     assert {key[:2] for key in of if key[2] == step} == {
