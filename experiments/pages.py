@@ -48,6 +48,8 @@ class Settings(ProgramSettings):
 
 
 def main(settings: Settings) -> None:
+  if not MEASURED.is_dir():
+    raise InputError('no pages are installed; run it in a checkout of the repository')
   pages = [HERE.parent / 'README.md', HERE / 'README.md', *sorted(MEASURED.glob('*/README.md'))]
   wrong = [line for folder in sorted(MEASURED.iterdir()) if folder.is_dir()
            for line in update(folder, settings.check)]

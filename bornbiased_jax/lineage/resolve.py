@@ -198,6 +198,11 @@ def _hint(name):
   folder, _, revision = name.rpartition('@')
   if folder and path_of(folder).is_dir():
     return f' ({folder} is a folder here, and {revision!r} no step of it)'
+  place = path_of(name)
+  if name == str(place) and place.parent.is_dir() and place.parent != path_of('.'):
+    beside = [path.name for path in place.parent.iterdir()]
+    if meant := difflib.get_close_matches(place.name, beside, n=1):
+      return f' (did you mean {place.parent / meant[0]}?)'
   return ''
 
 

@@ -25,11 +25,14 @@ _TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'tokenizer_config.json', 'voc
 
 
 def is_name(name: str) -> bool:
-  """Whether a name has the form of a model of the Hub, and neither file nor folder has it here."""
+  """Whether a name has the form of a model of the Hub, and no folder here is called as its ORG.
+
+  So a misspelt path is asked of nobody outside.
+  """
   match = _NAME.fullmatch(name)
   if not match or name.endswith('.npz') or any(part in name for part in _FORBIDDEN):
     return False
-  return not (os.path.exists(name) or os.path.exists(match[1]))
+  return not os.path.isdir(match[1].partition('/')[0])
 
 
 def load_config(name: str, adapter: str | os.PathLike | None = None) -> ModelConfig:

@@ -15,7 +15,7 @@ is called related alone, but not after this correction, is inconclusive. No verd
 Writes into OUTPUT_DIR (results/lineage_SCALE) results.json (a row per pair), report.html, one
 self-contained page to send to others, matrix.csv (z) and figure.png. What was read of each network,
 its signature, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no network
-again, but judges all pairs anew.
+again, but judges all pairs anew. A report there on other networks moves to a folder of its own.
 
 Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
 of 7 B in 2 hours, once for each smaller vocabulary beside it, and compare a pair of such in about
@@ -31,7 +31,9 @@ import dataclasses
 import functools
 import io
 import itertools
+import json
 from pathlib import Path
+import re
 import sys
 from typing import ClassVar
 
@@ -45,10 +47,12 @@ from bornbiased_jax.lineage import Signature
 from ..shared import command_line, cost, figures, networks, provenance, verdict_page
 from ..shared.network_settings import SharedInputs, Stream
 from ..shared.parsing import optional, switch
-from ..shared.results import header, make_directory, write_json
+from ..shared.results import differing, header, make_directory, write_json
 from ..shared.settings import name_flag, setting
 from . import pairs, picture, summary
 from .folders import Finder
+
+REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +169,7 @@ def about(taken: dict[str, dict[Probe, Signature]]) -> list[dict]:
 def write(report: dict, output_dir: Path) -> None:
   """Prints the report, and writes all files."""
   names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
+  keep_earlier(report, output_dir)
   write_json(output_dir / 'results.json', report)
   verdict_page.show(report, output_dir, summary.text)
   write_matrix(output_dir / 'matrix.csv', names, rows)
@@ -172,6 +177,24 @@ def write(report: dict, output_dir: Path) -> None:
       verdict_page.render, summary.facts(report)))
   print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
+
+
+def keep_earlier(report: dict, output_dir: Path) -> None:
+  """Moves a report of other settings to a folder of its own, so that nothing is lost."""
+  try:
+    earlier = json.loads((output_dir / 'results.json').read_text())
+    began, before = earlier['run']['started'], dict(earlier['settings'])
+  except (OSError, ValueError, LookupError, TypeError):  # There is none.
+    return
+  if set(differing(before, report['settings'])) <= {'json', 'strict', 'stream'}:
+    return
+  folder = output_dir / f'report_of_{re.sub("[^0-9]+", "_", began)}'
+  make_directory(folder)
+  for file in [*output_dir.glob('figure.*'), *map(output_dir.joinpath, REPORT)]:
+    if file.exists() and hosts.is_first():
+      file.rename(folder / file.name)
+  print(f'the report that was here, of other networks or settings, is kept in {folder}',
+        file=sys.stderr)
 
 
 def write_matrix(path: Path, names: list[str], rows: list[dict]) -> None:

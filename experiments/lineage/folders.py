@@ -17,7 +17,8 @@ from bornbiased_jax.storage import checkpoint
 # What programs write beside networks.
 _CACHES = ('signatures', 'hidden_states')
 # Files of weights that no reader takes alone.
-_UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth')
+_UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth', '.tar',
+           '.tar.gz', '.tgz', '.zip')
 
 
 class Finder:
@@ -53,8 +54,9 @@ class Finder:
         self.leave_out(name, str(error))
     if len(found) < 2:
       alone = f'{", ".join(found)} alone was' if found else 'no network was'
-      raise InputError(f'{alone} found in {", ".join(self.given)}; name at least two different '
-                       'networks, or a folder of them; see --help')
+      where = f'{alone} found in {", ".join(self.given)}; ' if self.given else ''
+      raise InputError(f'{where}name at least two different networks, or a folder of them; see '
+                       '--help')
     return found
 
   def expand(self, given: str, above: tuple[Path, ...] = ()) -> list[str]:
@@ -107,5 +109,5 @@ class Finder:
       if os.path.islink(child) and not child.exists():
         self.leave_out(str(child), f'{child} is a link that leads nowhere')
       elif child.is_file() and child.name.endswith(_UNREAD):
-        self.leave_out(str(child), f'{child} is a file of weights that is not read; give a '
+        self.leave_out(str(child), f'{child} may hold weights and is not read; give a '
                                    'directory of transformers with safetensors, or a GGUF file')

@@ -114,6 +114,6 @@ def closest(name: str, rows: list[dict]) -> tuple[str, float] | None:
   """The related network that is most like this one, and its likeness; None if there is none."""
   own = [row for row in rows if row['verdict'] == 'related'
          and name in (row['base'], row['suspect'])]
-  related = [(1.0 if row['likeness'] is None else row['likeness'],
+  related = [(row['identical'], 1.0 if row['likeness'] is None else row['likeness'],
               row['suspect'] if row['base'] == name else row['base']) for row in own]
-  return max(related)[::-1] if related else None
+  return max(related)[:0:-1] if related else None

@@ -25,8 +25,14 @@ def sentences(names: list[str], rows: list[dict], left_out: list[dict],
   return [
       f'{counted(len(names), "network")} were compared {compared}: {counted(len(rows), "pair")}, '
       + ', '.join(f'{count[verdict]} {verdict}' for verdict in _ORDER if count[verdict]) + '.',
-      _related([[label[name] for name in group] for group in pairs.groups(names, rows)]),
+      _identical(rows, label)
+      + _related([[label[name] for name in group] for group in pairs.groups(names, rows)]),
       _unsaid(count['inconclusive'], left_out)]
+
+
+def _identical(rows, label):
+  return ''.join(f'{label[row["base"]]} and {label[row["suspect"]]} are identical. '
+                 for row in rows if row['identical'])
 
 
 def _related(groups):
@@ -43,7 +49,7 @@ def _unsaid(num_inconclusive, left_out):
     said.append(f'{counted(num_inconclusive, "pair")} could not be judged')
   if left_out:
     said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return f'{" and ".join(said)}; the reasons are below.' if said else (
+  return f'{" and ".join(said)}; a reason is given for each.' if said else (
       'Every pair could be judged, and everything could be read.')
 
 
@@ -63,9 +69,10 @@ def text(report: dict) -> str:
 
 
 def ordered(rows: list[dict]) -> list[dict]:
-  """Related pairs first, and within a verdict the largest z first."""
+  """Identical and then related pairs first, and within a verdict the largest z first."""
   return sorted(rows, key=lambda row: (
-      _ORDER.index(row['verdict']), -math.inf if row['z'] is None else -row['z']))
+      not row['identical'], _ORDER.index(row['verdict']),
+      -math.inf if row['z'] is None else -row['z']))
 
 
 def display(row: dict, label: dict[str, str]) -> dict[str, str]:

@@ -91,6 +91,8 @@ def parse(argv: list[str], doc: str, names: tuple[str, ...]) -> list[str]:
     if hasattr(signal, 'SIGPIPE'):  # What reads it, such as head, may stop at any line.
       signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     shown = ['\nFlags:', *map(_flag_help, names)] if names else []
+    if not __package__.startswith('experiments.'):  # It is installed, not a checkout.
+      doc = doc.replace('python -m experiments.', 'bornbiased ')
     print(doc.strip(), *shown, sep='\n')
     if 'config' in names:
       print('\nModels (nano and larger: of the paper; tiny: for a CPU):')

@@ -50,6 +50,22 @@ def settings(*networks, **given):
   return resolve(lineage.Settings, 'smoke', words, **dict(num_sequences='1000') | given)
 
 
+@pytest.mark.parametrize('changed, is_kept', [({'suspect': 'x'}, True), ({'strict': True}, False)])
+def test_a_report_of_other_networks_is_kept(changed, is_kept, tmp_path, capsys):
+  before = {'settings': {'networks': ['zoo'], 'suspect': None, 'strict': False},
+            'run': {'started': '2026-01-02T03:04:05+00:00'}}
+  (tmp_path / 'results.json').write_text(json.dumps(before))
+  for name in ('report.html', 'figure.png'):
+    (tmp_path / name).touch()
+  lineage.keep_earlier({'settings': before['settings'] | changed}, tmp_path)
+  kept = tmp_path / 'report_of_2026_01_02_03_04_05_00_00'
+  assert kept.exists() == is_kept and (str(kept) in capsys.readouterr().err) == is_kept
+  place = kept if is_kept else tmp_path
+  assert sorted(path.name for path in place.iterdir()) == [
+      'figure.png', 'report.html', 'results.json']
+  assert json.loads((place / 'results.json').read_text()) == before
+
+
 def run(output_dir, *networks, **given):
   """Exit code and results of a run."""
   with pytest.raises(SystemExit) as stop:
@@ -225,7 +241,7 @@ def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
   assert said.pop(-2).startswith(f'{folder}/llama/llama.gguf')
   assert said == [
       f'{folder}/log holds no network', f'{folder}/self is a link that leads nowhere',
-      f'{folder}/stray.pt is a file of weights that is not read; give a directory of transformers '
+      f'{folder}/stray.pt may hold weights and is not read; give a directory of transformers '
       'with safetensors, or a GGUF file',
       f"{folder}/adapter/adapter_config.json: base_model_name_or_path='nowhere' is not found (it "
       'is neither a folder here nor a name of the Hugging Face Hub); give the base yourself, '
@@ -336,7 +352,7 @@ def test_groups_are_chains_of_related_pairs():
   said = summary.sentences(list('abcd'), rows, [], None)
   assert said[0].endswith('6 pairs, 2 related, 1 inconclusive, 3 unrelated.')
   assert '1 a, 2 b and 4 d.' in said[1] and '3 c' not in said[1]
-  assert said[2] == '1 pair could not be judged; the reasons are below.'
+  assert said[2] == '1 pair could not be judged; a reason is given for each.'
   distance = dict(zip(('ab', 'ac', 'ad', 'bc', 'bd', 'cd'),
                       picture.distances(list('abcd'), rows), strict=True))
   assert distance['bd'] < distance['ab'] < distance['ad'] == distance['ac'] == 1

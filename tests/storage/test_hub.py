@@ -79,7 +79,8 @@ def golden_digest(name):
 
 @pytest.mark.parametrize('name, expected', [
     ('org/model', True), ('org/model@v1', True), ('org/model@refs/pr/1', True),
-    ('EleutherAI/pythia-70m@step3000', True), ('results/typo@100', True),
+    ('EleutherAI/pythia-70m@step3000', True), ('outputs/typo@100', True),
+    ('tests/typo', False),
     ('model', False), ('model@v1', False), ('./org/model', False), ('/org/model', False),
     ('org/model/', False), ('org/model/part', False), ('../model', False), ('org/..', False),
     ('org/model@', False), ('org/model@../x', False), ('org/model@/x', False), ('a/b--c', False),
@@ -98,14 +99,17 @@ def test_a_folder_comes_first(tmp_path, monkeypatch):
   assert resolve.locate('org/model@7') == ('run', 'org/model', 7)
   with pytest.raises(InputError, match="org/model is a folder here, and 'v1' no step of it"):
     resolve.locate('org/model@v1')
+  # A misspelt path is asked of nobody outside.
+  with pytest.raises(InputError, match=r'org/modle: no such network \(did you mean org/model\?\)'):
+    resolve.locate('org/modle')
 
 
 def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(InputError) as error:
-    resolve.load('results/typo')
+    resolve.load('outputs/typo')
   assert str(error.value) == (
-      'results/typo: there is no such folder here, and models of the Hugging Face Hub need '
+      'outputs/typo: there is no such folder here, and models of the Hugging Face Hub need '
       "huggingface_hub: pip install 'bornbiased_jax[hub]'")
 
 
