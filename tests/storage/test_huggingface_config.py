@@ -205,15 +205,19 @@ def test_other_families_are_refused_by_name(name, tmp_path):
   assert f'model_type={name!r} is not supported; {", ".join(FAMILIES)} are' in message
 
 
-@pytest.mark.parametrize('is_causal, words', [
-    (False, 'is_causal=False is not supported'), (None, 'is_causal=None is not supported')])
+@pytest.mark.parametrize('name, right, wrong, words', [
+    ('is_causal', True, False, 'is_causal=False is not supported'),
+    ('is_causal', True, None, 'is_causal=None is not supported'),
+    # The same files would be another network.
+    ('transformers_weights', None, 'other.safetensors', "='other.safetensors' is not supported"),
+    ('per_layer_config', None, {'1': {'length': 3}}, "={'1': {'length': 3}} is not supported")])
 @pytest.mark.parametrize('family', FAMILIES)
-def test_networks_that_look_ahead_are_refused(family, is_causal, words, tmp_path):
+def test_what_no_family_may_have_is_refused(family, name, right, wrong, words, tmp_path):
   sizes = dict(n_embd=32, n_layer=3, n_head=4, n_positions=256, layer_norm_epsilon=1e-5,
                activation_function='gelu') if family == 'gpt2' else {}
-  write_config(tmp_path, minimal_config(family, **sizes, is_causal=True))
+  write_config(tmp_path, minimal_config(family, **sizes) | {name: right})
   huggingface.load_config(tmp_path)
-  write_config(tmp_path, minimal_config(family, **sizes, is_causal=is_causal))
+  write_config(tmp_path, minimal_config(family, **sizes) | {name: wrong})
   assert words in refusal(tmp_path)
 
 

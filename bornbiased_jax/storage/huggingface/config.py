@@ -24,7 +24,9 @@ from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False, is_causal=True)
+             add_cross_attention=False, is_causal=True,
+             # Other files of weights beside the usual ones, and layers of other settings.
+             transformers_weights=None, per_layer_config=None)
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
                     gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh',
                     relu2='squared_relu')
