@@ -304,7 +304,7 @@ def _sample(network, widths, num_samples, key, start_KTT, start_root_MM, before_
     noises = jax.vmap(noise, out_axes=(-3, -3))(keys_N)
     # With either sign, so that what is linear in the fluctuations cancels.
     if M == T:  # None within sequences.
-      signed = [jnp.concatenate([jnp.zeros_like(each[..., :2, :, :]), each, -each], axis=-3)
+      signed = [jnp.concatenate([jnp.zeros((*each.shape[:-3], 2, T, T)), each, -each], axis=-3)
                 for each in noises]
       return _cosines(network, start_KTT, *signed).mean(axis=1)
     each_way = [jnp.concatenate([each, -each], axis=-4) for each in map(_of_both, noises)]

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import analysis, configs, data
-from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis import finite_width, theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
@@ -150,3 +150,14 @@ def test_many_samples_are_not_needed():
   few, many = (theory.finite_width(config, 12, num_samples=n).inter_cosine_L[-1]
                for n in (256, 2048))
   np.testing.assert_allclose(few, many, rtol=0.2)
+
+
+def test_long_sequences_one_at_a_time_are_those_many_at_a_time(monkeypatch):
+  config = configs.get('tiny_llama2')
+  uncached = finite_width._finite_width.__wrapped__
+  cosine = lambda: uncached(config, 16, 'tokens', 32).inter_cosine_L
+  many = cosine()
+  monkeypatch.setattr(finite_width, '_LONG', 8)
+  finite_width._sample.clear_cache()
+  np.testing.assert_allclose(cosine(), many, rtol=1e-4)
+  finite_width._sample.clear_cache()
