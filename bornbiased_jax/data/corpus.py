@@ -55,6 +55,12 @@ class Corpus:
             f'{self.name}: token {position} is id {self.tokens[position]}, outside the vocabulary '
             f'of {max_vocab} ids; choose a model with a larger vocab_size, or another tokenizer')
 
+  def check_length(self, length: int) -> None:
+    """Raises InputError if the corpus has no sequence of this length."""
+    if self.tokens.size <= length:
+      raise InputError(f'{self.name} has {self.tokens.size} tokens, fewer than one sequence of '
+                       f'{length} and the token after it')
+
 
 def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
   """Loads the corpus that `spec` names.

@@ -43,7 +43,7 @@ class Run:
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is
-      below one step, the start token is no token, the mesh does not divide
+      below one step, a text has no sequence, the start token is no token, the mesh does not divide
       the batch, several networks would train on several devices, sequences
       are longer than the model's, the model lacks the adapter or experts to balance, muP's head is
       tied, or the loss would never reach its routers.
@@ -93,6 +93,8 @@ class Run:
     if self.recipe.length > self.config.length:
       raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
                        f'length={self.config.length}')
+    for text in (self.data, self.validation):
+      text.check_length(self.recipe.length)
 
   def _check_batch(self):
     recipe, shards = self.recipe, batch_shards(self.mesh)

@@ -170,16 +170,10 @@ def load_texts(settings) -> tuple[Tokenizer, dict[str, Corpus]]:
     _, held_out = hold_out(runs.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
     texts = {held_out.name: held_out}
   flag = 'texts' if settings.texts else 'data'
-  for name, text in texts.items():
-    name_flag(flag, check_text, name, text, tokenizer.vocab_size, settings.length)
+  for text in texts.values():
+    name_flag(flag, text.check, tokenizer.vocab_size)
+    name_flag(flag, text.check_length, settings.length)
   return tokenizer, texts
-
-
-def check_text(name: str, text: Corpus, vocab_size: int, length: int) -> None:
-  text.check(vocab_size)
-  if text.tokens.size <= length:
-    raise InputError(f'{name} has {text.tokens.size} tokens, fewer than one sequence of {length} '
-                     'and the token after it')
 
 
 def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:

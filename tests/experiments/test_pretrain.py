@@ -83,6 +83,13 @@ def test_wrong_input_is_named(tmp_path, wrong, message):
   assert re.match(message, f'--{field}: {error.value}' if field else str(error.value))
 
 
+def test_a_short_text_is_named_before_anything_is_written(tmp_path):
+  (tmp_path / 'short.txt').write_text('x' * 100)
+  with pytest.raises(InputError, match='short.txt, last 5% has 5 tokens, fewer than one sequence'):
+    runs.runs_of(settings(data=str(tmp_path / 'short.txt')), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
 def test_empty_text_is_refused(tmp_path):
   (tmp_path / 'empty.txt').touch()
   with pytest.raises(InputError, match='--data: .*empty.txt'):

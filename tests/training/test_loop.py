@@ -104,8 +104,8 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
      'outside the vocabulary of 40'),
     (dict(config=dataclasses.replace(tiny_runs.CONFIG, num_experts=4)),
      'experts_per_token=1 with renormalized_experts=True'),
-    (dict(data=tiny_runs.tokens(count=10)), '10 tokens are too few'),
-    (dict(validation=tiny_runs.tokens(count=10)), '10 tokens are too few'),
+    (dict(data=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
+    (dict(validation=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
     (dict(resume=HERE), 'no checkpoint to resume from'),
     (dict(init_from=HERE), 'config.json'),
 ])
