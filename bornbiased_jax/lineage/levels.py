@@ -23,9 +23,6 @@ BLOCK = 4
 COPY = 0.35
 # Networks that took in one ingredient as large as their own weights are as alike as this.
 HALF = 0.5
-# What unconnected layers have in common is bounded from layers that are at most so far apart. The
-# bound is an upper one that holds with probability POWER.
-MOST_APART = 4
 # Hidden states in any basis, and MLP units in any order, that are more alike than this are a sign
 # of a copy in disguise, which has 1 and some 0.7; networks that learned one text have up to 0.4
 # and 0.12.

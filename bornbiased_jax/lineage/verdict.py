@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results, run_tests
 from bornbiased_jax.lineage.testing.likeness import layers_of
+from bornbiased_jax.lineage.testing.order import FITTED
 from bornbiased_jax.lineage.testing.result import TestResult
 from bornbiased_jax.lineage.testing.structure import distinct_layers
 
@@ -115,9 +116,11 @@ def _why_not_shown(results, deciding, base, suspect):
   if kinds == {'units'} and likeness < levels.HALF and any(
       len(distinct_layers(layers_of(each.features, UNITS))) < 3 for each in (base, suspect)):
     return sentences.ONLY_UNITS
+  # Values can be learned from a teacher, in their order, and then the fitted basis finds nothing.
   has_units = any(TESTS[name].of == 'units' and results[name].counts for name in DECIDING)
   same_width = base.config.mlp_width == suspect.config.mlp_width
-  if kinds == {'values'} and (likeness < levels.COPY or has_units and same_width):
+  if kinds == {'values'} and (likeness < levels.COPY or has_units and same_width
+                              or 'value order' + FITTED not in deciding):
     return sentences.ONLY_VALUES
   return None
 

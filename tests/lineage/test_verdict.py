@@ -31,6 +31,13 @@ def of_base(names, share=1.0):
           for name in names}
 
 
+def of_base_in_every_second_layer(names):
+  """Learned likeness need not be one basis in all layers."""
+  own, base = (random(seed).features.arrays for seed in (3, 1))
+  is_even = lambda x: (np.arange(len(x)) % 2 == 0).reshape(-1, *[1] * (x.ndim - 1))
+  return {name: np.where(is_even(own[name]), base[name], own[name]) for name in names}
+
+
 def with_states(hidden_ND):
   return dataclasses.replace(random(3), states=dataclasses.replace(
       random(3).states, hidden_ND=hidden_ND))
@@ -69,6 +76,9 @@ PATHS = {
         with_features(cut(3, 48), **of_base(VALUES)), 'related', 'value order'),
     'values alone and hardly, and units could not be': (
         with_features(cut(3, 48), **of_base(VALUES, 0.25)), 'inconclusive', 'Descent is not shown'),
+    'values alone in some layers, and units could not be': (
+        with_features(cut(3, 48), **of_base_in_every_second_layer(VALUES)), 'inconclusive',
+        'Descent is not shown'),
     'weakly': (with_features(random(3), **of_base(UNITS, 0.11)), 'inconclusive',
                'needs a p-value of 0.0001'),
     'hidden states channel by channel': (

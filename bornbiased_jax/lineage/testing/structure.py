@@ -48,7 +48,9 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   in every layer is at most the geometric mean of what each has in common with itself (Cauchy and
   Schwarz): the likeness of features of equal number in layers that are 1, 2, … apart, none of them
   copies. Of each an upper bound is taken, which holds with probability `levels.POWER`. The largest
-  product over the distances counts. A pattern in only one of the networks makes nothing agree.
+  product over the distances counts, up to half of the layers: so far apart are the layers of a
+  network that was grown by stacking a smaller one. A pattern in only one of the networks makes
+  nothing agree.
   """
   both = [_of_unconnected(layers) for layers in (a, b)]
   return max(math.sqrt(x * y) for x, y in zip(*both, strict=False))
@@ -57,7 +59,7 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
 def _of_unconnected(layers):
   """The upper bound for each distance up to half of the layers, and up to 2 if there are 3."""
   found = []
-  most = min(levels.MOST_APART, len(layers) - 1, max(2, len(layers) // 2))
+  most = min(len(layers) - 1, max(2, len(layers) // 2))
   for apart in range(1, 1 + most):
     result = block_test(mean_of(likeness(layers[i], layers[i + apart])
                                 for i in range(len(layers) - apart)))

@@ -76,6 +76,18 @@ def test_the_bound_is_of_what_both_have():
   assert in_common < bound(a, b) < 2 * in_common
 
 
+def test_layers_grown_from_one_are_seen_however_far_apart():
+  """Of a stacked network that went on to train: layer 6 + i resembles layer i."""
+  random = np.random.default_rng(0)
+  small = [layer for _ in range(2) for layer in network(random, 'none')][:6]
+  own = [layer for _ in range(3) for layer in network(random, 'none')]
+  grown = [{name: unit(0.5 * small[i % 6][name] + 0.75**0.5 * x) for name, x in layer.items()}
+           for i, layer in enumerate(own)]
+  assert structure.distinct_layers(grown) == grown
+  assert structure.unconnected_bound(grown, grown) > 0.15 > 0.03 > (
+      structure.unconnected_bound(own, own))
+
+
 def test_copies_of_a_layer_are_left_out():
   random = np.random.default_rng(1)
   layers = network(random, 'none')
