@@ -4,7 +4,7 @@
 - RUN@STEP: one checkpoint of a run
 - DIRECTORY: a directory of `transformers`
 - FILE.gguf: a GGUF file of llama.cpp
-- ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder has this name
+- ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder here is called ORG
 - BASE+ADAPTER: one of the two, with an adapter of PEFT; ADAPTER alone, if it names its base
 - PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
   `configs.get` knows

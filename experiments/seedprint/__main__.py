@@ -5,7 +5,7 @@
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
 another one), a transformers directory (safetensors), ORG/MODEL or ORG/MODEL@REVISION of the Hugging
-Face Hub if no folder has this name, BASE+ADAPTER for one of these with an adapter of PEFT,
+Face Hub if no folder here is called ORG, BASE+ADAPTER for one of these with an adapter of PEFT,
 PRESET:SEED for a random network, or a signature that this program has saved (.safetensors).
 
 The first network is the base, the second the suspect. Four tests decide. They compare the order of
