@@ -116,11 +116,12 @@ def _why_not_shown(results, deciding, base, suspect):
   if kinds == {'units'} and likeness < levels.HALF and any(
       len(distinct_layers(layers_of(each.features, UNITS))) < 3 for each in (base, suspect)):
     return sentences.ONLY_UNITS
-  # Values can be learned from a teacher, in their order, and then the fitted basis finds nothing.
   has_units = any(TESTS[name].of == 'units' and results[name].counts for name in DECIDING)
   same_width = base.config.mlp_width == suspect.config.mlp_width
+  # Where values were learned from a teacher, in their order, the fitted basis finds nothing.
+  in_fitted_basis = any(name.endswith(FITTED) for name in deciding)
   if kinds == {'values'} and (likeness < levels.COPY or has_units and same_width
-                              or 'value order' + FITTED not in deciding):
+                              or not in_fitted_basis):
     return sentences.ONLY_VALUES
   return None
 
