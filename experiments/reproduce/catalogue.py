@@ -168,7 +168,7 @@ ITEMS = (
          'Not in the paper: networks that were trained on, rotated and narrowed are compared with '
          'their originals, which had read Shakespeare, and with those of other seeds.', '–',
          (Run('robustness', dict(gpu=9, rehearsal=1.5), {
-             'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42,43', 'methods': 'Verdict',
+             'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42-44', 'methods': 'Verdict',
              'transforms': 'train on,rotate channels,remove units', 'train_steps': '300',
              'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'}, 'robustness_1b2',
               at={'rehearsal': {'config': 'tiny_gpt2,vocab_size=257', 'peak_lr': '1e-3',
@@ -185,7 +185,7 @@ ITEMS = (
           Run('contraction', dict(overnight=32, gpu=3, rehearsal=0.5), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
               'lengths': '1024'}, 'contraction_nano_T1024', at={
-                  'gpu': {'seeds': '0-19', 'num_sequences': '1000'},
+                  'gpu': {'seeds': '0-9', 'num_sequences': '1000'},
                   'rehearsal': {'config': 'tiny_gpt2,tiny_llama2', 'lengths': '16'}}))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '

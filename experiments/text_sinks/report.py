@@ -97,7 +97,9 @@ def draw_lengths(ax, rows, name, color):
     ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention],
             label=intervention[-24:])
     for row in group:
-      ax.errorbar(lengths, row[name], row.get(f'{name}_ci95'), fmt='o', markersize=3,
+      # Two sequences give no interval.
+      interval = np.array(row.get(f'{name}_ci95', 0.0), float)
+      ax.errorbar(lengths, row[name], interval, fmt='o', markersize=3,
                   elinewidth=0.8, color=color[intervention], clip_on=False)
   ax.set_xscale('log', base=2)
   ax.set_xticks(lengths, map(str, lengths))
