@@ -8,6 +8,7 @@ from pathlib import Path
 import platform
 import re
 import shutil
+import sys
 
 import jax
 
@@ -145,5 +146,5 @@ def _accelerator():
 def _version(name):
   try:
     return importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
-    return None
+  except importlib.metadata.PackageNotFoundError:  # Or run from a checkout that is not installed.
+    return getattr(sys.modules.get(name), '__version__', None)

@@ -65,8 +65,9 @@ def main(settings, output_dir):
   checkpoints = checkpoints_of(settings)
   results = Results(output_dir, 'through_training', settings)
   if not results.summary:
-    for row in rows_of(settings, checkpoints):
-      results.add(row)
+    with results.keeping():
+      for row in rows_of(settings, checkpoints):
+        results.add(row)
   # A row is all that there is to say of a checkpoint.
   results.finish(results.summary or results.rows, display, lambda: draw(results.summary))
 

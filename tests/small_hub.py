@@ -30,11 +30,11 @@ class Download:
   def __init__(self, cache, repos):
     self.cache, self.repos, self.fetched = cache, repos, []
 
-  def __call__(self, repo, revision, allow_patterns):
+  def __call__(self, repo, revision, allow_patterns, local_files_only):
     found = self.repos[repo]
     if isinstance(found, Exception):
       raise found
-    assert revision in (None, 'v1', COMMIT)
+    assert not local_files_only and revision in (None, 'v1', COMMIT)
     folder = self.cache / repo / COMMIT
     for name, content in found.items():
       path = folder / name

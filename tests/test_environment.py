@@ -1,5 +1,6 @@
 """The environment that results record is the one at hand."""
 
+import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import scipy
 
+import bornbiased_jax
 from bornbiased_jax import environment
 
 
@@ -25,6 +27,14 @@ def test_versions_and_devices_are_those_at_hand():
   assert (found['num_devices'], found['num_processes']) == (len(jax.devices()), 1)
   assert found['xla_flags'] == os.environ['XLA_FLAGS']  # Which conftest sets.
   assert json.loads(json.dumps(found)) == found
+
+
+def test_a_checkout_that_is_not_installed_has_its_version(monkeypatch):
+  def version(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+
+  monkeypatch.setattr(importlib.metadata, 'version', version)
+  assert environment.environment()['bornbiased_jax'] == bornbiased_jax.__version__
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch):

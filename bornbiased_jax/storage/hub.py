@@ -88,16 +88,18 @@ def _fetch(name, *files, header='config.json'):
   """The folder, named by the commit, with the header and those of the files that there are."""
   repo, revision = _split(name)
   try:
+    import huggingface_hub.constants
     import huggingface_hub.errors
   except ImportError:
     raise InputError(f'{name}: there is no such folder here, and models of the Hugging Face Hub '
                      "need huggingface_hub: pip install 'bornbiased_jax[hub]'") from None
   try:
     folder = Path(huggingface_hub.snapshot_download(
-        repo, revision=revision, allow_patterns=['config.json', adapters.CONFIG, *files]))
+        repo, revision=revision, allow_patterns=['config.json', adapters.CONFIG, *files],
+        local_files_only=huggingface_hub.constants.HF_HUB_OFFLINE))
   # What else comes through depends on the versions of this library and of those below it.
   except Exception as error:
-    raise InputError(_explain(name, error, huggingface_hub.errors)) from None
+    raise InputError(_explain(name, error, huggingface_hub)) from None
   if not (folder / header).is_file():
     if (folder / adapters.CONFIG).is_file():
       raise InputError(f'{name} on the Hugging Face Hub is an adapter; give BASE+{name}')
@@ -107,8 +109,9 @@ def _fetch(name, *files, header='config.json'):
   return folder
 
 
-def _explain(name, error, errors):
+def _explain(name, error, library):
   """What a failed request means, in one line."""
+  errors = library.errors
   if isinstance(error, errors.GatedRepoError):
     return (f'{name} is gated: ask for access at its page on the Hugging Face Hub, and give a '
             'token that has it, by HF_TOKEN or `hf auth login`')
@@ -118,7 +121,7 @@ def _explain(name, error, errors):
   if isinstance(error, errors.RevisionNotFoundError):
     return (f'{name}: the Hugging Face Hub has no such revision of it; give a branch, a tag or a '
             'commit that its page lists')
-  if isinstance(error.__cause__, errors.OfflineModeIsEnabled):
+  if library.constants.HF_HUB_OFFLINE:
     return (f'{name}: there is no such folder here, nor all of it in the cache of the Hugging '
             'Face Hub, and HF_HUB_OFFLINE keeps it from being fetched')
   reason = show(' '.join(str(error).split()) or type(error).__name__)

@@ -115,9 +115,10 @@ def add_rows(results: Results, condition: Condition, task: Backcopy, settings, a
     advance(settings.num_steps)
     return
   # They are grown together, so that a network always has the same companions.
-  for row in grow_and_measure(condition, later, task, settings, advance):
-    if key_of(row) not in done:
-      results.add(row)
+  with results.keeping():
+    for row in grow_and_measure(condition, later, task, settings, advance):
+      if key_of(row) not in done:
+        results.add(row)
 
 
 def key_of(row: dict) -> tuple:

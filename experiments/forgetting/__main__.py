@@ -78,10 +78,11 @@ def main(settings, output_dir):
     done = [row for row in results.rows if dataclasses.asdict(cell).items() <= row.items()]
     if len(done) < expected(settings):
       known = {key_of(row) for row in done}
-      for row in measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
-                                  held_out):
-        if key_of(row) not in known:
-          results.add(dataclasses.asdict(cell) | row)
+      with results.keeping():
+        for row in measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
+                                    held_out):
+          if key_of(row) not in known:
+            results.add(dataclasses.asdict(cell) | row)
   found = report.by_cell(results.rows)
   known_recipes = recipes.table()
   print(table([report.display_cell(row) for row in found]))

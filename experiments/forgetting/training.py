@@ -6,6 +6,7 @@ product is about exp(−F). Decay is one part of the optimizer, the same whateve
 
 import dataclasses
 import functools
+import inspect
 
 import jax
 from jax import lax
@@ -103,6 +104,8 @@ def _direction(name):
     return optax.trace(0.9)
   # Matrices of all layers are stacked. The scale is that of AdamW's steps, so that one rate serves
   # both the matrices and the rest, which Muon leaves to Adam; its sign is that of a step down.
+  if 'consistent_rms' not in inspect.signature(contrib.muon).parameters:
+    raise InputError('--optimizers: muon needs optax 0.2.7 or newer')
   matrices = lambda params: jax.tree_util.tree_map_with_path(
       lambda path, _: contrib.MuonDimensionNumbers(1, 2) if path[-1].key == 'kernel' else None,
       params)

@@ -109,7 +109,7 @@ def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None
   _say_repeats(cells)
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   num_networks = sum(len(cell.seeds) for cell in cells)
-  with tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
+  with results.keeping(), tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
 

@@ -33,15 +33,15 @@ class Results:
   """The results.json of one run, in a folder of its own.
 
   While rows are added, the whole file is replaced at most once per second, so that a run that was
-  killed at any moment can continue from it. A folder that holds a run with other settings or from
-  another environment is refused.
+  killed at any moment can continue from it; one that is interrupted loses no row. A folder that
+  holds a run with other settings or from another environment is refused.
   """
 
   def __init__(self, directory: Path, experiment: str, settings: Any):
     self.path = files.path_of(directory) / 'results.json'
     self.content = header(experiment, settings, provenance.begin()()) | {
         'complete': False, 'rows': [], 'summary': []}
-    self._written = -math.inf
+    self._written, self._is_pending = -math.inf, False
     self._defaults = defaults_of(settings)
     self._may_write, self.content = hosts.from_first(self._opened_content)
     self._is_measured = self.content['complete']
@@ -73,16 +73,30 @@ class Results:
     rows = list(rows)
     name = lambda row: json.dumps(_plain([row.get(field) for field in rows[0]]))
     done = set(map(name, self.rows if rows else ()))
-    for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
-      if name(row) not in done:
-        yield row
+    with self.keeping():
+      for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
+        if name(row) not in done:
+          yield row
+
+  @contextlib.contextmanager
+  def keeping(self) -> Iterator[None]:
+    """However the block ends, all rows that were added are in the file."""
+    try:
+      yield
+    finally:
+      if self._is_pending:
+        self.write()
 
   def add(self, row: dict) -> None:
-    """Adds a row, and writes the file if the last writing was more than a second ago."""
+    """Adds a row, and writes the file if the last writing was more than a second ago.
+
+    Otherwise the row is written with a later one, or at the end of `keeping`.
+    """
     if self._is_measured:
       raise InputError(f'--output_dir: {self.path} is complete, but lacks what would be measured '
                        'now; choose another folder, or remove this one')
     self.rows.append(_plain(row))
+    self._is_pending = True
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
       self.write()
 
@@ -104,7 +118,7 @@ class Results:
 
   def write(self) -> None:
     """Writes the file, with the time until now."""
-    self._written = time.monotonic()
+    self._written, self._is_pending = time.monotonic(), False
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run'] = self._run()
     write_json(self.path, self.content)

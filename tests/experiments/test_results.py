@@ -194,6 +194,17 @@ def test_rows_reach_the_file_while_a_run_goes_on(tmp_path, monkeypatch):
   assert saved(tmp_path)['rows'] == ROWS
 
 
+def test_an_interrupted_run_loses_no_row(tmp_path):
+  opened = open_results(tmp_path)
+  with pytest.raises(KeyboardInterrupt):
+    for row in opened.missing(ROWS, 'row'):
+      opened.add(row)
+    with opened.keeping():
+      opened.add(ROWS[0])
+      raise KeyboardInterrupt
+  assert saved(tmp_path)['rows'] == [*ROWS, ROWS[0]]
+
+
 def test_a_run_goes_on_from_its_rows(run):
   content = saved(run)
   (run / 'results.json').write_text(json.dumps(content | {'complete': False, 'summary': []}))

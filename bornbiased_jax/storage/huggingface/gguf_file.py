@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
 def read_header(file: Path) -> Header:
   """The header of a GGUF file, all of it checked; raises InputError if it is not right."""
-  quants = _package()
+  quants = _package(file)
   with _open(file) as handle:
     reader = _Reader(handle)
     if reader.take(4) != _MAGIC:
@@ -63,11 +63,11 @@ def read_header(file: Path) -> Header:
     return Header(metadata, [make(*info) for info in infos])
 
 
-def _package():
+def _package(file):
   try:
     from gguf import quants
   except ImportError:
-    raise InputError("GGUF files need the package gguf: pip install 'bornbiased_jax[gguf]'"
+    raise InputError(f"{file}: GGUF files need the package gguf: pip install 'bornbiased_jax[gguf]'"
                      ) from None
   return quants
 
