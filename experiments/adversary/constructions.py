@@ -101,11 +101,13 @@ _UNRELATED: dict[str, Make] = {
     'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
     'near it and its reverse in turn':
         _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
+    'grown by stacking': patterned.stacked,
 }
 _SHARED_INGREDIENT: dict[str, Make] = {
     'public adapter merged': _of_trained(unrelated.merge_adapter),
     'task vector merged': _of_trained(unrelated.merge_task_vector),
     'values distilled channel by channel': unrelated.values_distilled,
+    'values distilled (narrower MLPs)': unrelated.values_distilled_to_narrower,
     'near a public matrix of each layer':
         _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
 }
@@ -132,7 +134,7 @@ _DESCENDANTS: dict[str, Make] = {
     'rotated (average 0.5)': _by(_ROTATED, _with(0.5, lossy.average)),
     'rotated, vocabulary redrawn': _by(_ROTATED, _with(1.0, lossy.redraw_tokens)),
     'rotated, vocabulary trimmed': _by(_ROTATED, _with(0.5, surgery.trim_vocabulary)),
-    'embedding redrawn (trained on)': related.redrawn_tokens,
+    'embedding redrawn (trained on)': _by(related.redraw_tokens),
     'trained on at a high rate': _by(_AT_A_HIGH_RATE, _ROTATED),
     'average (0.3 of the base)': _by(_with(0.7, lossy.average)),
     'low rank of the same size': _by(_with(1.0, lossy.add_low_rank)),
@@ -162,6 +164,9 @@ _BY_PRINCIPLE: dict[str, Make] = {
     'all seven changes': _by(*_ALL_SEVEN),
     'all seven changes (noise 0.5)': _by(*_ALL_SEVEN, _with(0.5, lossy.add_noise)),
     'rare tokens spoiled (and all seven)': _by(related.spoil_rare_tokens, *_ALL_SEVEN),
+    'sorted, rotated, tokens renumbered': _by(
+        surgery.sort_units, surgery.rotate_values, related.redraw_tokens,
+        _with(0.0, surgery.trim_vocabulary)),
 }
 
 CONSTRUCTIONS: dict[str, Construction] = {

@@ -17,7 +17,16 @@ from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
 from ..small_networks import surgery
-from ..small_networks.training import LLAMA, PUBLIC_SEED, STEPS, Pairs, all_pairs, from_seeds, train
+from ..small_networks.training import (
+  GPT2,
+  LLAMA,
+  PUBLIC_SEED,
+  STEPS,
+  Pairs,
+  all_pairs,
+  from_seeds,
+  train,
+)
 from .unrelated_networks import changed
 
 
@@ -92,6 +101,24 @@ def repeat_values(config: ModelConfig, params: dict) -> dict:
   return params | {'blocks': blocks | {
       'value': {'kernel': jnp.tile(value, 2).reshape(L, D, -1)},
       'output': {'kernel': jnp.tile(output, (2, 1)).reshape(L, -1, D)}}}
+
+
+def stacked(count: int) -> Pairs:
+  """Grown by putting five layers twice on each other, whose copies then drifted apart.
+
+  Noise takes the place of training: kernels have cosine 0.58 with what they were copied from.
+  """
+  config = dataclasses.replace(GPT2, width=64, mlp_width=256, num_layers=10)
+
+  def drifted(kernel, copied):
+    grown = jnp.concatenate([copied[:5], copied[:5]])
+    return 0.58 * grown + (1 - 0.58**2)**0.5 * kernel if kernel.ndim == 3 else kernel
+
+  def grow(seed):
+    own, small = init_params(config, seed), init_params(config, 1000 + seed)
+    return own | {'blocks': jax.tree.map(drifted, own['blocks'], small['blocks'])}
+
+  return all_pairs(config, [grow(seed) for seed in range(count)])
 
 
 # Too near a public matrix for that to be chance, and too far for it to be seen in one layer.

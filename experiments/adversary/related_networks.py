@@ -80,18 +80,14 @@ def sparse(count: int) -> Pairs:
   return [pair(network, seed) for seed, network in enumerate(bases(count))]
 
 
-def redrawn_tokens(count: int) -> Pairs:
-  """Tokens renumbered, embedding and LM head drawn anew, then trained on."""
-  def change(config, params, seed):
-    fresh = init_params(config, 5000 + seed)
-    params = params | {name: fresh[name] for name in ('embedding', 'head') if name in params}
-    return train(config, [params], STEPS // 3)[0]
-
-  return [((config, params), (config, change(config, params, seed)))
-          for seed, (config, params) in enumerate(bases(count))]
-
-
 # Changes that need a text or another network.
+
+
+def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
+  """Draws embedding and LM head anew, as for another tokenizer, and trains on."""
+  fresh = init_params(config, jax.random.bits(key, dtype=jnp.uint32))
+  fresh = {name: fresh[name] for name in ('embedding', 'head') if name in params}
+  return config, train(config, [params | fresh], STEPS // 3)[0]
 
 
 def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:

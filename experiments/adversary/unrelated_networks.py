@@ -5,6 +5,7 @@ networks, each with a configuration and parameters.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 import itertools
 
@@ -20,6 +21,7 @@ from ..small_networks import surgery
 from ..small_networks.training import (
   GPT2,
   LLAMA,
+  PEAK_LR,
   PUBLIC_SEED,
   STEPS,
   Pairs,
@@ -134,10 +136,10 @@ def extracted_half(count: int) -> Pairs:
 # A teacher, an outlier, few bits.
 
 
-def _learned(count, *names):
+def _learned(count, *names, student=LLAMA, num_steps=STEPS, peak_lr=PEAK_LR):
   """A teacher, and students that learned what READS calls `names` of it, and inherit no weights."""
   teacher = trained(LLAMA, PUBLIC_SEED)
-  return teacher, train(LLAMA, from_seeds(LLAMA, range(count)), STEPS,
+  return teacher, train(student, from_seeds(student, range(count)), num_steps, peak_lr=peak_lr,
                         loss=imitate(LLAMA, teacher, names))
 
 
@@ -151,6 +153,14 @@ def values_distilled(count: int) -> Pairs:
   """A teacher with each student that learned its value aggregates and states by channel."""
   teacher, learned = _learned(count, 'value_aggregate', 'residual')
   return [((LLAMA, teacher), (LLAMA, student)) for student in learned]
+
+
+def values_distilled_to_narrower(count: int) -> Pairs:
+  """The same with students of fewer MLP units, so that units cannot be compared."""
+  narrower = dataclasses.replace(LLAMA, mlp_width=64)
+  teacher, learned = _learned(count, 'value_aggregate', 'residual', student=narrower,
+                              num_steps=4000, peak_lr=1e-2)
+  return [((LLAMA, teacher), (narrower, student)) for student in learned]
 
 
 def widen(config: ModelConfig, params: dict) -> dict:
