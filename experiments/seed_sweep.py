@@ -162,7 +162,7 @@ def draw_ranked(ax, name, rows, settings):
          ylabel='share of sequences (%)', title=f'{name}: what a random network predicts')
   ax.xaxis.get_major_locator().set_params(integer=True)
   plotting.plain_log_ticks(ax.yaxis)
-  ax.legend(title=f'mean of {plotting.of_networks(len(rows) // len(settings.lengths))}')
+  ax.legend(title=f'mean of {plotting.of_networks(len({row["seed"] for row in rows}))}')
 
 
 def draw_spread(ax, rows, theory, settings):

@@ -109,6 +109,9 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 ELSEWHERE = {
     'audit': 'histories with faults, by experiments.audit.injections',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
+    'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
+    'seed_sweep_1b2': 'needs a GPU, in the same way',
+    'text_sinks_57m': 'needs a GPU, in the same way',
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
     'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
     'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
@@ -167,7 +170,7 @@ ITEMS = (
     Item(('lineage',), 'Are descendants recognized at 1.2 billion parameters?',
          'Not in the paper: networks that were trained on, rotated and narrowed are compared with '
          'their originals, which had read Shakespeare, and with those of other seeds.', '–',
-         (Run('robustness', dict(gpu=9, rehearsal=1.5), {
+         (Run('robustness', dict(gpu=14, rehearsal=2), {
              'config': 'gpt2_1b2,vocab_size=257', 'seeds': '42-44', 'methods': 'Verdict',
              'transforms': 'train on,rotate channels,remove units', 'train_steps': '300',
              'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'}, 'robustness_1b2',
@@ -182,11 +185,10 @@ ITEMS = (
           Run('contraction', dict(laptop=2, overnight=9), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',
               'lengths': '64'}, 'contraction_nano_T64'),
-          Run('contraction', dict(overnight=32, gpu=3, rehearsal=0.5), {
-              'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '50',
-              'lengths': '1024'}, 'contraction_nano_T1024', at={
-                  'gpu': {'seeds': '0-9', 'num_sequences': '1000'},
-                  'rehearsal': {'config': 'tiny_gpt2,tiny_llama2', 'lengths': '16'}}))),
+          Run('contraction', dict(gpu=4, rehearsal=0.5), {
+              'config': 'nano_gpt2,nano_llama2', 'seeds': '0-9', 'num_sequences': '1000',
+              'lengths': '1024'}, 'contraction_nano_T1024', at={'rehearsal': {
+                  'config': 'tiny_gpt2,tiny_llama2', 'num_sequences': '50', 'lengths': '16'}}))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
          'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
          'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
@@ -313,7 +315,7 @@ ITEMS = (
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
               at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
                              'num_steps': '500', 'keep_steps': '100,300'}}),
-          Run('text_sinks', dict(gpu=5, rehearsal=1), _SINKS, 'text_sinks_57m', at={'rehearsal': {
+          Run('text_sinks', dict(gpu=7, rehearsal=1), _SINKS, 'text_sinks_57m', at={'rehearsal': {
               'config': 'tiny_llama2', 'num_steps': '20', 'warmup_steps': '5', 'keep_steps': '5',
               'batch_size': '4', 'length': '32', 'lengths': '8,32', 'save_every': '10'}}))),
 )

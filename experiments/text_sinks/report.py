@@ -155,7 +155,7 @@ def draw_losses(ax, rows):
   ax.axvline(0, color='black', linewidth=0.8)
   ax.margins(x=0.1)
   ax.set(xlabel=f"nats per token\nabove '{base_of(rows)[0]['intervention'][-12:]}'",
-         title=f"Loss on {Path(text).name.split('.')[0][-22:]}")
+         title=f"Loss on {Path(text).name.split('.')[0][-24:]}")
 
 
 def draw_dots(ax, rows, value):
