@@ -87,12 +87,13 @@ def origins() -> str:
     if isinstance(content, dict) and 'environment' in content:
       run = content.get('run') or {}
       name = path.parent.name if path.name == 'results.json' else f'{path.parent.name}/{path.stem}'
-      seconds = run.get('seconds')
+      seconds, made = run.get('seconds'), content['environment']
+      device = run.get('processor') if made.get('backend') in (None, 'cpu') else made['device']
       rows.append({'result': f'[{name}]({path.parent.name})', 'commit': run.get('commit'),
                    'minutes': seconds and f'{seconds / 60:.1f}',
-                   'JAX': content['environment']['jax'], 'processor': run.get('processor')})
+                   'JAX': made['jax'], 'device': device})
   return ('# What measured each result\n\nA dash stands for what was not recorded when the result '
-          'was made. Some shared their two CPU cores with\nother programs.\n\n'
+          'was made. Some shared their two CPU cores, or their GPU, with\nother programs.\n\n'
           f'{tables.markdown(rows)}')
 
 
