@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from oldest import JAX_IS_OLD
 import pytest
 
 from bornbiased_jax.models.linear import multiply_on_cpu
@@ -10,7 +11,9 @@ from bornbiased_jax.models.linear import multiply_on_cpu
 LAST_WITH_FIRST = (((2,), (0,)), ((), ()))
 
 
-@pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-5), ('bfloat16', 1e-2)])
+@pytest.mark.parametrize('dtype, tolerance', [
+    ('float32', 1e-5), pytest.param('bfloat16', 1e-2, marks=pytest.mark.xfail(
+        JAX_IS_OLD, strict=True, reason='CPUs then had no product of two bfloat16 in float32'))])
 def test_products_and_gradients_are_those_of_float64(dtype, tolerance):
   draw = np.random.default_rng(0).standard_normal
   shapes = (2, 3, 5), (5, 7), (2, 3, 7)
