@@ -84,7 +84,7 @@ def test_steps_are_those_of_adamw_with_the_rates_of_table_3():
     gradient = jax.tree.map(lambda leaf: leaf + 0.01, init_params(MUP, seed + 1))
     steps, states[0] = own.update(gradient, states[0], params)
     expected, states[1] = peer.update(gradient, states[1], params)
-    # Steps of some 0.02, which float32 rounds to 2e-9, less decay: near 0 only their rounding is left.
+    # Steps of 0.02, which float32 rounds to 2e-9, less decay: near 0 only rounding is left.
     assert_close(steps, expected, rtol=1e-5, atol=5e-9)
   assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(steps)) > 0
 
