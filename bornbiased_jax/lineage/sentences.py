@@ -1,9 +1,11 @@
 """The sentences of a verdict."""
 
 from collections.abc import Iterator
+import dataclasses
 import math
 
 from bornbiased_jax.analysis.statistics import p_value_text
+from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.evidence import tensors
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
@@ -11,7 +13,7 @@ from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results
 from bornbiased_jax.lineage.testing.result import TestResult
 
-IDENTICAL = 'Their parameters have the same SHA-256 digest: one is a copy of the other.'
+IDENTICAL = 'Their parameters have the same SHA-256 digest: both hold the same numbers.'
 NOTHING_FOUND = 'No test finds a likeness that chance does not give.'
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
@@ -20,7 +22,8 @@ MEANING = (
 ONLY_VALUES = (
     'Their value channels agree, but it is not shown that their MLP units do, which a descendant '
     'keeps in their order unless they were permuted on purpose or cut. Networks of which one was '
-    "trained to have the other's values channel by channel are so too. Descent is not shown.")
+    "trained to have the other's values, channel by channel, agree in this way too. Descent is not "
+    'shown.')
 ONLY_UNITS = (
     'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
     'tell descent from public patterns of which each layer has its own. Descent is not shown.')
@@ -142,7 +145,7 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
   if any(each['tensor'] in tensors.OF_TOKENS for each in shared) or input_is_shared(
       base.states, suspect.states):
     said.append('They have embedding or LM head in common, as networks have that were built on '
-                'one public embedding. Then residual channels mean the same in both.')
+                'one public embedding. This alone is no descent.')
   if any(each['tensor'] == 'position_embedding' for each in shared):
     said.append('They have their table of positions in common, which tells channels apart in the '
                 'same way.')
@@ -150,8 +153,17 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
   if a.vocab_size != b.vocab_size:
     said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')
   if a.num_layers != b.num_layers:
-    said.append(f'They have {a.num_layers} and {b.num_layers} layers. Those that copy one before '
-                'are left out, and unless as many are left, all are compared with all.')
+    said.append(f'They have {a.num_layers} and {b.num_layers} layers. A layer that copies an '
+                'earlier one is left out. If other numbers of layers are left, each layer is '
+                'compared with all of the other network.')
   return said
+
+
+def other_settings(base: ModelConfig, suspect: ModelConfig) -> list[str]:
+  """What networks of the same numbers may still differ in."""
+  names = [field.name for field in dataclasses.fields(base)
+           if getattr(base, field.name) != getattr(suspect, field.name)]
+  return [f'Their configurations differ in {", ".join(names)}, so that they may compute something '
+          'else.'] if names else []
 
 

@@ -36,7 +36,8 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
   Returns:
     The report, which is JSON. It has schema; verdict, one of VERDICTS; reasons, a list of
     sentences; p_value, an upper bound of that of descent: the smallest of the deciding tests
-    times their number; tests, a row for each (`describe`); caveats, a list of sentences;
+    times their number; tests, a row for each (`describe`); agree, the names of those that find
+    something, which need not suffice; caveats, a list of sentences;
     shared_tensors (`tensors.shared`); identical, whether both are one network; sequences; widths;
     alpha; probe; base and suspect.
 
@@ -62,7 +63,9 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
       'schema': SCHEMA, 'verdict': verdict, 'reasons': reasons,
       'p_value': levels.shown_p_value(familywise_log10_p(results)),
       'tests': [describe(name, result) for name, result in results.items()],
-      'caveats': [] if identical else sentences.caveats(base, suspect, shared, results),
+      'agree': what_agrees(results),
+      'caveats': (sentences.other_settings(base.config, suspect.config) if identical else
+                  sentences.caveats(base, suspect, shared, results)),
       'shared_tensors': shared,
       'identical': identical, 'sequences': len(base.states.hidden_ND),
       'widths': [base.config.width, suspect.config.width], 'alpha': alpha,
@@ -88,11 +91,16 @@ def familywise_log10_p(results: Results) -> float | None:
   return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
 
 
+def what_agrees(results: Results) -> list[str]:
+  """The tests that find something, by name."""
+  num_tests = sum(result.counts for result in results.values())
+  return [name for name, result in results.items() if result.is_alike(max(1, num_tests))]
+
+
 def decide(results: Results, base: Signature, suspect: Signature,
            alpha: float) -> tuple[str, list[str]]:
   """The verdict, and the sentences that give its reasons."""
-  num_tests = sum(result.counts for result in results.values())
-  alike = [name for name, result in results.items() if result.is_alike(max(1, num_tests))]
+  alike = what_agrees(results)
   deciding = [name for name in alike if TESTS[name].decides]
   log10_p = familywise_log10_p(results)
   if log10_p is not None and log10_p <= math.log10(alpha):

@@ -1,6 +1,6 @@
 """Pairs of networks: what both read, their verdict, its correction for many pairs, and groups."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import math
 
@@ -19,7 +19,8 @@ from ..shared.cost import counted
 Known = dict[str, ModelConfig | Signature]
 # Of the pairs that are called related, at most this share is expected to be independent.
 FALSE_DISCOVERY_RATE = 0.01
-# What a row keeps of each test; what a test is stands once on the page.
+# What a row keeps of a report, and of each test; what a test is stands once on the page.
+_OF_PAIR = ('identical', 'p_value', 'agree', 'reasons', 'caveats')
 _OF_TEST = ('test', 'decides', 'statistic', 'z', 'p_value', 'level', 'reason')
 
 
@@ -48,7 +49,7 @@ def judge(pair: tuple[str, str], base: Signature, suspect: Signature) -> dict:
   strongest = max(deciding, key=lambda row: row['z'], default={'z': None, 'statistic': None})
   return {'base': pair[0], 'suspect': pair[1], 'verdict': report['verdict'],
           'z': strongest['z'], 'likeness': strongest['statistic'],
-          **{name: report[name] for name in ('identical', 'p_value', 'reasons', 'caveats')},
+          **{name: report[name] for name in _OF_PAIR},
           'tests': [{name: row[name] for name in _OF_TEST} for row in report['tests']],
           'bounds': [[row['of'], row['bound'], row['std']] for row in deciding],
           'probe': report['probe']}
@@ -98,11 +99,21 @@ def detectable(bounds: list, alpha: float) -> float | None:
   return max(found) if math.isfinite(max(found)) else None
 
 
-def groups(names: Iterable[str], rows: list[dict]) -> list[list[str]]:
-  """Networks that are related with another one of their group, the largest group first."""
+def agree_in_part(row: dict) -> bool:
+  """Whether something was found on a pair that does not suffice to call it related."""
+  return row['verdict'] == 'inconclusive' and bool(row['agree'])
+
+
+def are_related(row: dict) -> bool:
+  return row['verdict'] == 'related'
+
+
+def groups(names: Iterable[str], rows: list[dict],
+           joins: Callable[[dict], bool] = are_related) -> list[list[str]]:
+  """Networks that a row `joins` with another one of their group, the largest group first."""
   group = {name: {name} for name in names}
   for row in rows:
-    if row['verdict'] == 'related' and group[row['base']] is not group[row['suspect']]:
+    if joins(row) and group[row['base']] is not group[row['suspect']]:
       joined = group[row['base']] | group[row['suspect']]
       group |= dict.fromkeys(joined, joined)
   found = {id(members): [name for name in group if name in members] for members in group.values()}
@@ -110,10 +121,15 @@ def groups(names: Iterable[str], rows: list[dict]) -> list[list[str]]:
                 key=lambda members: -len(members))
 
 
-def closest(name: str, rows: list[dict]) -> tuple[str, float] | None:
-  """The related network that is most like this one, and its likeness; None if there is none."""
-  own = [row for row in rows if row['verdict'] == 'related'
-         and name in (row['base'], row['suspect'])]
-  related = [(row['identical'], 1.0 if row['likeness'] is None else row['likeness'],
-              row['suspect'] if row['base'] == name else row['base']) for row in own]
-  return max(related)[:0:-1] if related else None
+def others(name: str, rows: list[dict]) -> Iterator[tuple[str, dict]]:
+  """The other network of each row that a network is in, and the row."""
+  for row in rows:
+    if name in (row['base'], row['suspect']):
+      yield row['suspect' if row['base'] == name else 'base'], row
+
+
+def closest(name: str, rows: list[dict]) -> tuple[str, dict] | None:
+  """The related network that is most like this one, and their row; None if there is none."""
+  related = [(other, row) for other, row in others(name, rows) if are_related(row)]
+  return max(related, default=None, key=lambda each: (
+      each[1]['identical'], 1.0 if each[1]['likeness'] is None else each[1]['likeness'], each[0]))

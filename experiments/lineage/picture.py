@@ -8,10 +8,12 @@ import scipy
 
 from bornbiased_jax import plotting
 
+from . import pairs
+
 # With more networks than these, cells have no room for numbers.
 MOST_WRITTEN = 20
-_COLORS = {'related': plotting.COLORS[1], 'unrelated': '#cfe3f1', 'inconclusive': '#bbbbbb',
-           'itself': '#444444'}
+_COLORS = {'related': plotting.COLORS[1], 'agrees in part': '#f3c9a5', 'inconclusive': '#bbbbbb',
+           'unrelated': '#cfe3f1', 'itself': '#444444'}
 _NOT_JOINED = 1 - 1e-9
 
 
@@ -41,7 +43,7 @@ def draw(names: list[str], rows: list[dict], suspect: str | None = None):
     ax.set_yticks(range(len(order)), [labels[i] for i in order], **look)
     ax.set_xticks(range(len(across)), [labels[i].split(' ')[0] for i in across], **look)
     figure.legend(handles=[Patch(color=color, label=name) for name, color in _COLORS.items()],
-                  loc='outside lower center', ncols=4, fontsize='small')
+                  loc='outside lower center', ncols=5, fontsize='small')
   return figure
 
 
@@ -49,7 +51,8 @@ def draw_verdicts(ax, names, rows, order, across):
   """A cell per pair, coloured by its verdict."""
   by_pair = {frozenset((row['base'], row['suspect'])): row for row in rows}
   cells = [[by_pair.get(frozenset((names[i], names[j]))) for j in across] for i in order]
-  verdicts = np.array([[row['verdict'] if row else 'itself' for row in line] for line in cells])
+  found = lambda row: 'agrees in part' if pairs.agree_in_part(row) else row['verdict']
+  verdicts = np.array([[found(row) if row else 'itself' for row in line] for line in cells])
   for verdict, color in _COLORS.items():
     plotting.heat(ax, np.where(verdicts == verdict, 1, np.nan), color, 1)
   ax.set_facecolor('white')

@@ -12,45 +12,68 @@ from . import pairs
 from .picture import shorten
 
 MOST_SHOWN = 40
+MOST_NAMED = 6
 _WIDTH = 100
 _ORDER = ('related', 'inconclusive', 'unrelated')
 
 
 def sentences(names: list[str], rows: list[dict], left_out: list[dict],
               suspect: str | None) -> list[str]:
-  """Three: what was compared, who is related, and what could not be said or read."""
+  """What was compared, who is related, who agrees in part, what could not be said or read."""
   label = dict(zip(names, shorten(names), strict=True))
   count = {verdict: sum(row['verdict'] == verdict for row in rows) for verdict in VERDICTS}
-  compared = (f'with {label[suspect]} alone' if suspect else 'with each other')
+  compared = (f'{label[suspect]} was compared with {counted(len(rows), "other network")}, which '
+              'were not compared with each other' if suspect else
+              f'{counted(len(names), "network")} were compared with each other: '
+              f'{counted(len(rows), "pair")}')
+  in_words = lambda joins: '; and '.join(
+      listed([label[name] for name in group]) for group in pairs.groups(names, rows, joins))
+  partly = [row for row in rows if pairs.agree_in_part(row)]
   return [
-      f'{counted(len(names), "network")} were compared {compared}: {counted(len(rows), "pair")}, '
+      f'{compared}, '
       + ', '.join(f'{count[verdict]} {verdict}' for verdict in _ORDER if count[verdict]) + '.',
-      _identical(rows, label)
-      + _related([[label[name] for name in group] for group in pairs.groups(names, rows)]),
-      _unsaid(count['inconclusive'], left_out)]
+      _identical(in_words(lambda row: row['identical']), rows)
+      + _related(in_words(pairs.are_related)),
+      *([_in_part(partly, label)] if partly else []),
+      _unsaid(count['inconclusive'] - len(partly), left_out)]
 
 
-def _identical(rows, label):
-  return ''.join(f'{label[row["base"]]} and {label[row["suspect"]]} are identical. '
-                 for row in rows if row['identical'])
+def listed(names: list[str]) -> str:
+  """
+  >>> listed(['a', 'b', 'c'])
+  'a, b and c'
+  """
+  return f'{", ".join(names[:-1])} and {names[-1]}'
+
+
+def _identical(groups, rows):
+  other = any(row['identical'] and row['caveats'] for row in rows)
+  return (f'The same numbers are in {groups}{", not all in one configuration" if other else ""}. '
+          if groups else '')
 
 
 def _related(groups):
   if not groups:
-    return 'No two of them were found to be related.'
-  listed = '; and '.join(f'{", ".join(group[:-1])} and {group[-1]}' for group in groups)
-  return (f'Related, each with at least one other of its group: {listed}. Who came first is not '
+    return 'No pair was found to be related.'
+  return (f'Related, each with at least one other of its group: {groups}. Who came first is not '
           'known.')
+
+
+def _in_part(rows, label):
+  shown = [listed([label[row['base']], label[row['suspect']]]) for row in rows[:MOST_NAMED]]
+  more = f'; and {len(rows) - MOST_NAMED} more' if len(rows) > MOST_NAMED else ''
+  return (f'{counted(len(rows), "pair")} agree{"s" * (len(rows) == 1)} in something, which does '
+          f'not show descent and does not clear them: {"; ".join(shown)}{more}. Read why.')
 
 
 def _unsaid(num_inconclusive, left_out):
   said = []
   if num_inconclusive:
-    said.append(f'{counted(num_inconclusive, "pair")} could not be judged')
+    said.append(f'{counted(num_inconclusive, "pair")} could not be judged, and nothing was found')
   if left_out:
     said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return f'{" and ".join(said)}; a reason is given for each.' if said else (
-      'Every pair could be judged, and everything could be read.')
+  return f'{"; ".join(said)}. A reason is given for each.' if said else (
+      'Everything could be read, and of each pair something is said.')
 
 
 def text(report: dict) -> str:
@@ -69,10 +92,10 @@ def text(report: dict) -> str:
 
 
 def ordered(rows: list[dict]) -> list[dict]:
-  """Identical and then related pairs first, and within a verdict the largest z first."""
+  """Identical, related, then what agrees in part; and within each the largest z first."""
   return sorted(rows, key=lambda row: (
-      not row['identical'], _ORDER.index(row['verdict']),
-      -math.inf if row['z'] is None else -row['z']))
+      not row['identical'], _ORDER.index(row['verdict']), not row['agree'],
+      math.inf if row['z'] is None else -row['z']))
 
 
 def display(row: dict, label: dict[str, str]) -> dict[str, str]:
@@ -87,7 +110,8 @@ def facts(report: dict) -> dict:
   """What the page shows (`verdict_page.render`)."""
   names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
   label = dict(zip(names, shorten(names), strict=True))
-  networks = [each | {'label': label[each['name']], 'closest': _closest(each['name'], rows, label)}
+  networks = [each | {'label': label[each['name']],
+                      'closest': closest_text(each['name'], rows, label, suspect)}
               for each in report['about']]
   named = [row | {'base': label[row['base']], 'suspect': label[row['suspect']]}
            for row in ordered(rows)]
@@ -99,9 +123,18 @@ def facts(report: dict) -> dict:
           **{name: report[name] for name in ('settings', 'environment', 'run')}}
 
 
-def _closest(name, rows, label):
-  found = pairs.closest(name, rows)
-  return found and f'{label[found[0]]} (likeness {found[1]:.2f})'
+def closest_text(name, rows, label, suspect):
+  """What is said of a network's closest relative."""
+  if found := pairs.closest(name, rows):
+    other, row = found
+    # Only what is one number is rounded to 1.00.
+    alike = 'the same numbers' if row['identical'] else (
+        'likeness > 0.99' if row['likeness'] >= 0.995 else f'likeness {row["likeness"]:.2f}')
+    return f'{label[other]} ({alike})'
+  partly = [label[other] for other, row in pairs.others(name, rows) if pairs.agree_in_part(row)]
+  if partly:
+    return f'not shown, but it agrees in part with {", ".join(partly)}'
+  return 'none found' if suspect in (None, name) else f'not {label[suspect]}; others not compared'
 
 
 def correction(rows: list[dict]) -> list[str]:

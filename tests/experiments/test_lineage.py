@@ -291,8 +291,8 @@ def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
 
 def row(verdict, p_value, z=0.0, identical=False, **more):
   return {'base': 'a', 'suspect': 'b', 'verdict': verdict, 'p_value': p_value, 'z': z,
-          'likeness': 0.5, 'identical': identical, 'reasons': ['Why.'], 'caveats': [], 'tests': [],
-          'bounds': []} | more
+          'likeness': 0.5, 'identical': identical, 'agree': [], 'reasons': ['Why.'], 'caveats': [],
+          'tests': [], 'bounds': []} | more
 
 
 def test_one_related_pair_among_many_survives_the_correction():
@@ -348,14 +348,32 @@ def test_groups_are_chains_of_related_pairs():
   rows = [row(verdict, 0.5, base=base, suspect=suspect, likeness=likeness)
           for base, suspect, verdict, likeness in named]
   assert pairs.groups('abcd', rows) == [['a', 'b', 'd']]
-  assert pairs.closest('b', rows) == ('d', 0.9) and pairs.closest('c', rows) is None
+  assert pairs.closest('b', rows) == ('d', rows[1]) and pairs.closest('c', rows) is None
   said = summary.sentences(list('abcd'), rows, [], None)
   assert said[0].endswith('6 pairs, 2 related, 1 inconclusive, 3 unrelated.')
   assert '1 a, 2 b and 4 d.' in said[1] and '3 c' not in said[1]
-  assert said[2] == '1 pair could not be judged; a reason is given for each.'
+  assert said[2] == '1 pair could not be judged, and nothing was found. A reason is given for each.'
   distance = dict(zip(('ab', 'ac', 'ad', 'bc', 'bd', 'cd'),
                       picture.distances(list('abcd'), rows), strict=True))
   assert distance['bd'] < distance['ab'] < distance['ad'] == distance['ac'] == 1
+
+
+def test_what_agrees_in_part_is_not_cleared():
+  rows = [row('inconclusive', 1e-9, suspect='b', agree=['value order']),
+          row('inconclusive', 1.0, suspect='c'),
+          row('related', 1e-9, suspect='d', likeness=0.999),
+          row('related', 1e-9, suspect='e', identical=True, caveats=['Other settings.'])]
+  said = summary.sentences(list('abcde'), rows, [], None)
+  assert said[1].startswith('The same numbers are in 1 a and 5 e, not all in one configuration. Related')
+  assert said[2].startswith('1 pair agrees in something') and said[2].count('1 a and 2 b') == 1
+  assert said[3].startswith('1 pair could not be judged, and nothing was found.')
+  label = dict(zip('abcde', picture.shorten(list('abcde')), strict=True))
+  of = lambda name, suspect=None, rows=rows: summary.closest_text(name, rows, label, suspect)
+  assert of('a') == '5 e (the same numbers)' and of('d') == '1 a (likeness > 0.99)'
+  assert of('b') == 'not shown, but it agrees in part with 1 a' and of('c') == 'none found'
+  assert of('c', 'a') == 'not 1 a; others not compared'
+  alone = summary.sentences(list('abcde'), rows, [], 'a')[0]
+  assert alone.startswith('1 a was compared with 4 other networks, which were not compared')
 
 
 def test_the_strongest_verdict_is_the_exit_code():

@@ -35,7 +35,7 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   printed = capsys.readouterr()
   assert printed.out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
   assert '2 networks to read' in printed.err and '1 pair to compare: about' in printed.err
-  assert 'copy of the other' in ' '.join(report['reasons'])
+  assert 'both hold the same numbers' in ' '.join(report['reasons'])
   assert (folder / 'figure.png').stat().st_size > 10_000
   page = (folder / 'report.html').read_text()
   for row in report['tests']:

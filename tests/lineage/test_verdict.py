@@ -71,7 +71,7 @@ PATHS = {
     'a small part of units': (with_features(random(3), **of_base(UNITS, 0.2)), 'related',
                               'such as a public adapter'),
     'values alone': (with_features(random(3), **of_base(VALUES)), 'inconclusive',
-                     'channel by channel are so too. Descent is not shown'),
+                     'channel by channel, agree in this way too. Descent is not shown'),
     'values alone, and units could not be': (
         with_features(cut(3, 48), **of_base(VALUES)), 'related', 'value order'),
     'values alone and hardly, and units could not be': (
@@ -160,7 +160,7 @@ def test_what_is_missing_is_said():
 
 def test_one_digest_is_one_network_unless_it_is_claimed():
   report = verdict.compare(random(1), random(1))
-  assert report['identical'] and 'one is a copy of the other' in report['reasons'][0]
+  assert report['identical'] and 'both hold the same numbers' in report['reasons'][0]
   claimed = {name: dataclasses.replace(each, digest=random(1).tensors[name].digest)
              for name, each in random(3).tensors.items()}
   report = verdict.compare(random(1), dataclasses.replace(random(3), tensors=claimed))
