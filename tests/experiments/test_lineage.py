@@ -364,7 +364,7 @@ def test_what_agrees_in_part_is_not_cleared():
           row('related', 1e-9, suspect='d', likeness=0.999),
           row('related', 1e-9, suspect='e', identical=True, caveats=['Other settings.'])]
   said = summary.sentences(list('abcde'), rows, [], None)
-  assert said[1].startswith('The same numbers are in 1 a and 5 e, not all in one configuration. Related')
+  assert said[1].startswith('The same numbers are in 1 a and 5 e, not all in one configuration. ')
   assert said[2].startswith('1 pair agrees in something') and said[2].count('1 a and 2 b') == 1
   assert said[3].startswith('1 pair could not be judged, and nothing was found.')
   label = dict(zip('abcde', picture.shorten(list('abcde')), strict=True))
