@@ -118,6 +118,7 @@ def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
   """Rows of `measure`, or of a results.json or the folder that holds it, as a DataFrame of pandas.
 
   A dict in a row, as of `combine`, becomes columns like 'token.top1_id'. An array is one entry.
+  Raises InputError if there are no such results.
 
   Example:
     >>> table = frame([{'seed': 0, 'token': {'top1_id': 7}}])  # doctest: +SKIP
@@ -134,4 +135,8 @@ def frame(rows: Iterable[dict] | str | os.PathLike) -> Any:
 
 def _stored(path):
   """The rows of a results.json, or of that in a folder."""
-  return json.loads((path / 'results.json' if path.is_dir() else path).read_text())['rows']
+  path = path / 'results.json' if path.is_dir() else path
+  try:
+    return json.loads(path.read_text())['rows']
+  except (OSError, ValueError, LookupError, TypeError):
+    raise InputError(f'{path} is no results.json of an experiment, or cannot be read') from None

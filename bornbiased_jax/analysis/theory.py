@@ -1,7 +1,8 @@
 """Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-`at_birth` speaks of the whole network, `finite_width` of what its width adds, `preference_at_birth`
-of the token that it prefers, and `expert_shares` of the experts that its routers choose. Two more
+`finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to set beside
+measured ones; `at_birth` has its limit of infinite width. `preference_at_birth` speaks of the token
+that a network prefers, and `expert_shares` of the experts that its routers choose. Two more
 functions give what the fingerprints PCS and CKA show for unrelated networks. Functions of arrays
 broadcast and can be jitted. Similarities are cosines in [-1, 1].
 """

@@ -206,7 +206,8 @@ def why_none(directory: Path) -> str:
     return 'no such directory'
   runs = sorted(path.name for path in directory.iterdir() if path.is_dir() and steps(path))
   if not runs:
-    return 'no checkpoint'
+    is_other = (directory / 'config.json').is_file()
+    return 'no checkpoint' + is_other * ', but a model of transformers, which lineage.load reads'
   return f'holds several runs; give one of {", ".join(str(directory / run) for run in runs)}'
 
 

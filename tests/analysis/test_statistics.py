@@ -127,6 +127,8 @@ def test_stored_rows_as_a_table_of_pandas(tmp_path):
   (tmp_path / 'results.json').write_text(json.dumps({'rows': [{'seed': 4}], 'summary': []}))
   for path in (tmp_path, tmp_path / 'results.json', str(tmp_path)):
     assert frame(path)['seed'].tolist() == [4]
+  with pytest.raises(InputError, match='absent is no results.json'):
+    frame(tmp_path / 'absent')
 
 
 def test_without_pandas_a_line_says_what_is_missing(monkeypatch):

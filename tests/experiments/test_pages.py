@@ -119,11 +119,13 @@ def test_pages_are_short_and_every_result_has_one():
 @pytest.mark.slow
 def test_the_first_python_of_readme_runs(capsys):
   code = re.search(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
-  for size, smaller in {'=1000': '=300', 'length=64': 'length=4', 'range(10)': 'range(3)'}.items():
+  for size, smaller in {'=1000': '=300', '64': '4', 'range(10)': 'range(3)'}.items():
     assert size in code
     code = code.replace(size, smaller)
   exec(compile(code, 'README.md', 'exec'), {})  # noqa: S102
-  shares = [float(line.split()[2]) for line in capsys.readouterr().out.splitlines()]
+  *lines, cosines = capsys.readouterr().out.splitlines()
+  shares = [float(line.split()[2]) for line in lines]
+  assert len(cosines.split()) == 6  # One by layer.
   # Uniform ids would have a favourite in about 3 of 300 sequences.
   assert len(shares) == 3 and sum(shares) / 3 > 0.02
 
