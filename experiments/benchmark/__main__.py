@@ -52,9 +52,10 @@ def main(settings: Settings, output_dir: Path) -> None:
   for part in results.missing(({'name': name} for name in names), 'benchmark'):
     results.add(part | {'rows': known[part['name']]()})
   rows = [row for part in results.rows for row in part['rows']]
-  made = results.content['environment']
-  results.finish(rows, chart.display, lambda: chart.draw(
-      rows, f'{made["num_devices"]} x {made["device"]}'))
+  made, run = results.content['environment'], results.content['run']
+  device = run['processor'] if made['backend'] == 'cpu' else (
+      f'{made["num_devices"]} x {made["device"]}')
+  results.finish(rows, chart.display, lambda: chart.draw(rows, device))
 
 
 if __name__ == '__main__':
