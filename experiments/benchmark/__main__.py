@@ -23,7 +23,8 @@ from bornbiased_jax.errors import InputError
 from ..shared import command_line
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings
-from . import chart, comparison, ranks, streaming, sweep, training
+from . import comparison, ranks, streaming, sweep, training
+from .chart import display, draw
 
 BENCHMARKS = {
     'sweep': sweep.sweep, 'contraction': sweep.contraction, 'training': training.training,
@@ -55,7 +56,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   made, run = results.content['environment'], results.content['run']
   device = run['processor'] if made['backend'] == 'cpu' else (
       f'{made["num_devices"]} x {made["device"]}')
-  results.finish(rows, chart.display, lambda: chart.draw(rows, device))
+  results.finish(rows, display, lambda: draw(rows, device))
 
 
 if __name__ == '__main__':
