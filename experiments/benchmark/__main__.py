@@ -6,7 +6,7 @@ A peer is another implementation of the same computation, such as scipy's or PyT
     python -m experiments.benchmark                # all of them, about 20 min on two CPU cores
     python -m experiments.benchmark kendall sweep  # of sweep, contraction, training, kendall,
                                                    # statistics, interventions and comparison
-    python -m experiments.benchmark streaming      # 30 min, 6.4 GB on disk, only if named
+    python -m experiments.benchmark streaming      # 6 min, 6.4 GB on disk, only if named
     python -m experiments.benchmark sweep training --scale=smoke   # both as small as they get
 
 Writes results.json (of each benchmark what it measured; what was stopped goes on with the next) and
