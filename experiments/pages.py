@@ -24,7 +24,7 @@ import numpy as np
 
 from bornbiased_jax.errors import InputError
 
-from .shared import command_line, tables
+from .shared import command_line, provenance, tables
 from .shared.parsing import switch
 from .shared.settings import ProgramSettings, setting
 
@@ -87,11 +87,11 @@ def origins() -> str:
     if isinstance(content, dict) and 'environment' in content:
       run = content.get('run') or {}
       name = path.parent.name if path.name == 'results.json' else f'{path.parent.name}/{path.stem}'
-      seconds, made = run.get('seconds'), content['environment']
-      device = run.get('processor') if made.get('backend') in (None, 'cpu') else made['device']
+      seconds = run.get('seconds')
       rows.append({'result': f'[{name}]({path.parent.name})', 'commit': run.get('commit'),
                    'minutes': seconds and f'{seconds / 60:.1f}',
-                   'JAX': made['jax'], 'device': device})
+                   'JAX': content['environment']['jax'],
+                   'device': provenance.device_of(content)})
   return ('# What measured each result\n\nA dash stands for what was not recorded when the result '
           'was made. Some shared their two CPU cores, or their GPU, with\nother programs.\n\n'
           f'{tables.markdown(rows)}')

@@ -65,9 +65,7 @@ def main(settings, output_dir):
   checkpoints = checkpoints_of(settings)
   results = Results(output_dir, 'through_training', settings)
   if not results.summary:
-    with results.keeping():
-      for row in rows_of(settings, checkpoints):
-        results.add(row)
+    results.add_all(rows_of(settings, checkpoints))
   # A row is all that there is to say of a checkpoint.
   results.finish(results.summary or results.rows, display, lambda: draw(results.summary))
 

@@ -165,5 +165,3 @@ def other_settings(base: ModelConfig, suspect: ModelConfig) -> list[str]:
            if getattr(base, field.name) != getattr(suspect, field.name)]
   return [f'Their configurations differ in {", ".join(names)}, so that they may compute something '
           'else.'] if names else []
-
-

@@ -115,10 +115,8 @@ def add_rows(results: Results, condition: Condition, task: Backcopy, settings, a
     advance(settings.num_steps)
     return
   # They are grown together, so that a network always has the same companions.
-  with results.keeping():
-    for row in grow_and_measure(condition, later, task, settings, advance):
-      if key_of(row) not in done:
-        results.add(row)
+  results.add_all(row for row in grow_and_measure(condition, later, task, settings, advance)
+                  if key_of(row) not in done)
 
 
 def key_of(row: dict) -> tuple:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
 
-from ..shared import command_line
+from ..shared import command_line, provenance
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings
 from . import comparison, ranks, streaming, sweep, training
@@ -53,10 +53,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   for part in results.missing(({'name': name} for name in names), 'benchmark'):
     results.add(part | {'rows': known[part['name']]()})
   rows = [row for part in results.rows for row in part['rows']]
-  made, run = results.content['environment'], results.content['run']
-  device = run['processor'] if made['backend'] == 'cpu' else (
-      f'{made["num_devices"]} x {made["device"]}')
-  results.finish(rows, display, lambda: draw(rows, device))
+  results.finish(rows, display, lambda: draw(rows, provenance.device_of(results.content)))
 
 
 if __name__ == '__main__':

@@ -78,11 +78,9 @@ def main(settings, output_dir):
     done = [row for row in results.rows if dataclasses.asdict(cell).items() <= row.items()]
     if len(done) < expected(settings):
       known = {key_of(row) for row in done}
-      with results.keeping():
-        for row in measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
-                                    held_out):
-          if key_of(row) not in known:
-            results.add(dataclasses.asdict(cell) | row)
+      rows = measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
+                              held_out)
+      results.add_all(dataclasses.asdict(cell) | row for row in rows if key_of(row) not in known)
   found = report.by_cell(results.rows)
   known_recipes = recipes.table()
   print(table([report.display_cell(row) for row in found]))

@@ -61,6 +61,14 @@ def repeatedly(note: Callable[[], None]) -> Iterator[None]:
     note()
 
 
+def device_of(content: dict) -> str | None:
+  """What computed a stored result: the processor, if it is known, or the accelerators."""
+  made, run = content['environment'], content.get('run') or {}
+  if made.get('backend') in (None, 'cpu'):
+    return run.get('processor')
+  return f'{made["num_devices"]} x {made["device"]}'
+
+
 def command() -> str | None:
   """The command line of the program that runs, as one would type it; None if it is none of ours."""
   program = Path(sys.argv[0])

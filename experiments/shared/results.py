@@ -100,6 +100,12 @@ class Results:
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
       self.write()
 
+  def add_all(self, rows: Iterable[dict]) -> None:
+    """Adds rows as they come."""
+    with self.keeping():
+      for row in rows:
+        self.add(row)
+
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              draw: Callable[[], 'plotting.Figure'], **more) -> None:
     """Prints and writes the summary as a table of what `display` says, then draws the figure.

@@ -7,6 +7,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 import numpy as np
+from oldest import JAX_IS_OLD
 import optax
 import pytest
 
@@ -85,7 +86,7 @@ def test_steps_are_those_of_adamw_with_the_rates_of_table_3():
     steps, states[0] = own.update(gradient, states[0], params)
     expected, states[1] = peer.update(gradient, states[1], params)
     # Steps of 0.02, which float32 rounds to 2e-9, less decay: near 0 only rounding is left.
-    assert_close(steps, expected, rtol=1e-5, atol=5e-9)
+    assert_close(steps, expected, rtol=1e-5, atol=5e-9 if JAX_IS_OLD else 1e-9)
   assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(steps)) > 0
 
 
