@@ -1,12 +1,13 @@
 """Rows of results: groups of them, their means with intervals, and the table that shows them."""
 
 import math
+import re
 import textwrap
 
 import numpy as np
 import scipy
 
-TABLE_WIDTH, LONGEST_CELL = 100, 40
+TABLE_WIDTH, LONGEST_CELL = 100, 50
 
 
 def grouped(rows: list[dict], *names: str) -> list[tuple[dict, list[dict]]]:
@@ -122,25 +123,25 @@ def markdown(rows: list[dict]) -> str:
 def table(rows: list[dict], width: int = TABLE_WIDTH) -> str:
   """The same table for a screen.
 
-  If it is too wide, headers wrap. Columns that still do not fit follow in blocks below, each of
-  which begins with the columns that tell the rows apart.
+  If it is too wide, headers and long cells wrap. Columns that still do not fit follow in blocks
+  below, each of which begins with the columns that tell the rows apart.
 
   >>> print(table([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]))
   model   T
    tiny   4
    nano  16
   """
-  names, cells = _shown(rows), [_shortened(texts) for texts in _shown(rows).values()]
-  headers = [[name] for name in names]
-  if sum(max(map(len, column)) + 2 for column in map(list.__add__, headers, cells)) - 2 > width:
-    headers = [textwrap.wrap(name, max(10, *map(len, [*name.split(), *own])))
-               for name, own in zip(names, cells, strict=True)]
-  height = max(map(len, headers))
-  columns = [_aligned([''] * (height - len(header)) + header + own)
-             for header, own in zip(headers, cells, strict=True)]
-  num_keys = next((k for k in range(1, len(cells))
-                   if len(set(zip(*cells[:k], strict=True))) == len(rows)), 1)
-  blocks = _blocks(columns[:num_keys], columns[num_keys:], width)
+  columns = [[[name], *([text] for text in texts)] for name, texts in _shown(rows).items()]
+  if sum(max(len(cell[0]) for cell in column) + 2 for column in columns) - 2 > width:
+    columns = [_wrapped(column) for column in columns]
+  heights = [max(map(len, cells)) for cells in zip(*columns, strict=True)]
+  # The last line of a header is next to the cells, and a row begins with the first of each cell.
+  texts = [_aligned([''] * (heights[0] - len(header)) + header + [
+      line for height, cell in zip(heights[1:], cells, strict=True)
+      for line in [*cell, *[''] * (height - len(cell))]]) for header, *cells in columns]
+  num_keys = next((k for k in range(1, len(columns))
+                   if len({str(keys) for keys in zip(*columns[:k], strict=True)}) > len(rows)), 1)
+  blocks = _blocks(texts[:num_keys], texts[num_keys:], width)
   return '\n\n'.join('\n'.join(map('  '.join, zip(*block, strict=True))) for block in blocks)
 
 
@@ -151,10 +152,12 @@ def _shown(rows):
   return {name: own for name, own in texts.items() if set(own) != {'–'}} or texts
 
 
-def _shortened(texts):
-  """The texts of a column, long ones without their middle if that still tells them apart."""
-  short = [text if len(text) <= LONGEST_CELL else f'{text[:16]}…{text[-23:]}' for text in texts]
-  return short if len(set(short)) == len(set(texts)) else texts
+def _wrapped(column):
+  """The lines of each cell of a column, which break after spaces and commas."""
+  cells = [[line.rstrip() for line in re.findall(rf'.{{1,{LONGEST_CELL}}}(?:(?<=[, ])|$)|.+', text)]
+           for [text] in column[1:]]
+  longest = max(map(len, [*column[0][0].split(), *sum(cells, [])]))
+  return [textwrap.wrap(column[0][0], max(10, longest)), *cells]
 
 
 def _aligned(texts):
