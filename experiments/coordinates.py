@@ -74,11 +74,11 @@ class Settings(Transformers):
   num_sequences: int = setting(500, smoke=30, paper=10_000)
   length: Length = setting(32, smoke=8, paper=256)
   widths: list[int] = setting([64, 128, 512], listed(whole), 'channels, comma-separated',
-                              smoke=[64, 128], paper=[256, 512, 1024, 2048])
+                              smoke=[64], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
                               smoke=[2], paper=[6, 12, 24, 48])
   checks: list[str] = setting(list(CHECKS), some_of(*ALL), f'what is compared, of {", ".join(ALL)}',
-                              smoke=['width, mup', 'depth, gpt2', 'width, alibi'])
+                              smoke=['depth, gpt2', 'width, alibi'])
   dtype: str = setting('float32', paper='bfloat16')
 
 

@@ -14,6 +14,9 @@ from bornbiased_jax.models.transformer import head_of, unembed
 from .cells import Cell
 from .tables import mean_ci95
 
+# A few seconds' worth of networks that are drawn from the law of favourite tokens.
+FLOPS_OF_LAWS = 2e12
+
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
   """Which tokens the network predicts, the contraction direction, and similarity by layer."""
@@ -96,9 +99,9 @@ def favourites(config: ModelConfig, num_sequences: int, other_length: int | None
 
 @functools.cache
 def _favourites(config, num_sequences, other_length, probe):
-  # A few seconds' worth of networks. Few sequences cost as much as drawing the head.
+  # Few sequences cost as much as drawing the head.
   flops = 4 * max(num_sequences, 250) * config.vocab_size * config.width
-  num_networks = min(300, max(5, round(2e12 / flops)))
+  num_networks = min(300, max(5, round(FLOPS_OF_LAWS / flops)))
   law = theory.preference_at_birth(config, config.length, num_sequences, probe,
                                    other_length=other_length, num_networks=num_networks)
   return {'theory_top1_frequency': law.top1_frequency_N.mean(),

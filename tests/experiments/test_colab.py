@@ -22,7 +22,9 @@ LESS = {
         'num_sequences=100, length=32': 'num_sequences=20, length=8', "100, 32)": '20, 8)',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
         'num_layers=6': 'num_layers=1', 'num_networks=30': 'num_networks=2',
-        'range(6)': 'range(2)', 'np.arange(220)': 'np.arange(24)'},
+        'range(6)': 'range(2)', 'np.arange(220)': 'np.arange(24)',
+        'num_experts=8, ': 'num_layers=1, num_experts=8, ',
+        '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
     'which_seed.ipynb': {
         'num_steps=80, batch_size=8, length=64': 'num_steps=4, batch_size=4, length=16',
         'warmup_steps=20': 'warmup_steps=2',
