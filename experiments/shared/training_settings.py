@@ -82,7 +82,7 @@ class Schedule(Computation):
       None, optional(natural), 'token id that every sequence begins with, in place of the one '
       'there; if not given, sequences begin anywhere in the text')
   save_every: int = setting(250, whole, 'steps between checkpoints, of which the latest two are '
-                                        'kept', smoke=2, paper=1000)
+                                        'kept', smoke=3, paper=1000)
 
 
 @dataclasses.dataclass(frozen=True)
