@@ -74,6 +74,15 @@ def pytest_xdist_auto_num_workers(config):
   return 1 + (os.cpu_count() or 1)
 
 
+@pytest.fixture(autouse=True, scope='session')
+def small_product():
+  """The rate of the product, which training compares itself with, is measured in no time."""
+  from bornbiased_jax.models import flops
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(flops, 'matmul_size', lambda: 64)
+    yield
+
+
 @pytest.fixture(scope='module')
 def optimized():
   """For modules that compute longer than they compile: with the optimizations that pay there."""

@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.data.corpus import Corpus
-from bornbiased_jax.models import sharding
+from bornbiased_jax.models import flops, sharding
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop
 from bornbiased_jax.training.step import Recipe
@@ -66,6 +66,8 @@ def stop_after(monkeypatch, step, run):
 
 def main(directory, num_steps, *distributed):
   """Trains and saves at every step: DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]."""
+  sys.modules['tensorboardX'] = None  # As if not installed, since it imports torch.
+  flops.matmul_size = lambda: 64
   if distributed:
     address, num_processes, process_id = distributed
     jax.distributed.initialize(address, int(num_processes), int(process_id))

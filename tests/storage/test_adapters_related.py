@@ -33,7 +33,8 @@ def made(tmp_path_factory):
     config = dataclasses.replace(LLAMA, prefix_plus=adapter == 'prefix_plus')
     recipe = dict(num_steps=300, batch_size=8, length=32, peak_lr=3e-3, adapter=adapter)
     loop.train(tiny_runs.run(folder / adapter, config=config, recipe=recipe, save_every=300,
-                             init_from=folder / 'a', data=text, validation=text))
+                             evaluate_every=300, init_from=folder / 'a', data=text,
+                             validation=text))
   export_adapter(folder / 'lora' / 'seed_3', folder / 'adapter')
   return folder
 
