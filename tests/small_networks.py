@@ -7,7 +7,7 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import transformer
-from bornbiased_jax.models.initialization import draw_params, init_params
+from bornbiased_jax.models.initialization import draw_params, init_params, param_shapes
 
 SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
@@ -65,3 +65,28 @@ def trained(config, seed=1):
     return leaf + 0.2 * jax.random.normal(jax.random.key(len(str(path))), leaf.shape)
 
   return jax.tree_util.tree_map_with_path(shift, draw_params(config, seed))
+
+
+def by_law(config, number):
+  """Parameters of random networks in numpy, by the law that test_initialization checks."""
+  random = np.random.default_rng(0)
+
+  def draw(path, leaf):
+    name, module = path[-1].key, path[max(0, len(path) - 2)].key
+    if name in ('bias', 'scale'):
+      return np.full(leaf.shape, name == 'scale', np.float32)
+    std = config.embedding_std if 'embedding' in name else config.std_of(module)
+    return np.float32(std) * random.standard_normal(leaf.shape, np.float32)
+
+  return [jax.tree_util.tree_map_with_path(draw, param_shapes(config)) for _ in range(number)]
+
+
+def last_cosines(config, networks, ids_NT):
+  """Mean cosine between the last positions of sequences after each layer, [networks, L]."""
+  found = []
+  for params in networks:
+    states_LND = np.asarray(read(config, params, ids_NT, 'residual_last')['residual_last'])
+    states_LND = states_LND / np.linalg.norm(states_LND, axis=-1, keepdims=True)
+    n, sums_L = len(ids_NT), np.square(states_LND.sum(axis=1)).sum(axis=-1)
+    found.append((sums_L - n) / (n * (n - 1)))
+  return np.array(found)

@@ -12,6 +12,7 @@ from bornbiased_jax.analysis import finite_width, theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
+from small_networks import by_law, last_cosines
 
 NUM_NETWORKS = 48
 NARROW = dict(num_layers=2, num_heads=4, width=96, mlp_width=384, vocab_size=512, length=12)
@@ -29,9 +30,12 @@ def narrow(**fields):
 def cosines(config, probe=None):
   """Cosine of last positions after each layer, [networks, L]."""
   probe = probe or analysis.Probe('tokens', num_sequences=150, length=config.length)
-  return np.array([network['cosine'] for network in analysis.measure(
-      analysis.transformer(config), analysis.inter_sequence('residual_last'), probe,
-      range(NUM_NETWORKS))])
+  ids_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
+  if config.init_scheme == 'centred':
+    networks = [init_params(config, seed) for seed in range(NUM_NETWORKS)]
+  else:
+    networks = by_law(config, NUM_NETWORKS)
+  return last_cosines(config, networks, ids_NT)
 
 
 def test_two_random_matrices_leave_a_third_of_the_dimensions():

@@ -19,7 +19,8 @@ one_device = tiny_runs.one_device
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   directory = tmp_path_factory.mktemp('born_unbiased')
-  settings = resolve(born_unbiased.Settings, 'smoke', batch_size='2')
+  settings = resolve(born_unbiased.Settings, 'smoke', batch_size='2',
+                     config='tiny_gpt2,mlp_width=256,num_heads=2,width=64')
   born_unbiased.main(settings, directory)
   return settings, directory, json.loads((directory / 'results.json').read_text())
 

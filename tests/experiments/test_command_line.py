@@ -22,8 +22,13 @@ assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 HEAVY = 'jax', 'flax', 'scipy', 'matplotlib'
 
 
-def command(*arguments, **how):
-  return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True, **how)
+# Programs that have huge pages need not start themselves again.
+STARTED = os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
+
+
+def command(*arguments, **variables):
+  return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True,
+                        env=STARTED | variables)
 
 
 def test_overrides_replace_the_scale():
@@ -135,32 +140,34 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
-SAMPLE = 'experiments.sample', 'tiny_gpt2:1', '--tokenizer=bytes', '--num_tokens=1'
+SAMPLE = ('experiments.sample', 'tiny_gpt2,num_layers=1,width=16:1', '--tokenizer=bytes',
+          '--num_tokens=1')
 
 
 def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
-  done = command(*SAMPLE, env=os.environ | {'JAX_PLATFORMS': 'abacus'})
+  done = command(*SAMPLE, JAX_PLATFORMS='abacus')
   assert done.returncode == 2 and done.stderr.count('\n') == 1
   assert done.stderr.startswith('error: JAX_PLATFORMS=abacus cannot be used here: ')
 
 
 @pytest.mark.slow
 def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
-  done = command(*SAMPLE, '--prompt=naïve –', env=os.environ | {'PYTHONIOENCODING': 'ascii'})
+  done = command(*SAMPLE, '--prompt=naïve –', PYTHONIOENCODING='ascii')
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith(r'na\xefve \u2013')
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('program, file, printed', [
-    ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
-def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, tmp_path):
+@pytest.mark.parametrize('program, flags, file, printed', [
+    ('amplification', ('--num_sequences=4', '--seeds=0,1'), 'figure.png', 'cosine'),
+    ('seedprint', ('tiny_gpt2,num_layers=1:1', 'tiny_gpt2:2'), '.npy', '')])
+def test_a_full_disk_is_one_line_after_what_was_measured(program, flags, file, printed, tmp_path):
   """A disk on which a file can have 40 kB at most."""
   limited = ('import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2);'
              'os.execv(sys.executable, [sys.executable, *sys.argv[1:]])')
   done = subprocess.run(
-      [sys.executable, '-c', limited, '-m', f'experiments.{program}', '--scale=smoke',
-       f'--output_dir={tmp_path}'], capture_output=True, text=True)
+      [sys.executable, '-c', limited, '-m', f'experiments.{program}', *flags, '--scale=smoke',
+       f'--output_dir={tmp_path}'], capture_output=True, text=True, env=STARTED)
   assert done.returncode == 2, done.stderr
   assert 'Traceback' not in done.stderr
   assert done.stderr.endswith(f'{file} cannot be written: File too large\n')

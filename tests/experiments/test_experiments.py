@@ -14,24 +14,35 @@ import scipy
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
+from experiments.adversary import patterned_networks, related_networks, unrelated_networks
 from experiments.shared.settings import resolve
+from experiments.small_networks import training
 import programs
 
 pytestmark = pytest.mark.slow
-# The last two compute longer than they compile.
-OPTIMIZED = 'activation', 'adversary'
+# Computes longer than it compiles, and comes last.
+OPTIMIZED = 'activation'
 EXPERIMENTS = ('contraction', 'ablation', 'amplification', 'intra_sequence', 'scaling',
-               'coordinates', 'layer_theory', 'real_text', 'experts', *OPTIMIZED)
+               'coordinates', 'layer_theory', 'real_text', 'experts', 'adversary', OPTIMIZED)
 
 
 @pytest.fixture(scope='module')
-def smoke(tmp_path_factory, request):
+def few_steps():
+  """An adversary trains for a moment."""
+  with pytest.MonkeyPatch.context() as patch:
+    for module in patterned_networks, related_networks, unrelated_networks, training:
+      patch.setattr(module, 'STEPS', 15)
+    yield
+
+
+@pytest.fixture(scope='module')
+def smoke(tmp_path_factory, request, few_steps):
   """Results of an experiment at --scale=smoke, run once."""
   done = {}
 
   def run(name):
     if name not in done:
-      if name in OPTIMIZED:
+      if name == OPTIMIZED:
         request.getfixturevalue('optimized')
       experiment = programs.load(name)
       directory = tmp_path_factory.mktemp(name)

@@ -20,14 +20,19 @@ from experiments.forgetting.training import Cell
 from experiments.shared.settings import resolve
 
 VOCABULARY = 257
+CONFIG = 'tiny_llama2,mlp_width=64,num_heads=2,num_layers=2,width=32'
 OPTIMIZERS = [pytest.param(name, marks=needs_newer_muon if name == 'muon' else ())
               for name in training.PEAK_LR]
 OF_ONE_CELL = {'config': 'a', 'optimizer': 'adamw', 'steps': 8, 'variant': 'plain'}
 
 
 def cell(**changed):
-  return Cell(**dict(config='tiny_llama2', optimizer='adamw', forgetting=2.0, steps=40,
+  return Cell(**dict(config=CONFIG, optimizer='adamw', forgetting=2.0, steps=40,
                      batch_size=2, length=8) | changed)
+
+
+def settings(**flags):
+  return resolve(forgetting.Settings, 'smoke', **dict(config=CONFIG) | flags)
 
 
 def birth_of(cell, seed=0):
@@ -188,7 +193,7 @@ def test_known_recipes_forget_as_their_schedules_say():
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
   directory = tmp_path_factory.mktemp('forgetting')
-  forgetting.main(resolve(forgetting.Settings, 'smoke'), directory)
+  forgetting.main(settings(), directory)
   return directory, json.loads((directory / 'results.json').read_text())
 
 
@@ -223,7 +228,7 @@ def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypat
   rows = measurement.rows
   monkeypatch.setattr(measurement, 'rows', lambda cell, *rest: (
       asked.append(cell.forgetting), rows(cell, *rest))[1])
-  forgetting.main(resolve(forgetting.Settings, 'smoke'), tmp_path)
+  forgetting.main(settings(), tmp_path)
   again = json.loads((tmp_path / 'results.json').read_text())
   assert asked == [2.0] and again['rows'] == whole['rows']
 
@@ -237,5 +242,5 @@ def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypat
     (dict(train_length='5000'), '--train_length: 5000 exceeds')])
 def test_mistakes_are_named_before_training(flags, message, tmp_path):
   with pytest.raises(InputError, match=message):
-    forgetting.main(resolve(forgetting.Settings, 'smoke', **flags), tmp_path / 'out')
+    forgetting.main(settings(**flags), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()

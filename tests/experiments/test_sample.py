@@ -1,6 +1,7 @@
 """The program that continues a text: every kind of network and tokenizer, and mistakes."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 
@@ -16,7 +17,8 @@ from bornbiased_jax.models import init_params, sample
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from directories import quiet_transformers
-from experiments.sample import continued
+from experiments.sample import Settings, continued, main
+from experiments.shared.settings import resolve
 import small_hub
 from small_networks import LLAMA
 from small_tokenizers import train_sentencepiece, write_gpt2
@@ -31,13 +33,15 @@ def run(tmp_path_factory):
   directory, text = tmp_path_factory.mktemp('run'), corpus.load('tinyshakespeare')
   config = dataclasses.replace(tiny_runs.CONFIG, vocab_size=text.vocab_size)
   loop.train(tiny_runs.run(directory, config=config, data=text, validation=text,
-                           recipe=dict(num_steps=3)))
+                           recipe=dict(num_steps=3), save_every=3))
   return f'{directory}/seed_3'
 
 
 def command(*arguments):
+  # A program that has huge pages need not start itself again.
   return subprocess.run([sys.executable, '-m', 'experiments.sample', *arguments],
-                        capture_output=True, text=True)
+                        capture_output=True, text=True,
+                        env=os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'})
 
 
 def as_text(ids):
@@ -186,9 +190,15 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
     continued(str(tmp_path / 'other'))
 
 
+@pytest.mark.parametrize('words', [[], ['a', 'b']])
+def test_one_network_is_continued(words):
+  with pytest.raises(InputError, match='^give one network: RUN'):
+    main(resolve(Settings, words=words))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, message', [
-    ((), 'give one network: RUN'), (('a', 'b'), 'give one network: RUN'),
+    (('a', 'b'), 'give one network: RUN'),
     (('tiny_gpt2:1', '--num_tokens=0'), "--num_tokens: '0' is not a whole number"),
     (('tiny_gpt2:1', '--temperature=-1'), "--temperature: '-1' is not a number"),
     (('tiny_gpt2:1', b'--prompt=\xff'), "--prompt: '\\udcff' is not UTF-8"),

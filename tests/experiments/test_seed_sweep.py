@@ -21,13 +21,14 @@ from experiments.shared import provenance
 from experiments.shared.settings import resolve
 import small_networks
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get('KILLS', 1))
 ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'baseline_ratio',
               'log10_p', 'inter_sequence_cosine', 'direction_top1_id'}
-# So many networks and sequences that a run can be killed while it measures them.
-SMALL = dict(seeds='0-23', num_sequences='400')
+CONFIG = 'tiny_gpt2,num_layers=2,mlp_width=64,vocab_size=512'
+# So many networks that a run can be killed while it measures them.
+SMALL = dict(config=CONFIG, seeds='0-23', num_sequences='100')
 
 
 def smoke(directory, **settings):
@@ -65,9 +66,9 @@ def row_of(results, seed, length):
 def test_a_row_equals_a_plain_recomputation(undisturbed):
   _, results = undisturbed
   row = row_of(results, 2, 8)
-  config = configs.get('tiny_gpt2')
+  config = configs.get(CONFIG)
   params = init_params(config, 2, embedding_seed=0)
-  tokens = probes.Probe('tokens', 400, 8).inputs(config, np.arange(400))
+  tokens = probes.Probe('tokens', 100, 8).inputs(config, np.arange(100))
   plain = small_networks.read(config, params, tokens, 'logits', 'hidden_last')
   count = np.bincount(plain['logits'][:, -1].argmax(-1), minlength=config.vocab_size)
   assert (row['top1_id'], row['top1_count']) == (count.argmax(), count.max())
@@ -92,7 +93,7 @@ def test_a_run_that_has_kept_no_directions_is_shown_without_their_cosine(undistu
   _, results = undisturbed
   rows = [{name: field for name, field in row.items() if name != 'direction'}
           for row in results['rows']]
-  theory = {('tiny_gpt2', row['length']): {
+  theory = {(CONFIG, row['length']): {
       name: value for name, value in row.items() if name.startswith('theory')}
             for row in results['summary']}
   summary = seed_sweep.summarize(rows, theory)

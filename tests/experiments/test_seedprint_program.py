@@ -10,6 +10,9 @@ from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdict_page
 from experiments.shared.settings import resolve
 
+A, B, C = (f'tiny_gpt2,num_layers=2,mlp_width=64:{seed}' for seed in (1, 2, 3))
+OTHER_FAMILY = 'tiny_llama2,num_layers=2,mlp_width=64:2'
+
 
 def settings(*words, **given):
   return resolve(seedprint.Settings, 'laptop', words,
@@ -29,11 +32,11 @@ def run(output_dir, *words, **given):
 
 @pytest.mark.slow
 def test_verdicts_exit_codes_and_files(tmp_path, capsys):
-  code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:1')
+  code, report, folder = run(tmp_path, A, A)
   assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
   assert report['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   printed = capsys.readouterr()
-  assert printed.out.startswith('RELATED: tiny_gpt2:1 and tiny_gpt2:1')
+  assert printed.out.startswith(f'RELATED: {A} and {A}')
   assert '2 networks to read' in printed.err and '1 pair to compare: about' in printed.err
   assert 'both hold the same numbers' in ' '.join(report['reasons'])
   assert (folder / 'figure.png').stat().st_size > 10_000
@@ -46,12 +49,12 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
     assert known in page
   assert not re.search(r'(src|href)="(?!data:)', page)
   # Another pair does not overwrite it, nor does a saved file instead of a network.
-  code, report, other = run(tmp_path, base='tiny_gpt2:1', suspect='tiny_gpt2:2')
+  code, report, other = run(tmp_path, base=A, suspect=B)
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
   saved = [str(path) for path in sorted((tmp_path / 'signatures').glob('*.safetensors'))]
   assert len(saved) == 2
   capsys.readouterr()
-  for pair in (saved, saved[::-1], (saved[0], 'tiny_gpt2:3')):
+  for pair in (saved, saved[::-1], (saved[0], C)):
     code, again, _ = run(tmp_path, *pair, json=True)
     assert json.loads(capsys.readouterr().out) == again
     assert (code, again['verdict']) == (5, 'unrelated')
@@ -62,7 +65,7 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
 def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(seedprint.picture, 'draw', lambda report: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    seedprint.main(settings('tiny_gpt2:1', 'tiny_gpt2:1'), tmp_path)
+    seedprint.main(settings(A, A), tmp_path)
   path, = tmp_path.glob('*/results.json')
   assert json.loads(path.read_text())['verdict'] == 'related'
   assert capsys.readouterr().out.startswith('RELATED: ')
@@ -70,7 +73,7 @@ def test_a_figure_that_fails_loses_no_verdict(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
-  code, report, folder = run(tmp_path, 'tiny_gpt2:1', 'tiny_llama2:2')
+  code, report, folder = run(tmp_path, A, OTHER_FAMILY)
   assert (code, report['verdict']) == (3, 'inconclusive')
   printed, page = capsys.readouterr().out, (folder / 'report.html').read_text()
   missing = [row for row in report['tests'] if row['reason']]
@@ -84,7 +87,7 @@ def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_three_sentences_of_each_verdict(tmp_path):
   said = {}
-  for pair in (('tiny_gpt2:1', 'tiny_gpt2:2'), ('tiny_gpt2:1', 'tiny_llama2:2')):
+  for pair in ((A, B), (A, OTHER_FAMILY)):
     _, report, _ = run(tmp_path, *pair)
     said[report['verdict']] = report['summary']
   assert 'are unrelated, as far as these tests can tell' in said['unrelated'][0]
@@ -119,9 +122,9 @@ def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
 
 @pytest.mark.slow
 def test_a_saved_signature_keeps_its_probe(tmp_path):
-  run(tmp_path, 'tiny_gpt2:1', 'tiny_gpt2:2')
+  run(tmp_path, A, B)
   saved = next((tmp_path / 'signatures').glob('*.safetensors'))
-  code, report, _ = run(tmp_path, str(saved), 'tiny_gpt2:3', num_sequences='300')
+  code, report, _ = run(tmp_path, str(saved), C, num_sequences='300')
   assert (code, report['sequences']) == (5, 1000)
 
 

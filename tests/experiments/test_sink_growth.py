@@ -69,28 +69,29 @@ def test_a_stopped_run_goes_on_to_the_same_rows(smoke, tmp_path):
 
 
 def test_networks_that_grow_together_take_the_steps_of_one_alone():
-  task, made = backcopy.load(), settings(num_steps='4')
+  task, made = backcopy.load(), settings()
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   recipe = attention_sink.recipe_of(made, NONE)
   state = steps.init_state(config, recipe, 1)
   for step in range(4):
-    key = jax.random.fold_in(jax.random.key(7), step)
+    key = jax.random.fold_in(jax.random.key(made.data_seed), step)
     ids_BT = backcopy.draw(task, key, recipe.batch_size, recipe.length)
     state, _ = jax.jit(steps.train_step, static_argnums=(0, 1))(config, recipe, state, ids_BT)
-  *_, (last, networks) = sink_growth.grow(config, recipe, task, [0, 1], start=True, data_seed=7,
-                                          steps=[0, 4], advance=lambda steps: None)
+  *_, (last, networks) = sink_growth.grow(config, recipe, task, [0, 1], start=True,
+                                          data_seed=made.data_seed, steps=[0, 4],
+                                          advance=lambda steps: None)
   assert last == 4
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), networks[1], state.params)
 
 
 def test_a_sink_grows_where_a_head_rests():
   task = backcopy.load()
-  made = settings(num_steps='200', length='64', lengths='64', train_sequences='32')
+  made = settings(num_steps='300', length='64', lengths='64', train_sequences='12')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   ids_NT = sink_growth.held_out(task, made, 64, start=True)
   *_, (_, networks) = sink_growth.grow(
       config, attention_sink.recipe_of(made, NONE), task, [0], start=True, data_seed=42,
-      steps=[200], advance=lambda steps: None)
+      steps=[300], advance=lambda steps: None)
   found = sink_growth.measure(config, networks[0], task, ids_NT, ids_NT, made)
   assert found['rate'] > 0.8 and found['excess'] < 0.2
   assert found['weight_resting'] > 2 * found['weight_copying']

@@ -37,8 +37,7 @@ def test_differences_are_paired_by_seed():
 
 @pytest.mark.slow
 def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
-  settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', num_steps='12',
-                     seeds='42,43')
+  settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', seeds='42,43')
   trained_experts.main(settings, tmp_path)
   written = (tmp_path / 'results.json').read_bytes()
   assert (tmp_path / 'figure.png').read_bytes().startswith(b'\x89PNG')
@@ -47,12 +46,12 @@ def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
   results = json.loads(written)
   assert results['complete']
   of = {(row['init'], row['balance'], row['step']): row for row in results['summary']}
-  for step in (0, 3, 12):
+  for step in (0, 3, 6):
     assert {key[:2] for key in of if key[2] == step} == {
         (init, balance) for init in ('gpt2', 'centred') for balance in (0.0, 10.0)}
   assert of['gpt2', 0.0, 0]['busiest'] == of['gpt2', 10.0, 0]['busiest']
   assert of['gpt2', 0.0, 0]['birth_rank'] == 1
-  assert of['gpt2', 10.0, 12]['busiest'] < of['gpt2', 0.0, 12]['busiest']
+  assert of['gpt2', 10.0, 6]['busiest'] < of['gpt2', 0.0, 6]['busiest']
   for row in results['rows']:
     np.testing.assert_allclose(np.sum(row['share'], axis=-1), 1, rtol=1e-6)
 

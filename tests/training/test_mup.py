@@ -29,7 +29,7 @@ from tiny_steps import CONFIGS, RECIPE, assert_close
 
 MUP = dataclasses.replace(CONFIGS['gpt2'], tied_head=False, init_scheme='mup')
 FEW = Recipe(num_steps=6, batch_size=1, length=8, peak_lr=3e-5, min_lr=3e-5, warmup_steps=1)
-WIDTHS = 64, 512
+WIDTHS = 64, 256
 
 
 def of_width(width, scheme):

@@ -36,16 +36,16 @@ def merge(base, factors, scale):
 @pytest.mark.parametrize('name', CONFIGS)
 def test_steps_are_those_of_gradients_by_the_factors(name):
   config, recipe = CONFIGS[name], dataclasses.replace(RECIPE, **LORA)
-  state = init_state(config, recipe, 3)
+  state = jax.jit(functools.partial(init_state, config, recipe))(3)
   base, factors = state.params, state.opt_state.factors
   plain = optimizer(config, RECIPE)
-  memory = plain.init(factors)
+  update, memory = jax.jit(plain.update), plain.init(factors)
   step = jax.jit(functools.partial(train_step, config, recipe))
   gradient_of = jax.jit(jax.grad(lambda factors, ids: next_token_loss(
       config, merge(base, factors, 2.0), ids)))
   for i in range(4):
     state, _ = step(state, tokens(i))
-    updates, memory = plain.update(gradient_of(factors, tokens(i)), memory, factors)
+    updates, memory = update(gradient_of(factors, tokens(i)), memory, factors)
     factors = optax.apply_updates(factors, updates)
   assert min(float(jnp.abs(own['B']).max()) for own in factors.values()) > 1e-4
   near = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-5)
@@ -55,7 +55,8 @@ def test_steps_are_those_of_gradients_by_the_factors(name):
 
 def test_a_is_drawn_as_peft_draws_it_from_the_seed():
   recipe = dataclasses.replace(RECIPE, **LORA)
-  drawn = [init_state(CONFIGS['llama2'], recipe, seed).opt_state.factors for seed in (1, 2)]
+  born = jax.jit(functools.partial(init_state, CONFIGS['llama2'], recipe))
+  drawn = [born(seed).opt_state.factors for seed in (1, 2)]
   a = np.concatenate([own['A'].ravel() * own['A'].shape[1]**0.5 for own in drawn[0].values()])
   assert np.abs(a).max() <= 1 and a.std() == pytest.approx(3**-0.5, rel=0.05)
   matrices = [own['A'] for factors in drawn for own in factors.values() if own['A'].shape[1] == 32]
