@@ -8,6 +8,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from experiments import trained_experts
 from experiments.shared.settings import resolve
+from tiny_runs import one_device  # noqa: F401
 
 EVEN = np.full((1, 4), 0.25)
 
