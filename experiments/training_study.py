@@ -5,7 +5,7 @@
         --python=python_train.jsonl.xz --python_valid=python_valid.jsonl.xz
 
 The texts are given in the forms that experiments.pretrain takes. At --scale=laptop two CPU cores
-take about 20 minutes.
+take about 11 minutes.
 
 Writes what persistence, seedprint_tables, baselines, robustness and lineage read:
 OUTPUT_DIR/english/seed_SEED and OUTPUT_DIR/python/seed_SEED, each with the checkpoints of chosen
