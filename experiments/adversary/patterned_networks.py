@@ -16,12 +16,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..small_networks import surgery
+from ..small_networks import surgery, training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
   PUBLIC_SEED,
-  STEPS,
   Pairs,
   all_pairs,
   from_seeds,
@@ -38,7 +37,7 @@ def mimetic(is_trained: bool, count: int) -> Pairs:
     return params | {'blocks': blocks}
 
   networks = [init(params, seed) for seed, params in enumerate(from_seeds(LLAMA, range(count)))]
-  return all_pairs(LLAMA, train(LLAMA, networks, STEPS) if is_trained else networks)
+  return all_pairs(LLAMA, train(LLAMA, networks, training.STEPS) if is_trained else networks)
 
 
 # What makes a kernel of an MLP of that of a network and that of a public one.
@@ -88,7 +87,7 @@ def one_mask_of_two_in_four(count: int) -> Pairs:
   public = init_params(LLAMA, PUBLIC_SEED)
   masked = lambda params: surgery.keep_two_of_four(params, public)
   loss = lambda config, params, tokens_BT: next_token_loss(config, masked(params), tokens_BT)
-  networks = train(LLAMA, from_seeds(LLAMA, range(count)), STEPS, loss=loss)
+  networks = train(LLAMA, from_seeds(LLAMA, range(count)), training.STEPS, loss=loss)
   return all_pairs(LLAMA, [masked(params) for params in networks])
 
 

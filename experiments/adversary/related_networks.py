@@ -14,12 +14,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..small_networks import surgery
+from ..small_networks import surgery, training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
   PUBLIC_SEED,
-  STEPS,
   Loss,
   Network,
   Pairs,
@@ -42,7 +41,8 @@ def one_seed(count: int) -> Pairs:
     own, other = init_params(LLAMA, seed), init_params(deeper, 7000 + seed)
     other = own | {'blocks': jax.tree.map(lambda x, y: x.at[:len(y)].set(y), other['blocks'],
                                           own['blocks'])}
-    pairs.append(((LLAMA, *train(LLAMA, [own], STEPS)), (deeper, *train(deeper, [other], STEPS))))
+    pairs.append(tuple((config, *train(config, [params], training.STEPS))
+                       for config, params in ((LLAMA, own), (deeper, other))))
   return pairs
 
 
@@ -87,12 +87,12 @@ def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
   """Draws embedding and LM head anew, as for another tokenizer, and trains on."""
   fresh = init_params(config, jax.random.bits(key, dtype=jnp.uint32))
   fresh = {name: fresh[name] for name in ('embedding', 'head') if name in params}
-  return config, train(config, [params | fresh], STEPS // 3)[0]
+  return config, train(config, [params | fresh], training.STEPS // 3)[0]
 
 
 def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
   """Redraws the embedding of ids that the text never has, thirty times as large."""
-  seen = np.unique(text(config.vocab_size, STEPS))
+  seen = np.unique(text(config.vocab_size, training.STEPS))
   is_rare_V1 = ~np.isin(np.arange(config.vocab_size), seen)[:, None]
   fresh = 30 * params['embedding'].std() * jax.random.normal(key, params['embedding'].shape)
   head = params['embedding' if config.tied_head else 'head']

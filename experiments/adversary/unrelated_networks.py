@@ -17,13 +17,12 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params, read
 
-from ..small_networks import surgery
+from ..small_networks import surgery, training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
   PEAK_LR,
   PUBLIC_SEED,
-  STEPS,
   Pairs,
   all_pairs,
   fine_tune,
@@ -63,7 +62,7 @@ def _public_embedding(config):
 def with_public_embedding(config: ModelConfig, seed: int) -> dict:
   """A network trained with the public embedding, tied and frozen."""
   params = init_params(config, seed) | {'embedding': _public_embedding(config)}
-  return train(config, [params], STEPS, frozen=('embedding',))[0]
+  return train(config, [params], training.STEPS, frozen=('embedding',))[0]
 
 
 def public_rows(share: float, count: int) -> Pairs:
@@ -72,7 +71,7 @@ def public_rows(share: float, count: int) -> Pairs:
   mixed = lambda params: params | {'embedding': jnp.concatenate(
       (public[:known], 5 * params['embedding'][known:]))}
   networks = [mixed(params) for params in from_seeds(LLAMA, range(count))]
-  return all_pairs(LLAMA, train(LLAMA, networks, STEPS))
+  return all_pairs(LLAMA, train(LLAMA, networks, training.STEPS))
 
 
 def sinusoids(count: int) -> Pairs:
@@ -81,7 +80,7 @@ def sinusoids(count: int) -> Pairs:
   angle = np.arange(GPT2.length)[:, None] * rate
   table = jnp.float32(np.stack((np.sin(angle), np.cos(angle)), -1).reshape(GPT2.length, -1))
   networks = [params | {'position_embedding': table} for params in from_seeds(GPT2, range(count))]
-  return all_pairs(GPT2, train(GPT2, networks, STEPS, frozen=('position_embedding',)))
+  return all_pairs(GPT2, train(GPT2, networks, training.STEPS, frozen=('position_embedding',)))
 
 
 # A shared order of channels, units or values.
@@ -136,7 +135,7 @@ def extracted_half(count: int) -> Pairs:
 # A teacher, an outlier, few bits.
 
 
-def _learned(count, *names, student=LLAMA, num_steps=STEPS, peak_lr=PEAK_LR):
+def _learned(count, *names, student=LLAMA, num_steps=training.STEPS, peak_lr=PEAK_LR):
   """A teacher, and students that learned what READS calls `names` of it, and inherit no weights."""
   teacher = trained(LLAMA, PUBLIC_SEED)
   return teacher, train(student, from_seeds(student, range(count)), num_steps, peak_lr=peak_lr,

@@ -14,7 +14,6 @@ import scipy
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble
 from experiments import ablation, scaling
-from experiments.adversary import patterned_networks, related_networks, unrelated_networks
 from experiments.shared.settings import resolve
 from experiments.small_networks import training
 import programs
@@ -30,8 +29,7 @@ EXPERIMENTS = ('contraction', 'ablation', 'amplification', 'intra_sequence', 'sc
 def few_steps():
   """An adversary trains for a moment."""
   with pytest.MonkeyPatch.context() as patch:
-    for module in patterned_networks, related_networks, unrelated_networks, training:
-      patch.setattr(module, 'STEPS', 15)
+    patch.setattr(training, 'STEPS', 15)
     yield
 
 
