@@ -52,6 +52,8 @@ _compiled = tempfile.TemporaryDirectory(prefix='compiled_')
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _compiled.name)
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
+# Programs that have huge pages need not start themselves again.
+os.environ.setdefault('GLIBC_TUNABLES', 'glibc.malloc.hugetlb=1')
 os.environ.setdefault('JAX_NUMPY_RANK_PROMOTION', 'raise')
 # Where an operation stands in Python is no part of what is compiled, and takes time to write down.
 os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax import configs
+from bornbiased_jax.analysis import inter_sequence
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import draw_params, init_params, param_shapes
 
@@ -67,8 +68,13 @@ def trained(config, seed=1):
   return jax.tree_util.tree_map_with_path(shift, draw_params(config, seed))
 
 
-def by_law(config, number):
-  """Parameters of random networks in numpy, by the law that test_initialization checks."""
+def random_networks(config, number):
+  """Parameters of random networks, drawn in numpy by the law that test_initialization checks.
+
+  Those of schemes whose weights are not independent normal numbers are the library's.
+  """
+  if config.init_scheme in ('orthogonal', 'centred'):
+    return [init_params(config, seed) for seed in range(number)]
   random = np.random.default_rng(0)
 
   def draw(path, leaf):
@@ -83,10 +89,6 @@ def by_law(config, number):
 
 def last_cosines(config, networks, ids_NT):
   """Mean cosine between the last positions of sequences after each layer, [networks, L]."""
-  found = []
-  for params in networks:
-    states_LND = np.asarray(read(config, params, ids_NT, 'residual_last')['residual_last'])
-    states_LND = states_LND / np.linalg.norm(states_LND, axis=-1, keepdims=True)
-    n, sums_L = len(ids_NT), np.square(states_LND.sum(axis=1)).sum(axis=-1)
-    found.append((sums_L - n) / (n * (n - 1)))
-  return np.array(found)
+  statistic = inter_sequence('residual_last')
+  sums = [statistic.measure(read(config, params, ids_NT, *statistic.reads)) for params in networks]
+  return np.array([statistic.summarize(each)['cosine'] for each in sums])

@@ -135,10 +135,7 @@ def table(rows: list[dict], width: int = TABLE_WIDTH) -> str:
   if sum(max(len(cell[0]) for cell in column) + 2 for column in columns) - 2 > width:
     columns = [_wrapped(column) for column in columns]
   heights = [max(map(len, cells)) for cells in zip(*columns, strict=True)]
-  # The last line of a header is next to the cells, and a row begins with the first of each cell.
-  texts = [_aligned([''] * (heights[0] - len(header)) + header + [
-      line for height, cell in zip(heights[1:], cells, strict=True)
-      for line in [*cell, *[''] * (height - len(cell))]]) for header, *cells in columns]
+  texts = [_stacked(column, heights) for column in columns]
   num_keys = next((k for k in range(1, len(columns))
                    if len({str(keys) for keys in zip(*columns[:k], strict=True)}) > len(rows)), 1)
   blocks = _blocks(texts[:num_keys], texts[num_keys:], width)
@@ -158,6 +155,15 @@ def _wrapped(column):
            for [text] in column[1:]]
   longest = max(map(len, [*column[0][0].split(), *sum(cells, [])]))
   return [textwrap.wrap(column[0][0], max(10, longest)), *cells]
+
+
+def _stacked(column, heights):
+  """The lines of a column: its header ends beside the cells, and a row begins where cells do."""
+  header, *cells = column
+  lines = [''] * (heights[0] - len(header)) + header
+  for cell, height in zip(cells, heights[1:], strict=True):
+    lines += cell + [''] * (height - len(cell))
+  return _aligned(lines)
 
 
 def _aligned(texts):

@@ -8,7 +8,7 @@ from bornbiased_jax.analysis import birth, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
-from small_networks import by_law, last_cosines
+from small_networks import last_cosines, random_networks
 
 SMALL = dict(num_layers=3, num_heads=4, width=256, mlp_width=1024, vocab_size=64, length=64)
 
@@ -118,9 +118,8 @@ def test_ensembles_agree_within_seven_percent(fields, length):
   """Relative to the last layer, with four standard errors of the ensemble's mean."""
   config = small(**dict(num_layers=2) | fields)
   ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(50, length))
-  if fields and config.init_scheme != 'orthogonal':
-    networks = by_law(config, 12)
-  else:
+  networks = random_networks(config, 12)
+  if not fields:  # Once the library's own, whatever the scheme.
     networks = [init_params(config, seed) for seed in range(12)]
   measured_SL = last_cosines(config, networks, ids_NT)
   predicted_L = theory.at_birth(config, length).inter_cosine_L

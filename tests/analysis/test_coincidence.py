@@ -7,7 +7,7 @@ from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import coincidence, theory
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from small_networks import by_law, last_cosines
+from small_networks import last_cosines, random_networks
 
 CONFIG = configs.get('tiny_llama2', vocab_size=40)
 IDS = np.random.default_rng(0).choice(8, 1200, p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05])
@@ -93,7 +93,7 @@ def test_random_networks_agree(name, kind, start_id):
   config = configs.get(name, num_layers=2, width=64, mlp_width=128, vocab_size=40)
   probe = Probe(kind, 6, 6, text=TEXT, start_id=start_id)
   ids_NT = np.asarray(probe.inputs(config, np.arange(6)))
-  cosine_SL = last_cosines(config, by_law(config, 24), ids_NT)
+  cosine_SL = last_cosines(config, random_networks(config, 24), ids_NT)
   mean_L, error_L = cosine_SL.mean(axis=0), cosine_SL.std(axis=0, ddof=1) / 24**0.5
   law_L = theory.finite_width(config, 6, probe).inter_cosine_L
   assert np.all(np.abs(law_L - mean_L) < 3 * error_L + 0.01)

@@ -12,7 +12,7 @@ from bornbiased_jax.analysis import finite_width, theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
-from small_networks import by_law, last_cosines
+from small_networks import last_cosines, random_networks
 
 NUM_NETWORKS = 48
 NARROW = dict(num_layers=2, num_heads=4, width=96, mlp_width=384, vocab_size=512, length=12)
@@ -31,11 +31,7 @@ def cosines(config, probe=None):
   """Cosine of last positions after each layer, [networks, L]."""
   probe = probe or analysis.Probe('tokens', num_sequences=150, length=config.length)
   ids_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
-  if config.init_scheme == 'centred':
-    networks = [init_params(config, seed) for seed in range(NUM_NETWORKS)]
-  else:
-    networks = by_law(config, NUM_NETWORKS)
-  return last_cosines(config, networks, ids_NT)
+  return last_cosines(config, random_networks(config, NUM_NETWORKS), ids_NT)
 
 
 def test_two_random_matrices_leave_a_third_of_the_dimensions():

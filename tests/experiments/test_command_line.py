@@ -22,13 +22,9 @@ assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 HEAVY = 'jax', 'flax', 'scipy', 'matplotlib'
 
 
-# Programs that have huge pages need not start themselves again.
-STARTED = os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
-
-
 def command(*arguments, **variables):
   return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True,
-                        env=STARTED | variables)
+                        env=os.environ | variables)
 
 
 def test_overrides_replace_the_scale():
@@ -167,7 +163,7 @@ def test_a_full_disk_is_one_line_after_what_was_measured(program, flags, file, p
              'os.execv(sys.executable, [sys.executable, *sys.argv[1:]])')
   done = subprocess.run(
       [sys.executable, '-c', limited, '-m', f'experiments.{program}', *flags, '--scale=smoke',
-       f'--output_dir={tmp_path}'], capture_output=True, text=True, env=STARTED)
+       f'--output_dir={tmp_path}'], capture_output=True, text=True)
   assert done.returncode == 2, done.stderr
   assert 'Traceback' not in done.stderr
   assert done.stderr.endswith(f'{file} cannot be written: File too large\n')

@@ -1,7 +1,6 @@
 """The program that continues a text: every kind of network and tokenizer, and mistakes."""
 
 import dataclasses
-import os
 import subprocess
 import sys
 
@@ -38,10 +37,8 @@ def run(tmp_path_factory):
 
 
 def command(*arguments):
-  # A program that has huge pages need not start itself again.
   return subprocess.run([sys.executable, '-m', 'experiments.sample', *arguments],
-                        capture_output=True, text=True,
-                        env=os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'})
+                        capture_output=True, text=True)
 
 
 def as_text(ids):
