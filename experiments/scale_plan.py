@@ -226,12 +226,13 @@ def sweep(settings, devices):
   def lower():
     place = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(
         leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec('seed'))))
-    draw, step, _ = ensemble.programs(
+    draw, batch, step, _ = ensemble.programs(
         ensemble.transformer(config), measurements.preference(config), probe, mesh=mesh)
     seeds = place(jax.ShapeDtypeStruct((settings.num_seeds,), 'uint32'))
     with jax.default_matmul_precision('highest'):
-      params, sums = place(jax.eval_shape(draw, seeds))
-      return step.lower(params, sums, 0, size=settings.batch_size)
+      networks = place(jax.eval_shape(draw, seeds))
+      sums = place(jax.eval_shape(functools.partial(batch, size=settings.batch_size), networks, 0))
+      return step.lower(networks, sums, 0, size=settings.batch_size)
 
   return mesh, lower
 

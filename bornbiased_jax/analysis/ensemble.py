@@ -48,11 +48,13 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
     >>> analysis.transformer(configs.get('tiny_gpt2')).config.vocab_size
     2048
   """
-  return Network(
-      config=config,
-      draw=lambda seed: draw_params(config, seed, embedding_seed),
-      read=functools.partial(read, config),
-  )
+  return Network(config, _draw_of(config, embedding_seed), functools.partial(read, config))
+
+
+@functools.cache
+def _draw_of(config, embedding_seed):
+  """One function per family, so that it is compiled once whatever its networks read."""
+  return lambda seed: draw_params(config, seed, embedding_seed)
 
 
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
@@ -69,11 +71,10 @@ def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num
 
 def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
   """Bytes of one network in an ensemble: its parameters and a batch's intermediates, as planned."""
-  draw, step = _one_network(network, statistic, probe)
-  drawn, sums = jax.eval_shape(draw, jnp.uint32(0))
+  draw = jax.jit(functools.partial(_draw_one, network.draw))
+  batch = jax.jit(functools.partial(_sum_one, network, statistic, probe, size=batch_size))
   with jax.default_matmul_precision('highest'):
-    lowered = (jax.jit(draw).lower(jnp.uint32(0)),
-               jax.jit(step, static_argnames='size').lower(drawn, sums, 0, size=batch_size))
+    lowered = draw.lower(jnp.uint32(0)), batch.lower(jax.eval_shape(draw, jnp.uint32(0)), 0)
   return max(map(program_bytes, lowered))
 
 
@@ -124,12 +125,14 @@ def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Sta
   batch_size = batch_size or batch_size_of(family.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
-  draw, step, finish = programs(family, statistic, probe, readout)
+  draw, batch, step, finish = programs(family, statistic, probe, readout)
   while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
     chunk_seeds, sources = _sources(family, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
-      drawn, sums = draw(sources)
+      drawn = draw(sources)
+      # Only the statistic knows which sums it keeps, and their shapes.
+      sums = _zeros(jax.eval_shape(functools.partial(batch, size=batch_size), drawn, 0))
       for first_index in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first_index)
         before, sums = sums, step(drawn, sums, first_index, size=size)
@@ -178,66 +181,81 @@ def _sources(network, chunk, size):
   size += -size % jax.device_count()
   params = [params for _, params in chunk]
   params += params[-1:] * (size - len(params))  # All chunks have one shape.
-  spread = NamedSharding(_mesh(), PartitionSpec('seed'))
-  stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), spread), *params)
+  stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), _spread()), *params)
   return numbers, {'seed': _shard(numbers, size), 'params': stacked}
 
 
 def programs(network: Network, statistic: Statistic, probe: Probe,
-             readout: Callable | None = None,
-             mesh: Mesh | None = None) -> tuple[Callable, Callable, Callable]:
-  """The three jitted programs over a chunk of n networks that `measure` runs.
+             readout: Callable | None = None, mesh: Mesh | None = None
+             ) -> tuple[Callable, Callable, Callable, Callable]:
+  """The programs over a chunk of n networks that `measure` runs.
 
   `mesh` has devices on one axis called 'seed'; None means all devices of this process.
 
   Returns:
-    - draw: seeds [n] uint32 → (networks, zero sums), every leaf with a leading axis of n
-      networks. A network is its seed and its parameters. It takes these if they are given.
-    - step: (networks, sums, first, size=) → the sums with the sequences from `first` to
-      `first + size - 1` added.
+    - draw: seeds [n] uint32 → networks, every leaf with a leading axis of n networks. A network
+      is its seed and its parameters; if they are given, they are returned as they are.
+    - batch: (networks, first, size=) → the sums over the sequences `first` to `first + size - 1`.
+    - step: (networks, sums, first, size=) → the sums with those of this batch added.
     - finish: (networks, sums) → the readout's results for each network.
   """
-  draw, step = _one_network(network, statistic, probe)
-
-  def over_seeds(program):
-    # Each device runs vmap over its own share of the seeds, without communication.
-    spread = PartitionSpec('seed')
-    return jax.shard_map(jax.vmap(program), mesh=mesh or _mesh(), in_specs=spread,
-                         out_specs=spread, check_vma=False)
+  mesh = mesh or _mesh()
 
   @functools.partial(jax.jit, static_argnames='size')
-  def spread_step(drawn, sums, first, size):
-    return over_seeds(functools.partial(step, first=first, size=size))(drawn, sums)
+  def batch(drawn, first, size):
+    one = functools.partial(_sum_one, network, statistic, probe, first=first, size=size)
+    return _over_seeds(one, mesh)(drawn)
 
-  finish = lambda drawn, sums: readout(drawn['params'], sums) if readout else {}
-  return jax.jit(over_seeds(draw)), spread_step, jax.jit(over_seeds(finish))
+  # The shapes of the sums are asked of `batch`, and the step finds it traced.
+  @functools.partial(jax.jit, static_argnames='size', out_shardings=_spread(mesh))
+  def step(drawn, sums, first, size):
+    return merge(sums, batch(drawn, first, size=size))
+
+  finish: Callable = lambda drawn, sums: {}
+  if readout is not None:
+    of_one = lambda drawn, sums: readout(drawn['params'], sums)
+    finish = jax.jit(_over_seeds(of_one, mesh))
+  draw = _draw_program(network.draw, mesh) if network.draw else lambda sources: sources
+  return draw, batch, step, finish
+
+
+@functools.lru_cache
+def _draw_program(draw, mesh):
+  return jax.jit(_over_seeds(functools.partial(_draw_one, draw), mesh))
+
+
+def _draw_one(draw, seed):
+  return {'seed': seed, 'params': draw(seed)}
+
+
+def _sum_one(network, statistic, probe, drawn, first, size):
+  """The sums of one network over one batch."""
+  inputs = probe.inputs(network.config, first + jnp.arange(size), drawn['seed'])
+  return statistic.measure(network.read(drawn['params'], inputs, statistic.reads))
+
+
+def _over_seeds(program, mesh):
+  """Each device runs vmap over its own share of the seeds, without communication."""
+  of_seeds = PartitionSpec('seed')
+  return jax.shard_map(jax.vmap(program), mesh=mesh, in_specs=of_seeds, out_specs=of_seeds,
+                       check_vma=False)
+
+
+def _zeros(shapes):
+  return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), _spread()),
+                      shapes)
 
 
 def _mesh():
   return jax.make_mesh((jax.device_count(),), ('seed',), axis_types=(AxisType.Auto,))
 
 
+def _spread(mesh=None):
+  return NamedSharding(mesh or _mesh(), PartitionSpec('seed'))
+
+
 def _shard(seeds, size):
   """The seeds spread evenly over all devices, the last repeated: all chunks have one shape."""
   size += -size % jax.device_count()
   padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
-  return jax.device_put(padded, NamedSharding(_mesh(), PartitionSpec('seed')))
-
-
-def _one_network(network, statistic, probe):
-  """The two programs of one network: one draws it with zero sums, one adds a batch to them."""
-
-  def batch_sums(drawn, first, size):
-    inputs = probe.inputs(network.config, first + jnp.arange(size), drawn['seed'])
-    return statistic.measure(network.read(drawn['params'], inputs, statistic.reads))
-
-  def draw(source):
-    drawn = {'seed': source, 'params': network.draw(source)} if network.draw else source
-    # Only the statistic knows which sums it keeps, and their shapes.
-    shapes = jax.eval_shape(lambda: batch_sums(drawn, 0, 1))
-    return drawn, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-  def step(drawn, sums, first, size):
-    return merge(sums, batch_sums(drawn, first, size))
-
-  return draw, step
+  return jax.device_put(padded, _spread())

@@ -14,11 +14,11 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from bornbiased_jax.analysis.ensemble import Network
+from bornbiased_jax.analysis.ensemble import Network, transformer
 from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
+from bornbiased_jax.models.initialization import Seed, stream_key
 from bornbiased_jax.models.transformer import Block
 
 LAYERS = ('mlp', 'attention', 'norm')
@@ -157,7 +157,7 @@ def bare_attention(config: ModelConfig) -> Network:
     outputs = {'residual': lax.scan(layer, x_BTD.astype(config.dtype), params['blocks'])[1]}
     return {name: outputs[name] for name in names}
 
-  return Network(config, lambda seed: draw_params(config, seed), read)
+  return transformer(config)._replace(read=read)
 
 
 def stack(config: StackConfig) -> Network:

@@ -183,6 +183,16 @@ def test_traces_depend_on_batches_only():
   assert traces(19, 10) == [*even[:-1], (10, T), (4, T)]
 
 
+def test_networks_are_drawn_by_one_program_whatever_they_read():
+  draws, network = [], bag_of_words()
+  network = network._replace(draw=lambda seed: draws.append(seed) or bag_of_words().draw(seed))
+  for length in (T, T - 1):
+    probe = dataclasses.replace(PROBE, length=length)
+    list(ensemble.measure(network, preference.predictions(V), probe, SEEDS, chunk_size=4))
+  assert len(draws) == 1
+  assert ensemble.transformer(CONFIG).draw is ensemble.transformer(CONFIG).draw
+
+
 def test_two_chunks_are_never_held(monkeypatch):
   shape, held, shard = (4, V, D), [], ensemble._shard
 

@@ -78,11 +78,13 @@ def test_ensemble(name, kind):
   readout = lambda params, sums: {
       'top': jnp.argmax(params['embedding'] @ sums['direction']['unit_sum'])}
   probe = Probe(kind, num_sequences=20, length=16)
-  draw, step, read = ensemble.programs(ensemble.transformer(config), statistic, probe, readout)
+  draw, batch, step, read = ensemble.programs(
+      ensemble.transformer(config), statistic, probe, readout)
   num_devices = jax.device_count()
   seeds = jax.ShapeDtypeStruct((2 * num_devices,), jnp.uint32)
-  params, sums = jax.eval_shape(draw, seeds)
   with jax.default_matmul_precision('highest'):
+    params = jax.eval_shape(draw, seeds)
+    sums = jax.eval_shape(functools.partial(batch, size=5), params, 0)
     programs = [lower(draw, seeds),
                 lower(jax.jit(functools.partial(step, size=5)), params, sums, 0),
                 lower(read, params, sums)]
