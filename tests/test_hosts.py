@@ -38,7 +38,6 @@ def results_in(folder):
 def assert_first_alone_speaks(done, code=0):
   assert [process[0] for process in done] == [code, code], done
   assert 'wrote' in done[0][1]
-  # Gloo's own greeting goes to stdout.
   assert 'wrote' not in done[1][1] and 'it/s' not in done[1][2] and '%|' not in done[1][2]
 
 
@@ -58,71 +57,90 @@ def assert_alike(found, expected):
     assert found == expected
 
 
-@pytest.mark.slow
-def test_a_sweep(tmp_path):
-  flags = '--scale=smoke', '--num_sequences=12', '--seeds=0-4'
-  done = two_hosts.run('amplification', *flags, f'--output_dir={tmp_path}/pair')
-  assert_first_alone_speaks(done)
-  settings = resolve(amplification.Settings, 'smoke', num_sequences='12', seeds='0-4')
-  amplification.main(settings, tmp_path / 'one')
-  pair, one = results_in(tmp_path / 'pair'), results_in(tmp_path / 'one')
-  assert pair['environment']['num_processes'] == 2
-  assert pair['settings'] == one['settings']
-  assert_alike(pair['rows'], one['rows'])
-  assert_alike(pair['summary'], one['summary'])
-  # Only the first process looks into the folder, and both hear what it finds there.
-  done = two_hosts.run('amplification', *flags, '--probe_seed=1', f'--output_dir={tmp_path}/pair')
-  assert [process[0] for process in done] == [2, 2]
-  assert all('holds a run with probe_seed=0, not 1' in process[2] for process in done)
+READ = dict(num_sequences='200', length='4')
+SWEEP = dict(lengths='8', num_sequences='12', seeds='0-4')
+
+
+def flags(fields):
+  return [f'--{name}={text}' for name, text in fields.items()]
 
 
 @pytest.fixture(scope='module')
-def folders(tmp_path_factory):
+def networks(tmp_path_factory):
   made = tmp_path_factory.mktemp('networks')
   for seed in (1, 2):
     huggingface.save(made / str(seed), CONFIG, init_params(CONFIG, seed))
   return [str(made / '1'), str(made / '2')]
 
 
-READ = dict(num_sequences='200', length='4')
-FLAGS = [f'--{name}={text}' for name, text in READ.items()]
+def zoo_alone(folder, networks):
+  """Results and times of signatures of a comparison of all networks by one process."""
+  with pytest.raises(SystemExit):
+    lineage.main(resolve(lineage.Settings, words=networks, **READ), folder)
+  return results_in(folder), times_in(folder)
+
+
+def times_in(folder):
+  return {path: path.stat().st_mtime_ns for path in (folder / 'signatures').iterdir()}
+
+
+@pytest.fixture(scope='module')
+def pair(tmp_path_factory, networks):
+  """Folders of what two processes made, by program, and what the processes said."""
+  folder = tmp_path_factory.mktemp('pair')
+  places = {name: folder / name for name in ('amplification', 'seedprint', 'lineage')}
+  zoo = zoo_alone(places['lineage'], networks)
+  sweep, *read = (['amplification', '--scale=smoke', *flags(SWEEP)],
+                  *([name, *networks, *flags(READ)] for name in ('seedprint', 'lineage')))
+  commands = [[*command, f'--output_dir={places[command[0]]}'] for command in (sweep, *read)]
+  *said, refused = two_hosts.run(*commands, [*commands[0], '--probe_seed=1'])
+  return places, dict(zip(places, said, strict=True)) | {'refused': refused}, zoo
 
 
 @pytest.mark.slow
-def test_a_comparison_of_two_networks(tmp_path, folders):
-  done = two_hosts.run('seedprint', *folders, *FLAGS, f'--output_dir={tmp_path}/pair')
-  assert_first_alone_speaks(done, verdict_page.EXIT_CODES['inconclusive'])
-  settings = resolve(seedprint.Settings, words=folders, **READ)
+def test_a_sweep(pair, tmp_path):
+  places, said, _ = pair
+  assert_first_alone_speaks(said['amplification'])
+  amplification.main(resolve(amplification.Settings, 'smoke', **SWEEP), tmp_path)
+  found, one = results_in(places['amplification']), results_in(tmp_path)
+  assert found['environment']['num_processes'] == 2
+  assert found['settings'] == one['settings']
+  assert_alike(found['rows'], one['rows'])
+  assert_alike(found['summary'], one['summary'])
+  # Only the first process looks into the folder, and both hear what it finds there.
+  assert [process[0] for process in said['refused']] == [2, 2]
+  assert all('holds a run with probe_seed=0, not 1' in process[2] for process in said['refused'])
+
+
+@pytest.mark.slow
+def test_a_comparison_of_two_networks(pair, tmp_path, networks):
+  places, said, _ = pair
+  assert_first_alone_speaks(said['seedprint'], verdict_page.EXIT_CODES['inconclusive'])
   with pytest.raises(SystemExit):
-    seedprint.main(settings, tmp_path / 'one')
-  pair, one = results_in(tmp_path / 'pair'), results_in(tmp_path / 'one')
-  assert pair['base']['digest'] == one['base']['digest']
-  assert pair['verdict'] == one['verdict']
-  for row, other in zip(pair['tests'], one['tests'], strict=True):
+    seedprint.main(resolve(seedprint.Settings, words=networks, **READ), tmp_path)
+  found, one = results_in(places['seedprint']), results_in(tmp_path)
+  assert found['base']['digest'] == one['base']['digest']
+  assert found['verdict'] == one['verdict']
+  for row, other in zip(found['tests'], one['tests'], strict=True):
     assert (row['test'], row['reason']) == (other['test'], other['reason'])
     for field in ('z', 'statistic'):
       assert (row[field] is None) == (other[field] is None)
       if row[field] is not None:
         np.testing.assert_allclose(row[field], other[field], atol=0.02)
   # Both wrote the same files, and nothing is left of their making.
-  names = [sorted(path.name for path in (tmp_path / run / 'signatures').iterdir())
-           for run in ('pair', 'one')]
+  names = [sorted(path.name for path in (folder / 'signatures').iterdir())
+           for folder in (places['seedprint'], tmp_path)]
   assert names[0] == names[1] and len(names[0]) == 2
 
 
 @pytest.mark.slow
-def test_a_zoo_whose_signatures_are_there(tmp_path, folders):
-  settings = resolve(lineage.Settings, words=folders, **READ)
-  with pytest.raises(SystemExit):
-    lineage.main(settings, tmp_path)
-  one = results_in(tmp_path)
-  times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'signatures').iterdir()}
-  done = two_hosts.run('lineage', *folders, *FLAGS, f'--output_dir={tmp_path}')
-  assert_first_alone_speaks(done, verdict_page.EXIT_CODES['inconclusive'])
-  pair = results_in(tmp_path)
-  assert pair['environment']['num_processes'] == 2
-  assert_alike(pair['rows'], one['rows'])
-  assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / 'signatures').iterdir()}
+def test_a_zoo_whose_signatures_are_there(pair):
+  places, said, (one, times) = pair
+  assert_first_alone_speaks(said['lineage'], verdict_page.EXIT_CODES['inconclusive'])
+  found = results_in(places['lineage'])
+  assert found['environment']['num_processes'] == 2
+  assert_alike(found['rows'], one['rows'])
+  assert times == times_in(places['lineage'])
 
 
 @pytest.mark.parametrize('given, message', [

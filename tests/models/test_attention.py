@@ -133,12 +133,10 @@ def test_limits_of_the_definition_agree_with_pytorch(number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('attend', [
-    attention.blocked, attention_tiles.tiled, attention_kernels.splash, attention_kernels.cudnn,
-    attention_kernels.Spread(attention.blocked, MESH),
+    attention.blocked, attention_tiles.tiled,
     attention_kernels.Spread(attention_tiles.tiled, MESH),
-], ids=['blocked', 'tiled', 'splash', 'cudnn', 'spread', 'tiled_spread'])
+], ids=['blocked', 'tiled', 'tiled_spread'])
 def test_limits_of_kernels_agree_with_the_definition(attend):
-  """Splash and cuDNN leave them to the definition."""
   given = random_inputs(SHAPES[2])
   for number, limits in enumerate(LIMITS):
     found = with_gradient(attend, *given, *limits)
@@ -173,11 +171,27 @@ def test_windows_by_layer():
   assert attention.windows(configs.get('tiny_gpt2')) is None
 
 
-@pytest.mark.parametrize('kernel', ['tiled', 'splash', 'cudnn'])
-def test_the_last_query_alone(kernel):
-  attend, (query, key, value) = KERNELS[kernel][0], random_inputs(SHAPES[0])[0]
+def test_the_last_query_alone():
+  query, key, value = random_inputs((2, 40, 4, 2, 8))[0]
   whole = attention.plain(query, key, value)
-  np.testing.assert_allclose(attend(query[:, -1:], key, value), whole[:, -1:], rtol=1e-5, atol=1e-6)
+  alone = attention.plain(query[:, -1:], key, value)
+  np.testing.assert_allclose(alone, whole[:, -1:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('module, name, limits', [
+    (attention, 'blocked', []), (attention_tiles, 'tiled', [dict(cap=1.5, slopes=SLOPES)]),
+    *[(attention_kernels, name, [dict(window=5), dict(cap=1.5), dict(slopes=SLOPES)])
+      for name in ('splash', 'cudnn')]], ids=['blocked', 'tiled', 'splash', 'cudnn'])
+def test_kernels_leave_to_the_definition_what_they_cannot(module, name, limits, monkeypatch):
+  """A last query alone, and limits: the definition is asked for the same."""
+  plain = mock.Mock()
+  monkeypatch.setattr(module, 'plain', plain)
+  query, key, value = random_inputs((2, 40, 3, 3, 8))[0]
+  for asked, given in [(query, each) for each in limits] + [(query[:, -1:], dict(window=5))]:
+    assert getattr(module, name)(asked, key, value, **given) is plain.return_value
+    heads, left = plain.call_args
+    assert all(x is y for x, y in zip(heads, (asked, key, value), strict=True))
+    assert {limit: value for limit, value in left.items() if value is not None} == given
 
 
 def test_weights_are_computed_only_to_be_read():
