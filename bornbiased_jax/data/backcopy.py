@@ -8,6 +8,7 @@ Sequences are drawn on the device from a key. The smallest loss that any network
 exactly.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -73,6 +74,7 @@ def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
   return Backcopy(transition_VV, np.array([False, *(each in triggers for each in known)]))
 
 
+@functools.partial(jax.jit, static_argnames=('batch_size', 'length', 'start'))
 def draw(task: Backcopy, key: jax.Array, batch_size: int, length: int,
          start: bool = True) -> jax.Array:
   """Sequences of T = `length` predictions: ids [batch_size, T + 1] int32, a function of the key.
@@ -111,6 +113,7 @@ def log_likelihood(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
   return jnp.log(p_BT)
 
 
+@jax.jit
 def copies(task: Backcopy, ids_BT: jax.Array) -> jax.Array:
   """Whether after each id the one before it comes again, [B, T], for sequences of T ids."""
   return jnp.asarray(task.is_trigger_V)[ids_BT] & (_before(ids_BT) != START)

@@ -68,11 +68,18 @@ def _is_due(run, step, interval):
 
 
 def compiled_step(run: Run) -> Callable[[TrainState, jax.Array], tuple[TrainState, dict]]:
-  """The step jitted for the run's mesh and networks; it consumes the state that it is given."""
-  if run.together:
-    step = functools.partial(ensemble_step, run.config, run.recipe)
-    return jax.jit(step, donate_argnums=0)
-  return sharded_step(run.config, run.recipe, run.mesh, _attend(run))
+  """The step jitted for the run's mesh and networks; it consumes the state that it is given.
+
+  Runs that differ in seeds and data alone share it, and so it is compiled once for all of them.
+  """
+  return _compiled_step(run.config, run.recipe, run.mesh, _attend(run), run.together)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_step(config, recipe, mesh, attend, together):
+  if together:
+    return jax.jit(functools.partial(ensemble_step, config, recipe), donate_argnums=0)
+  return sharded_step(config, recipe, mesh, attend)
 
 
 def _attend(run):

@@ -46,11 +46,18 @@ def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
   if run.init_from:
     sources = parents_of(run.init_from, run.seeds)
     return _stack(run, [_init_from(run, *source) for source in sources])
-  init = functools.partial(init_state, run.config, run.recipe)
-  if run.together:
-    seeds = jnp.array(run.seeds, jnp.uint32)
-    return jax.jit(jax.vmap(init))(seeds), [None] * len(run.seeds)
-  return jax.jit(init, out_shardings=_shardings(run))(jnp.uint32(run.seeds[0])), [None]
+  init = _compiled_init(run.config, run.recipe, run.mesh, run.together)
+  seeds = run.seeds if run.together else run.seeds[0]
+  return init(jnp.array(seeds, jnp.uint32)), [None] * len(run.seeds)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_init(config, recipe, mesh, together):
+  init = functools.partial(init_state, config, recipe)
+  if together:
+    # On the mesh as after a step, which would be compiled a second time for any other place.
+    return jax.jit(jax.vmap(init), out_shardings=NamedSharding(mesh, PartitionSpec()))
+  return jax.jit(init, out_shardings=state_shardings(config, recipe, mesh))
 
 
 def _stack(run, begun):

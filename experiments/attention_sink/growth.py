@@ -36,14 +36,20 @@ def grow(config: ModelConfig, recipe: Recipe, task: Backcopy, seeds: list[int], 
   Yields each of `steps`, and the parameters of every network then. `advance` is called with the
   number of steps after some of them.
   """
-  states = jax.vmap(functools.partial(init_state, config, recipe))(jnp.asarray(seeds, jnp.uint32))
+  states = _born(config, recipe, jnp.asarray(seeds, jnp.uint32))
   done = 0
   for step in steps:
     states = _train(config, recipe, start, data_seed, task, states, done, step)
     jax.block_until_ready(states.step)
     advance(step - done)
     done = step
-    yield step, [jax.tree.map(lambda leaf, i=i: leaf[i], states.params) for i in range(len(seeds))]
+    params = jax.device_get(states.params)
+    yield step, [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(len(seeds))]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _born(config, recipe, seeds):
+  return jax.vmap(functools.partial(init_state, config, recipe))(seeds)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=5)

@@ -10,21 +10,23 @@ import pytest
 from bornbiased_jax.analysis import attention_sink as analysis
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import interventions
+from bornbiased_jax.models import init_params, interventions
 from bornbiased_jax.training import step as steps
 from experiments.attention_sink import __main__ as attention_sink
 from experiments.attention_sink import conditions as sink_conditions
 from experiments.attention_sink import growth as sink_growth
 from experiments.attention_sink import growth_report
 from experiments.shared.settings import resolve
+from small_networks import random_networks
 
 pytestmark = pytest.mark.slow
 
 NONE = sink_conditions.NONE
+FACTORS = ['positions', 'weight decay']  # One changes the network, the other how it is trained.
 
 
 def settings(**overrides):
-  return resolve(attention_sink.Settings, 'smoke', **overrides)
+  return resolve(attention_sink.Settings, 'smoke', **dict(factors=','.join(FACTORS)) | overrides)
 
 
 @pytest.fixture(scope='module')
@@ -38,9 +40,11 @@ def test_every_network_has_a_row(smoke):
   directory, results = smoke
   found = [attention_sink.key_of(row) for row in results['rows']]
   assert found == [(*condition[:2], later, seed)
-                   for condition in sink_conditions.of(['position'])
+                   for condition in sink_conditions.of(FACTORS)
                    for later in ([None, 'amplify'] if condition == NONE else [None])
                    for seed in (0, 1)]
+  # Each kind is another network.
+  assert len({row['excess'] for row in results['rows']}) == len(results['rows'])
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
   for row in results['rows']:
     assert 0 <= row['rate'] <= 1 and row['excess'] > 0
@@ -86,24 +90,23 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
 
 def test_a_sink_grows_where_a_head_rests():
   task = backcopy.load()
-  made = settings(num_steps='300', length='64', lengths='64', train_sequences='12')
+  made = settings(num_steps='300', train_sequences='24')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
-  ids_NT = sink_growth.held_out(task, made, 64, start=True)
+  ids_NT = sink_growth.held_out(task, made, 32, start=True)
   *_, (_, networks) = sink_growth.grow(
       config, attention_sink.recipe_of(made, NONE), task, [0], start=True, data_seed=42,
       steps=[300], advance=lambda steps: None)
   found = sink_growth.measure(config, networks[0], task, ids_NT, ids_NT, made)
   assert found['rate'] > 0.8 and found['excess'] < 0.2
   assert found['weight_resting'] > 2 * found['weight_copying']
-  assert found['floor'] == analysis.uniform_weight(64)
+  assert found['floor'] == analysis.uniform_weight(32)
 
 
 def test_losses_are_counted_from_the_entropy():
   """A network that knows nothing but that all characters are possible loses log V."""
   task, made = backcopy.load(), settings(num_sequences='500')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
-  params = jax.tree.map(np.zeros_like, steps.init_state(
-      config, attention_sink.recipe_of(made, NONE), 0).params)
+  params = jax.tree.map(np.zeros_like, init_params(config, 0))
   ids_NT = sink_growth.held_out(task, made, 32, start=True)
   expected = math.log(task.vocab_size) - backcopy.entropy(task, 32)
   found = sink_growth.look(config, params, task, ids_NT)
@@ -126,16 +129,16 @@ def test_controls_have_the_mean_size_of_what_they_control():
 
 
 def test_longer_sequences_are_read_where_the_network_stays_what_it_was():
-  made, task = settings(length='32', lengths='16,32,64'), backcopy.load()
+  made, task = settings(length='32', lengths='32,64', num_sequences='2'), backcopy.load()
   lengths = {}
   for condition in [NONE, *sink_conditions.of(['intervention', 'positions'])]:
     config = sink_conditions.config_of(condition, task.vocab_size, made)
     ids_NT = sink_growth.held_out(task, made, 64, start=True)
-    params = steps.init_state(config, attention_sink.recipe_of(made, condition), 0).params
+    params, = random_networks(config, 1)
     found = sink_growth.by_length(config, params, ids_NT, made.lengths)
     lengths[condition.value] = len(found['rate_T'])
-  assert lengths == {'none': 3, 'amplify': 3, 'gain': 2, 'attenuate': 2, 'damp': 2, 'rmsnorm': 3,
-                     'learned': 2}
+  assert lengths == {'none': 2, 'amplify': 2, 'gain': 1, 'attenuate': 1, 'damp': 1, 'rmsnorm': 2,
+                     'learned': 1}
 
 
 def test_of_several_heads_the_best_is_told():

@@ -17,10 +17,21 @@ STEPS = [0, 2, 4, 6]
 
 
 @pytest.fixture(scope='module')
-def followed(tmp_path_factory, one_device):  # noqa: F811
+def trained(tmp_path_factory, one_device):  # noqa: F811
+  run = tiny_runs.run(tmp_path_factory.mktemp('runs'), seeds=(3, 4), keep_steps=tuple(STEPS))
+  loop.train(run)
+  return run
+
+
+@pytest.mark.slow
+def test_the_step_of_several_networks_was_compiled_once(trained):
+  assert loop.compiled_step(trained)._cache_size() == 1
+
+
+@pytest.fixture(scope='module')
+def followed(trained):
   """Two runs of one architecture, and what the program says of them."""
-  folder = tmp_path_factory.mktemp('runs')
-  loop.train(tiny_runs.run(folder, seeds=(3, 4), keep_steps=tuple(STEPS)))
+  folder = trained.directory
   runs = [f'{folder}/seed_{seed}' for seed in (3, 4)]
   settings = resolve(through_training.Settings, 'smoke', words=runs)
   through_training.main(settings, folder / 'results')
