@@ -60,7 +60,7 @@ def _draw_of(config, embedding_seed):
 def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
                        batch_size: int) -> int:
   """Number of networks that all devices hold at a time: one each of those that are given."""
-  num_devices = jax.device_count()
+  num_devices = _mesh().size
   if network.draw is None:
     return num_devices
   seeds_per_device = -(-num_seeds // num_devices)
@@ -178,7 +178,7 @@ def _sources(network, chunk, size):
   if network.draw:
     return chunk, _shard(chunk, size)
   numbers = [number for number, _ in chunk]
-  size += -size % jax.device_count()
+  size += -size % _mesh().size
   params = [params for _, params in chunk]
   params += params[-1:] * (size - len(params))  # All chunks have one shape.
   stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), _spread()), *params)
@@ -256,6 +256,6 @@ def _spread(mesh=None):
 
 def _shard(seeds, size):
   """The seeds spread evenly over all devices, the last repeated: all chunks have one shape."""
-  size += -size % jax.device_count()
+  size += -size % _mesh().size
   padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
   return jax.device_put(padded, _spread())

@@ -2,8 +2,11 @@
 
 import functools
 
+import jax
+from jax.sharding import AxisType
 import pytest
 
+from bornbiased_jax.analysis import ensemble
 from experiments import coordinates
 from experiments.shared import measurements, provenance
 
@@ -13,6 +16,15 @@ def one_commit():
   """The commit when the tests began, whatever is committed meanwhile."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(provenance, 'commit', functools.cache(provenance.commit))
+    yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def ensembles_on_one_device():
+  """Their programs compile and run in less time than those that are spread (test_ensemble)."""
+  with pytest.MonkeyPatch.context() as patch:
+    one = jax.make_mesh((1,), ('seed',), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    patch.setattr(ensemble, '_mesh', lambda: one)
     yield
 
 
