@@ -3,12 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import inter_sequence
 from bornbiased_jax.models import transformer
-from bornbiased_jax.models.initialization import draw_params, init_params, param_shapes
+from bornbiased_jax.models.initialization import init_params, param_shapes
 
 SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
@@ -57,15 +58,30 @@ def sharpened(config, seed=1):
   return params
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def trained(config, seed=1):
-  """Parameters as of a trained network, in which no gain is 1 and no bias is 0."""
-  def shift(path, leaf):
-    if path[-1].key not in ('scale', 'bias'):
-      return leaf
-    return leaf + 0.2 * jax.random.normal(jax.random.key(len(str(path))), leaf.shape)
+  """Parameters as of a trained network, in which no gain is 1 and no bias is 0.
 
-  return jax.tree_util.tree_map_with_path(shift, draw_params(config, seed))
+  They are drawn in numpy, where nothing is compiled.
+  """
+  random = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    drawn = _by_the_law(config, random, path, leaf)
+    if path[-1].key in ('scale', 'bias'):
+      own = np.random.default_rng(len(str(path)))
+      drawn += np.float32(0.2) * own.standard_normal(leaf.shape, np.float32)
+    return jnp.asarray(drawn)
+
+  return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
+
+
+def _by_the_law(config, random, path, leaf):
+  """A leaf of a random network."""
+  name, module = path[-1].key, path[max(0, len(path) - 2)].key
+  if name in ('bias', 'scale'):
+    return np.full(leaf.shape, name == 'scale', np.float32)
+  std = config.embedding_std if 'embedding' in name else config.std_of(module)
+  return np.float32(std) * random.standard_normal(leaf.shape, np.float32)
 
 
 def random_networks(config, number):
@@ -75,15 +91,7 @@ def random_networks(config, number):
   """
   if config.init_scheme in ('orthogonal', 'centred'):
     return [init_params(config, seed) for seed in range(number)]
-  random = np.random.default_rng(0)
-
-  def draw(path, leaf):
-    name, module = path[-1].key, path[max(0, len(path) - 2)].key
-    if name in ('bias', 'scale'):
-      return np.full(leaf.shape, name == 'scale', np.float32)
-    std = config.embedding_std if 'embedding' in name else config.std_of(module)
-    return np.float32(std) * random.standard_normal(leaf.shape, np.float32)
-
+  draw = functools.partial(_by_the_law, config, np.random.default_rng(0))
   return [jax.tree_util.tree_map_with_path(draw, param_shapes(config)) for _ in range(number)]
 
 
