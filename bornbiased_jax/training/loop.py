@@ -68,18 +68,16 @@ def _is_due(run, step, interval):
 
 
 def compiled_step(run: Run) -> Callable[[TrainState, jax.Array], tuple[TrainState, dict]]:
-  """The step jitted for the run's mesh and networks; it consumes the state that it is given.
+  """The step jitted for the run's mesh and networks; it consumes the state that it is given."""
+  if run.together:
+    return _compiled_ensemble_step(run.config, run.recipe)
+  return sharded_step(run.config, run.recipe, run.mesh, _attend(run))
 
-  Runs that differ in seeds and data alone share it, and so it is compiled once for all of them.
-  """
-  return _compiled_step(run.config, run.recipe, run.mesh, _attend(run), run.together)
 
-
+# Runs that follow each other in one process and differ in seed or data compile their step once.
 @functools.lru_cache(maxsize=4)
-def _compiled_step(config, recipe, mesh, attend, together):
-  if together:
-    return jax.jit(functools.partial(ensemble_step, config, recipe), donate_argnums=0)
-  return sharded_step(config, recipe, mesh, attend)
+def _compiled_ensemble_step(config, recipe):
+  return jax.jit(functools.partial(ensemble_step, config, recipe), donate_argnums=0)
 
 
 def _attend(run):

@@ -51,6 +51,7 @@ def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
   return init(jnp.array(seeds, jnp.uint32)), [None] * len(run.seeds)
 
 
+# Runs that follow each other in one process compile once how they begin.
 @functools.lru_cache(maxsize=4)
 def _compiled_init(config, recipe, mesh, together):
   init = functools.partial(init_state, config, recipe)
@@ -60,17 +61,25 @@ def _compiled_init(config, recipe, mesh, together):
   return jax.jit(init, out_shardings=state_shardings(config, recipe, mesh))
 
 
+@functools.lru_cache(maxsize=4)
+def _compiled_start(config, recipe, mesh):
+  """A jitted function from the parameters of a parent and a seed to the state that they begin."""
+  def begin_with(params, seed):
+    params = add_prefix(config, params) if config.prefix_plus else params
+    return start_from(config, recipe, params, seed)
+
+  return jax.jit(begin_with, out_shardings=state_shardings(config, recipe, mesh))
+
+
 def _stack(run, begun):
   """States of networks that train together are stacked on a leading axis."""
   states, parents = zip(*begun, strict=True)
-  if not run.together:
-    return states[0], list(parents)
-  stack = lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-  return jax.jit(stack)(*states), list(parents)
+  return _stacked(*states) if run.together else states[0], list(parents)
 
 
-def _shardings(run):
-  return state_shardings(run.config, run.recipe, run.mesh)
+@jax.jit
+def _stacked(*states):
+  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 def _abstract(run):
@@ -178,11 +187,8 @@ def _init_from(run, seed, directory):
     params, parent = _from_transformers(run, str(directory))
     parent |= {'directory': str(run.init_from), 'digest': digest(params)}
 
-  def begin_with(params, seed):
-    params = add_prefix(run.config, params) if run.config.prefix_plus else params
-    return start_from(run.config, run.recipe, params, seed)
-
-  return jax.jit(begin_with, out_shardings=_shardings(run))(params, jnp.uint32(seed)), parent
+  begin_with = _compiled_start(run.config, run.recipe, run.mesh)
+  return begin_with(params, jnp.uint32(seed)), parent
 
 
 def _from_transformers(run, name):

@@ -218,9 +218,13 @@ def train_step(config: ModelConfig, recipe: Recipe, state: TrainState, tokens_BT
   return update(config, recipe, state, loss, gradient)
 
 
+@functools.lru_cache(maxsize=4)
 def sharded_step(config: ModelConfig, recipe: Recipe, mesh: Mesh,
                  attend: Callable[..., jax.Array]) -> Callable:
-  """`train_step` jitted for a mesh: (state, ids) → (state, metrics); consumes its state."""
+  """`train_step` jitted for a mesh: (state, ids) → (state, metrics); consumes its state.
+
+  Runs that follow each other in one process and differ in seed or data compile their step once.
+  """
   step = functools.partial(train_step, config, recipe, attend=attend)
   placed = state_shardings(config, recipe, mesh)
   return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))

@@ -99,8 +99,9 @@ def test_a_masked_position_attends_to_itself_alone(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [*EVERYWHERE, *AT_ONE])
+@pytest.mark.parametrize('name', ['amplify', 'gain', 'mask'])
 def test_the_last_position_alone_and_another_kernel_compute_the_same(name):
+  """One that depends on the position, one on all positions, and one at a position."""
   config = dataclasses.replace(GROUPED, num_layers=2, intervention=name, intervention_position=127)
   params, ids = init_params(config, 1), tokens(2, 128)
   whole = read(config, params, ids, 'hidden')['hidden']

@@ -18,22 +18,24 @@ from small_networks import logits
 import tiny_runs
 
 pytestmark = pytest.mark.slow
+STEPS = 150  # Of training the networks, and then their adapters.
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
   """A folder with trained networks a and b, runs of a's adapters, and that of LoRA exported."""
   folder = tmp_path_factory.mktemp('made')
-  bases = small_training.train(LLAMA, small_training.from_seeds(LLAMA, [1, 2]), 300)
+  bases = small_training.train(LLAMA, small_training.from_seeds(LLAMA, [1, 2]), STEPS)
   for name, params in zip('ab', bases, strict=True):
     huggingface.save(folder / name, LLAMA, params)
-  ids = small_training.text(LLAMA.vocab_size, 300, data_seed=1).ravel()
+  ids = small_training.text(LLAMA.vocab_size, STEPS, data_seed=1).ravel()
   text = Corpus(ids, LLAMA.vocab_size, 'text', 'none', 'digest')
   for adapter in ADAPTERS:
     config = dataclasses.replace(LLAMA, prefix_plus=adapter == 'prefix_plus')
-    recipe = dict(num_steps=300, batch_size=8, length=32, peak_lr=3e-3, adapter=adapter)
-    loop.train(tiny_runs.run(folder / adapter, config=config, recipe=recipe, save_every=300,
-                             evaluate_every=300, init_from=folder / 'a', data=text,
+    recipe = dict(num_steps=STEPS, batch_size=8, length=32, peak_lr=1e-2,
+                  adapter=adapter)
+    loop.train(tiny_runs.run(folder / adapter, config=config, recipe=recipe, save_every=STEPS,
+                             evaluate_every=STEPS, init_from=folder / 'a', data=text,
                              validation=text))
   export_adapter(folder / 'lora' / 'seed_3', folder / 'adapter')
   return folder
