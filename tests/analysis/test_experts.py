@@ -14,6 +14,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import draw_params, mlp, read
 
+pytestmark = pytest.mark.usefixtures('optimized')
 # Few sequences would share what each has in common.
 PROBE = Probe('tokens', 200, 16)
 NETWORKS = jnp.arange(40)
