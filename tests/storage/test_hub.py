@@ -1,8 +1,6 @@
 """Models of the Hugging Face Hub: what is fetched, and what is said if it is not."""
 
 import json
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -13,6 +11,8 @@ from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage import hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from directories import GOLDENS
+from experiments.seedprint import __main__ as seedprint
+from experiments.shared.settings import resolve as resolve_settings
 import small_hub
 from small_hub import COMMIT
 
@@ -168,19 +168,19 @@ def test_what_is_refused_is_said_in_one_line(name, words, download):
 
 
 @pytest.mark.slow
-def test_programs_take_names_of_the_hub(tmp_path):
-  """The verdict says which commit was read; a mistake is one line and exit code 2."""
-  small_hub.lay(tmp_path / 'cache', 'org/whole', GOLDENS / 'pythia')
-  run = lambda base, suspect: subprocess.run(
-      [sys.executable, '-m', 'experiments.seedprint', base, suspect, '--num_sequences=40',
-       '--length=4', f'--output_dir={tmp_path}/out'], capture_output=True, text=True,
-      env=os.environ | {'HF_HUB_CACHE': str(tmp_path / 'cache'), 'HF_HUB_OFFLINE': '1'})
-  done = run('tiny_gpt2:1', 'org/whole')
-  assert f'The suspect was read at commit {COMMIT}.' in done.stdout, done.stderr
-  path, = (tmp_path / 'out').glob('*/results.json')
+def test_programs_take_names_of_the_hub(offline, tmp_path, capsys):
+  """The verdict says which commit was read; a mistake is one line that names the argument."""
+  small_hub.lay(offline, 'org/whole', GOLDENS / 'pythia')
+  run = lambda *words: seedprint.main(
+      resolve_settings(seedprint.Settings, words=words, num_sequences='40', length='4'),
+      tmp_path / 'out')
+  with pytest.raises(SystemExit):
+    run('tiny_gpt2:1', 'org/whole')
+  assert f'The suspect was read at commit {COMMIT}.' in capsys.readouterr().out
+  path, = (tmp_path / 'out').rglob('results.json')
   told = {'name': 'org/whole', 'revision': COMMIT, 'digest': golden_digest('pythia')}
   assert json.loads(path.read_text())['suspect'].items() >= told.items()
   assert f'commit {COMMIT}' in path.with_name('report.html').read_text()
-  done = run('org/whole', 'org/absent')
-  assert done.returncode == 2 and done.stderr.startswith('error: --suspect: org/absent: there is')
-  assert done.stderr.count('\n') == 1
+  with pytest.raises(InputError, match='^--suspect: org/absent: there is') as error:
+    run('org/whole', 'org/absent')
+  assert '\n' not in str(error.value)

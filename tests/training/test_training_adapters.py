@@ -33,7 +33,7 @@ def merge(base, factors, scale):
   return base | {'blocks': blocks}
 
 
-@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize('name', ['gpt2', 'moe'])
 def test_steps_are_those_of_gradients_by_the_factors(name):
   config, recipe = CONFIGS[name], dataclasses.replace(RECIPE, **LORA)
   state = jax.jit(functools.partial(init_state, config, recipe))(3)
