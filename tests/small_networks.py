@@ -63,7 +63,7 @@ def trained(config, seed=1):
 
   They are drawn in numpy, where nothing is compiled.
   """
-  random = np.random.default_rng(seed)
+  random = np.random.default_rng([seed, 1])
 
   def draw(path, leaf):
     drawn = _by_the_law(config, random, path, leaf)

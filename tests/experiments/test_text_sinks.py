@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 
 one_device = tiny_runs.one_device
 SIZE = 'mlp_width=64,num_heads=2,num_layers=2,width=32'
+# For networks of others: as many ids as `write_gpt2` has, or the 257 of bytes, padded.
+THEIRS = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=271)
 
 
 def settings(networks=(), **overrides):
@@ -126,8 +128,7 @@ def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
 
 
 def test_networks_of_others_are_measured_without_training(tmp_path):
-  config = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=264)  # 257, padded.
-  huggingface.save(tmp_path / 'theirs', config, init_params(config, 3))
+  huggingface.save(tmp_path / 'theirs', THEIRS, init_params(THEIRS, 3))
   text_sinks.main(settings([str(tmp_path / 'theirs')], lengths='16'), tmp_path / 'out')
   rows = results(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
@@ -136,22 +137,22 @@ def test_networks_of_others_are_measured_without_training(tmp_path):
   assert written == ['figure.png', 'results.json', 'table.md']
   for row in rows:
     (loss,) = row['loss'].values()
-    assert loss == pytest.approx(math.log(264), abs=0.5)  # Random logits vary by about one.
+    assert loss == pytest.approx(math.log(271), abs=0.5)  # Random logits vary by about one.
 
 
-@pytest.fixture(scope='module')
-def llama(tmp_path_factory):
-  """A network whose tokenizer, a small GPT-2, puts a token before each text."""
-  folder = tmp_path_factory.mktemp('llama')
+@pytest.fixture
+def network(tmp_path):
+  """One whose tokenizer, a small GPT-2, puts a token before each text."""
+  folder = tmp_path
   (folder / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
   tokenizer = load_tokenizer(str(write_gpt2(folder)))
-  config = configs.get(f'tiny_llama2,{SIZE}', vocab_size=tokenizer.vocab_size)
-  huggingface.save(folder / 'model', config, init_params(config, 3), tokenizer)
+  assert tokenizer.vocab_size == THEIRS.vocab_size
+  huggingface.save(folder / 'model', THEIRS, init_params(THEIRS, 3), tokenizer)
   return folder / 'model', tokenizer
 
 
-def test_sequences_begin_as_the_tokenizer_says(llama, tmp_path):
-  path, tokenizer = llama
+def test_sequences_begin_as_the_tokenizer_says(network, tmp_path):
+  path, tokenizer = network
   ways = dict(lengths='16', afterwards='none', tokenizer=str(path))
   text_sinks.main(settings([str(path)], **ways), tmp_path / 'out')
   (row,) = results(tmp_path / 'out')['rows']
@@ -168,17 +169,16 @@ def test_sequences_begin_as_the_tokenizer_says(llama, tmp_path):
 
 
 def test_sequences_begin_as_the_run_was_trained(tmp_path):
-  config = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=264)
   writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(0, init_params(config, 3), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
-      config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
+  writer.save(0, init_params(THEIRS, 3), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+      config=THEIRS, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
   writer.close()
   text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
                   tmp_path / 'out')
   (row,) = results(tmp_path / 'out')['rows']
   assert row['begins_with'] == '7 (run)'
   text = text_sinks.load_texts(settings())[1]
-  assert row['loss'] == measures.losses(config, init_params(config, 3), text,
+  assert row['loss'] == measures.losses(THEIRS, init_params(THEIRS, 3), text,
                                         settings(start_id='7'))
 
 

@@ -37,8 +37,12 @@ def test_differences_are_paired_by_seed():
 
 
 @pytest.mark.slow
-def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
+def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path, monkeypatch):
   settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', seeds='42,43')
+  arms = trained_experts.arms_of(settings)
+  assert list(arms) == [(init, balance) for init in ('gpt2', 'centred') for balance in (0.0, 10.0)]
+  del arms['centred', 10.0]  # Three say all that is looked at.
+  monkeypatch.setattr(trained_experts, 'arms_of', lambda settings: arms)
   trained_experts.main(settings, tmp_path)
   written = (tmp_path / 'results.json').read_bytes()
   assert (tmp_path / 'figure.png').read_bytes().startswith(b'\x89PNG')
@@ -48,8 +52,7 @@ def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path):
   assert results['complete']
   of = {(row['init'], row['balance'], row['step']): row for row in results['summary']}
   for step in (0, 3, 6):
-    assert {key[:2] for key in of if key[2] == step} == {
-        (init, balance) for init in ('gpt2', 'centred') for balance in (0.0, 10.0)}
+    assert {key[:2] for key in of if key[2] == step} == arms.keys()
   assert of['gpt2', 0.0, 0]['busiest'] == of['gpt2', 10.0, 0]['busiest']
   assert of['gpt2', 0.0, 0]['birth_rank'] == 1
   assert of['gpt2', 10.0, 6]['busiest'] < of['gpt2', 0.0, 6]['busiest']

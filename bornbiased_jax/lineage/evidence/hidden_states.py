@@ -128,7 +128,7 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, *, about: dict |
   batch_size = spread_batch_size(config, probe, mesh, batch_size)
   place = lambda index_B: (jax.device_put(index_B, NamedSharding(mesh, sharding.BATCH))
                            if mesh else index_B)
-  states_of = program(exact(config), probe, mesh)
+  states_of = program(exact(config), without_vocabulary(probe, config), mesh)
 
   def compute(index_B):
     path = parts and path_of(parts) / f'{index_B[0]}_{batch_size}.npy'
@@ -207,7 +207,12 @@ def exact(config: ModelConfig) -> ModelConfig:
   return dataclasses.replace(config, dtype='float32', remat='none')
 
 
-@functools.lru_cache(maxsize=8)
+def without_vocabulary(probe: Probe, config: ModelConfig) -> Probe:
+  """The probe without a number of ids that the network has anyway: one program for both."""
+  return dataclasses.replace(probe, num_ids=None) if probe.num_ids == config.vocab_size else probe
+
+
+@functools.lru_cache(maxsize=32)
 def program(config: ModelConfig, probe: Probe,
             mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
   """The jitted function (params, index_B) → (states [B, D], inputs [B, D]) of `of_network`."""

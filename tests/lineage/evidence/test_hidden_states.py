@@ -48,6 +48,15 @@ def test_they_are_those_of_the_last_token_of_each_sequence(probe, params):
   assert np.abs(seeds[0].hidden_ND - made.hidden_ND).max() > 0.1
 
 
+def test_ids_are_below_the_number_of_the_probe(params):
+  few = dataclasses.replace(TOKENS, num_ids=5)
+  last_N = few.inputs(CONFIG, jnp.arange(40))[:, -1]
+  np.testing.assert_allclose(states(params, few).input_ND, params['embedding'][last_N], atol=1e-8)
+  # As many as there are change nothing, not even the program.
+  all_ids = dataclasses.replace(TOKENS, num_ids=CONFIG.vocab_size)
+  assert hidden_states.without_vocabulary(all_ids, CONFIG) == TOKENS
+
+
 @pytest.mark.parametrize('shape', [(4, 1, 1), (1, 2, 2)])
 def test_devices_share_them(params, shape):
   """Their number need not divide a batch, nor the size of a batch the number of sequences."""
