@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import inter_sequence
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params, param_shapes
 
@@ -27,7 +26,7 @@ DEEP_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=4, mlp_width=64))
 
 
 def tokens(n=6, length=150, seed=0):
-  return np.asarray(jax.random.randint(jax.random.key(seed), (n, length), 0, 70))
+  return np.random.default_rng(seed).integers(70, size=(n, length), dtype=np.int32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -50,9 +49,9 @@ def logits(config, params, ids=None):
   return np.asarray(_logits(config, params, tokens(4, 20) if ids is None else ids))
 
 
-def sharpened(config, seed=1):
+def sharpened(config):
   """Parameters whose heads attend to some positions much more than to others."""
-  params = init_params(config, seed)
+  params, = random_networks(config, 1)
   for name in ('query', 'key'):
     params['blocks'][name]['kernel'] *= 3
   return params
@@ -64,10 +63,11 @@ def trained(config, seed=1):
   They are drawn in numpy, where nothing is compiled.
   """
   random = np.random.default_rng([seed, 1])
+  normal = functools.partial(random.standard_normal, dtype=np.float32)
 
   def draw(path, leaf):
-    drawn = _by_the_law(config, random, path, leaf)
-    if path[-1].key in ('scale', 'bias'):
+    drawn = _by_the_law(config, normal, path, leaf)
+    if not _is_drawn(path):
       own = np.random.default_rng(len(str(path)))
       drawn += np.float32(0.2) * own.standard_normal(leaf.shape, np.float32)
     return jnp.asarray(drawn)
@@ -75,13 +75,24 @@ def trained(config, seed=1):
   return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
-def _by_the_law(config, random, path, leaf):
-  """A leaf of a random network."""
+def _is_drawn(path):
+  return path[-1].key not in ('scale', 'bias')
+
+
+def _by_the_law(config, normal, path, leaf):
+  """A leaf of a random network, of the numbers that `normal` gives for a shape."""
   name, module = path[-1].key, path[max(0, len(path) - 2)].key
-  if name in ('bias', 'scale'):
+  if not _is_drawn(path):
     return np.full(leaf.shape, name == 'scale', np.float32)
   std = config.embedding_std if 'embedding' in name else config.std_of(module)
-  return np.float32(std) * random.standard_normal(leaf.shape, np.float32)
+  return np.float32(std) * normal(leaf.shape)
+
+
+@functools.lru_cache(maxsize=1)
+def _normal_numbers(shapes, number):
+  """Those of several networks, in arrays of these shapes. The next test often asks for the same."""
+  random = np.random.default_rng(0)
+  return [[random.standard_normal(shape, np.float32) for shape in shapes] for _ in range(number)]
 
 
 def random_networks(config, number):
@@ -91,12 +102,24 @@ def random_networks(config, number):
   """
   if config.init_scheme in ('orthogonal', 'centred'):
     return [init_params(config, seed) for seed in range(number)]
-  draw = functools.partial(_by_the_law, config, np.random.default_rng(0))
-  return [jax.tree_util.tree_map_with_path(draw, param_shapes(config)) for _ in range(number)]
+  leaves = jax.tree_util.tree_leaves_with_path(param_shapes(config))
+  drawn = tuple(leaf.shape for path, leaf in leaves if _is_drawn(path))
+  return [_random_network(config, numbers) for numbers in _normal_numbers(drawn, number)]
+
+
+def _random_network(config, numbers):
+  remaining = iter(numbers)
+  draw = functools.partial(_by_the_law, config, lambda shape: next(remaining))
+  return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
 def last_cosines(config, networks, ids_NT):
   """Mean cosine between the last positions of sequences after each layer, [networks, L]."""
-  statistic = inter_sequence('residual_last')
-  sums = [statistic.measure(read(config, params, ids_NT, *statistic.reads)) for params in networks]
-  return np.array([statistic.summarize(each)['cosine'] for each in sums])
+  return np.array([_mean_cosines(np.asarray(read(config, params, ids_NT, 'residual_last')[
+      'residual_last'], np.float64)) for params in networks])
+
+
+def _mean_cosines(state_LND):
+  unit_LND = state_LND / np.linalg.norm(state_LND, axis=-1, keepdims=True)
+  n = unit_LND.shape[1]
+  return (np.sum(unit_LND.sum(axis=1)**2, axis=-1) - n) / (n * (n - 1))

@@ -7,8 +7,7 @@ from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import birth, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
-from small_networks import last_cosines, random_networks
+from small_networks import last_cosines, random_networks, read
 
 SMALL = dict(num_layers=3, num_heads=4, width=256, mlp_width=1024, vocab_size=64, length=64)
 
@@ -104,7 +103,7 @@ def test_mlps_alone_iterate_one_cosine():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fields, length', [
-    ({}, 32), ({'parallel_residual': True}, 16), ({'positions': 'alibi'}, 64),
+    ({}, 16), ({'parallel_residual': True}, 16), ({'positions': 'alibi'}, 32),
     ({'activation': 'squared_relu', 'positions': 'none'}, 16),
     ({'score_divisor': 10.0, 'scaled_embedding': True}, 16), ({'intervention': 'amplify'}, 16),
     ({'intervention': 'mask', 'intervention_position': 15}, 16), ({'intervention': 'rmsnorm'}, 16),
@@ -112,19 +111,29 @@ def test_mlps_alone_iterate_one_cosine():
     ({'activation': 'relu', 'num_kv_heads': 2}, 16), ({'sublayers': 'mlp_only'}, 16),
     ({'init_scheme': 'plain', 'linear_std': 0.06}, 16),
     ({'init_scheme': 'orthogonal', 'width': 128, 'mlp_width': 256, 'linear_std': 0.0283}, 16),
-    *(({'init_scheme': name}, 16) for name in ('zero', 'mup', 'deepnorm')),
+    *(({'init_scheme': name}, 16) for name in ('zero', 'deepnorm')),
 ], ids=str)
 def test_ensembles_agree_within_seven_percent(fields, length):
-  """Relative to the last layer, with four standard errors of the ensemble's mean."""
+  """Relative to the last layer, with three standard errors of the ensemble's mean."""
   config = small(**dict(num_layers=2) | fields)
-  ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(50, length))
-  networks = random_networks(config, 12)
-  if not fields:  # Once the library's own, whatever the scheme.
-    networks = [init_params(config, seed) for seed in range(12)]
-  measured_SL = last_cosines(config, networks, ids_NT)
+  ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(30, length))
+  measured_SL = last_cosines(config, random_networks(config, 12), ids_NT)
   predicted_L = theory.at_birth(config, length).inter_cosine_L
   mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / 12**0.5
-  assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.07 * mean_L[-1])
+  assert np.all(np.abs(mean_L - predicted_L) < 3 * error_L + 0.07 * mean_L[-1])
+
+
+@pytest.mark.slow
+def test_tiny_networks_prefer_as_the_random_energy_law_says():
+  """Means over networks within a quarter: shape of the spectrum and states are not Gaussian."""
+  config, n, length = configs.get('tiny_gpt2', num_layers=2, vocab_size=512), 300, 6
+  ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(n, length))
+  measured = np.array([
+      np.bincount(np.argmax(read(config, params, ids_NT, 'logits_last')['logits_last'], axis=1)
+                  ).max() / n for params in random_networks(config, 24)])
+  law = theory.preference_at_birth(config, length, n, num_networks=60).top1_frequency_N
+  error = np.hypot(measured.std() / 24**0.5, law.std() / 60**0.5)
+  assert abs(measured.mean() - law.mean()) < 3 * error + 0.25 * law.mean()
 
 
 def test_gated_networks_do_not_contract_to_leading_order():

@@ -10,7 +10,6 @@ from scipy import stats
 from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import finite_width, theory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 from small_networks import last_cosines, random_networks
 
@@ -29,7 +28,7 @@ def narrow(**fields):
 @functools.cache
 def cosines(config, probe=None):
   """Cosine of last positions after each layer, [networks, L]."""
-  probe = probe or analysis.Probe('tokens', num_sequences=150, length=config.length)
+  probe = probe or analysis.Probe('tokens', num_sequences=60, length=config.length)
   ids_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
   return last_cosines(config, random_networks(config, NUM_NETWORKS), ids_NT)
 
@@ -51,11 +50,11 @@ def test_inputs_alone_fill_all_dimensions():
     {'gated_mlp': True, 'activation': 'silu', 'norm': 'rmsnorm'}], ids=str)
 def test_states_fill_the_dimensions_that_theory_says(fields):
   """Within the first order's own error, which is about a fifth of so narrow a network."""
-  config, found = narrow(**fields), []
+  config, found = narrow(length=6, **fields), []
   run = jax.jit(functools.partial(read, config, names=('hidden_last',)))
-  for seed in range(2):
+  for seed, params in enumerate(random_networks(config, 2)):
     tokens = np.random.default_rng(seed).integers(config.vocab_size, size=(2000, config.length))
-    hidden_ND = np.asarray(run(init_params(config, seed), tokens)['hidden_last'])
+    hidden_ND = np.asarray(run(params, tokens)['hidden_last'])
     value_D = np.linalg.eigvalsh(np.cov(hidden_ND.T))
     found.append(value_D.sum() ** 2 / (value_D**2).sum())
   np.testing.assert_allclose(num_dimensions(config, config.length), np.mean(found), rtol=0.2)
@@ -85,13 +84,13 @@ def test_the_mean_moves_by_what_theory_says(fields):
   error_L = measured_SL.std(axis=0, ddof=1) / NUM_NETWORKS**0.5
   predicted_L = theory.finite_width(config, config.length).inter_cosine_L
   mean_L = measured_SL.mean(axis=0)
-  assert np.all(np.abs(mean_L - predicted_L) < 4 * error_L + 0.1 * mean_L[-1])
+  assert np.all(np.abs(mean_L - predicted_L) < 3 * error_L + 0.1 * mean_L[-1])
 
 
 def test_correlated_vectors_are_a_little_less_alike_in_few_dimensions():
   """Without sublayers: the mean of Pearson's r is ρ - ρ (1 - ρ²) / 2d (Hotelling 1953)."""
-  config = narrow(positions='learned', num_layers=1, linear_std=1e-5)
-  probe = analysis.Probe('text', 24, 1, text=data.from_ids(np.arange(500), 'no id twice'))
+  config = narrow(positions='learned', num_layers=1, linear_std=1e-5, sublayers='attention_only')
+  probe = analysis.Probe('text', 2, 1, text=data.from_ids(np.arange(500), 'no id twice'))
   found = theory.finite_width(config, 1, probe, num_samples=20000).inter_cosine_L
   # Tokens of two windows differ, and their position is the same: ρ = 1/2.
   np.testing.assert_allclose(found - 0.5, -0.5 * (1 - 0.5**2) / (2 * 96), rtol=0.15)
@@ -105,7 +104,7 @@ def test_the_mean_on_text_moves_by_what_theory_says(fields, num_ids):
   """Where ids are rare, a gated network's is not that of infinite width."""
   config = narrow(**fields)
   ids = np.random.default_rng(0).geometric(1 / num_ids, 3000) % 400
-  probe = analysis.Probe('text', 40, config.length, text=data.from_ids(ids, 'geometric'))
+  probe = analysis.Probe('text', 20, config.length, text=data.from_ids(ids, 'geometric'))
   measured_SL = cosines(config, probe)
   mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / NUM_NETWORKS**0.5
   found = theory.finite_width(config, config.length, probe)

@@ -8,9 +8,10 @@ import optax
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.models.initialization import draw_params, init_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.models.transformer import Transformer
+from small_networks import trained
 from tiny_steps import CONFIGS, assert_close, tokens
 from traced_programs import matmuls
 
@@ -19,7 +20,7 @@ from traced_programs import matmuls
 @pytest.mark.parametrize('name, length', [('gpt2', 130), ('llama2', 257)])
 def test_chunked_loss_equals_optax_on_all_logits(name, length):
   config, ids = CONFIGS[name], tokens(length=length)
-  params = init_params(config, 0)
+  params = trained(config)
   plain = lambda params: optax.softmax_cross_entropy_with_integer_labels(
       Transformer(config).apply({'params': params}, ids[:, :-1]), ids[:, 1:]).mean()
   chunked = functools.partial(next_token_loss, config, tokens_BT=ids)
@@ -29,7 +30,7 @@ def test_chunked_loss_equals_optax_on_all_logits(name, length):
 
 def test_logits_of_the_whole_batch_never_exist():
   ids = tokens(length=512)
-  params = jax.eval_shape(functools.partial(init_params, CONFIGS['gpt2']), 0)
+  params = param_shapes(CONFIGS['gpt2'])
   loss = functools.partial(next_token_loss, CONFIGS['gpt2'], tokens_BT=ids)
   program = jax.jit(jax.grad(loss)).lower(params)
   assert '8x512x50x' not in program.as_text() and '8x128x50x' in program.as_text()
@@ -39,7 +40,7 @@ def test_logits_of_the_whole_batch_never_exist():
                                            ('bfloat16', None)])
 def test_float32_networks_multiply_and_differentiate_in_float32(dtype, wanted):
   config = configs.get('tiny_llama2', num_layers=2, dtype=dtype)
-  params = jax.eval_shape(lambda: draw_params(config, 0))
+  params = param_shapes(config)
   loss = functools.partial(next_token_loss, config)
   # Under jit and checkpoint parts of a gradient are traced after the loss has returned.
   for each in (loss, jax.jit(loss), jax.checkpoint(loss)):

@@ -10,12 +10,12 @@ import pytest
 from scipy import special, stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.models.sampling import sample
 from bornbiased_jax.models.transformer import read
 from bornbiased_jax.storage import huggingface
 from directories import quiet_transformers
-from small_networks import GPT2, GROUPED, LLAMA, tokens, trained
+from small_networks import GPT2, GROUPED, LLAMA, random_networks, tokens, trained
 from traced_programs import matmuls
 
 KEY = jax.random.key(0)
@@ -26,7 +26,7 @@ LEARNED = dataclasses.replace(UNTIED, positions='learned')
 def lively(config):
   """Parameters that say many different things; as drawn, they repeat one favourite."""
   noise = lambda leaf: 0.25 * np.random.default_rng(0).normal(size=leaf.shape).astype(np.float32)
-  return jax.tree.map(lambda leaf: leaf + noise(leaf), init_params(config, 1))
+  return jax.tree.map(lambda leaf: leaf + noise(leaf), random_networks(config, 1)[0])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -100,7 +100,7 @@ def test_ids_without_a_meaning_are_never_drawn():
 def test_matrix_products_are_of_full_precision():
   prompt_BT = tokens(1, 4)
   trace = jax.make_jaxpr(lambda params: sample(LLAMA, params, prompt_BT, 3, KEY))
-  params = jax.eval_shape(functools.partial(init_params, LLAMA), 0)
+  params = param_shapes(LLAMA)
   found = [equation.params['precision'] for equation, _ in matmuls(trace(params))]
   assert len(found) > 5 and set(found) == {(jax.lax.Precision.HIGHEST,) * 2}
 

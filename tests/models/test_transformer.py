@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import draw_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.models.transformer import READS
 from textbook import (
   CASES,
@@ -69,7 +69,7 @@ def test_types_in_bfloat16(config):
   tokens = random_tokens(config)
   shapes = {name: x.shape for name, x in textbook(config, random_params(config), tokens).items()}
   half = with_fields(config, dtype='bfloat16')
-  params = jax.eval_shape(functools.partial(draw_params, half), 0)
+  params = param_shapes(half)
   assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
   for names in (every_read(config), LAST, LAST[2:]):
     out = jax.eval_shape(functools.partial(read, half, names=names), params, tokens)
@@ -183,5 +183,4 @@ def test_what_cannot_be_read_is_named(config, names, message):
 
 def test_qk_norm_is_rms_norm_beside_layernorm():
   config = with_fields(ROPE, qk_norm=True)
-  blocks = jax.eval_shape(functools.partial(draw_params, config), 0)['blocks']
-  assert set(blocks['query_norm']) == {'scale'}
+  assert set(param_shapes(config)['blocks']['query_norm']) == {'scale'}
