@@ -9,23 +9,30 @@ import two_hosts
 
 COLAB = Path(__file__).parents[2] / 'colab'
 NOTEBOOKS = sorted(path.name for path in COLAB.glob('*.ipynb'))
-# What notebooks say, and what tests put in its place.
+# What notebooks say, and what tests put in its place. Of variants of a model, which differ in one
+# word, each word is checked, and all compute with the one program of the plain model.
 LESS = {
     'attention_sinks.ipynb': {
         'num_steps=400, batch_size=32': 'num_steps=4, batch_size=4',
         'warmup_steps=50': 'warmup_steps=2',
         '(0, 25, 50, 75, 100, 150, 200, 300, 400)': '(0, 2, 4)',
-        "('none', 'amplify', 'attenuate', 'rmsnorm')": "('none', 'amplify')",
+        'intervention=name, **SHAPE)':
+            "intervention=name, **SHAPE) and configs.get('tiny_llama2', **SHAPE)",
+        'intervention=name, **SMALL)':
+            "intervention=name, **SMALL) and configs.get('tiny_llama2', **SMALL)",
         'vocab_size=20_000': 'vocab_size=200', '0, 20_000)': '0, 200)', '(1), 100,': '(1), 8,'},
     'born_biased.ipynb': {
         'num_sequences=1000, length=32': 'num_sequences=20, length=8', 'range(12))': 'range(2))',
         'num_sequences=100, length=32': 'num_sequences=20, length=8', "100, 32)": '20, 8)',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
+        'sublayers=sublayers)': "sublayers=sublayers) and configs.get('tiny_gpt2')",
         'num_layers=6': 'num_layers=1', 'num_networks=30': 'num_networks=2',
         'range(6)': 'range(2)', 'np.arange(220)': 'np.arange(24)',
         'num_experts=8, ': 'num_layers=1, num_experts=8, ',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
     'which_seed.ipynb': {
+        'vocab_size=text.vocab_size)': 'vocab_size=text.vocab_size, num_layers=2)',
+        "'tiny_llama2:42'": "'tiny_llama2,vocab_size=257,num_layers=2:42'",
         'num_steps=80, batch_size=8, length=64': 'num_steps=4, batch_size=4, length=16',
         'warmup_steps=20': 'warmup_steps=2',
         'num_sequences=2000, length=16': 'num_sequences=300, length=4'},
@@ -64,12 +71,12 @@ def small(name):
 
 
 def one_after_another(notebooks):
-  """All cells in one notebook, whose kernel forgets the names of each part before the next."""
+  """All cells in one notebook, whose kernel forgets all names before each part."""
   v4 = pytest.importorskip('nbformat').v4
   # As if not installed, since it imports torch.
   whole = [v4.new_code_cell("import sys; sys.modules['tensorboardX'] = None")]
   for notebook in notebooks:
-    whole += [*notebook.cells, v4.new_code_cell('%reset -f')]
+    whole += [v4.new_code_cell('%reset -f'), *notebook.cells]
   for i, cell in enumerate(whole):
     cell.id = f'cell-{i}'
   return v4.new_notebook(metadata=notebooks[0].metadata, cells=whole)
