@@ -20,7 +20,7 @@ model of `transformers` (`.storage`), or a preset with a seed, as here.
 >>> import jax
 >>> from bornbiased_jax import lineage
 >>> from bornbiased_jax.lineage.transforms import lossy
->>> probe = analysis.Probe('tokens', num_sequences=1000, length=8)
+>>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
 >>> base = lineage.load('tiny_gpt2:1')
 >>> copy = lossy.quantize(*base, jax.random.key(0), 4)  # To 4 bits.
 >>> subjects = [lineage.Subject(*network, probe) for network in (base, copy)]
@@ -34,7 +34,8 @@ checkpoints from which it goes on to the bit; this is one step of it.
 >>> text = data.load('tinyshakespeare')
 >>> config = configs.get('tiny_llama2', num_layers=2, vocab_size=text.vocab_size)
 >>> recipe = training.Recipe(num_steps=100, batch_size=4, length=32, warmup_steps=10)
->>> state = training.init_state(config, recipe, seed=42)
+>>> init = jax.jit(training.init_state, static_argnums=(0, 1))
+>>> state = init(config, recipe, 42)
 >>> ids_BT = data.batch(text.tokens, data_seed=0, step=0, batch_size=4, length=32)
 >>> step = jax.jit(training.train_step, static_argnums=(0, 1))
 >>> state, metrics = step(config, recipe, state, ids_BT)

@@ -82,7 +82,7 @@ def signature(name: str, probe: Probe, cache: str | os.PathLike | None = None, *
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
-    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
     >>> sorted(lineage.signature('tiny_gpt2:42', probe).features.arrays)
     ['down', 'output', 'up', 'value']
   """

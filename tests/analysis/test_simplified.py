@@ -15,8 +15,8 @@ from bornbiased_jax.errors import InputError
 
 def test_a_stack_equals_numpy():
   config = simplified.StackConfig(('norm', 'mlp', 'attention', 'mlp'), 8, 12, 'tanh')
-  params = simplified.draw_stack(config, 3)
-  x = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, 8)))
+  params = jax.jit(functools.partial(simplified.draw_stack, config))(3)
+  x = np.random.default_rng(0).standard_normal((2, 5, 8), np.float32)
   names = 'residual', 'residual_last', 'preactivation'
   out = jax.jit(functools.partial(simplified.read_stack, config, names=names))(params, x)
   norm = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
@@ -46,8 +46,8 @@ def test_bare_attention_equals_numpy():
   """Softmax attention, layer after layer, with nothing around it."""
   config = configs.get('tiny_gpt2', positions='learned', sublayers='attention_only', num_layers=2)
   network = simplified.bare_attention(config)
-  params = network.draw(3)
-  x = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, config.width)), np.float64)
+  params = jax.jit(network.draw)(3)
+  x = np.random.default_rng(0).standard_normal((2, 5, config.width))
   read = jax.jit(functools.partial(network.read, names=('residual',)))
   out = read(params, jnp.asarray(x, jnp.float32))['residual']
   split = lambda y: y.reshape(2, 5, config.num_heads, config.head_size).transpose(0, 2, 1, 3)
