@@ -7,6 +7,7 @@ which optimizer step decays what, F is that of the matrices.
 import math
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from bornbiased_jax.training.step import Recipe, learning_rate
@@ -58,7 +59,7 @@ KNOWN = {
 def forgetting(known: Known) -> float:
   """F of the steps that were made."""
   steps = np.arange(known.made or known.recipe.num_steps)
-  lr_M = np.asarray(learning_rate(known.recipe)(steps), np.float64)
+  lr_M = np.asarray(jax.jit(learning_rate(known.recipe))(steps), np.float64)
   return float(known.recipe.weight_decay * np.maximum(
       lr_M, np.where(steps < known.recipe.warmup_steps, 0, known.floor)).sum())
 

@@ -1,6 +1,7 @@
 """Command lines: scales, overrides, and one clear line for every mistake."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -153,22 +154,59 @@ def test_letters_that_a_terminal_lacks_are_shown_as_their_numbers():
   assert done.stdout.startswith(r'na\xefve \u2013')
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('program, flags, file, printed', [
-    ('amplification', ('--num_sequences=4', '--seeds=0,1'), 'figure.png', 'cosine'),
-    ('seedprint', (f'{SMALL}:1', f'{SMALL}:2'), '.npy', '')])
-def test_a_full_disk_is_one_line_after_what_was_measured(program, flags, file, printed, tmp_path):
-  """A disk on which a file can have 40 kB at most."""
-  limited = ('import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2);'
-             'os.execv(sys.executable, [sys.executable, *sys.argv[1:]])')
+ONE_PROCESS = """
+import json, resource, sys
+import programs, two_hosts
+own = [programs.load(name).__name__ for name in programs.EXPERIMENTS]
+loaded = list(sys.modules)
+for name in own: del sys.modules[name]  # Each begins anew when it is run.
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2)
+print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(sys.argv[1])]]))
+"""
+
+
+@pytest.fixture(scope='module')
+def one_process(tmp_path_factory):
+  """The modules that all programs import, and what some of them say where files have 40 kB."""
+  out = tmp_path_factory.mktemp('limited')
+  commands = {
+      'amplification': ('--num_sequences=4', '--seeds=0,1'),
+      'seedprint': (f'{SMALL}:1', f'{SMALL}:2'),
+      'pretrain': ('--warmup_steps=6',)}
+  given = [[name, *flags, '--scale=smoke', f'--output_dir={out}/{name}']
+           for name, flags in commands.items()]
+  path = os.pathsep.join(filter(None, sys.path))
   done = subprocess.run(
-      [sys.executable, '-c', limited, '-m', f'experiments.{program}', *flags, '--scale=smoke',
-       f'--output_dir={tmp_path}'], capture_output=True, text=True,
-      env=os.environ | {'PATH': ''})  # Without git, which would leave a torn index behind.
-  assert done.returncode == 2, done.stderr
-  assert 'Traceback' not in done.stderr
-  assert done.stderr.endswith(f'{file} cannot be written: File too large\n')
-  assert printed in done.stdout
+      [sys.executable, '-c', ONE_PROCESS, json.dumps(given)], capture_output=True, text=True,
+      env=os.environ | {'PYTHONPATH': path, 'PATH': ''})  # Git would leave a torn index behind.
+  assert done.returncode == 0, done.stderr
+  loaded, said = json.loads(done.stdout.splitlines()[-1])
+  return loaded, dict(zip(commands, said, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('program, file, printed', [
+    ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
+def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, one_process):
+  """A disk on which a file can have 40 kB at most."""
+  code, out, error = one_process[1][program]
+  assert code == 2, error
+  assert 'Traceback' not in error
+  assert error.endswith(f'{file} cannot be written: File too large\n')
+  assert printed in out
+
+
+@pytest.mark.slow
+def test_an_error_of_the_library_names_the_flag(one_process):
+  code, _, error = one_process[1]['pretrain']
+  assert code == 2
+  assert error == 'error: --warmup_steps: warmup_steps=6 must be fewer than num_steps=6\n'
+
+
+@pytest.mark.slow
+def test_programs_import_what_is_heavy_when_they_use_it(one_process):
+  assert 'experiments.seed_sweep' in one_process[0]
+  assert not {'scipy.stats', 'tensorflow_datasets'} & set(one_process[0])
 
 
 def test_all_experiments_are_listed_and_run_by_name():
@@ -210,16 +248,6 @@ def test_a_mistake_is_found_without_jax(arguments):
           f'finally: print([name for name in {HEAVY} if name in sys.modules])')
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
   assert (done.returncode, done.stdout) == (2, '[]\n')
-
-
-@pytest.mark.slow
-def test_programs_import_what_is_heavy_when_they_use_it():
-  heavy = ('scipy.stats', 'tensorflow_datasets')
-  code = (f'import programs, sys\nfor name in {EXPERIMENTS}: programs.load(name)\n'
-          f'print([name for name in {heavy} if name in sys.modules])')
-  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
-                        env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))})
-  assert done.stdout == '[]\n', done.stderr
 
 
 def test_choices_read_from_source_are_those_of_the_modules():
@@ -275,14 +303,6 @@ def test_help_shows_every_flag():
   assert done.returncode == 0
   for flag in ('scale', 'output_dir', *settings.kinds(seed_sweep.Settings)):
     assert f'--{flag}: ' in done.stdout
-
-
-@pytest.mark.slow
-def test_an_error_of_the_library_names_the_flag(tmp_path):
-  done = command('experiments.pretrain', '--scale=smoke', '--warmup_steps=6',
-                 f'--output_dir={tmp_path}/out')
-  assert done.returncode == 2
-  assert done.stderr == ('error: --warmup_steps: warmup_steps=6 must be fewer than num_steps=6\n')
 
 
 def test_the_folder_without_a_flag_is_that_of_help():

@@ -60,8 +60,8 @@ def updated(cell, params, gradient, steps):
 def test_without_gradients_weights_decay_by_the_law(optimizer, variant):
   own = cell(optimizer=optimizer, variant=variant)
   birth = birth_of(own)
-  end = updated(own, birth, jax.tree.map(jnp.zeros_like, birth), own.steps)
-  lr_M = [float(training.schedule(own)(step)) for step in range(own.steps)]
+  end = updated(own, birth, jax.tree.map(np.zeros_like, birth), own.steps)
+  lr_M = jax.jit(training.schedule(own))(np.arange(own.steps)).tolist()
   assert own.weight_decay * sum(lr_M) == pytest.approx(2)
   law = math.prod(1 - own.weight_decay * lr for lr in lr_M)
   assert law == pytest.approx(own.survival) and law == pytest.approx(math.exp(-2), rel=0.1)
@@ -100,9 +100,9 @@ def test_directions_are_those_of_optax(optimizer):
   gradient = jax.tree.map(lambda x: 1e-3 * x, birth_of(own, 1))
   assert optax.tree.norm(gradient) < 1  # It is not clipped.
   whole = reference(own, own.weight_decay)
-  expected, state = birth, whole.init(birth)
+  expected, state, update = birth, whole.init(birth), jax.jit(whole.update)
   for _ in range(6):
-    updates, state = whole.update(gradient, state, expected)
+    updates, state = update(gradient, state, expected)
     expected = optax.apply_updates(expected, updates)
   found = updated(own, birth, gradient, 6)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),

@@ -195,7 +195,6 @@ def test_one_network_is_continued(words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, message', [
-    (('a', 'b'), 'give one network: RUN'),
     (('tiny_gpt2:1', '--num_tokens=0'), "--num_tokens: '0' is not a whole number"),
     (('tiny_gpt2:1', '--temperature=-1'), "--temperature: '-1' is not a number"),
     (('tiny_gpt2:1', b'--prompt=\xff'), "--prompt: '\\udcff' is not UTF-8"),

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 one_device = tiny_runs.one_device
 READERS = [persistence, seedprint_tables, baselines, robustness]
-CONFIG = 'tiny_llama2,num_heads=2,width=64,mlp_width=96'
+CONFIG = 'tiny_llama2,num_layers=2,num_heads=2,width=64,mlp_width=96'
 NUM_SEQUENCES = '200'  # More than twice the width, and so the networks can be compared.
 
 
@@ -366,14 +366,15 @@ def test_unrelated_networks_are_calibrated(tmp_path, study):
 
 
 def test_networks_of_several_architectures_are_judged_with_each_other(tmp_path):
-  presets = [f'{name},num_heads=2,mlp_width=96' for name in ('tiny_gpt2', 'tiny_llama2')]
-  settings = smoke(calibrate, probes='verdict', config=','.join(presets), widths='32,64',
+  presets = [f'{name},num_layers=2,num_heads=2,mlp_width=96'
+             for name in ('tiny_gpt2', 'tiny_llama2')]
+  settings = smoke(calibrate, probes='verdict', config=','.join(presets), widths='16,32',
                    seeds='0-2')
   calibrate.main(settings, tmp_path)
   content = results_of(tmp_path)
   pairs = {row['cell'].removesuffix(', gpt2 init, verdict'): row['pairs']
            for row in content['rows']}
-  names = [f'{preset} ({width})' for preset in presets for width in (32, 64)]
+  names = [f'{preset} ({width})' for preset in presets for width in (16, 32)]
   assert pairs == dict.fromkeys(names, 3) | {
       f'{a} and {b}': 9 for a, b in itertools.combinations(names, 2)}
   whole = content['summary'][-1]
@@ -436,4 +437,4 @@ def test_a_checkpoint_goes_out_to_transformers(study, tmp_path):
   run, = onwards('1')
   with pytest.raises(InputError, match='--seeds: 2 networks that all go on from .* the same'):
     onwards('1,2')
-  assert run.config.vocab_size == 257 and run.config.num_layers == 4
+  assert run.config.vocab_size == 257 and run.config.num_layers == 2

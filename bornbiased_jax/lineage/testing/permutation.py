@@ -96,9 +96,13 @@ def chernoff_log10_p(matrix_NBB: np.ndarray, statistic: float) -> float:
   if not reached > 0:
     return 0.0
 
+  # The largest sum of each block is taken out of its exponentials, which then cannot overflow.
+  largest_N = sum_NP.max(axis=1)
+  below_NP = (sum_NP - largest_N[:, None]) / size
+  margin = largest_N.sum() / size - reached
+
   def exponent(t):
-    return (scipy.special.logsumexp(t * sum_NP / size, axis=1)
-            - math.log(len(order_PB))).sum() - t * reached
+    return np.log(np.exp(t * below_NP).mean(axis=1)).sum() + t * margin
 
   # Any t gives a bound, so that it does not matter how well the best one was found.
   found = scipy.optimize.minimize_scalar(exponent, bounds=(0, 100), method='bounded')
