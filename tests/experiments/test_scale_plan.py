@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import num_parameters
 from experiments import scale_plan
 from experiments.shared import settings
 
@@ -117,10 +117,6 @@ def run(*arguments):
   return done.returncode, done.stdout, done.stderr
 
 
-def num_params(config):
-  return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: init_params(config, 0))))
-
-
 def plan_of(directory, *arguments):
   pytest.importorskip('libtpu')
   code, out, error = run('--topology=v5e:2x4', f'--output_dir={directory}', *arguments)
@@ -130,7 +126,7 @@ def plan_of(directory, *arguments):
 
 def test_a_step_compiled_for_eight_chips(tmp_path):
   plan = plan_of(tmp_path, '--config=tiny_llama2', '--batch_size=16', '--length=256')
-  size = num_params(configs.get('tiny_llama2'))
+  size = num_parameters(configs.get('tiny_llama2'))
   assert plan['mesh'] == {'data': 8, 'fsdp': 1, 'tensor': 1}
   # Parameters and two moments are float32 in whole tiles.
   assert 12 * size < plan['memory']['arguments'] < 12.5 * size
@@ -140,7 +136,7 @@ def test_a_step_compiled_for_eight_chips(tmp_path):
 def test_networks_of_a_sweep_are_spread_over_chips(tmp_path):
   plan = plan_of(tmp_path, '--program=sweep', '--config=tiny_gpt2', '--num_seeds=16',
                  '--batch_size=8', '--length=64')
-  size = num_params(configs.get('tiny_gpt2'))
+  size = num_parameters(configs.get('tiny_gpt2'))
   assert plan['mesh'] == {'seed': 8}
   # Two networks per chip, in whole tiles.
   assert 2 * 4 * size < plan['memory']['arguments'] < 2 * 4 * 1.1 * size
@@ -151,7 +147,7 @@ def test_eight_chips_share_the_parameters_of_a_fingerprint(tmp_path):
                  '--length=64')
   config = configs.get('tiny_llama2')
   # The LM head is not read.
-  size = num_params(config) - config.vocab_size * config.width
+  size = num_parameters(config) - config.vocab_size * config.width
   assert plan['mesh'] == {'data': 1, 'fsdp': 8, 'tensor': 1}
   assert 4 / 8 * size < plan['memory']['arguments'] < 1.1 * 4 / 8 * size
   # As much as a few of the widest activations would take if one chip had all sequences.

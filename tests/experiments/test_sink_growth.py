@@ -76,7 +76,7 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
   task, made = backcopy.load(), settings()
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
   recipe = attention_sink.recipe_of(made, NONE)
-  state = steps.init_state(config, recipe, 1)
+  state = jax.jit(steps.init_state, static_argnums=(0, 1))(config, recipe, 1)
   for step in range(4):
     key = jax.random.fold_in(jax.random.key(made.data_seed), step)
     ids_BT = backcopy.draw(task, key, recipe.batch_size, recipe.length)

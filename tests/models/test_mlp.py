@@ -11,7 +11,7 @@ import scipy
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import mlp, sharding
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import init_params, param_shapes
 from small_networks import LLAMA, SMALL, logits, read, tokens
 
 EXPERTS = configs.get('tiny_moe', **SMALL, num_experts=5, experts_per_token=2, shared_mlp_width=24)
@@ -77,7 +77,7 @@ def test_balance_is_that_of_transformers():
 
 def test_a_mesh_shares_out_whole_experts():
   config = dataclasses.replace(EXPERTS, num_experts=4)
-  tree = jax.eval_shape(lambda: init_params(config, 0))
+  tree = param_shapes(config)
   placed = sharding.shardings(sharding.make_mesh(1, 2, 2), tree)['blocks']
   assert tuple(placed['experts']['up']['kernel'].spec) == (None, 'tensor', 'fsdp', None)
   assert tuple(placed['experts']['down']['kernel'].spec) == (None, 'tensor', None, 'fsdp')

@@ -9,7 +9,7 @@ from bornbiased_jax import lineage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import resolve
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
 from make_goldens import GOLDENS
@@ -184,7 +184,7 @@ RANK, SCALE = 3, 0.5
 
 def factors_of(config):
   random = np.random.default_rng(0)
-  blocks = jax.eval_shape(lambda: init_params(config, 0))['blocks']
+  blocks = param_shapes(config)['blocks']
   shapes = {name: module['kernel'].shape for name, module in blocks.items() if 'kernel' in module}
   draw = lambda *shape: random.normal(size=shape).astype(np.float32)
   return {name: {'A': draw(layers, ins, RANK), 'B': draw(layers, RANK, outs)}
