@@ -6,7 +6,7 @@ import jax
 from jax.sharding import AxisType
 import pytest
 
-from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis import ensemble, experts
 from experiments import coordinates
 from experiments.shared import measurements, provenance
 
@@ -34,6 +34,7 @@ def few_laws():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(measurements, 'FLOPS_OF_LAWS', 0)
     patch.setattr(coordinates, 'NUM_LAWS', 2)
+    patch.setattr(experts, '_NUM_TOKENS', 100)
     yield
 
 
