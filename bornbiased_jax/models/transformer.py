@@ -217,6 +217,15 @@ class Block(nn.Module):
     return update_BTD, {'mlp_hidden': hidden_BTF}
 
 
+# Linen asks for the shapes again at each `apply`, and under jit they are traced once.
+@functools.partial(jax.jit, static_argnums=0)
+def _init_blocks(config, key):
+  """One parameter for all blocks. `parent=None` keeps Linen from making Block a submodule."""
+  x_BTD = jnp.zeros((1, 1, config.width))
+  init = lambda key: Block(config, attention.plain, parent=None).init(key, x_BTD)['params']
+  return jax.vmap(init)(jax.random.split(key, config.num_layers))
+
+
 class Transformer(nn.Module):
   """A decoder-only transformer, whose `apply` is a pure function of parameters and inputs.
 
@@ -246,16 +255,10 @@ class Transformer(nn.Module):
     if config.positions == 'learned':
       self.position_embedding = self.param(
           'position_embedding', draw(config, config.embedding_std), (config.length, config.width))
-    self.blocks = self.param('blocks', self._init_blocks)
+    self.blocks = self.param('blocks', functools.partial(_init_blocks, config))
     self.final_norm = _norm(config, None)  # Linen names it after the attribute.
     if not config.tied_head:
       self.head = self.param('head', draw(config, config.std_of('head')), vocabulary)
-
-  def _init_blocks(self, key):
-    # One parameter for all blocks. `parent=None` keeps Linen from making Block a submodule.
-    x_BTD = jnp.zeros((1, 1, self.config.width))
-    init = lambda key: Block(self.config, self.attend, parent=None).init(key, x_BTD)['params']
-    return jax.vmap(init)(jax.random.split(key, self.config.num_layers))
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Logits [B, T, V] in float32 for token ids [B, T] or continuous inputs [B, T, D]."""
