@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from bornbiased_jax.lineage.testing import permutation
 from bornbiased_jax.lineage.testing.permutation import block_test
@@ -50,6 +51,20 @@ def test_all_permutations(draw, N, B):
     share = np.mean(every >= reached - 1e-9)
     assert 10**permutation.chernoff_log10_p(matrix, reached) >= share * (1 - 1e-9)
   assert 10**found.log10_p >= np.mean(every >= every[0] - 1e-9) * (1 - 1e-9)
+
+
+def test_the_bound_is_that_of_chernoff():
+  """The smallest over t of E exp(t S) / exp(t s), where S are the sums of all orders."""
+  matrix = np.random.default_rng(4).standard_normal((5, 4, 4)) + 0.7 * np.eye(4)
+  orders = list(itertools.permutations(range(4)))  # The first is the one that is observed.
+  sum_NP = np.array([[block[np.arange(4), list(order)].sum() for order in orders]
+                     for block in matrix])
+  above_NP = sum_NP - sum_NP.mean(axis=1, keepdims=True)
+  exponents = [(special.logsumexp(t * above_NP, axis=1) - np.log(24)).sum()
+               - t * above_NP[:, 0].sum() for t in np.linspace(0, 5, 5001)]
+  statistic = np.mean([excess(block) for block in matrix])
+  assert permutation.chernoff_log10_p(matrix, statistic) == pytest.approx(
+      min(exponents) / np.log(10), rel=1e-5)
 
 
 @pytest.mark.slow
