@@ -226,12 +226,12 @@ def sweep(settings, devices):
   def lower():
     place = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(
         leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec('seed'))))
-    draw, batch, step, _ = ensemble.programs(
+    draw, shapes, step, _ = ensemble.programs(
         ensemble.transformer(config), measurements.preference(config), probe, mesh=mesh)
     seeds = place(jax.ShapeDtypeStruct((settings.num_seeds,), 'uint32'))
     with jax.default_matmul_precision('highest'):
       networks = place(jax.eval_shape(draw, seeds))
-      sums = place(jax.eval_shape(functools.partial(batch, size=settings.batch_size), networks, 0))
+      sums = place(shapes(networks, settings.batch_size))
       return step.lower(networks, sums, 0, size=settings.batch_size)
 
   return mesh, lower

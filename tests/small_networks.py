@@ -115,11 +115,12 @@ def _random_network(config, numbers):
 
 def last_cosines(config, networks, ids_NT):
   """Mean cosine between the last positions of sequences after each layer, [networks, L]."""
-  return np.array([_mean_cosines(np.asarray(read(config, params, ids_NT, 'residual_last')[
+  return np.array([mean_cosines(np.asarray(read(config, params, ids_NT, 'residual_last')[
       'residual_last'], np.float64)) for params in networks])
 
 
-def _mean_cosines(state_LND):
-  unit_LND = state_LND / np.linalg.norm(state_LND, axis=-1, keepdims=True)
-  n = unit_LND.shape[1]
-  return (np.sum(unit_LND.sum(axis=1)**2, axis=-1) - n) / (n * (n - 1))
+def mean_cosines(state_ND):
+  """The mean cosine of all pairs of n states [..., n, D]."""
+  unit_ND = state_ND / np.linalg.norm(state_ND, axis=-1, keepdims=True)
+  n = unit_ND.shape[-2]
+  return (np.sum(unit_ND.sum(axis=-2)**2, axis=-1) - n) / (n * (n - 1))

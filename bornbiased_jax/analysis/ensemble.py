@@ -125,14 +125,13 @@ def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Sta
   batch_size = batch_size or batch_size_of(family.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
-  draw, batch, step, finish = programs(family, statistic, probe, readout)
+  draw, shapes, step, finish = programs(family, statistic, probe, readout)
   while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
     chunk_seeds, sources = _sources(family, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
       drawn = draw(sources)
-      # Only the statistic knows which sums it keeps, and their shapes.
-      sums = _zeros(jax.eval_shape(functools.partial(batch, size=batch_size), drawn, 0))
+      sums = _zeros(shapes(drawn, batch_size))
       for first_index in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first_index)
         before, sums = sums, step(drawn, sums, first_index, size=size)
@@ -178,10 +177,12 @@ def _sources(network, chunk, size):
   if network.draw:
     return chunk, _shard(chunk, size)
   numbers = [number for number, _ in chunk]
-  size += -size % _mesh().size
+  mesh = _mesh()
+  size += -size % mesh.size
   params = [params for _, params in chunk]
   params += params[-1:] * (size - len(params))  # All chunks have one shape.
-  stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), _spread()), *params)
+  spread = _spread(mesh)
+  stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves), spread), *params)
   return numbers, {'seed': _shard(numbers, size), 'params': stacked}
 
 
@@ -195,8 +196,10 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
   Returns:
     - draw: seeds [n] uint32 → networks, every leaf with a leading axis of n networks. A network
       is its seed and its parameters; if they are given, they are returned as they are.
-    - batch: (networks, first, size=) → the sums over the sequences `first` to `first + size - 1`.
-    - step: (networks, sums, first, size=) → the sums with those of this batch added.
+    - shapes: (networks, size) → the sums of a batch as jax.ShapeDtypeStruct, of which only the
+      statistic knows. What it traces is the step's.
+    - step: (networks, sums, first, size=) → the sums with the sequences from `first` to
+      `first + size - 1` added.
     - finish: (networks, sums) → the readout's results for each network.
   """
   mesh = mesh or _mesh()
@@ -206,7 +209,8 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
     one = functools.partial(_sum_one, network, statistic, probe, first=first, size=size)
     return _over_seeds(one, mesh)(drawn)
 
-  # The shapes of the sums are asked of `batch`, and the step finds it traced.
+  shapes = lambda drawn, size: jax.eval_shape(functools.partial(batch, size=size), drawn, 0)
+
   @functools.partial(jax.jit, static_argnames='size', out_shardings=_spread(mesh))
   def step(drawn, sums, first, size):
     return merge(sums, batch(drawn, first, size=size))
@@ -216,10 +220,10 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
     of_one = lambda drawn, sums: readout(drawn['params'], sums)
     finish = jax.jit(_over_seeds(of_one, mesh))
   draw = _draw_program(network.draw, mesh) if network.draw else lambda sources: sources
-  return draw, batch, step, finish
+  return draw, shapes, step, finish
 
 
-@functools.lru_cache
+@functools.lru_cache(maxsize=16)
 def _draw_program(draw, mesh):
   return jax.jit(_over_seeds(functools.partial(_draw_one, draw), mesh))
 
@@ -242,20 +246,21 @@ def _over_seeds(program, mesh):
 
 
 def _zeros(shapes):
-  return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), _spread()),
-                      shapes)
+  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+  return jax.device_put(zeros, _spread(_mesh()))
 
 
 def _mesh():
   return jax.make_mesh((jax.device_count(),), ('seed',), axis_types=(AxisType.Auto,))
 
 
-def _spread(mesh=None):
-  return NamedSharding(mesh or _mesh(), PartitionSpec('seed'))
+def _spread(mesh):
+  return NamedSharding(mesh, PartitionSpec('seed'))
 
 
 def _shard(seeds, size):
   """The seeds spread evenly over all devices, the last repeated: all chunks have one shape."""
-  size += -size % _mesh().size
+  mesh = _mesh()
+  size += -size % mesh.size
   padded = np.pad(np.asarray(seeds, np.uint32), (0, size - len(seeds)), mode='edge')
-  return jax.device_put(padded, _spread())
+  return jax.device_put(padded, _spread(mesh))

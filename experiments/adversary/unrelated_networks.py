@@ -135,11 +135,11 @@ def extracted_half(count: int) -> Pairs:
 # A teacher, an outlier, few bits.
 
 
-def _learned(count, *names, student=LLAMA, num_steps=training.STEPS, peak_lr=PEAK_LR):
+def _learned(count, *names, student=LLAMA, num_steps=None, peak_lr=PEAK_LR):
   """A teacher, and students that learned what READS calls `names` of it, and inherit no weights."""
   teacher = trained(LLAMA, PUBLIC_SEED)
-  return teacher, train(student, from_seeds(student, range(count)), num_steps, peak_lr=peak_lr,
-                        loss=imitate(LLAMA, teacher, names))
+  return teacher, train(student, from_seeds(student, range(count)), num_steps or training.STEPS,
+                        peak_lr=peak_lr, loss=imitate(LLAMA, teacher, names))
 
 
 def students(count: int) -> Pairs:

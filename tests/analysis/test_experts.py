@@ -13,6 +13,7 @@ from bornbiased_jax.analysis.hermite import choice_overlap, overlap
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import draw_params, mlp, read
+from small_networks import mean_cosines
 
 pytestmark = pytest.mark.usefixtures('optimized')
 # Few sequences would share what each has in common.
@@ -60,10 +61,7 @@ def test_unlike_inputs_choose_one_of_all_and_equal_ones_the_same():
 @pytest.mark.slow
 def test_a_mixture_contracts_as_theory_says():
   states_NLBD = measured(MIXTURE, OF_MIXTURE)['residual_last']
-  unit = states_NLBD / np.linalg.norm(states_NLBD, axis=-1, keepdims=True)
-  n = PROBE.num_sequences
-  cosine_NL = ((unit.sum(axis=2)**2).sum(axis=-1) - n) / (n * (n - 1))
-  mean_L, error_L = mean_and_error(np.asarray(cosine_NL))
+  mean_L, error_L = mean_and_error(mean_cosines(states_NLBD))
   found = theory.finite_width(MIXTURE, PROBE.length)
   assert (mean_L < 0.1).all()  # Without experts it would be .11 and .16.
   assert 0 < float(found.inter_cosine_std) < 0.02

@@ -74,13 +74,13 @@ def test_ensemble(name, kind):
   readout = lambda params, sums: {
       'top': jnp.argmax(params['embedding'] @ sums['direction']['unit_sum'])}
   probe = Probe(kind, num_sequences=20, length=16)
-  draw, batch, step, read = ensemble.programs(
+  draw, shapes_of, step, read = ensemble.programs(
       ensemble.transformer(config), statistic, probe, readout)
   num_devices = jax.device_count()
   seeds = jax.ShapeDtypeStruct((2 * num_devices,), jnp.uint32)
   with jax.default_matmul_precision('highest'):
     params = jax.eval_shape(draw, seeds)
-    sums = jax.eval_shape(functools.partial(batch, size=5), params, 0)
+    sums = shapes_of(params, 5)
     programs = [lower(draw, seeds),
                 lower(jax.jit(functools.partial(step, size=5)), params, sums, 0),
                 lower(read, params, sums)]
