@@ -170,10 +170,18 @@ def fit_basis(pairs: Iterable[tuple[Blocks, Blocks]]) -> np.ndarray:
 
 
 def orthonormal(product_DE: np.ndarray) -> np.ndarray:
-  """The orthonormal factor of a matrix; directions in which it is 0 are left out."""
-  left, size, right = np.linalg.svd(product_DE, full_matrices=False)
-  is_known = size > 1e-5 * size[0]
-  return left[:, is_known] @ right[is_known]
+  """The orthonormal factor of a matrix; directions in which it is 0 are left out.
+
+  By the Gram matrix of its shorter side, in half of the time of an SVD of large matrices. What is
+  left out in float32 has squares far above the rounding of float64.
+  """
+  if product_DE.shape[0] < product_DE.shape[1]:
+    return orthonormal(product_DE.T).T
+  square, right = np.linalg.eigh(product_DE.T.astype(np.float64) @ product_DE)
+  is_known = square > 1e-10 * square[-1]
+  right = right[:, is_known]
+  change_DE = product_DE @ (right / np.sqrt(square[is_known])) @ right.T
+  return change_DE.astype(product_DE.dtype)
 
 
 def unit_rows(x: np.ndarray) -> np.ndarray:

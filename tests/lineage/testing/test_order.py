@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from bornbiased_jax import configs
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.levels import ALPHA
-from bornbiased_jax.lineage.testing.order import order_tests
+from bornbiased_jax.lineage.testing.order import order_tests, orthonormal
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params
 from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, trained
@@ -218,3 +219,20 @@ def test_what_cannot_be_compared_says_why():
                                positions='learned')
   results = order_tests(random_features(single, 1), random_features(single, 2))
   assert 'too few' in results[VALUES].reason and results[UNITS].counts
+
+
+@pytest.mark.parametrize('shape', [(40, 40), (40, 24), (24, 40)])
+def test_the_orthonormal_factor_is_that_of_scipy(shape):
+  matrix = np.random.default_rng(0).normal(size=shape)
+  # Sizes over some four orders of magnitude, none so small that it is left out.
+  matrix = (matrix * np.geomspace(1e-2, 1, shape[1])).astype(np.float32)
+  expected, _ = scipy.linalg.polar(matrix.astype(np.float64))
+  np.testing.assert_allclose(orthonormal(matrix), expected, atol=2e-6)
+
+
+def test_directions_in_which_a_matrix_is_0_are_left_out():
+  normal = np.random.default_rng(0).normal
+  left, right = np.linalg.qr(normal(size=(40, 7)))[0], np.linalg.qr(normal(size=(30, 7)))[0]
+  matrix = (left * np.geomspace(1e-3, 1, 7) @ right.T).astype(np.float32)
+  np.testing.assert_allclose(orthonormal(matrix), left @ right.T, atol=1e-5)
+  assert not orthonormal(np.zeros((3, 4), np.float32)).any()
