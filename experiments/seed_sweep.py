@@ -3,11 +3,12 @@
 Every network reads the same random sequences and predicts the next token of each. A random
 transformer prefers one token, which depends on the seed, and the more the longer the sequences are.
 
-    python -m experiments.seed_sweep                 # 100 seeds, about 4 min on two CPU cores
+    python -m experiments.seed_sweep                 # 100 seeds, about 2 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
 Prints a table with a line per model and length. '× uniform' divides the count of the preferred
-token by the largest count among ids that are drawn uniformly; 'theory' is mean and std of the top-1
+token by the largest count among ids that are drawn uniformly; 'log10 p' is the logarithm of the
+probability that some id is counted as often among such ids; 'theory' is mean and std of the top-1
 share by theory.preference_at_birth; 'direction → id' is the share of networks whose preferred token
 is the one that the mean direction of the last tokens predicts, and 'its cosine with shortest T' how
 alike the directions at two lengths are, with theory's in parentheses.

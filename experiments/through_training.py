@@ -52,7 +52,7 @@ SHOWN = {'top1_frequency': 'share of the favourite', 'cosine': 'cosine of two se
 class Settings(ExperimentSettings):
   runs: list[str] = dataclasses.field(default_factory=list)
   num_sequences: NumSequences = setting(200, smoke=20, paper=2000)
-  length: Length = setting(64, smoke=8)
+  length: Length = setting(64, smoke=16)
   probe: ProbeKind = setting('tokens')
   data: ProbeData = setting(None)
   tokenizer: Tokenizer = setting('bytes')

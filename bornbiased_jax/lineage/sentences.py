@@ -15,6 +15,7 @@ from bornbiased_jax.lineage.testing.result import TestResult
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: both hold the same numbers.'
 NOTHING_FOUND = 'No test finds a likeness that chance does not give.'
+NONE_DECIDES = 'No test that decides has a result.'
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
     'began with the same numbers, as networks do that were drawn from one seed by the same code. '

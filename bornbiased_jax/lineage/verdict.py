@@ -113,7 +113,8 @@ def decide(results: Results, base: Signature, suspect: Signature,
   if alike:
     return 'inconclusive', [sentences.found(results, alike), *sentences.other_causes(alike)]
   if missing := list(what_is_missing(results, base)):
-    return 'inconclusive', [sentences.NOTHING_FOUND, *missing]
+    nothing = sentences.NONE_DECIDES if log10_p is None else sentences.NOTHING_FOUND
+    return 'inconclusive', [nothing, *missing]
   return 'unrelated', [sentences.NOTHING_FOUND, *sentences.limits(results, base, suspect)]
 
 

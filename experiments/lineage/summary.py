@@ -3,6 +3,7 @@
 import math
 import textwrap
 
+from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
 
@@ -84,11 +85,14 @@ def text(report: dict) -> str:
            table([display(row, label) for row in rows[:MOST_SHOWN]])]
   if len(rows) > MOST_SHOWN:
     parts.append(f'{len(rows) - MOST_SHOWN} more pairs are in results.json and report.html.')
-  why = [f'{label[row["base"]]}, {label[row["suspect"]]}: '
-         + (row['correction'] or ' '.join(row['reasons']))
-         for row in rows[:MOST_SHOWN] if row['verdict'] == 'inconclusive']
+  why: dict[str, list[str]] = {}  # The pairs of each reason.
+  for row in rows[:MOST_SHOWN]:
+    if row['verdict'] == 'inconclusive':
+      reason = row['correction'] or ' '.join(row['reasons'])
+      why.setdefault(reason, []).append(f'{label[row["base"]]}, {label[row["suspect"]]}')
   return '\n\n'.join(parts + ['\n'.join(textwrap.fill(
-      each, _WIDTH, subsequent_indent='  ') for each in why)] * bool(why))
+      f'{"; ".join(of)}: {reason}', _WIDTH, subsequent_indent='  ')
+      for reason, of in why.items())] * bool(why))
 
 
 def ordered(rows: list[dict]) -> list[dict]:
@@ -141,11 +145,13 @@ def correction(rows: list[dict]) -> list[str]:
   """What the correction for the number of pairs does to verdicts."""
   tested = sum(row['p_value'] is not None for row in rows)
   withdrawn = sum(row['verdict'] != row['alone'] for row in rows)
+  alpha = pairs.alpha_of(tested)
+  effect = 'Of so few pairs it can change no verdict.' if alpha == levels.ALPHA else (
+      'The correction can only turn "related" into "inconclusive", and did so for '
+      f'{counted(withdrawn, "pair")}. A pair with a p-value up to {alpha:.1g} is certain to pass '
+      'it.')
   return [
       'One pair in many agrees by chance, so that p-values are corrected for '
       f'{counted(tested, "pair")} (Benjamini and Yekutieli): of all pairs that are called related, '
-      f'at most {pairs.FALSE_DISCOVERY_RATE:.0%} are expected to be so by chance. The correction '
-      'can only turn "related" into "inconclusive", and did so for '
-      f'{counted(withdrawn, "pair")}. A pair with a p-value up to {pairs.alpha_of(tested):.1g} '
-      'is certain to pass it. z, p-values of tests and reasons are those that the pair has by '
-      'itself.']
+      f'at most {pairs.FALSE_DISCOVERY_RATE:.0%} are expected to be so by chance. {effect} z, '
+      'p-values of tests and reasons are those that the pair has by itself.']

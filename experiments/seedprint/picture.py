@@ -29,7 +29,7 @@ def draw(report):
     if deciding:
       ax.axvline(levels.related_z(deciding, report['alpha']), color='black', linestyle='--',
                  linewidth=1, label='related beyond, about')
-    write_right(ax, -0.8, 'z', 'likeness\n(copy: 1)')
+    write_right(ax, -0.8, 'z', 'likeness\n(copy: ≈ 1)')
     ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
     ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5), xlabel='z')
     figure.legend(loc='outside lower center', ncols=4, fontsize='small')

@@ -63,7 +63,7 @@ def chance(p_value: float) -> str:
   """A p-value in words.
 
   >>> chance(1e-4)
-  'Chance gives unrelated networks as much agreement in at most one of 10,000 pairs.'
+  'If chance alone orders their parts, at most one of 10,000 unrelated pairs agrees as much.'
   """
-  return ('Chance gives unrelated networks as much agreement in at most one of '
-          f'{math.floor(1 / p_value + 1e-6):,} pairs.')
+  return (f'If chance alone orders their parts, at most one of {math.floor(1 / p_value + 1e-6):,} '
+          'unrelated pairs agrees as much.')

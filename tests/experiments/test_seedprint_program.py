@@ -96,7 +96,7 @@ def test_the_three_sentences_of_each_verdict(tmp_path):
   assert said['inconclusive'][0].startswith('Whether ')
   assert 'no finding in either direction' in said['inconclusive'][1]
   related = {'verdict': 'related', 'identical': False, 'p_value': 1e-6}
-  assert 'at most one of 1,000,000 pairs' in seedprint.certainty(related)
+  assert 'at most one of 1,000,000 unrelated pairs' in seedprint.certainty(related)
 
 
 @pytest.mark.parametrize('decides, p_value, text', [

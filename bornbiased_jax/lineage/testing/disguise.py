@@ -56,10 +56,15 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   statistic is their mean likeness less that of units in other layers: some 0.7 for copies, and up
   to 0.12 for networks that were trained on one text.
   """
-  if not a or not b or a[0].keys() != b[0].keys():
-    return does_not_apply('only one of the networks has MLP units, or gates in them')
-  if len(a) != len(b) or len(a) < 2:
-    return does_not_apply('they have other layers, of which it is not known which correspond')
+  if not a or not b:
+    return does_not_apply('a network has no MLP units')
+  if a[0].keys() != b[0].keys():
+    return does_not_apply('only one of the networks has gated units')
+  if len(a) != len(b):
+    return does_not_apply('they have different numbers of layers, of which it is not known which '
+                          'correspond')
+  if len(a) < 2:
+    return does_not_apply('they have one layer')
   change_DE = embedding_change(embedding_a, embedding_b)
   turned = [{name: x @ change_DE for name, x in layer.items()} for layer in a]
   nearest_LL = np.array([[_nearest(x, y) for y in b] for x in turned])

@@ -150,10 +150,11 @@ def fitted_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
   layers to which W was fitted.
   """
   if len(a) != len(b):
-    return does_not_apply(f'they have {len(a)} and {len(b)} distinct layers, of which it is not '
-                          'known which correspond')
+    return does_not_apply(f'they have {len(a)} and {len(b)} layers that are no copies of others, '
+                          'of which it is not known which correspond')
   if POOLED + 'value' in a[0]:
-    return does_not_apply('they have other heads, of which it is not known which correspond')
+    return does_not_apply('they have different numbers of heads, of which it is not known which '
+                          'correspond')
   pairs, found = list(zip(a, b, strict=True)), []
   for half in (0, 1):
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]

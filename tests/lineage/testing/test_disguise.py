@@ -63,7 +63,7 @@ def test_hidden_states_are_compared_by_an_unbiased_cka():
 def test_units_that_cannot_be_compared_say_why():
   a, plain = (layers_of(random_features(config, 1), UNITS) for config in (DEEP, DEEP_GPT2))
   x = noise(0, 50, 32)
-  for b, reason in ((plain, 'gates'), ([], 'only one'), (a[:3], 'other layers')):
+  for b, reason in ((plain, 'gated'), ([], 'no MLP'), (a[:3], 'numbers of layers')):
     result = disguise.units_test(a, b, x, x)
     assert not result.applies and reason in result.reason
 
