@@ -25,6 +25,10 @@ ONLY_VALUES = (
     'keeps in their order unless they were permuted on purpose or cut. Networks of which one was '
     "trained to have the other's values, channel by channel, agree in this way too. Descent is not "
     'shown.')
+UNITS_DECIDE = (
+    'Only their MLP units are shown to agree. Networks of which one was trained to have the '
+    "other's MLP activations, unit by unit, agree in this way too, and so may networks to a few of "
+    'whose layers one public pattern was added. The tests do not tell these from descent.')
 ONLY_UNITS = (
     'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
     'tell descent from public patterns of which each layer has its own. Descent is not shown.')
@@ -67,6 +71,8 @@ def related(results: Results, names: list[str], alpha: float) -> list[str]:
         'ingredient, such as a public adapter or task vector that was merged, of some '
         f'{size * 100:.0f} % of the size of their weights, or the units of one were matched on '
         'purpose to those of the other. The tests do not tell these apart.')
+  if all(TESTS[name].of == 'units' for name in names):
+    said.append(UNITS_DECIDE)
   return [*said, MEANING]
 
 

@@ -75,13 +75,14 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
 def describe(name: str, result: TestResult) -> dict:
   """A row of the report: what a test is, and its result or why there is none."""
   kind = TESTS[name]
-  counts = result.counts
+  counts, is_known = result.counts, math.isfinite(result.bound)
   return {'test': name, 'decides': kind.decides, 'of': kind.of, 'compares': kind.compares,
-          'misses': kind.misses, 'statistic': result.statistic, 'bound': result.bound,
+          'misses': kind.misses, 'statistic': result.statistic,
+          'bound': result.bound if is_known else None,
           'std': result.std, 'z': result.z if counts else None,
           'p_value': levels.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
-          'detectable': result.detectable(len(DECIDING)) if result.std else None}
+          'detectable': result.detectable(len(DECIDING)) if result.std and is_known else None}
 
 
 def familywise_log10_p(results: Results) -> float | None:

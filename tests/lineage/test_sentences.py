@@ -22,10 +22,13 @@ POSITIONS = dataclasses.replace(DEEP_GPT2, positions='learned')
                                              (0.9, None)])
 def test_a_small_likeness_may_be_that_of_an_ingredient(likeness, words):
   results = {'unit order': TestResult(likeness, 0.0, 0.01, likeness / 0.01, -20.0)}
-  said = sentences.related(results, ['unit order'], 1e-4)
+  results['value order'] = results['unit order']
+  said = sentences.related(results, ['unit order', 'value order'], 1e-4)
   assert 'unit order (z = ' in said[0] and 'one in 10,000 pairs' in said[1]
   assert 'did not' not in said[-1] and said[-1] == sentences.MEANING
   assert (words in said[2]) if words else len(said) == 3
+  by_units = sentences.related(results, ['unit order'], 1e-4)
+  assert by_units[-2:] == [sentences.UNITS_DECIDE, sentences.MEANING]
 
 
 def test_p_values_of_tests_that_decide_are_bounds():

@@ -138,5 +138,8 @@ def _of_layer(config, block):
 
 
 def _unit(x, axes):
-  length = jnp.sqrt(jnp.sum(x.astype(jnp.float32)**2, axis=axes, keepdims=True))
+  # Squares of very small numbers would be 0. To scale by a power of 2 first rounds nothing.
+  _, exponent = jnp.frexp(jnp.max(jnp.abs(x), axis=axes, keepdims=True))
+  x = jnp.ldexp(x.astype(jnp.float32), -exponent)
+  length = jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=True))
   return x / jnp.maximum(length, 1e-30)

@@ -79,7 +79,7 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
   for name in sorted(a.keys() & b.keys()):
     x, y = a[name], b[name]
     comparable = x.shape == y.shape or name in _TABLES and x.shape[1:] == y.shape[1:]
-    if comparable and np.ptp(x.sample) > 0 and np.ptp(y.sample) > 0:
+    if comparable and x.sample.std() > 0 and y.sample.std() > 0:
       correlation = float(np.corrcoef(x.sample, y.sample)[0, 1])
       equal = float(np.mean((x.sample == y.sample) & (x.sample != 0)))
       if how := _how(x, y, correlation, equal):

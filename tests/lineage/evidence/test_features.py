@@ -80,3 +80,16 @@ def test_stored_numbers_are_few_whatever_the_size(preset):
   count = {name: np.prod(shape) for name, shape in features.shapes(config).items()}
   assert sum(count[name] for name in features.UNITS if name in count) <= features.MOST_NUMBERS
   assert sum(count[name] for name in features.VALUES) <= features.MOST_NUMBERS
+
+
+def test_a_unit_may_be_as_small_as_float32_can_be():
+  """The squares of its weights would be 0; a unit of zeros stays 0."""
+  params = trained(LLAMA)
+  small = jax.tree.map(np.array, params)
+  for name, of_unit in (('gate', np.s_[0, :, 5]), ('up', np.s_[0, :, 5]), ('down', np.s_[0, 5])):
+    small['blocks'][name]['kernel'][of_unit] *= 1e-25
+    small['blocks'][name]['kernel'][..., 6] = 0
+  plain, found = (features.of_network(LLAMA, each).arrays for each in (params, small))
+  np.testing.assert_allclose(np.float32(found['up'][0, 5]), np.float32(plain['up'][0, 5]), **HALF)
+  assert not found['up'][0, 6].any()
+  assert all(np.isfinite(x).all() for x in found.values())
