@@ -28,7 +28,8 @@ from .shared.tables import grouped, mean_ci95, plus_minus
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_gpt2'],
+                              paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3), paper=range(10))
   lengths: Lengths = setting([64], smoke=[8])
   probe: str = setting('gaussian')

@@ -33,7 +33,8 @@ from .shared.tables import grouped, mean_and_theory, with_error
 @dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
   width: Width = setting(2048, smoke=256, paper=4096)
-  depth: Depth = setting(6, smoke=3, paper=12)
+  seeds: list[int] = setting(range(10), smoke=range(2), paper=range(20))
+  depth: Depth = setting(6, smoke=2, paper=12)
   num_sequences: int = setting(200, smoke=60, paper=2000)
 
 EDGES = np.linspace(-4, 4, 161)

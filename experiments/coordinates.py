@@ -78,7 +78,7 @@ class Settings(Transformers):
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
                               smoke=[2], paper=[6, 12, 24, 48])
   checks: list[str] = setting(list(CHECKS), some_of(*ALL), f'what is compared, of {", ".join(ALL)}',
-                              smoke=['depth, gpt2', 'width, alibi'])
+                              smoke=['depth, gpt2'])
   dtype: str = setting('float32', paper='bfloat16')
 
 

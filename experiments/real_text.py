@@ -40,7 +40,8 @@ FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], paper=['nano_gpt2', 'nano_llama2'])
+  config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_llama2'],
+                              paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3))
   num_sequences: int = setting(100, smoke=40, paper=1000)
   lengths: Lengths = setting([16, 64, 256], smoke=[8])
