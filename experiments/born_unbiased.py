@@ -15,7 +15,9 @@ Writes checkpoints to OUTPUT_DIR/gpt2 and OUTPUT_DIR/centred, results.json (a ro
 checkpoint; the summary has the paired differences over seeds) and figure.png.
 """
 
+from collections.abc import Callable
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -70,11 +72,15 @@ def main(settings: Settings, output_dir: Path) -> None:
   results = Results(output_dir, 'born_unbiased', settings)
   runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
   steps = 0, *settings.keep_steps, settings.num_steps
+  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
+  # Of a seed the two births are compared with every step.
+  take = functools.lru_cache(maxsize=8)(
+      lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
   for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
                               for seed in pairs for step in steps), 'checkpoint'):
     run, control = (output_dir / row['init'] / f'seed_{each}'
                     for each in (row['seed'], pairs[row['seed']]))
-    results.add(row | measured(run, control, row['step'], settings, output_dir / 'hidden_states'))
+    results.add(row | measured(run, control, row['step'], take))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -85,11 +91,9 @@ def arm(settings: Settings, init: str) -> Training:
       warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
 
 
-def measured(run: Path, control: Path, step: int, settings: Settings, cache: Path) -> dict:
+def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenStates]) -> dict:
   """What is followed of one checkpoint, against its own birth and that of another seed."""
-  probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
-  born, other, now = (networks.take(f'{path}@{at}', probe, cache)
-                      for path, at in ((run, 0), (control, 0), (run, step)))
+  born, other, now = (take(f'{path}@{at}') for path, at in ((run, 0), (control, 0), (run, step)))
   config, params = checkpoint.load_params(run, step)
   logits_NV = now.hidden_ND @ np.asarray(head_of(config, params)).T
   count_V = np.bincount(logits_NV.argmax(axis=1), minlength=config.vocab_size)

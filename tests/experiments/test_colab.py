@@ -15,7 +15,7 @@ LESS = {
     'attention_sinks.ipynb': {
         'num_steps=400, batch_size=32': 'num_steps=4, batch_size=4',
         'warmup_steps=50': 'warmup_steps=2',
-        '(0, 25, 50, 75, 100, 150, 200, 300, 400)': '(0, 2, 4)',
+        '(0, 25, 50, 75, 100, 150, 200, 300, 400)': '(0, 4)',
         'intervention=name, **SHAPE)':
             "intervention=name, **SHAPE) and configs.get('tiny_llama2', **SHAPE)",
         'intervention=name, **SMALL)':
@@ -31,7 +31,7 @@ LESS = {
         "('mlp',) * 6": "('mlp',) * 2", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
         'range(6)': 'range(2)', 'np.arange(220)': 'np.arange(24)',
-        "num_experts=8, activation='relu')": 'num_experts=8)',
+        'num_experts=8, ': 'num_layers=1, num_experts=8, ',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
     'which_seed.ipynb': {
         'vocab_size=text.vocab_size)': 'vocab_size=text.vocab_size, num_layers=2)',

@@ -122,13 +122,18 @@ def test_the_paper_scale_wants_a_text():
     resolve(pretrain.Settings, 'paper')
 
 
+@pytest.fixture(scope='module')
+def base(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('base')
+  pretrain.main(settings(config='tiny_llama2,num_layers=2', seeds='42'), directory)
+  return directory
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('given', [dict(adapter='lora', rank='2'), dict(adapter='prefix_plus')])
-def test_an_adapter_is_trained_from_a_folder_of_runs(given, tmp_path):
-  base = dict(config='tiny_llama2', seeds='42')
-  pretrain.main(settings(**base), tmp_path / 'base')
-  pretrain.main(settings(seeds='42', init_from=str(tmp_path / 'base'), **given), tmp_path / 'new')
-  ends = [checkpoint.load_params(tmp_path / name / 'seed_42')[1] for name in ('base', 'new')]
+def test_an_adapter_is_trained_from_a_folder_of_runs(given, base, tmp_path):
+  pretrain.main(settings(seeds='42', init_from=str(base), **given), tmp_path)
+  ends = [checkpoint.load_params(path / 'seed_42')[1] for path in (base, tmp_path)]
   change = ends[1]['blocks']['up']['kernel'] - ends[0]['blocks']['up']['kernel']
   assert (np.linalg.matrix_rank(change, 1e-4) == int(given.get('rank', 0))).all()
   assert ('prefix' in ends[1]['blocks']) == (given['adapter'] == 'prefix_plus')

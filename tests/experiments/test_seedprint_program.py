@@ -51,13 +51,17 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   # Another pair does not overwrite it, nor does a saved file instead of a network.
   code, report, other = run(tmp_path, base=A, suspect=B)
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
+  are, would, had = report['summary']
+  assert 'are unrelated, as far as these tests can tell' in are and 'would have been found' in would
+  assert had == 'All 7 tests had a result.'
   saved = [str(path) for path in sorted((tmp_path / 'signatures').glob('*.safetensors'))]
   assert len(saved) == 2
   capsys.readouterr()
-  for pair in (saved, saved[::-1], (saved[0], C)):
-    code, again, _ = run(tmp_path, *pair, json=True)
+  # What is saved keeps its probe, which another network then reads.
+  for pair, count in ((saved, '1000'), (saved[::-1], '1000'), ((saved[0], C), '300')):
+    code, again, _ = run(tmp_path, *pair, json=True, num_sequences=count)
     assert json.loads(capsys.readouterr().out) == again
-    assert (code, again['verdict']) == (5, 'unrelated')
+    assert (code, again['verdict'], again['sequences']) == (5, 'unrelated', 1000)
     assert [row['reason'] for row in again['tests']] == [None] * len(report['tests'])
 
 
@@ -81,20 +85,12 @@ def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   for row in missing:
     assert f'{row["test"]}: no result, as {row["reason"]}' in ' '.join(printed.split())
     assert f'no result, as {row["reason"]}' in page
-  assert report['summary'][2].startswith(f'{len(missing)} of 7 tests had no result')
+  whether, what, had = report['summary']
+  assert whether.startswith('Whether ') and 'no finding in either direction' in what
+  assert had.startswith(f'{len(missing)} of 7 tests had no result')
 
 
-@pytest.mark.slow
-def test_the_three_sentences_of_each_verdict(tmp_path):
-  said = {}
-  for pair in ((A, B), (A, OTHER_FAMILY)):
-    _, report, _ = run(tmp_path, *pair)
-    said[report['verdict']] = report['summary']
-  assert 'are unrelated, as far as these tests can tell' in said['unrelated'][0]
-  assert 'would have been found' in said['unrelated'][1]
-  assert said['unrelated'][2] == 'All 7 tests had a result.'
-  assert said['inconclusive'][0].startswith('Whether ')
-  assert 'no finding in either direction' in said['inconclusive'][1]
+def test_how_certain_a_verdict_is():
   related = {'verdict': 'related', 'identical': False, 'p_value': 1e-6}
   assert 'at most one of 1,000,000 unrelated pairs' in seedprint.certainty(related)
 
@@ -118,14 +114,6 @@ def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
     seedprint.check_folder(folder, other)
   (folder / 'results.json').write_text('torn')
   seedprint.check_folder(folder, other)
-
-
-@pytest.mark.slow
-def test_a_saved_signature_keeps_its_probe(tmp_path):
-  run(tmp_path, A, B)
-  saved = next((tmp_path / 'signatures').glob('*.safetensors'))
-  code, report, _ = run(tmp_path, str(saved), C, num_sequences='300')
-  assert (code, report['sequences']) == (5, 1000)
 
 
 def test_words_take_the_place_of_the_scales_networks():

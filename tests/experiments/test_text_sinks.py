@@ -31,7 +31,7 @@ THEIRS = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=271)
 
 def settings(networks=(), **overrides):
   small = dict(batch_size='2', length='16', lengths='16,8', position='4',
-               config=f'tiny_llama2,{SIZE}') | overrides
+               afterwards='mask', config=f'tiny_llama2,{SIZE}') | overrides
   return resolve(text_sinks.Settings, 'smoke', networks, **small)
 
 
@@ -54,7 +54,7 @@ def test_every_network_and_step_has_a_row(study):
                      for step in (0, 3, 6)]
   afterwards = [row for row in rows if row['afterwards']]
   assert [(row['intervention'], row['afterwards'], row['seed']) for row in afterwards] == [
-      ('none', 'amplify', 42), ('none', 'amplify', 43)]
+      ('none', 'mask', 42), ('none', 'mask', 43)]
   assert all(row['lengths'] == ([8, 16] if row['loss'] else [16]) for row in rows)
   assert all(np.shape(row['first_rate_LH']) == (2, 2) for row in rows)
   assert all(len(row['first_rate_ci95']) == len(row['lengths']) for row in rows)
@@ -79,6 +79,8 @@ def test_at_birth_a_masked_position_draws_nobody(study):
   assert row['position_floor'][-1] > 1.3 * none['position_floor'][-1]
   assert row['position_weight'][-1] - row['position_floor'][-1] == pytest.approx(
       none['position_weight'][-1] - none['position_floor'][-1], abs=1e-2)
+  later, = (row for row in results(study)['rows'] if row['afterwards'] and row['seed'] == 42)
+  assert later['position_floor'][-1] == row['position_floor'][-1]
 
 
 def test_losses_are_paired_by_seed(study):
@@ -129,7 +131,8 @@ def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
 
 def test_networks_of_others_are_measured_without_training(tmp_path):
   huggingface.save(tmp_path / 'theirs', THEIRS, init_params(THEIRS, 3))
-  text_sinks.main(settings([str(tmp_path / 'theirs')], lengths='16'), tmp_path / 'out')
+  text_sinks.main(settings([str(tmp_path / 'theirs')], lengths='16', afterwards='amplify'),
+                  tmp_path / 'out')
   rows = results(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(tmp_path / 'theirs'), afterwards) for afterwards in (None, 'amplify')]

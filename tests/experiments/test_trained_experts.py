@@ -41,7 +41,9 @@ def test_arms_begin_alike_and_the_balance_loss_balances(tmp_path, monkeypatch):
   settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', seeds='42,43')
   arms = trained_experts.arms_of(settings)
   assert list(arms) == [(init, balance) for init in ('gpt2', 'centred') for balance in (0.0, 10.0)]
-  del arms['centred', 10.0]  # Three say all that is looked at.
+  assert [arm.init_scheme for arm in arms.values()] == ['gpt2'] * 2 + ['centred'] * 2
+  for balance in (0.0, 10.0):  # Those that are left say all that is looked at.
+    del arms['centred', balance]
   monkeypatch.setattr(trained_experts, 'arms_of', lambda settings: arms)
   trained_experts.main(settings, tmp_path)
   written = (tmp_path / 'results.json').read_bytes()
