@@ -22,12 +22,12 @@ from bornbiased_jax.models import initialization
 from bornbiased_jax.models.initialization import draw_params, init_params, stream_key
 
 TINY = configs.get('tiny_gpt2')
-BRIEF = configs.get('tiny_gpt2', mlp_width=128, vocab_size=128)
 # This network has every leaf that a network can have.
 EVERY = configs.ModelConfig(
     num_layers=2, num_heads=4, num_kv_heads=2, width=32, mlp_width=48, vocab_size=64, length=16,
     norm='rmsnorm', gated_mlp=True, positions='learned', qk_norm=True, tied_head=False,
     init_scheme='plain', linear_std=0.1)
+WIDE = dict(width=256, mlp_width=256, vocab_size=256)
 FEW = dataclasses.replace(EVERY, gated_mlp=False, qk_norm=False, sublayers='mlp_only')
 SPREAD = EVERY
 if 'AS_USERS_DO' in os.environ:
@@ -70,34 +70,33 @@ def is_random(name):
 # The law.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('config, residual_std', [
-    (BRIEF, 0.02 * math.sqrt(6 / 8)), (EVERY, 0.1),
-    (dataclasses.replace(BRIEF, init_scheme='wang'), 2 / 4 / math.sqrt(128)),
-], ids=['gpt2', 'plain', 'wang'])
-def test_law(config, residual_std):
-  std = {'embedding': 0.02, 'position_embedding': 0.02,
-         'blocks/output/kernel': residual_std, 'blocks/down/kernel': residual_std}
-  for name, leaf in network(config, 42).items():
-    assert leaf.dtype == np.float32
-    if is_random(name):
-      z = leaf.astype(np.float64).ravel() / std.get(name, config.linear_std)
-      # A sample exceeds five standard errors once in a million draws.
-      assert abs(z.mean()) < 5 / math.sqrt(z.size), name
-      assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
-      assert stats.kstest(z, 'norm').pvalue > 1e-4, name
-    else:
-      assert np.all(leaf == name.endswith('scale')), name
-
-
 def scheme(name, **fields):
-  """Two networks of one seed: of this initialization, and of 'gpt2'."""
-  base = dataclasses.replace(EVERY, **dict(linear_std=0.1) | fields)
-  return [network(dataclasses.replace(base, init_scheme=each), 42) for each in (name, 'gpt2')]
+  """A network of this initialization, and of one seed."""
+  return network(dataclasses.replace(EVERY, init_scheme=name, **fields), 42)
+
+
+def by_std(params):
+  """Names of random leaves, and numbers that a normal law of std 1 gives for the scheme 'gpt2'."""
+  for name in filter(is_random, params):
+    std = 0.02 if 'embedding' in name else 0.1
+    is_residual = name in ('blocks/output/kernel', 'blocks/down/kernel')
+    yield name, params[name].astype(np.float64).ravel() / std * (2 if is_residual else 1)
+
+
+def test_law():
+  params = scheme('gpt2', **WIDE)
+  for name, z in by_std(params):
+    # A sample exceeds five standard errors once in a million draws.
+    assert abs(z.mean()) < 5 / math.sqrt(z.size), name
+    assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
+    assert stats.kstest(z, 'norm').pvalue > 1e-4, name
+  for name, leaf in params.items():
+    assert leaf.dtype == np.float32
+    assert is_random(name) or np.all(leaf == name.endswith('scale')), name
 
 
 def test_orthogonal_matrices_have_the_stds_of_others():
-  own, gpt2 = scheme('orthogonal')
+  own, gpt2 = scheme('orthogonal'), scheme('gpt2')
   for name, leaf in own.items():
     if not name.endswith('kernel'):
       np.testing.assert_array_equal(leaf, gpt2[name])
@@ -112,24 +111,22 @@ def test_orthogonal_matrices_have_the_stds_of_others():
 
 
 def test_truncated_normals_keep_their_std():
-  own, gpt2 = scheme('truncated', width=64, mlp_width=256)
   law = stats.truncnorm(-2, 2)
-  for name in filter(is_random, own):
-    z = own[name].astype(np.float64).ravel() / (0.02 if 'embedding' in name else 0.1)
-    if name in ('blocks/output/kernel', 'blocks/down/kernel'):
-      z *= math.sqrt(2 * 2)
+  for name, z in by_std(scheme('truncated', **WIDE)):
     assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size), name
     assert stats.kstest(z * law.std(), law.cdf).pvalue > 1e-4, name
 
 
 @pytest.mark.parametrize('name, factors', [
-    ('zero', dict(output=0, down=0)),
+    ('zero', dict(output=0, down=0)), ('plain', dict(output=2, down=2)),
+    # 2 / L / sqrt(32) in place of 0.1 / sqrt(2 L).
+    ('wang', dict.fromkeys(('output', 'down'), 20 / math.sqrt(32))),
     # (8 L)^(-1/4) in place of 1 and of 1 / sqrt(2 L), for L = 2.
     ('deepnorm', dict(value=1 / 2, gate=1 / 2, up=1 / 2, output=1, down=1)),
     ('mup', dict(head=math.sqrt(768 / 32))),
 ])
 def test_schemes_multiply_the_stds_of_some_layers(name, factors):
-  own, gpt2 = scheme(name)
+  own, gpt2 = scheme(name), scheme('gpt2')
   for leaf in own:
     factor = factors.get(leaf.removeprefix('blocks/').removesuffix('/kernel'), 1)
     np.testing.assert_allclose(own[leaf], factor * gpt2[leaf], rtol=1e-6, err_msg=leaf)
@@ -203,17 +200,14 @@ def mesh(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('scheme', ['plain', 'orthogonal'])
-def test_in_ensembles(scheme):
-  config = FEW
-  if scheme == 'orthogonal':  # Embeddings are then those of others.
-    config = dataclasses.replace(FEW, init_scheme=scheme, positions='none', tied_head=True)
-  alone = [network(config, int(seed)) for seed in SEEDS]
-  draw = functools.partial(draw_params, config)
-  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw))(SEEDS), alone)
-  mixed = [with_embeddings_of(own, network(config, EMBEDDING_SEED)) for own in alone]
-  draw = functools.partial(draw, embedding_seed=EMBEDDING_SEED)
-  assert_ensemble(jax.jit(jax.vmap(draw))(SEEDS), mixed)
+def test_in_ensembles():
+  """Embeddings are normal and matrices orthogonal, so that each kind of draw is compared."""
+  config = dataclasses.replace(FEW, init_scheme='orthogonal', positions='none', tied_head=True)
+  other = network(config, EMBEDDING_SEED)
+  mixed = [with_embeddings_of(network(config, int(seed)), other) for seed in SEEDS]
+  draw = functools.partial(draw_params, config, embedding_seed=EMBEDDING_SEED)
+  # Two batches, one after the other.
+  assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw, batch_size=3))(SEEDS), mixed)
 
 
 @pytest.mark.slow
@@ -247,7 +241,7 @@ def test_with_its_leaves_split_over_devices():
 @pytest.mark.skipif('AS_USERS_DO' in os.environ, reason='this is the process that it starts')
 def test_networks_are_as_equal_if_compiled_as_users_do(as_users_do):
   """Other tests compile with few optimizations; those that compare bits run with all of them."""
-  bits = 'ensembles or devices or embedding_seed or mlp_only or golden or centred'
+  bits = 'ensembles or devices or mlp_only or golden'
   done = subprocess.run([sys.executable, '-m', 'pytest', '-n', '0', '-k', bits, __file__],
                         env=as_users_do, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout
@@ -259,17 +253,6 @@ def test_networks_are_as_equal_if_compiled_as_users_do(as_users_do):
 def test_embedding_seed():
   mixed = leaves(init_params(FEW, 42, EMBEDDING_SEED))
   assert_same(mixed, with_embeddings_of(network(FEW, 42), network(FEW, EMBEDDING_SEED)))
-
-
-@pytest.mark.parametrize('sublayers, absent', [
-    ('attention_only', ('mlp_norm', 'up', 'down')),
-    ('mlp_only', ('attention_norm', 'query', 'key', 'value', 'output')),
-])
-def test_sublayers_share_their_weights(sublayers, absent):
-  full, part = (network(dataclasses.replace(TINY, sublayers=each), 42)
-                for each in ('full', sublayers))
-  assert_same(part, {name: leaf for name, leaf in full.items()
-                     if not name.startswith(tuple(f'blocks/{module}/' for module in absent))})
 
 
 def test_seeds_differ():
@@ -354,14 +337,17 @@ def test_the_mean_of_an_activation_is_its_integral(activation):
   assert math.isclose(initialization.mean_activation(config), expected, abs_tol=1e-6)
 
 
-def test_centred_networks_differ_in_one_bias():
-  own, centred = network(TINY, 42), network(dataclasses.replace(TINY, init_scheme='centred'), 42)
-  mean, down = initialization.mean_activation(TINY), own['blocks/down/kernel']
-  np.testing.assert_allclose(centred['blocks/down/bias'], -mean * down.sum(axis=1), rtol=1e-4,
-                             atol=1e-6)
-  assert_same({**centred, 'blocks/down/bias': own['blocks/down/bias']}, own)
-
-
-def test_without_an_mlp_there_is_nothing_to_centre():
-  without = dataclasses.replace(BRIEF, sublayers='attention_only')
-  assert_same(network(dataclasses.replace(without, init_scheme='centred'), 3), network(without, 3))
+@pytest.mark.parametrize('sublayers, absent', [
+    ('attention_only', ('mlp_norm', 'up', 'down')),
+    ('mlp_only', ('attention_norm', 'query', 'key', 'value', 'output')),
+])
+def test_sublayers_share_their_weights_and_those_centred_differ_in_one_bias(sublayers, absent):
+  whole = network(TINY, 42)
+  part = network(dataclasses.replace(TINY, sublayers=sublayers, init_scheme='centred'), 42)
+  if sublayers == 'mlp_only':
+    mean, down = initialization.mean_activation(TINY), whole['blocks/down/kernel']
+    np.testing.assert_allclose(part['blocks/down/bias'], -mean * down.sum(axis=1), rtol=1e-4,
+                               atol=1e-6)
+    part = part | {'blocks/down/bias': whole['blocks/down/bias']}
+  assert_same(part, {name: leaf for name, leaf in whole.items()
+                     if not name.startswith(tuple(f'blocks/{module}/' for module in absent))})

@@ -16,7 +16,7 @@ from bornbiased_jax.models import transformer
 from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.models.initialization import init_params, param_shapes
 from bornbiased_jax.storage import checkpoint, huggingface
-from small_networks import GROUPED, LLAMA, read, sharpened, tokens
+from small_networks import GROUPED, LLAMA, random_networks, read, sharpened, tokens
 
 EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
@@ -43,8 +43,8 @@ def test_interventions_level_the_positional_variance_at_init():
   sizes = dict(num_layers=1, width=256, mlp_width=64, num_heads=4, vocab_size=8000, length=128,
                linear_std=0.005, norm_epsilon=1e-9, tied_head=True)
   base = configs.get('tiny_llama2', **sizes)
-  params = init_params(base, 1)
-  ids = np.asarray(jax.random.randint(jax.random.key(0), (48, 128), 0, 8000))
+  params, = random_networks(base, 1)
+  ids = np.random.default_rng(1).integers(8000, size=(48, 128), dtype=np.int32)
   i = np.arange(1, 129)
   plain = positional_std(base, params, ids)[0]
   np.testing.assert_allclose(plain / plain[0], 1 / np.sqrt(i), rtol=0.05)
@@ -52,7 +52,7 @@ def test_interventions_level_the_positional_variance_at_init():
     config = dataclasses.replace(base, intervention=intervention)
     np.testing.assert_allclose(positional_std(config, params, ids)[0], expected, rtol=0.05)
   config = dataclasses.replace(base, intervention='rmsnorm')
-  params = init_params(config, 1)
+  params, = random_networks(config, 1)
   assert params['blocks']['value_norm']['scale'].shape == (1, 64)
   np.testing.assert_allclose(positional_std(config, params, ids)[0], 1, rtol=0.05)
   for intervention, factor in (('gain', np.sqrt(i).mean()), ('damp', np.sqrt(i / 128).mean())):
@@ -99,11 +99,11 @@ def test_a_masked_position_attends_to_itself_alone(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['amplify', 'gain', 'mask'])
+@pytest.mark.parametrize('name', ['amplify', 'mask'])
 def test_the_last_position_alone_and_another_kernel_compute_the_same(name):
-  """One that depends on the position, one on all positions, and one at a position."""
-  config = dataclasses.replace(GROUPED, num_layers=2, intervention=name, intervention_position=127)
-  params, ids = init_params(config, 1), tokens(2, 128)
+  """One that depends on the position, and one at a position."""
+  config = dataclasses.replace(GROUPED, intervention=name, intervention_position=127)
+  (params,), ids = random_networks(config, 1), tokens(2, 128)
   whole = read(config, params, ids, 'hidden')['hidden']
   alone = read(config, params, ids, 'hidden_last')['hidden_last']
   np.testing.assert_allclose(alone, whole[:, -1], atol=2e-5)

@@ -11,8 +11,8 @@ import scipy
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import mlp, sharding
-from bornbiased_jax.models.initialization import init_params, param_shapes
-from small_networks import LLAMA, SMALL, logits, read, tokens
+from bornbiased_jax.models.initialization import param_shapes
+from small_networks import LLAMA, SMALL, logits, random_networks, read, tokens
 
 EXPERTS = configs.get('tiny_moe', **SMALL, num_experts=5, experts_per_token=2, shared_mlp_width=24)
 
@@ -29,9 +29,8 @@ def test_the_largest_logits_are_chosen(renormalized):
 
 def test_equal_experts_are_one_mlp():
   """Upcycling: a mixture of copies of an MLP computes what the MLP does."""
-  dense = init_params(LLAMA, 1)
   config = dataclasses.replace(LLAMA, num_experts=4, experts_per_token=3)
-  params = init_params(config, 2)
+  (dense,), (params,) = random_networks(LLAMA, 1), random_networks(config, 1)
   copies = {name: jax.tree.map(lambda x: jnp.repeat(x[:, None], 4, axis=1), dense['blocks'][name])
             for name in ('gate', 'up', 'down')}
   blocks = {name: leaf for name, leaf in dense['blocks'].items() if name not in copies}
@@ -40,9 +39,10 @@ def test_equal_experts_are_one_mlp():
 
 
 def test_what_is_read_is_what_is_computed():
-  params, ids = init_params(EXPERTS, 3), tokens(2, 7)
-  found = read(EXPERTS, params, ids, 'router_logits', 'expert_weights', 'logits')
-  assert found['router_logits'].shape == found['expert_weights'].shape == (3, 2, 7, 5)
+  (params,), ids = random_networks(EXPERTS, 1), tokens(1, 3)
+  names = 'router_logits', 'expert_weights', 'logits'
+  found = read(EXPERTS, params, ids, *names)
+  assert found['router_logits'].shape == found['expert_weights'].shape == (3, 1, 3, 5)
   np.testing.assert_array_equal(mlp.route(found['router_logits'], 2, True),
                                 found['expert_weights'])
   # An expert that is never chosen does not matter, and one that is chosen does.
@@ -51,7 +51,7 @@ def test_what_is_read_is_what_is_computed():
     changed = jax.tree.map(np.array, params)
     kernel_LEDF = changed['blocks']['experts']['up']['kernel']
     kernel_LEDF[used_LE == is_used] *= 2
-    same = np.array_equal(read(EXPERTS, changed, ids, 'logits')['logits'], found['logits'])
+    same = np.array_equal(read(EXPERTS, changed, ids, *names)['logits'], found['logits'])
     assert same is not is_used, is_used
   assert not used_LE.all()
 
@@ -59,7 +59,7 @@ def test_what_is_read_is_what_is_computed():
 @pytest.mark.parametrize('config, name', [(EXPERTS, 'mlp_hidden'), (LLAMA, 'router_logits')])
 def test_what_a_network_lacks_is_named(config, name):
   with pytest.raises(InputError, match=f"{name}' of a model with num_experts={config.num_experts}"):
-    read(config, init_params(config, 0), tokens(1, 4), name)
+    read(config, random_networks(config, 1)[0], tokens(1, 4), name)
 
 
 def test_balance_is_that_of_transformers():
