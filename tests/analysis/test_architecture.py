@@ -21,9 +21,10 @@ def variance_of(kernel_LDF, size):
   return float((inputs_ND @ np.asarray(kernel_LDF)).var())
 
 
-@pytest.mark.parametrize('name', ['tiny_gpt2', 'tiny_qwen2'])
-def test_variances_are_those_of_networks_drawn(name):
-  config, params = drawn(name)
+@pytest.mark.parametrize('name, fields', [
+    ('tiny_gpt2', dict(positions='learned')), ('tiny_qwen2', dict(num_kv_heads=2))])
+def test_variances_are_those_of_networks_drawn(name, fields):
+  config, params = drawn(name, **fields)
   network, blocks = architecture.of(config, 'tokens'), params['blocks']
   measured = {
       'token_variance': float(params['embedding'].var()),

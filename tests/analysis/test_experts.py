@@ -1,37 +1,34 @@
 """How busy experts are at birth, and what a mixture does to similarity, is what theory says."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis import finite_width, theory
 from bornbiased_jax.analysis.hermite import choice_overlap, overlap
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import draw_params, mlp, read
-from small_networks import mean_cosines
+from bornbiased_jax.models import mlp
+from small_networks import mean_cosines, random_networks, read
 
-pytestmark = pytest.mark.usefixtures('optimized')
 # Few sequences would share what each has in common.
 PROBE = Probe('tokens', 200, 16)
-NETWORKS = jnp.arange(40)
+NUM_NETWORKS = 40
 NUM_LAWS = 60
-SMALL = dict(num_layers=2)
+SMALL = dict(num_layers=2, mlp_width=256)
 MIXTURE = configs.get('tiny_gpt2', **SMALL, num_experts=4)
 DENSE = configs.get('tiny_gpt2', **SMALL)
-OF_MIXTURE = 'residual_last', 'expert_weights'
 
 
-@functools.cache
-def measured(config, names):
-  """What 40 networks compute of the probe, read once by all tests."""
-  tokens = PROBE.inputs(config, jnp.arange(PROBE.num_sequences))
-  draw = jax.jit(lambda seed: read(config, draw_params(config, seed), tokens, names))
-  networks = [draw(seed) for seed in NETWORKS]
+@pytest.fixture(scope='module')
+def measured():
+  """What 40 mixtures compute of the probe, read once for all tests."""
+  tokens = np.asarray(PROBE.inputs(MIXTURE, np.arange(PROBE.num_sequences)))
+  names = 'residual_last', 'expert_weights', 'mlp_input'
+  networks = [read(MIXTURE, params, tokens, *names)
+              for params in random_networks(MIXTURE, NUM_NETWORKS)]
   return {name: np.stack([network[name] for network in networks]) for name in names}
 
 
@@ -50,7 +47,7 @@ def test_two_inputs_choose_alike_as_often_as_drawn_ones():
 
 
 def test_unlike_inputs_choose_one_of_all_and_equal_ones_the_same():
-  for count in (2, 8, 64):
+  for count in (2, 16):
     table_R = choice_overlap(count, 1, True, 0.5)
     assert table_R[-1] == pytest.approx(1 / count) and table_R[0] == pytest.approx(1)
     assert (np.diff(table_R) < 0).all()
@@ -59,30 +56,26 @@ def test_unlike_inputs_choose_one_of_all_and_equal_ones_the_same():
 
 
 @pytest.mark.slow
-def test_a_mixture_contracts_as_theory_says():
-  states_NLBD = measured(MIXTURE, OF_MIXTURE)['residual_last']
-  mean_L, error_L = mean_and_error(mean_cosines(states_NLBD))
+def test_a_mixture_contracts_as_theory_says(measured):
+  mean_L, error_L = mean_and_error(mean_cosines(measured['residual_last']))
   found = theory.finite_width(MIXTURE, PROBE.length)
-  assert (mean_L < 0.1).all()  # Without experts it would be .11 and .16.
+  assert (mean_L < 0.1).all()  # Without experts it would be .10 and .15.
   assert 0 < float(found.inter_cosine_std) < 0.02
   np.testing.assert_array_less(np.abs(found.inter_cosine_L - mean_L), 3 * error_L + 0.05 * mean_L)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_experts', [4, 32])
-def test_routers_of_dense_networks(num_experts):
-  states_NLBTD = measured(DENSE, ('mlp_input',))['mlp_input']
-  router_NLDE = jax.random.normal(jax.random.key(7), (len(NETWORKS), 2, 128, num_experts))
-  chosen = jnp.argmax(jnp.einsum('nlbtd,nlde->nlbte', states_NLBTD, router_NLDE), axis=-1)
-  share_NLE = jax.nn.one_hot(chosen, num_experts).mean(axis=(2, 3))
-  assert_shares(np.asarray(share_NLE), theory.expert_shares(
-      DENSE, PROBE.length, num_experts=num_experts, num_networks=NUM_LAWS))
+def test_other_routers_than_those_of_the_network(measured):
+  states_NLMD = measured['mlp_input'].reshape(NUM_NETWORKS, 2, -1, 128)
+  router_NLDE = np.random.default_rng(7).standard_normal((NUM_NETWORKS, 2, 128, 16), np.float32)
+  chosen_NLM1 = np.argmax(states_NLMD @ router_NLDE, axis=-1)[..., None]
+  assert_shares((chosen_NLM1 == np.arange(16)).mean(axis=2), theory.expert_shares(
+      MIXTURE, PROBE.length, num_experts=16, num_networks=NUM_LAWS))
 
 
 @pytest.mark.slow
-def test_routers_of_a_mixture():
-  weight_NLBTE = measured(MIXTURE, OF_MIXTURE)['expert_weights']
-  assert_shares(np.asarray((weight_NLBTE > 0).mean(axis=(2, 3))),
+def test_routers_of_a_mixture(measured):
+  assert_shares((measured['expert_weights'] > 0).mean(axis=(2, 3)),
                 theory.expert_shares(MIXTURE, PROBE.length, num_networks=NUM_LAWS))
 
 
@@ -107,7 +100,9 @@ def test_impossible_routers(arguments, words):
 
 def test_short_sequences_that_begin_alike():
   probe = Probe('tokens', num_sequences=10, length=4, start_id=1)
-  assert theory.expert_shares(MIXTURE, 4, probe, num_networks=10).max() < 1
+  cosine_LT, dimensions_L = finite_width.at_routers(DENSE, 4, probe)
+  np.testing.assert_allclose(cosine_LT[:, 0], 1, rtol=1e-5)
+  assert (cosine_LT[:, 1:] < 1).all() and (dimensions_L > 1).all()
   with pytest.raises(InputError, match='length=0'):
     theory.expert_shares(MIXTURE, 0)
 

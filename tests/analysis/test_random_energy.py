@@ -1,4 +1,4 @@
-"""The random-energy law: its limits, and scipy's integral. Networks are in test_birth."""
+"""The random-energy law: its limits, and scipy's integral. Networks are in test_finite_width."""
 
 import numpy as np
 import pytest
@@ -68,8 +68,6 @@ def test_the_own_token_competes():
   uniform = analysis.uniform_baseline(400, 200)[0] / 400
   np.testing.assert_allclose(law.top1_frequency_N.mean(), uniform, rtol=0.05)
   assert law.direction_agrees_N.mean() < 0.1
-  alone = theory.preference(0.3, 1, 50, np.ones(50), own_logit=1.0, num_networks=2)
-  assert np.all(alone.top1_frequency_N == 1)
   weak, none = (shared_sizes(0.3, own_logit=own) for own in (-9.0, None))
   np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
 

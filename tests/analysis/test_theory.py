@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bornbiased_jax.analysis import ensemble, positions, probes, similarity, theory
+from bornbiased_jax.analysis import ensemble, positions, probes, similarity, statistics, theory
 from bornbiased_jax.analysis.hermite import covariance_powers
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.configs import ACTIVATIONS
@@ -82,35 +82,28 @@ def measured(config, statistic, num_sequences, length, seeds):
   return list(ensemble.measure(stack(config), statistic, probe, seeds))
 
 
-@pytest.mark.slow
-def test_relu_stacks_follow_proposition_2():
-  width, n = 512, 64
-  config = StackConfig(('mlp',) * 3, width, width)
-  results = measured(config, LAST_SIMILARITY, n, 1, range(16))
-  cosine = np.array([result['cosine'] for result in results])
-  error = np.hypot(cosine.std(0, ddof=1) / np.sqrt(len(cosine)), similarity.isotropic_std(n, width))
-  expected = theory.iterate(theory.relu_similarity, 0.0, 3)
-  assert np.all(np.abs(cosine.mean(0) - expected) < 4 * error)
-
-
-def test_attention_amplifies_as_proposition_4_says():
+def test_relu_contracts_and_attention_amplifies_as_propositions_2_and_4_say():
   width, n, T = 256, 32, 50
-  config = StackConfig(('mlp', 'attention'), width, width)
+  config = StackConfig(('mlp', 'mlp', 'attention'), width, width)
   results = measured(config, LAST_SIMILARITY, n, T, range(12))
-  cosine = np.array([result['cosine'][1] for result in results])
-  error = np.hypot(cosine.std(ddof=1) / np.sqrt(len(cosine)), similarity.isotropic_std(n, width))
-  assert abs(cosine.mean() - theory.amplified_similarity(1 / np.pi, T)) < 4 * error
+  cosine_NL = np.array([result['cosine'] for result in results])
+  error_L = np.hypot(cosine_NL.std(axis=0, ddof=1) / np.sqrt(len(cosine_NL)),
+                     similarity.isotropic_std(n, width))
+  first, second = theory.iterate(theory.relu_similarity, 0.0, 2)
+  expected_L = np.array([first, second, theory.amplified_similarity(second, T)])
+  assert np.all(np.abs(cosine_NL.mean(axis=0) - expected_L) < 4 * error_L)
 
 
 @pytest.mark.slow
 def test_uniform_attention_follows_proposition_5_and_equation_2():
   T, n, width = 256, 16, 512
-  two, one = (StackConfig(('attention',) * depth, width, width) for depth in (2, 1))
-  cosine, = measured(two, similarity.intra_sequence('residual'), n, T, [0])
+  found, = measured(StackConfig(('attention',) * 2, width, width), statistics.combine({
+      'similarity': similarity.intra_sequence('residual'),
+      'spread': positions.positional_std('residual')}), n, T, [0])
   expected = [theory.position_similarity(1), theory.position_similarity(2)]
-  np.testing.assert_allclose(cosine['cosine'], expected, rtol=0.01)
-  spread, = measured(one, positions.positional_std('residual'), n, T, [0])
-  ratio = spread['std'][0] / spread['std'][0][0] / theory.positional_std(np.arange(1, T + 1))
+  np.testing.assert_allclose(found['similarity']['cosine'], expected, rtol=0.01)
+  std_T = found['spread']['std'][0]
+  ratio = std_T / std_T[0] / theory.positional_std(np.arange(1, T + 1))
   # The std of N normal values has a relative error of 1/sqrt(2 N). It enters twice, at the
   # position and at the first one.
   assert np.all(np.abs(ratio - 1) < 5 / np.sqrt(n * width))
