@@ -26,7 +26,6 @@ from experiments.shared import session
 ROOT = Path(__file__).parents[2]
 SHAPE = dict(num_layers=2, num_heads=2, width=16, mlp_width=32, vocab_size=50, length=16)
 CONFIG = configs.get('tiny_gpt2', **SHAPE, positions='learned', init_scheme='centred')
-PROBE = analysis.Probe('gaussian', num_sequences=6, length=4)
 REFUSED = {'JAX_ENABLE_X64': '1', 'JAX_THREEFRY_PARTITIONABLE': '0', 'JAX_RANDOM_SEED_OFFSET': '7',
            'FLAX_FIX_RNG_SEPARATOR': '1'}
 
@@ -45,11 +44,6 @@ def probes():
       .inputs(CONFIG, index_N, 5) for kind in KINDS for of_each in (False, True)])()
 
 
-def sweep():
-  family, statistic = analysis.transformer(CONFIG), analysis.predictions(CONFIG.vocab_size)
-  return list(analysis.measure(family, statistic, PROBE, seeds=[0, 1]))
-
-
 def training():
   recipe = Recipe(num_steps=20, batch_size=4, length=8, peak_lr=1e-2, warmup_steps=2)
   tokens_BT = np.random.default_rng(0).integers(0, 50, (4, 9), np.int32)
@@ -62,7 +56,7 @@ def signature():
   return made.states.hidden_ND, made.features.arrays
 
 
-COMPUTED = network, probes, sweep, training, signature
+COMPUTED = network, probes, training, signature
 
 
 def digest(compute):

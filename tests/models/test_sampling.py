@@ -67,11 +67,10 @@ def test_a_window_slides_over_a_long_text(config, begun):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('temperature', [1.0, 0.5])
-def test_frequencies_are_those_of_the_softmax(temperature):
+def test_frequencies_are_those_of_the_softmax():
   """Of two ids drawn in a row, against the product of the probabilities of each."""
   config = dataclasses.replace(LLAMA, vocab_size=5, num_layers=2)
-  params, prompt_T = trained(config), [3, 1]
+  params, prompt_T, temperature = trained(config), [3, 1], 0.5
   softmax = lambda *ids: special.softmax(np.float64(
       logits_after(config, params, jnp.array([prompt_T + list(ids)]))[0] / temperature))
   expected_VV = softmax()[:, None] * np.stack([softmax(first) for first in range(5)])
