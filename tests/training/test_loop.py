@@ -53,9 +53,9 @@ def test_stop_and_resume_is_not_stopping_bit_for_bit(whole, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_from_four_devices_to_one_and_back(whole, tmp_path, monkeypatch):
-  stop_after(monkeypatch, 2, tiny_runs.run(tmp_path, shape=(1, 2, 2)))
+  stop_after(monkeypatch, 2, tiny_runs.run(tmp_path, shape=(2, 2, 1)))
   stop_after(monkeypatch, 4, tiny_runs.run(tmp_path))
-  loop.train(tiny_runs.run(tmp_path, shape=(1, 2, 2)))
+  loop.train(tiny_runs.run(tmp_path, shape=(2, 2, 1)))
   assert_close(final(tmp_path), final(whole()))
 
 
