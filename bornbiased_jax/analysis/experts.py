@@ -56,9 +56,10 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
 
   Example:
     >>> from bornbiased_jax import configs
-    >>> share_LNE = expert_shares(configs.get('tiny_gpt2'), 16, num_experts=8, num_networks=20)
+    >>> config = configs.get('tiny_gpt2', num_layers=2)
+    >>> share_LNE = expert_shares(config, 16, num_experts=8, num_networks=20)
     >>> share_LNE.shape, bool(0.2 < share_LNE[-1].max(axis=-1).mean() < 0.4)
-    ((4, 20, 8), True)
+    ((2, 20, 8), True)
   """
   E = config.num_experts if num_experts is None else num_experts
   num_chosen = config.experts_per_token if num_chosen is None else num_chosen

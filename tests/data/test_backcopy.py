@@ -78,7 +78,7 @@ def test_nothing_impossible_is_drawn():
   p_VV = np.zeros((5, 5))
   p_VV[:, 1:4] = [0.1, 0.2, 0.7 - 2**-22]  # Their sum is below 1.
   task = backcopy.Backcopy(p_VV, np.zeros(5, bool))
-  ids_NT = backcopy.draw(task, jax.random.key(0), 2**20, 16)
+  ids_NT = backcopy.draw(task, jax.random.key(0), 2**20, 8)
   assert ids_NT[:, 1:].max() == 3
 
 

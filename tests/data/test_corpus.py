@@ -11,6 +11,7 @@ import pytest
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
 from texts import BYTES, documents, ended, nine_documents, store
+import two_hosts
 
 
 @pytest.mark.parametrize('suffix, dtype', [('.bin', '<u2'), ('.uint16', '<u2'), ('.uint32', '<u4')])
@@ -196,11 +197,6 @@ def test_too_little_text(read):
 # The command
 
 
-def command(*arguments):
-  return subprocess.run([sys.executable, '-m', 'experiments.tokenize_text', *arguments],
-                        capture_output=True, text=True)
-
-
 @pytest.fixture
 def paths(tmp_path):
   return nine_documents(tmp_path)
@@ -208,7 +204,8 @@ def paths(tmp_path):
 
 def test_the_command(paths, tmp_path):
   out = f'--output_dir={tmp_path}/out'
-  done = command(f'--input={paths[0]},{paths[2]}', out)
+  done = subprocess.run([sys.executable, '-m', 'experiments.tokenize_text',
+                         f'--input={paths[0]},{paths[2]}', out], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   assert done.stdout == f'{tmp_path}/out: 100,032 tokens (uint16) of tokenizer bytes\n'
   assert '100%' in done.stderr
@@ -216,7 +213,6 @@ def test_the_command(paths, tmp_path):
                                 corpus.write([paths[0], paths[2]], BYTES, tmp_path / 'same').tokens)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('arguments, message', [
     ((), '--input: is missing'), (('--input=tinyshakespeare',), '--output_dir: is missing'),
     (('--input=none.txt', '--output_dir=out'), "--input: no text 'none.txt'"),
@@ -225,7 +221,7 @@ def test_the_command(paths, tmp_path):
     (('a.txt',), "'a.txt' is not a flag"),
 ])
 def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-  done = command(*(argument.replace('=out', f'={tmp_path}/out') for argument in arguments))
-  assert done.returncode == 2
-  assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
+  code, _, said = two_hosts.run_here('tokenize_text', *(
+      argument.replace('=out', f'={tmp_path}/out') for argument in arguments))
+  assert code == 2 and said.startswith(f'error: {message}') and said.count('\n') == 1
   assert not (tmp_path / 'out').exists()

@@ -28,11 +28,8 @@ RECIPE = Recipe(**tiny_runs.RECIPE)
 METADATA = checkpoint.as_metadata(config=tiny_runs.CONFIG, recipe=RECIPE, seed=3)
 
 
-@functools.lru_cache
-def state_of(seed, mesh=None):
-  init = functools.partial(init_state, tiny_runs.CONFIG, RECIPE)
-  placed = sharding.shardings(mesh, jax.eval_shape(init, 0)) if mesh else None
-  return jax.jit(init, out_shardings=placed)(seed)
+_init = jax.jit(functools.partial(init_state, tiny_runs.CONFIG, RECIPE))
+state_of = functools.lru_cache(_init)
 
 
 @pytest.fixture(scope='module')
@@ -81,7 +78,8 @@ def test_chosen_steps_and_the_latest_two_stay(tmp_path):
 
 def test_a_sharded_save_is_loaded_on_one_device(tmp_path):
   writer = checkpoint.Writer(tmp_path)
-  writer.save(0, *state_of(7, tiny_runs.mesh(1, 2, 2))[1:], METADATA)
+  mesh, state = tiny_runs.mesh(1, 2, 2), state_of(7)
+  writer.save(0, *jax.device_put(state, sharding.shardings(mesh, state))[1:], METADATA)
   writer.close()
   _, params = checkpoint.load_params(tmp_path)
   assert_is_seed(params, 7)

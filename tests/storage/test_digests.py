@@ -6,7 +6,6 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.analysis.probes import Probe
@@ -44,10 +43,9 @@ def test_a_digest_is_sha256_of_names_shapes_types_and_bytes():
 
 def test_a_digest_is_the_same_on_any_mesh():
   params = init_params(LLAMA, 1)
-  for shape in ((4, 1, 1), (1, 2, 2)):
-    mesh = sharding.make_mesh(*shape)
-    spread = jax.device_put(params, sharding.shardings(mesh, params))
-    assert digest(spread) == digest(params)
+  mesh = sharding.make_mesh(1, 2, 2)
+  spread = jax.device_put(params, sharding.shardings(mesh, params))
+  assert digest(spread) == digest(params)
 
 
 class Spread(np.ndarray):
@@ -78,8 +76,7 @@ def flipped(params, sign_D):
                    'head': params['head'] * sign_D[None]}
 
 
-@pytest.mark.parametrize('cached', [False, True])
-def test_a_network_with_flipped_signs_is_not_taken_from_the_cache_of_another(tmp_path, cached):
+def test_a_network_with_flipped_signs_is_not_taken_from_the_cache_of_another(tmp_path):
   """Logits are equal, and every matrix differs."""
   sign_D = np.float32(np.where(np.arange(64) < 53, -1, 1))
   params = init_params(LLAMA, 1)
@@ -89,8 +86,6 @@ def test_a_network_with_flipped_signs_is_not_taken_from_the_cache_of_another(tmp
   for name, network in (('base', params), ('suspect', other)):
     huggingface.save(tmp_path / name, LLAMA, network)
   probe, cache = Probe('tokens', 200, 8), tmp_path / 'cache'
-  if cached:
-    lineage.signature(str(tmp_path / 'base'), probe, cache)
   base, suspect = (lineage.signature(str(tmp_path / name), probe, cache)
                    for name in ('base', 'suspect'))
   np.testing.assert_array_equal(base.states.hidden_ND * sign_D[None], suspect.states.hidden_ND)

@@ -175,7 +175,7 @@ def test_programs_take_names_of_the_hub(offline, tmp_path, capsys):
       resolve_settings(seedprint.Settings, words=words, num_sequences='40', length='4'),
       tmp_path / 'out')
   with pytest.raises(SystemExit):
-    run('tiny_gpt2:1', 'org/whole')
+    run(str(GOLDENS / 'pythia'), 'org/whole')
   assert f'The suspect was read at commit {COMMIT}.' in capsys.readouterr().out
   path, = (tmp_path / 'out').rglob('results.json')
   told = {'name': 'org/whole', 'revision': COMMIT, 'digest': golden_digest('pythia')}

@@ -10,7 +10,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines.matched_units import matched_units_test
 from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models.initialization import init_params
-from small_networks import GPT2, LLAMA, SMALL
+from small_networks import GPT2, LLAMA, SMALL, random_networks
 
 
 def test_matched_units():
@@ -30,7 +30,7 @@ def test_matched_units():
 @pytest.mark.parametrize('against_gate', [False, True])
 def test_matched_units_of_independent_networks_have_uniform_p_values(against_gate):
   config = configs.get('tiny_llama2', **SMALL | dict(num_layers=1))
-  networks = [init_params(config, seed) for seed in range(200)]
+  networks = random_networks(config, 200)
   pairs = zip(networks[::2], networks[1::2], strict=True)
   log10_p = [matched_units_test(*pair, against_gate=against_gate).log10_p
              for pair in pairs]

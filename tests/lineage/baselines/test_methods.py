@@ -9,9 +9,8 @@ from scipy import stats
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import methods
-from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP, LLAMA
+from small_networks import DEEP, LLAMA, read
 
 
 @pytest.mark.parametrize('method', [
@@ -62,7 +61,7 @@ def test_reef_reads_statements():
   config, params = LLAMA, init_params(LLAMA, 1)
   statements = np.random.default_rng(0).integers(0, config.vocab_size, (7, 5)).astype(np.int32)
   subject = methods.Subject(config, params, Probe('tokens', 200, 4), statements)
-  out = transformer.read(config, params, statements, ('residual',))['residual']
+  out = read(config, params, statements, 'residual')['residual']
   layer = max(0, round(18 / 32 * config.num_layers) - 1)
   np.testing.assert_allclose(subject.states, out[layer, :, -1], rtol=1e-4, atol=1e-6)
   of_probe = dataclasses.replace(subject, statements=None)

@@ -34,9 +34,7 @@ def transcribed(a, b, k, side, subset, softmax, null):
 
 
 @pytest.mark.parametrize('side, subset, softmax', [
-    ('low', 'coset', 'softmax'), ('high', 'coset', 'softmax'), ('low', 'base', 'softmax'),
-    ('high', 'base', 'none'), ('low', 'coset', 'none'),
-])
+    ('low', 'coset', 'softmax'), ('high', 'base', 'none')])
 def test_the_published_test_is_its_transcription(side, subset, softmax):
   a = noise(25, 40, 24)
   b = noise(26, 40, 24) + 0.3 * a

@@ -11,15 +11,14 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
-from bornbiased_jax.lineage.transforms import lossy, preserving
-from bornbiased_jax.models.initialization import init_params
-from small_networks import GPT2, GROUPED, LLAMA
+from bornbiased_jax.lineage.transforms import preserving
+from small_networks import GPT2, GROUPED, LLAMA, random_networks
 
 
 def pair(config):
   """Two networks that are related, but not the same."""
-  params = init_params(config, 1)
-  return params, lossy.add_noise(config, params, jax.random.key(0), 0.5)[1]
+  params, other = random_networks(config, 2)
+  return params, jax.tree.map(lambda x, y: np.float32(x + 0.5 * y), params, other)
 
 
 def kernels(params, name):
@@ -38,15 +37,16 @@ def test_intrinsic(config):
 
 
 def test_intrinsic_of_other_depths_and_widths():
-  other = init_params(configs.get('tiny_gpt2', num_layers=5), 2)
+  other, = random_networks(configs.get('tiny_gpt2', num_layers=5), 1)
+  llama, = random_networks(LLAMA, 1)
   deep, shallow = ([[np.std(kernel, ddof=1) for kernel in kernels(params, name)]
                     for name in ('query', 'key', 'value', 'output')]
-                   for params in (other, init_params(LLAMA, 1)))
+                   for params in (other, llama))
   middle = lambda x: [x[0], (x[0] + x[1]) / 2, x[1], (x[1] + x[2]) / 2, x[2]]
   expected = np.mean([np.corrcoef(x, middle(y))[0, 1] for x, y in zip(deep, shallow, strict=True)])
-  assert baselines.intrinsic(other, init_params(LLAMA, 1)) == pytest.approx(expected, abs=1e-3)
+  assert baselines.intrinsic(other, llama) == pytest.approx(expected, abs=1e-3)
   with pytest.raises(InputError, match='at least two'):
-    baselines.intrinsic(init_params(configs.get('tiny_gpt2', num_layers=1), 2), other)
+    baselines.intrinsic(*random_networks(configs.get('tiny_gpt2', num_layers=1), 1), other)
 
 
 @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=['llama', 'gpt2'])
@@ -57,7 +57,7 @@ def test_pcs(config):
   cosine = np.dot(*flat) / np.prod([np.linalg.norm(x) for x in flat])
   assert baselines.pcs(a, b) == pytest.approx(cosine, abs=1e-5)
   with pytest.raises(InputError, match='different shapes'):
-    baselines.pcs(a, init_params(GROUPED, 1))
+    baselines.pcs(a, *random_networks(GROUPED, 1))
 
 
 @pytest.mark.parametrize('scheme, published', [('plain', 0.3611), ('gpt2', 0.4442)])
@@ -65,7 +65,7 @@ def test_pcs_of_independent_networks_is_not_zero(scheme, published):
   nano = configs.get('nano_llama2', init_scheme=scheme)
   assert theory.independent_pcs(nano) == pytest.approx(published, abs=2e-4)
   config = configs.get('tiny_gpt2', init_scheme=scheme)
-  drawn = baselines.pcs(init_params(config, 1), init_params(config, 2))
+  drawn = baselines.pcs(*random_networks(config, 2))
   assert drawn == pytest.approx(theory.independent_pcs(config), abs=0.005)
 
 
@@ -96,8 +96,7 @@ def test_reef(unbiased):
 
 def test_reef_of_independent_states():
   """The biased estimate is d / (d + n), and the unbiased one is 0."""
-  keys = jax.random.split(jax.random.key(0), (5, 2))
-  states = [[jax.random.normal(key, (200, 768)) for key in pair] for pair in keys]
+  states = np.random.default_rng(0).standard_normal((5, 2, 200, 768), np.float32)
   biased = np.mean([baselines.reef(*pair) for pair in states])
   assert biased == pytest.approx(theory.independent_cka(200, 768), abs=0.01)
   unbiased = np.mean([baselines.reef(*pair, unbiased=True) for pair in states])
@@ -147,7 +146,7 @@ def test_ics_refuses():
 def test_what_is_constant_has_no_similarity():
   with pytest.raises(InputError, match='constant'):
     baselines.reef(np.ones((9, 4)), np.ones((9, 4)))
-  params = init_params(LLAMA, 1)
+  params, = random_networks(LLAMA, 1)
   repeat_first = lambda leaf: np.broadcast_to(leaf[:1], leaf.shape)
   same = params | {'blocks': jax.tree.map(repeat_first, params['blocks'])}
   with pytest.raises(InputError, match='constant'):
@@ -155,7 +154,7 @@ def test_what_is_constant_has_no_similarity():
 
 
 def test_ics_is_invariant_to_permutations():
-  params = init_params(LLAMA, 1)
+  params, = random_networks(LLAMA, 1)
   for change in (preserving.permute_units, preserving.permute_heads, preserving.permute_channels):
     changed = change(LLAMA, params, jax.random.key(0))[1]
     assert baselines.ics(params, changed) == pytest.approx(1, abs=1e-4)

@@ -35,16 +35,14 @@ def test_what_does_not_apply_says_why():
 
 
 def test_a_shared_embedding_is_projected_out():
-  def taken(seed, embedding_seed, count=300):
-    probe = Probe('tokens', count, 4)
-    return signature.of_network(DEEP, init_params(DEEP, seed, embedding_seed), probe)
-
-  both = taken(1, 9), taken(2, 9)
+  both = [signature.of_network(DEEP, init_params(DEEP, seed, embedding_seed=9),
+                               Probe('tokens', 300, 4)) for seed in (1, 2)]
   results = run_tests(*both)
   assert abs(results['SeedPrint'].z) < 4 and results['SeedPrint'].bound > 0
   assert not any(results[name].is_alike(len(TESTS)) for name in DECIDING)
-  results = run_tests(taken(1, 9, 60), taken(2, 9, 60))
-  assert 'too few to project out' in results['SeedPrint'].reason
+  few = [dataclasses.replace(each.states, hidden_ND=each.states.hidden_ND[:60],
+                             input_ND=each.states.input_ND[:60]) for each in both]
+  assert 'too few to project out' in seedprint_test(*few).reason
 
 
 def test_hidden_states_that_cannot_be_compared():
