@@ -11,6 +11,7 @@ from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.models import flops, sharding
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop
+from bornbiased_jax.training.start import begin
 from bornbiased_jax.training.step import Recipe
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
@@ -47,6 +48,14 @@ def run(directory, seeds=(3,), shape=(), recipe=(), **settings):
 def final(directory, seed=3):
   """Parameters of the last checkpoint of a run's network."""
   return checkpoint.load_params(directory / f'seed_{seed}')[1]
+
+
+def save_beginning(run, step):
+  """Saves the state that a run of one network begins with, as if it were that of `step`."""
+  (state, _), writer = begin(run), checkpoint.Writer(*run.directories)
+  writer.save(step, state.params, state.opt_state, run.metadata(*run.seeds, None))
+  writer.close()
+  return state
 
 
 def stop_after(monkeypatch, step, run):

@@ -172,8 +172,8 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
 
   Example:
     >>> from bornbiased_jax import configs
-    >>> law = preference_at_birth(configs.get('tiny_gpt2'), length=16, num_sequences=300,
-    ...                           num_networks=10)
+    >>> config = configs.get('tiny_gpt2', num_layers=2)
+    >>> law = preference_at_birth(config, length=16, num_sequences=300, num_networks=10)
     >>> law.top1_frequency_N.shape
     (10,)
   """

@@ -21,7 +21,7 @@ def test_every_source_gives_the_same_network(tmp_path):
   writer = checkpoint.Writer(tmp_path / 'run')
   writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(config=CONFIG))
   writer.close()
-  llama = configs.get('tiny_llama2', vocab_size=50)
+  llama = configs.get('tiny_llama2')
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
     config, loaded = resolve.load(name)
@@ -29,7 +29,7 @@ def test_every_source_gives_the_same_network(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
   config, loaded = resolve.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
-  assert shard.shape == (config.vocab_size, config.width // 4) == (50, 32)
+  assert shard.shape == (config.vocab_size, config.width // 4)
   assert digest(loaded) == digest(init_params(config, 1))
   preset = resolve.load('tiny_llama2:3')
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))

@@ -23,12 +23,9 @@ MODELS = {
     'qwen2_moe, renormalized': dict(
         moe_intermediate_size=20, shared_expert_intermediate_size=24, num_experts=6,
         num_experts_per_tok=2, norm_topk_prob=True, qkv_bias=False),
-    'qwen3_moe': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4, head_dim=10),
-    'qwen3_moe, renormalized': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4,
-                                    norm_topk_prob=True, attention_bias=True),
+    'qwen3_moe': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4, head_dim=10,
+                      norm_topk_prob=True, attention_bias=True),
     'olmoe': dict(intermediate_size=24, num_experts=8, num_experts_per_tok=3),
-    'olmoe, renormalized': dict(intermediate_size=24, num_experts=8, num_experts_per_tok=3,
-                                norm_topk_prob=True),
 }
 
 

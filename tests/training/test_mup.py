@@ -14,7 +14,6 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params, read
-from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training.start import begin
 from bornbiased_jax.training.step import (
   Recipe,
@@ -99,9 +98,7 @@ def test_an_optimizer_goes_on_at_the_same_rates_alone(tmp_path):
   plain = dataclasses.replace(tiny_runs.CONFIG, tied_head=False)
   mup, other = (tiny_runs.run(tmp_path / config.init_scheme, config=config)
                 for config in (dataclasses.replace(plain, init_scheme='mup'), plain))
-  (state, _), writer = begin(mup), checkpoint.Writer(*mup.directories)
-  writer.save(2, state.params, state.opt_state, mup.metadata(3, None))
-  writer.close()
+  state = tiny_runs.save_beginning(mup, 2)
   resumed, _ = begin(dataclasses.replace(mup, directory=tmp_path / 'on', resume=tmp_path / 'mup'))
   jax.tree.map(np.testing.assert_array_equal, resumed[1:], state[1:])
   with pytest.raises(InputError, match='trained with init_scheme=mup, not gpt2'):

@@ -53,9 +53,7 @@ def test_a_run_with_a_start_token_and_scaled_rope_goes_on(tmp_path):
   run = functools.partial(tiny_runs.run, config=config)
   recipe = dict(num_steps=3, start_id=7)
   old = run(tmp_path / 'old', recipe=recipe)
-  (state, _), writer = begin(old), checkpoint.Writer(*old.directories)
-  writer.save(3, state.params, state.opt_state, old.metadata(3, None))
-  writer.close()
+  tiny_runs.save_beginning(old, 3)
   assert int(begin(old)[0].step) == 3
   parent = dict(init_from=tmp_path / 'old')
   assert int(begin(run(tmp_path / 'new', recipe=recipe, **parent))[0].step) == 0

@@ -10,10 +10,11 @@ import pytest
 
 from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
-from small_networks import LLAMA, logits
+from small_networks import LLAMA, logits, trained
 
 
-@pytest.mark.parametrize('name', lossy.DAMAGING)
+# Blocks are compared number by number below.
+@pytest.mark.parametrize('name', [name for name in lossy.DAMAGING if name != 'quantize blocks'])
 def test_more_strength_changes_more(name):
   change, strengths = lossy.DAMAGING[name]
   config, params = LLAMA, init_params(LLAMA, 1)
@@ -59,7 +60,7 @@ def test_changes_are_what_they_say():
 @pytest.mark.parametrize('bits, kind', [(8, 'Q8_0'), (4, 'Q4_0')])
 def test_blocks_are_rounded_as_in_gguf_files(bits, kind):
   gguf = pytest.importorskip('gguf')
-  params = init_params(LLAMA, 1)
+  params = {'blocks': {name: trained(LLAMA)['blocks'][name] for name in ('up', 'down')}}
   kernel = np.asarray(params['blocks']['up']['kernel'])[1]
   rounded = lossy.quantize_blocks(LLAMA, params, jax.random.key(0), bits)[1]['blocks']
   kind = gguf.GGMLQuantizationType[kind]
