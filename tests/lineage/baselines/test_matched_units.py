@@ -8,23 +8,22 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines.matched_units import matched_units_test
-from bornbiased_jax.lineage.transforms import lossy, preserving
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.lineage.transforms import preserving
 from small_networks import GPT2, LLAMA, SMALL, random_networks
 
 
 def test_matched_units():
-  params, other = init_params(LLAMA, 1), init_params(LLAMA, 2)
-  noisy = lossy.add_noise(LLAMA, params, jax.random.key(0), 0.5)
-  permuted = preserving.permute_units(*noisy, jax.random.key(1))[1]
+  params, other, third = random_networks(LLAMA, 3)
+  noisy = jax.tree.map(lambda x, y: x + np.float32(0.5) * y, params, third)
+  permuted = preserving.permute_units(LLAMA, noisy, jax.random.key(1))[1]
   test = matched_units_test
-  assert test(params, noisy[1]).log10_p < -20 and test(params, noisy[1]).statistic > 0.9
+  assert test(params, noisy).log10_p < -20 and test(params, noisy).statistic > 0.9
   assert test(params, permuted).log10_p > -3
   assert test(params, permuted, against_gate=True).log10_p < -20
   for kind in (False, True):
     assert test(params, other, against_gate=kind).log10_p > -3
   with pytest.raises(InputError, match='without equally large gate'):
-    test(*[init_params(GPT2, seed) for seed in (1, 2)], against_gate=True)
+    test(*random_networks(GPT2, 2), against_gate=True)
 
 
 @pytest.mark.parametrize('against_gate', [False, True])
@@ -38,8 +37,9 @@ def test_matched_units_of_independent_networks_have_uniform_p_values(against_gat
 
 
 def test_dead_units_can_be_matched():
-  params = init_params(LLAMA, 1)
-  up = params['blocks']['up']
-  cut_off = {'up': {'kernel': up['kernel'].at[:, :, :5].set(0)}}
+  params, = random_networks(LLAMA, 1)
+  up_LDF = params['blocks']['up']['kernel'].copy()
+  up_LDF[:, :, :5] = 0
+  cut_off = {'up': {'kernel': up_LDF}}
   dead = params | {'blocks': params['blocks'] | cut_off}
   assert matched_units_test(params, dead).log10_p < -10
