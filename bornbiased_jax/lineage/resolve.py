@@ -194,6 +194,8 @@ def _has_model(directory):
 
 def _hint(name):
   """What somebody may have meant by a name that is none."""
+  if name in configs.PRESETS:
+    return f' (did you mean {name}:42? A random network has a seed)'
   preset, _, seed = name.rpartition(':')
   if meant := difflib.get_close_matches(preset, configs.PRESETS, n=1):
     return f' (did you mean {meant[0]}:{seed}?)'
