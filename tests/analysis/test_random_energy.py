@@ -56,12 +56,6 @@ def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
   assert few.direction_agrees_N.mean() < many.direction_agrees_N.mean() - 0.2
 
 
-def test_equal_eigenvalues_are_what_their_number_says():
-  alone = theory.preference(0.2, 200, 400, np.ones(30), num_networks=60)
-  among_others = shared_sizes(0.2, 30)
-  assert stats.ks_2samp(alone.top1_frequency_N, among_others.top1_frequency_N).pvalue > 1e-3
-
-
 def test_the_own_token_competes():
   """One that always wins is any token."""
   law = shared_sizes(0.3, own_logit=40.0)

@@ -118,9 +118,7 @@ def test_truncated_normals_keep_their_std():
 
 
 @pytest.mark.parametrize('name, factors', [
-    ('zero', dict(output=0, down=0)), ('plain', dict(output=2, down=2)),
-    # 2 / L / sqrt(32) in place of 0.1 / sqrt(2 L).
-    ('wang', dict.fromkeys(('output', 'down'), 20 / math.sqrt(32))),
+    ('plain', dict(output=2, down=2)),
     # (8 L)^(-1/4) in place of 1 and of 1 / sqrt(2 L), for L = 2.
     ('deepnorm', dict(value=1 / 2, gate=1 / 2, up=1 / 2, output=1, down=1)),
     ('mup', dict(head=math.sqrt(768 / 32))),
@@ -130,6 +128,11 @@ def test_schemes_multiply_the_stds_of_some_layers(name, factors):
   for leaf in own:
     factor = factors.get(leaf.removeprefix('blocks/').removesuffix('/kernel'), 1)
     np.testing.assert_allclose(own[leaf], factor * gpt2[leaf], rtol=1e-6, err_msg=leaf)
+
+
+def test_stds_of_layers_that_write_to_the_stream():
+  std = lambda name: dataclasses.replace(EVERY, init_scheme=name).std_of('down')
+  assert std('zero') == 0 and std('wang') == pytest.approx(2 / 2 / math.sqrt(32))
 
 
 def test_widths_of_mup():
