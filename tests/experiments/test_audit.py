@@ -1,5 +1,6 @@
 """The audit of a history: faults are found, and sound histories are not suspected."""
 
+import functools
 import json
 import re
 
@@ -21,6 +22,7 @@ FAMILY = 'llama'
 CONFIG = CONFIGS[FAMILY]
 
 
+@functools.cache
 def walk(seed, data_seed=0, count=9):
   """A history as if trained: a random walk that begins at a birth, of 360 steps."""
   params = jax.tree.map(np.asarray, init_params(CONFIG, seed))
