@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs, plotting
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.step import Recipe
 from experiments.benchmark import __main__ as benchmark
@@ -47,6 +48,12 @@ def test_benchmarks_that_were_stopped_go_on_with_the_next(tmp_path, monkeypatch)
   assert content['rows'] == [{'name': name, 'rows': [{'benchmark': name}]}
                              for name in ('kendall', 'statistics')]
   assert (tmp_path / 'table.md').exists() and (tmp_path / 'figure.png').exists()
+
+
+def test_a_name_that_is_no_benchmark_is_refused(tmp_path):
+  with pytest.raises(InputError, match="'sleep' is no benchmark; there are "):
+    benchmark.main(resolve(benchmark.Settings, words=['sleep']), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
 
 
 def test_the_chart_has_a_bar_for_each_row_with_a_peer():

@@ -126,7 +126,6 @@ MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); ther
     (('experiments.seed_sweep', '--scale=huge'), 'error: '),
     (('experiments.seed_sweep', '--sedes=1'), 'error: '),
     (('experiments.seed_sweep', 'smoke'), 'error: '),
-    (('experiments.benchmark', 'sleep'), 'error: '),
     (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
     (('experiments.shared.cells',), 'error: '),
 ])
