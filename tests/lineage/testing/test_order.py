@@ -144,7 +144,7 @@ def test_heads_that_differ_in_number_are_compared_all_with_all():
       WIDE['tiny_llama2'], num_kv_heads=2), repeated)):
     results = judged(base(config), change)
     assert {UNITS, VALUES} <= found(results)
-    assert 'other heads' in results[VALUES + FITTED].reason
+    assert 'numbers of heads' in results[VALUES + FITTED].reason
     assert results[VALUES].statistic > 0.4  # Over heads, of which each has one counterpart.
 
 
