@@ -273,7 +273,12 @@ ITEMS = (
                       'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                                  'Intrinsic,REEF,PCS,ICS',
                       'transforms': 'permute units,flip channels,noise,prune,quantize,average'},
-                  'paper': _OF_PAPER}),)),
+                  'paper': _OF_PAPER}),
+          Run('robustness', dict(overnight=50), {
+              'config': 'gpt2_1b2,num_layers=3,vocab_size=257', 'seeds': '42-44',
+              'methods': 'Verdict', 'transforms': 'rotate channels,remove units,train on',
+              'train_steps': '100', 'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'},
+              'robustness_wide'))),
     Item(('speed',), 'Is it fast?',
          'Not in the paper: sweeps and training steps beside those of transformers and '
          'torch.compile, where they are installed.', '–',
