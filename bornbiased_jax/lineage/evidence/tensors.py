@@ -79,7 +79,7 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
   for name in sorted(a.keys() & b.keys()):
     x, y = a[name], b[name]
     comparable = x.shape == y.shape or name in _TABLES and x.shape[1:] == y.shape[1:]
-    if comparable and x.sample.std() > 0 and y.sample.std() > 0:
+    if comparable and np.ptp(x.sample) > 0 and np.ptp(y.sample) > 0:
       correlation = float(np.corrcoef(x.sample, y.sample)[0, 1])
       equal = float(np.mean((x.sample == y.sample) & (x.sample != 0)))
       if how := _how(x, y, correlation, equal):
@@ -95,5 +95,7 @@ def _how(x, y, correlation, equal):
     return 'partly equal'
   if abs(correlation) < ALIKE:
     return None
-  same_scale = abs(x.sample.std() / y.sample.std() - 1) < _SCALE_TOLERANCE
+  # In float64, as the squares of very small numbers would be 0.
+  std = lambda each: each.sample.std(dtype=np.float64)
+  same_scale = abs(std(x) / std(y) - 1) < _SCALE_TOLERANCE
   return 'nearly equal' if correlation > 0 and same_scale else 'equal up to scale'

@@ -9,7 +9,7 @@ from small_signatures import noise
 
 EMBEDDING, OTHER = noise(0, 2, 40, 8)
 TREE = {'embedding': EMBEDDING, 'blocks': {'up': {'kernel': noise(1, 2, 8, 16)}},
-        'final_norm': {'scale': np.ones(8, np.float32)}}
+        'final_norm': {'scale': np.full(8, 1.1, np.float32)}}
 
 
 @pytest.mark.parametrize('embedding, how', [
@@ -23,6 +23,11 @@ def test_how_two_embeddings_are_alike(embedding, how):
       tensors.take(TREE), tensors.take(TREE | {'embedding': embedding}))}
   # The gains are constant in both, which says nothing.
   assert found == {'blocks/up/kernel': 'equal'} | ({'embedding': how} if how else {})
+
+
+def test_numbers_may_be_so_small_that_their_squares_are_zero():
+  a, b = (tensors.take({'x': np.float32(1e-25) * x}) for x in (EMBEDDING, EMBEDDING + 1e-3 * OTHER))
+  assert [each['how'] for each in tensors.shared(a, b)] == ['nearly equal']
 
 
 def test_tensors_of_other_shapes_are_not_compared():
