@@ -73,7 +73,7 @@ def draw_tree(ax, drawn):
     if max(distance) < _NOT_JOINED:
       ax.plot(1 - np.array(distance), (np.array(place) - 5) / 10, color=plotting.COLORS[1])
   ax.set(xlim=(0, 1.02), ylim=(len(drawn['leaves']) - 0.5, -0.5), yticks=[],
-         xlabel='likeness (copy: about 1)')
+         xlabel='likeness\n(copy: ≈ 1)')
   ax.set_title('related groups', fontsize='small')
   ax.spines['left'].set_visible(False)
 
