@@ -12,6 +12,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 from absl import flags
@@ -58,7 +59,9 @@ def run_here(experiment, *arguments):
     flags.FLAGS[name].unparse()
   out, error, code = io.StringIO(), io.StringIO(), None
   with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(error),
-        mock.patch.object(sys, 'argv', [experiment, *arguments])):
+        mock.patch.object(sys, 'argv', [experiment, *arguments]),
+        # Another test may have imported the program.
+        warnings.catch_warnings(action='ignore', category=RuntimeWarning)):
     try:
       runpy.run_module(f'experiments.{experiment}', run_name='__main__', alter_sys=True)
     except SystemExit as end:
