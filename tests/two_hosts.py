@@ -12,8 +12,8 @@ import runpy
 import socket
 import subprocess
 import sys
-import warnings
 from unittest import mock
+import warnings
 
 from absl import flags
 import jax

@@ -9,12 +9,7 @@ The order is that in which the modules are best read:
 - `.positions`: how much its representations vary at each position
 - `.ensemble`: a statistic of many networks at once
 - `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
-- `.coincidence`: which token ids coincide, in random sequences and in windows of texts
-- `.hermite`: the covariance of an activation at correlated inputs
-- `.birth`: similarities in a whole random network of infinite width
-- `.finite_width`: what a finite width changes, and how much networks differ
-- `.experts`: how many tokens a router at birth sends to each expert
-- `.theory`: closed forms for wide networks and long sequences
+- `.theory`: what all of this is in wide networks, from their configuration alone
 - `.attention_sink`: attention sinks, what goes with them, and the loss of a text
 
 `ensemble.measure` brings them together: it takes a family of networks, a statistic, a

@@ -6,7 +6,8 @@ import jax
 from jax.sharding import AxisType
 import pytest
 
-from bornbiased_jax.analysis import ensemble, experts
+from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis.theory import experts
 from experiments import coordinates
 from experiments.shared import measurements, provenance
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import analysis, configs, data
-from bornbiased_jax.analysis import birth, theory
-from bornbiased_jax.analysis.hermite import covariance_powers
+from bornbiased_jax.analysis import theory
+from bornbiased_jax.analysis.theory import birth
+from bornbiased_jax.analysis.theory.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks
 

@@ -38,10 +38,10 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import architecture, coincidence
-from bornbiased_jax.analysis.architecture import Architecture
-from bornbiased_jax.analysis.hermite import covariance_powers, overlap
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import architecture, coincidence
+from bornbiased_jax.analysis.theory.architecture import Architecture
+from bornbiased_jax.analysis.theory.hermite import covariance_powers, overlap
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import architecture
+from bornbiased_jax.analysis.theory import architecture
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params
 

@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 
-from bornbiased_jax.analysis.hermite import choice_overlap
 from bornbiased_jax.analysis.probes import OF_IDS, OF_TEXT, Probe, kind_of
+from bornbiased_jax.analysis.theory.hermite import choice_overlap
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models import attention, interventions

@@ -1,10 +1,6 @@
 """Closed forms for wide networks and long sequences (Propositions 2, 4 and 5, Eq 2).
 
-`finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to set beside
-measured ones; `at_birth` has its limit of infinite width. `preference_at_birth` speaks of the token
-that a network prefers, and `expert_shares` of the experts that its routers choose. Two more
-functions give what the fingerprints PCS and CKA show for unrelated networks. Functions of arrays
-broadcast and can be jitted. Similarities are cosines in [-1, 1].
+Functions of arrays broadcast and can be jitted. Similarities are cosines in [-1, 1].
 """
 
 from collections.abc import Callable
@@ -16,15 +12,7 @@ from jax.typing import ArrayLike
 import numpy as np
 import scipy
 
-from bornbiased_jax.analysis.birth import AtBirth as AtBirth
-from bornbiased_jax.analysis.birth import at_birth as at_birth
-from bornbiased_jax.analysis.experts import expert_shares as expert_shares
-from bornbiased_jax.analysis.finite_width import FiniteWidth as FiniteWidth
-from bornbiased_jax.analysis.finite_width import finite_width as finite_width
-from bornbiased_jax.analysis.hermite import covariance_powers
-from bornbiased_jax.analysis.random_energy import Preference as Preference
-from bornbiased_jax.analysis.random_energy import preference as preference
-from bornbiased_jax.analysis.random_energy import preference_at_birth as preference_at_birth
+from bornbiased_jax.analysis.theory.hermite import covariance_powers
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, param_shapes
 

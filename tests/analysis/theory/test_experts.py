@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import finite_width, theory
-from bornbiased_jax.analysis.hermite import choice_overlap, overlap
+from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import fluctuations
+from bornbiased_jax.analysis.theory.hermite import choice_overlap, overlap
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import mlp
 from small_networks import mean_cosines, random_networks, read
@@ -100,7 +101,7 @@ def test_impossible_routers(arguments, words):
 
 def test_short_sequences_that_begin_alike():
   probe = Probe('tokens', num_sequences=10, length=4, start_id=1)
-  cosine_LT, dimensions_L = finite_width.at_routers(DENSE, 4, probe)
+  cosine_LT, dimensions_L = fluctuations.at_routers(DENSE, 4, probe)
   np.testing.assert_allclose(cosine_LT[:, 0], 1, rtol=1e-5)
   assert (cosine_LT[:, 1:] < 1).all() and (dimensions_L > 1).all()
   with pytest.raises(InputError, match='length=0'):

@@ -1,13 +1,14 @@
 """The theory of finite width: a closed form, and ensembles of narrow networks."""
 
 import functools
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from bornbiased_jax import analysis, configs, data
-from bornbiased_jax.analysis import finite_width, theory
+from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks, read
 
@@ -159,10 +160,10 @@ def test_many_samples_are_not_needed():
 
 def test_long_sequences_one_at_a_time_are_those_many_at_a_time(monkeypatch):
   config = narrow(**GATED)
-  uncached = finite_width._finite_width.__wrapped__
-  cosine = lambda: uncached(config, 12, 'tokens', 256).inter_cosine_L
+  module = sys.modules[theory.finite_width.__module__]
+  cosine = lambda: module._finite_width.__wrapped__(config, 12, 'tokens', 256).inter_cosine_L
   many = cosine()
-  monkeypatch.setattr(finite_width, '_LONG', 8)
-  finite_width._sample.clear_cache()
+  monkeypatch.setattr(module, '_LONG', 8)
+  module._sample.clear_cache()
   np.testing.assert_allclose(cosine(), many, rtol=1e-4)
-  finite_width._sample.clear_cache()
+  module._sample.clear_cache()

@@ -19,8 +19,9 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis import birth, finite_width
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import birth, fluctuations
+from bornbiased_jax.analysis.theory.finite_width import finite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
@@ -49,7 +50,7 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     [layers, N, E]; the E shares of a network sum to 1. The busiest expert is the largest of them.
 
   Raises:
-    InputError: as `birth.at_birth` and `finite_width.finite_width`, there is no MLP, or more
+    InputError: as `birth.at_birth` and `finite_width`, there is no MLP, or more
       experts are chosen than there are.
 
   Cost: that of `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
@@ -72,8 +73,8 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     raise InputError("a router needs an MLP, and sublayers='attention_only' has none")
   # What a finite width changes in cosines is taken to be what it changes after the layer.
   limit_L = birth.at_birth(config, length, probe).inter_cosine_L
-  change_L = finite_width.finite_width(config, length, probe).inter_cosine_L - limit_L
-  limit_LT, dimensions_L = finite_width.at_routers(config, length, probe)
+  change_L = finite_width(config, length, probe).inter_cosine_L - limit_L
+  limit_LT, dimensions_L = fluctuations.at_routers(config, length, probe)
   cosine_LT = limit_LT + change_L[:, None]
   sizes = E, num_chosen, num_networks
   return np.stack([

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs, data
-from bornbiased_jax.analysis import coincidence, theory
+from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import coincidence
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks
 

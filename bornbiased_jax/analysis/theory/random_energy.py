@@ -22,8 +22,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
-from bornbiased_jax.analysis import birth, finite_width
 from bornbiased_jax.analysis.probes import OF_IDS, Probe, kind_of
+from bornbiased_jax.analysis.theory import birth
+from bornbiased_jax.analysis.theory.finite_width import finite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
@@ -178,7 +179,7 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
     (10,)
   """
   limit = birth.at_birth(config, length, probe)
-  finite = finite_width.finite_width(config, length, probe)
+  finite = finite_width(config, length, probe)
   similarity, other = float(finite.inter_cosine_L[-1]), None
   if other_length is not None:
     # What the width changes is taken to be the same at both lengths.

@@ -1,0 +1,169 @@
+"""How the similarity of two sequences fluctuates in networks of finite width, to leading order.
+
+The mean product q_ij of the states at positions i and j of two sequences is a mean over d
+channels. Every random matrix makes it fluctuate. One with d rows that adds the update u = W h to
+the states x makes the fluctuation over inputs and weights
+
+    Cov(δq_ij, δq_kl) = (S_ik U_jl + U_ik S_jl + U_ik U_jl) / d,
+
+where S and U are the kernels of x and u within a sequence; one with m rows inside a sublayer adds
+U_ik U_jl / m, if hidden units are taken for Gaussian. The layers above carry a fluctuation to the
+last one by the derivatives of the kernel recursion. For feed-forward networks such corrections are
+known (Yaida 2019, Hanin and Nica 2019). Two results follow here, and one in finite_width.py:
+
+- Fluctuations over pairs of inputs, with S - X in the place of S, say how many dimensions the
+  states fill: 1 / D is the variance of their products. X is the kernel between the sequences.
+- Those that all inputs have in common, with X in the place of S, make the cosine differ between
+  networks.
+
+Of a mixture, the luck in which experts the inputs choose is left out of the std over networks.
+Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
+takes no notice, nor of ALiBi's heads, each of which fluctuates by itself.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import architecture, birth, coincidence
+from bornbiased_jax.configs import ModelConfig
+
+
+class Widths(NamedTuple):
+  """Rows of random matrices: of those that write to the stream, and of those inside sublayers."""
+
+  stream: float
+  inner_S11: np.ndarray
+
+
+class Path(NamedTuple):
+  """Kernels of the inputs, those before each sublayer, and what it adds; cosines after blocks."""
+
+  start_KTT: jax.Array
+  before_LSKTT: jax.Array
+  added_LSKTT: jax.Array
+  cosine_L: jax.Array
+
+
+def widths_of(config):
+  """Inside a sublayer, rows are value channels or hidden units."""
+  widths = {'full': (config.num_kv_heads * config.head_size, config.mlp_width),
+            'attention_only': (config.num_kv_heads * config.head_size,),
+            'mlp_only': (config.mlp_width,)}
+  inner_S = np.array(widths[config.sublayers], np.float32)
+  return Widths(config.width, inner_S[:, None, None])
+
+
+@jax.jit
+def spreads(network, widths, path, end_KTT):
+  """The std over networks of the cosine, and the dimensions of the states."""
+  at_end_KTT = jax.grad(lambda kernels_KTT: cosine_of(kernels_KTT)[0])(end_KTT)
+  at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_end_KTT,
+                                        jnp.zeros_like(path.before_LSKTT))
+  # Those that all inputs have in common join those within a sequence as well.
+  common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 2],
+                     path.added_LSKTT[:, :, 2], symmetric=True)
+  # Learned positions are such.
+  position_TT = network.position_variance * jnp.eye(end_KTT.shape[-1])
+  common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
+                     symmetric=True) / widths.stream
+  apart = _apart(widths, path, at_start_KTT, at_LSKTT)
+  return jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
+
+
+def _apart(widths, path, at_start_KTT, at_LSKTT):
+  """The variance over pairs of inputs of the cosine that has these derivatives."""
+  # Their fluctuations join the products between sequences alone.
+  own_start_TT, own_before_LSTT, own_added_LSTT = (
+      kernels[..., 0, :, :] - kernels[..., 2, :, :]
+      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
+  return (_carry(at_start_KTT[2], own_start_TT, own_start_TT) / widths.stream
+          + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
+
+
+def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
+               ) -> tuple[np.ndarray, np.ndarray]:
+  """Of states that MLPs or routers read: cosines [layers, T], and their dimensions [layers].
+
+  The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
+  errors and cost are those of `finite_width` without samples.
+  """
+  architecture.check(config, length, probe)
+  network, widths = architecture.of(config, probe), widths_of(config)
+  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  path, _ = path_of(network, start_PKTT.mean(axis=0))
+  first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
+  return between / np.sqrt(first * second), np.asarray(_router_dimensions(network, widths, path))
+
+
+@jax.jit
+def _router_dimensions(network, widths, path):
+  # Four positions stand for all: 1 / D is a mean over pairs of tokens.
+  T = path.start_KTT.shape[-1]
+  positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
+
+  def variance(layer, position):
+    of_router = lambda before_LSKTT: cosine_of(before_LSKTT[layer, -1], position)[0]
+    cosine, direct_LSKTT = jax.value_and_grad(of_router)(path.before_LSKTT)
+    at_end_KTT = jnp.zeros_like(path.start_KTT)
+    derivatives = _derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
+    return _apart(widths, path, *derivatives) / (1 - cosine) ** 2
+
+  of_layer = lambda layer: lax.map(functools.partial(variance, layer), positions_P).mean()
+  return 1 / lax.map(of_layer, jnp.arange(network.num_layers))
+
+
+@jax.jit
+def path_of(network, start_KTT):
+  """The path, and the kernels at its end."""
+
+  def block(kernels_KTT, _):
+    seen = [kernels_KTT]
+    for sublayer in birth.sublayers(network):
+      seen.append(sublayer(seen[-1]))
+    seen_SKTT = jnp.stack(seen)
+    return seen[-1], (seen_SKTT[:-1], seen_SKTT[1:] - seen_SKTT[:-1], cosine_of(seen[-1])[0])
+
+  end_KTT, steps = lax.scan(block, start_KTT, length=network.num_layers)
+  return Path(start_KTT, *steps), end_KTT
+
+
+def cosine_of(kernels_KTT, position=-1):
+  """Cosines of the last or another position, one for each kernel between sequences."""
+  first, second, *between = kernels_KTT[:, position, position]
+  return jnp.stack(between) / jnp.sqrt(first * second)
+
+
+def _derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
+  """Of a cosine, with respect to the kernels of the inputs and those after sublayers.
+
+  Given are its derivatives by the last kernels, and direct ones by those before sublayers.
+  """
+  def block(at_KTT, step):
+    after = []
+    for sublayer, before_KTT, direct_KTT in zip(
+        birth.sublayers(network)[::-1], *(kernels[::-1] for kernels in step), strict=True):
+      after.append(at_KTT)
+      at_KTT = jax.vjp(sublayer, before_KTT)[1](at_KTT)[0] + direct_KTT
+    return at_KTT, jnp.stack(after[::-1])
+
+  return lax.scan(block, at_end_KTT, (before_LSKTT, direct_LSKTT), reverse=True)
+
+
+def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
+  """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`."""
+  inner_LSTT = added_LSTT * (1 / widths.stream + 1 / widths.inner_S11)[None]
+  return sum(_carry(at_LSTT, a, b, symmetric) for a, b in (
+      (kernel_LSTT / widths.stream, added_LSTT), (added_LSTT / widths.stream, kernel_LSTT),
+      (inner_LSTT, added_LSTT)))
+
+
+def _carry(at, a, b, symmetric=False):
+  """Σ at_ij at_kl a_ik b_jl over all axes; `symmetric` adds at_lk, the pairing of equal states."""
+  turned = jnp.swapaxes(at, -1, -2)
+  return jnp.sum((turned @ a) * (b @ (turned + at if symmetric else turned)))
