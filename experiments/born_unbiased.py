@@ -71,7 +71,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
   runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
-  steps = 0, *settings.keep_steps, settings.num_steps
+  steps = 0, *(settings.keep_steps or ()), settings.num_steps
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   # Of a seed the two births are compared with every step.
   take = functools.lru_cache(maxsize=8)(

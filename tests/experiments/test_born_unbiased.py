@@ -19,7 +19,7 @@ one_device = tiny_runs.one_device
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   directory = tmp_path_factory.mktemp('born_unbiased')
-  settings = resolve(born_unbiased.Settings, 'smoke', batch_size='2',
+  settings = resolve(born_unbiased.Settings, 'smoke', batch_size='2', keep_steps='none',
                      config='tiny_gpt2,mlp_width=256,num_heads=2,width=64')
   born_unbiased.main(settings, directory)
   return settings, directory, json.loads((directory / 'results.json').read_text())
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 def test_every_network_and_step_has_a_row(run):
   _, directory, results = run
   assert {(row['init'], row['seed'], row['step']) for row in results['rows']} == {
-      (init, seed, step) for init in ('gpt2', 'centred') for seed in (42, 43) for step in (0, 3, 6)}
+      (init, seed, step) for init in ('gpt2', 'centred') for seed in (42, 43) for step in (0, 6)}
   assert (directory / 'figure.png').exists()
 
 

@@ -1,6 +1,7 @@
 """The loop over cells and seeds: what it measures, in which chunks, and what it leaves out."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -82,6 +83,24 @@ def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
   assert asked == []
 
 
+def test_an_interrupted_run_keeps_what_it_has_measured(tmp_path, monkeypatch):
+  results = Results(tmp_path, 'stacks', SETTINGS)
+  first, add = [], results.add
+
+  def add_and_stop(row):
+    if len(first) == 3:
+      raise KeyboardInterrupt
+    first.append(row)
+    add(row)
+
+  monkeypatch.setattr(results, 'add', add_and_stop)
+  with pytest.raises(KeyboardInterrupt):
+    cells.measure_cells(stacks(), SETTINGS, results)
+  kept = json.loads((tmp_path / 'results.json').read_text())
+  assert [(row['layers'], row['seed']) for row in kept['rows']] == [(1, 3), (1, 1), (1, 2)]
+  assert not kept['complete']
+
+
 def test_a_transformer_cell_is_what_its_settings_say():
   own = resolve(ablation.Settings, num_sequences='6', embedding_seed='none', dtype='bfloat16')
   cell = cells.transformer_cell('tiny_gpt2', 5, own, lambda config: config.width, row,
@@ -104,7 +123,8 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
                     num_sequences='15', seeds='0')
     cell = cells.transformer_cell('tiny_gpt2', 12, asked, lambda config: inter_sequence(
         'residual_last'), row)
-    cells.measure_cells([cell], asked, Results(tmp_path / name[0], 'any', asked))
+    none = dataclasses.replace(asked, seeds=[])
+    cells.measure_cells([cell], none, Results(tmp_path / name[0], 'any', none))
   different = len(set(map(tuple, cell.probe.inputs(cell.network.config, np.arange(15)).tolist())))
   said = capsys.readouterr().out
   assert different == 15 and said.count('short.txt') == 1 and 'long.txt' not in said

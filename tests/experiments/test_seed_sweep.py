@@ -1,13 +1,7 @@
-"""The seed sweep as its users run it: whole, and killed and resumed."""
+"""The seed sweep as its users run it: whole, and resumed."""
 
 import json
-import os
 from pathlib import Path
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -17,17 +11,14 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.models.initialization import init_params
 from experiments import seed_sweep
-from experiments.shared import provenance
 from experiments.shared.settings import resolve
 import small_networks
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get('KILLS', 1))
 ROW_FIELDS = {'seed', 'length', 'top1_id', 'top1_count', 'top1_frequency', 'baseline_ratio',
               'log10_p', 'inter_sequence_cosine', 'direction_top1_id'}
 CONFIG = 'tiny_gpt2,num_layers=2,mlp_width=64,vocab_size=512'
-# So many networks that a run can be killed while it measures them.
 SMALL = dict(config=CONFIG, seeds='0-23', num_sequences='100')
 
 
@@ -110,32 +101,3 @@ def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
   resumed = smoke(tmp_path, **SMALL)
   assert resumed['rows'] == partial['rows'] + results['rows'][-7:]
   assert resumed['summary'] == results['summary']
-
-
-def num_rows(path):
-  return len(json.loads(path.read_text())['rows']) if path.exists() else 0
-
-
-def test_killed_and_restarted_ends_with_the_same_rows(undisturbed, tmp_path, monkeypatch):
-  """Kill -9 at random moments: the rows are those of an undisturbed run, bit for bit."""
-  whole, killed = undisturbed[1]['rows'], tmp_path / 'killed' / 'results.json'
-  command = [sys.executable, '-m', 'experiments.seed_sweep', '--scale=smoke',
-             f'--output_dir={killed.parent}',
-             *(f'--{name}={value}' for name, value in SMALL.items())]
-  moments, rows_at_kill = random.Random(0), []
-  for target in sorted(moments.sample(range(1, len(whole)), KILLS)):
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while num_rows(killed) < target and process.poll() is None:
-      time.sleep(0.05)
-    time.sleep(moments.uniform(0, 1) if rows_at_kill else 0)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    rows_at_kill.append(num_rows(killed))
-  print(f'rows at each kill: {rows_at_kill} of {len(whole)}')
-  assert any(0 < rows < len(whole) for rows in rows_at_kill)
-  # The code is still the same, whatever was committed meanwhile.
-  commit = json.loads(killed.read_text())['run']['commit']
-  monkeypatch.setattr(provenance, 'commit', lambda: commit)
-  assert smoke(killed.parent, **SMALL)['rows'] == whole
-  assert {path.name for path in killed.parent.iterdir()} == {
-      'figure.png', 'results.json', 'table.md'}

@@ -11,13 +11,13 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import pretrain
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 from experiments.text_sinks import measures, report
+from small_networks import random_networks
 from small_tokenizers import write_gpt2
 import tiny_runs
 
@@ -129,20 +129,6 @@ def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
   assert 'perplexity' in capsys.readouterr().out
 
 
-def test_networks_of_others_are_measured_without_training(tmp_path):
-  huggingface.save(tmp_path / 'theirs', THEIRS, init_params(THEIRS, 3))
-  text_sinks.main(settings([str(tmp_path / 'theirs')], lengths='16', afterwards='amplify'),
-                  tmp_path / 'out')
-  rows = results(tmp_path / 'out')['rows']
-  assert [(row['intervention'], row['afterwards']) for row in rows] == [
-      (str(tmp_path / 'theirs'), afterwards) for afterwards in (None, 'amplify')]
-  written = sorted(path.name for path in (tmp_path / 'out').iterdir())
-  assert written == ['figure.png', 'results.json', 'table.md']
-  for row in rows:
-    (loss,) = row['loss'].values()
-    assert loss == pytest.approx(math.log(271), abs=0.5)  # Random logits vary by about one.
-
-
 @pytest.fixture
 def network(tmp_path):
   """One whose tokenizer, a small GPT-2, puts a token before each text."""
@@ -150,30 +136,38 @@ def network(tmp_path):
   (folder / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
   tokenizer = load_tokenizer(str(write_gpt2(folder)))
   assert tokenizer.vocab_size == THEIRS.vocab_size
-  huggingface.save(folder / 'model', THEIRS, init_params(THEIRS, 3), tokenizer)
+  huggingface.save(folder / 'model', THEIRS, random_networks(THEIRS, 1)[0], tokenizer)
   return folder / 'model', tokenizer
 
 
-def test_sequences_begin_as_the_tokenizer_says(network, tmp_path):
+def test_networks_of_others_are_measured_without_training(network, tmp_path):
+  """Their sequences begin as the tokenizer says."""
   path, tokenizer = network
-  ways = dict(lengths='16', afterwards='none', tokenizer=str(path))
+  ways = dict(lengths='16', afterwards='amplify', tokenizer=str(path))
   text_sinks.main(settings([str(path)], **ways), tmp_path / 'out')
-  (row,) = results(tmp_path / 'out')['rows']
-  assert row['begins_with'] == f'{tokenizer.end_id} (tokenizer)'
-  assert f'{tokenizer.end_id} (tokenizer)' in (tmp_path / 'out/table.md').read_text()
+  rows = results(tmp_path / 'out')['rows']
+  assert [(row['intervention'], row['afterwards']) for row in rows] == [
+      (str(path), afterwards) for afterwards in (None, 'amplify')]
+  written = sorted(path.name for path in (tmp_path / 'out').iterdir())
+  assert written == ['figure.png', 'results.json', 'table.md']
+  begins_with = f'{tokenizer.end_id} (tokenizer)'
+  assert begins_with in (tmp_path / 'out/table.md').read_text()
+  for row in rows:
+    (loss,) = row['loss'].values()
+    assert loss == pytest.approx(math.log(271), abs=0.5)  # Random logits vary by about one.
+    assert row['begins_with'] == begins_with
   config, params = huggingface.load(path)
   text = text_sinks.load_texts(settings(**ways))[1]
-  begun = settings(start_id=str(tokenizer.end_id), **ways)
-  plain = settings(**ways)
+  begun, plain = settings(start_id=str(tokenizer.end_id), **ways), settings(**ways)
   for begin, is_same in ((begun, True), (plain, False)):
-    assert (measures.losses(config, params, text, begin) == row['loss']) == is_same
+    assert (measures.losses(config, params, text, begin) == rows[0]['loss']) == is_same
   with pytest.raises(InputError, match=f'--start_id: 5, but .* with {tokenizer.end_id} .tokenizer'):
     text_sinks.main(settings([str(path)], start_id='5', **ways), tmp_path / 'other')
 
 
 def test_sequences_begin_as_the_run_was_trained(tmp_path):
   writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(0, init_params(THEIRS, 3), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+  writer.save(0, random_networks(THEIRS, 1)[0], {'count': jnp.zeros(3)}, checkpoint.as_metadata(
       config=THEIRS, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
   writer.close()
   text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
@@ -181,7 +175,7 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
   (row,) = results(tmp_path / 'out')['rows']
   assert row['begins_with'] == '7 (run)'
   text = text_sinks.load_texts(settings())[1]
-  assert row['loss'] == measures.losses(THEIRS, init_params(THEIRS, 3), text,
+  assert row['loss'] == measures.losses(THEIRS, random_networks(THEIRS, 1)[0], text,
                                         settings(start_id='7'))
 
 
