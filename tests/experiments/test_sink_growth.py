@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax.analysis import attention_sink as analysis
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_params, interventions
+from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
 from experiments.attention_sink import __main__ as attention_sink
 from experiments.attention_sink import conditions as sink_conditions
@@ -90,14 +90,15 @@ def test_networks_that_grow_together_take_the_steps_of_one_alone():
 
 def test_a_sink_grows_where_a_head_rests():
   task = backcopy.load()
-  made = settings(num_steps='300', train_sequences='24')
+  made = settings(num_steps='300', train_sequences='24', lengths='32,64')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
-  ids_NT = sink_growth.held_out(task, made, 32, start=True)
+  ids_NT, longest_NT = (sink_growth.held_out(task, made, T, start=True) for T in made.lengths)
   *_, (_, networks) = sink_growth.grow(
       config, attention_sink.recipe_of(made, NONE), task, [0], start=True, data_seed=42,
       steps=[300], advance=lambda steps: None)
-  found = sink_growth.measure(config, networks[0], task, ids_NT, ids_NT, made)
+  found = sink_growth.measure(config, networks[0], task, ids_NT, longest_NT, made)
   assert found['rate'] > 0.8 and found['excess'] < 0.2
+  assert len(found['rate_T']) == 2 and min(found['rate_T']) > 0.8
   assert found['weight_resting'] > 2 * found['weight_copying']
   assert found['floor'] == analysis.uniform_weight(32)
 
@@ -106,7 +107,7 @@ def test_losses_are_counted_from_the_entropy():
   """A network that knows nothing but that all characters are possible loses log V."""
   task, made = backcopy.load(), settings(num_sequences='500')
   config = sink_conditions.config_of(NONE, task.vocab_size, made)
-  params = jax.tree.map(np.zeros_like, init_params(config, 0))
+  params = jax.tree.map(np.zeros_like, random_networks(config, 1)[0])
   ids_NT = sink_growth.held_out(task, made, 32, start=True)
   expected = math.log(task.vocab_size) - backcopy.entropy(task, 32)
   found = sink_growth.look(config, params, task, ids_NT)
@@ -128,17 +129,21 @@ def test_controls_have_the_mean_size_of_what_they_control():
   assert mean['attenuate'] == pytest.approx(mean['damp'])
 
 
-def test_longer_sequences_are_read_where_the_network_stays_what_it_was():
-  made, task = settings(length='32', lengths='32,64', num_sequences='2'), backcopy.load()
-  lengths = {}
+def test_longer_sequences_are_read_where_the_network_stays_what_it_was(monkeypatch):
+  """What is read is a network of the lengths that a configuration allows."""
+  made = settings(length='32', lengths='32,64')
+  monkeypatch.setattr(sink_growth, 'best_head', lambda read: dict(zip(
+      ('rate', 'weight'), read, strict=True)))
+  monkeypatch.setattr(sink_growth.attention_sink, 'sink_rate',
+                      lambda config, params, ids_NT: (config.length, ids_NT.shape[1]))
+  found = {}
   for condition in [NONE, *sink_conditions.of(['intervention', 'positions'])]:
-    config = sink_conditions.config_of(condition, task.vocab_size, made)
-    ids_NT = sink_growth.held_out(task, made, 64, start=True)
-    params, = random_networks(config, 1)
-    found = sink_growth.by_length(config, params, ids_NT, made.lengths)
-    lengths[condition.value] = len(found['rate_T'])
-  assert lengths == {'none': 2, 'amplify': 2, 'gain': 1, 'attenuate': 1, 'damp': 1, 'rmsnorm': 2,
-                     'learned': 1}
+    config = sink_conditions.config_of(condition, 66, made)
+    found[condition.value] = sink_growth.by_length(config, {}, np.zeros((2, 64)), made.lengths)
+  longer = {'rate_T': [64, 64], 'weight_T': [32, 64]}
+  as_trained = {'rate_T': [32], 'weight_T': [32]}
+  assert found == {'none': longer, 'amplify': longer, 'gain': as_trained, 'attenuate': as_trained,
+                   'damp': as_trained, 'rmsnorm': longer, 'learned': as_trained}
 
 
 def test_of_several_heads_the_best_is_told():
