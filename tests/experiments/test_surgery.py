@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import param_shapes
 from experiments.small_networks import surgery
 import small_networks
 from small_networks import GPT2, GROUPED, LLAMA, trained
@@ -51,14 +51,13 @@ def test_the_function_stays(config, change):
     (functools.partial(surgery.keep_first_units, strength=0.75), dict(mlp_width=36)),
     (functools.partial(surgery.trim_vocabulary, strength=0.5), dict(vocab_size=35)),
     (functools.partial(surgery.insert_zero_layers, strength=0.5), dict(num_layers=5)),
-    (surgery.swap_layers, {}), (surgery.move_layer, {}), (surgery.redraw_every_other, {}),
-    (surgery.prune_two_of_four, {})],
-    ids=['channels', 'heads', 'units', 'tokens', 'insert', 'swap', 'move', 'redraw', '2:4'])
-def test_networks_have_their_shapes_and_run(config, change, fields):
+    (surgery.swap_layers, {}), (surgery.move_layer, {}), (surgery.prune_two_of_four, {})],
+    ids=['channels', 'heads', 'units', 'tokens', 'insert', 'swap', 'move', '2:4'])
+def test_networks_have_their_shapes(config, change, fields):
   changed, params = change(config, trained(config), KEY())
   assert {name: getattr(changed, name) for name in fields} == fields
-  assert shapes(params) == shapes(init_params(changed, 0))
-  assert np.isfinite(logits(changed, params)).all()
+  assert shapes(params) == shapes(param_shapes(changed))
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
 def test_whole_heads_are_cut():
@@ -115,7 +114,9 @@ def test_layers_are_where_they_should_be():
   np.testing.assert_array_equal(up(surgery.move_layer(config, params)), before[[1, 2, 0]])
   stitched = up(surgery.stitch(config, params, other, 0.5))
   np.testing.assert_array_equal(stitched, [before[0], *up((config, other))[1:]])
-  redrawn = up(surgery.redraw_every_other(config, params, KEY()))
+  drawn = surgery.redraw_every_other(config, params, KEY())
+  assert shapes(drawn[1]) == shapes(params)
+  redrawn = up(drawn)
   np.testing.assert_array_equal(redrawn[::2], before[::2])
   assert not np.isclose(redrawn[1], before[1]).any(axis=0).all()
   deeper = surgery.insert_zero_layers(config, params, strength=0.5)
