@@ -184,6 +184,8 @@ def start_from(config: ModelConfig, recipe: Recipe, params: dict, seed: Seed = 0
   return TrainState(jnp.int32(0), params, optimizer(config, recipe, seed).init(params))
 
 
+# A run needs it for how it begins, for its step and for what it restores.
+@functools.lru_cache(maxsize=4)
 def abstract_state(config: ModelConfig, recipe: Recipe, mesh: Mesh | None) -> TrainState:
   """Shape, type and place on the mesh of every array of a network's state."""
   init = functools.partial(init_state, config, recipe)

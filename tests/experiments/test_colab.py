@@ -20,18 +20,20 @@ LESS = {
             "intervention=name, **SHAPE) and configs.get('tiny_llama2', **SHAPE)",
         'intervention=name, **SMALL)':
             "intervention=name, **SMALL) and configs.get('tiny_llama2', **SMALL)",
-        'vocab_size=20_000': 'vocab_size=200', '0, 20_000)': '0, 200)', '(1), 100,': '(1), 8,'},
+        # As the network that `which_seed` reads.
+        'vocab_size=20_000, length=128)': 'vocab_size=257, num_layers=2)',
+        '0, 20_000)': '0, 257)', '(1), 100,': '(1), 8,'},
     'born_biased.ipynb': {
         'num_sequences=1000, length=32': 'num_sequences=20, length=8', 'range(12))': 'range(2))',
         'num_sequences=100, length=32': 'num_sequences=20, length=8', "100, 32)": '20, 8)',
+        'sublayers=sublayers)': 'sublayers=sublayers) and config',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
-        'sublayers=sublayers)': "sublayers=sublayers) and configs.get('tiny_gpt2')",
         "num_layers=6, activation='relu')": "num_layers=6, activation='relu') and config",
         "llama = configs.get('tiny_llama2')": "llama = configs.get('tiny_llama2') and config",
-        "('mlp',) * 6": "('mlp',) * 2", 'np.arange(1, 7)': 'np.arange(1, 3)',
+        "('mlp',) * 6": "('mlp', 'attention')", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
-        'range(6)': 'range(2)', 'np.arange(220)': 'np.arange(24)',
-        'num_experts=8, ': 'num_layers=1, num_experts=8, ',
+        'num_experts=8, ': 'num_layers=1, num_experts=8, ', 'range(6)': 'range(2)',
+        'np.arange(220)': 'np.arange(24)',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
     'which_seed.ipynb': {
         'vocab_size=text.vocab_size)': 'vocab_size=text.vocab_size, num_layers=2)',

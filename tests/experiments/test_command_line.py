@@ -148,6 +148,8 @@ def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
 ONE_PROCESS = """
 import json, resource, sys
 import programs, two_hosts
+from bornbiased_jax.models import flops
+flops.matmul_size = lambda: 64  # As in conftest.
 own = [programs.load(name).__name__ for name in programs.EXPERIMENTS]
 loaded = list(sys.modules)
 for name in own: del sys.modules[name]  # Each begins anew when it is run.
