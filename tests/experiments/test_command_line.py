@@ -146,21 +146,27 @@ def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
 
 
 ONE_PROCESS = """
-import json, resource, sys
+import contextlib, json, resource, sys
 import programs, two_hosts
 from bornbiased_jax.models import flops
 flops.matmul_size = lambda: 64  # As in conftest.
 own = [programs.load(name).__name__ for name in programs.EXPERIMENTS]
 loaded = list(sys.modules)
 for name in own: del sys.modules[name]  # Each begins anew when it is run.
+from experiments.ablation import Settings
+from experiments.shared import command_line
+given, sys.argv[1:] = sys.argv[1], ['--scale=smoke']
+with contextlib.suppress(SystemExit):
+  command_line.run(lambda settings, directory: print(directory), 'ablation', Settings, '',
+                   several_hosts=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2)
-print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(sys.argv[1])]]))
+print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(given)]]))
 """
 
 
 @pytest.fixture(scope='module')
 def one_process(tmp_path_factory):
-  """The modules that all programs import, and what some of them say where files have 40 kB."""
+  """What programs import, a folder without a flag, and what some say where files have 40 kB."""
   out = tmp_path_factory.mktemp('limited')
   commands = {
       'amplification': ('--num_sequences=4', '--seeds=0,1'),
@@ -173,8 +179,9 @@ def one_process(tmp_path_factory):
       [sys.executable, '-c', ONE_PROCESS, json.dumps(given)], capture_output=True, text=True,
       env=os.environ | {'PYTHONPATH': path, 'PATH': ''})  # Git would leave a torn index behind.
   assert done.returncode == 0, done.stderr
-  loaded, said = json.loads(done.stdout.splitlines()[-1])
-  return loaded, dict(zip(commands, said, strict=True))
+  folder, last = done.stdout.splitlines()
+  loaded, said = json.loads(last)
+  return loaded, folder, dict(zip(commands, said, strict=True))
 
 
 @pytest.mark.slow
@@ -182,7 +189,7 @@ def one_process(tmp_path_factory):
     ('amplification', 'figure.png', 'cosine'), ('seedprint', '.npy', '')])
 def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed, one_process):
   """A disk on which a file can have 40 kB at most."""
-  code, out, error = one_process[1][program]
+  code, out, error = one_process[2][program]
   assert code == 2, error
   assert 'Traceback' not in error
   assert error.endswith(f'{file} cannot be written: File too large\n')
@@ -191,7 +198,7 @@ def test_a_full_disk_is_one_line_after_what_was_measured(program, file, printed,
 
 @pytest.mark.slow
 def test_an_error_of_the_library_names_the_flag(one_process):
-  code, _, error = one_process[1]['pretrain']
+  code, _, error = one_process[2]['pretrain']
   assert code == 2
   assert error == 'error: --warmup_steps: warmup_steps=6 must be fewer than num_steps=6\n'
 
@@ -298,11 +305,6 @@ def test_help_shows_every_flag():
     assert f'--{flag}: ' in done.stdout
 
 
-def test_the_folder_without_a_flag_is_that_of_help():
-  code = ('from experiments.ablation import Settings\n'
-          'from experiments.shared import command_line\n'
-          'command_line.run(lambda settings, directory: print(directory), "ablation", Settings,\n'
-          '                 "", several_hosts=True)')
-  done = subprocess.run([sys.executable, '-c', code, '--scale=smoke'], capture_output=True,
-                        text=True)
-  assert done.stdout == 'results/ablation_smoke\n', done.stderr
+@pytest.mark.slow
+def test_the_folder_without_a_flag_is_that_of_help(one_process):
+  assert one_process[1] == 'results/ablation_smoke'

@@ -13,13 +13,13 @@ import pytest
 from bornbiased_jax import lineage
 from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_params, sample
+from bornbiased_jax.models import sample
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments.sample import Settings, continued, main
 from experiments.shared.settings import resolve
 import small_hub
-from small_networks import LLAMA
+from small_networks import LLAMA, trained
 from small_tokenizers import train_sentencepiece, write_gpt2
 import tiny_runs
 
@@ -82,9 +82,9 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
   config = dataclasses.replace(LLAMA, vocab_size=1000)
   name = {'gpt2': write_gpt2, 'sentencepiece': train_sentencepiece, 'bytes': lambda _: 'bytes'}
   tokenizer = load_tokenizer(str(name[kind](tmp_path)))
-  huggingface.save(tmp_path / 'model', config, init_params(config, 1), tokenizer)
+  huggingface.save(tmp_path / 'model', config, trained(config, 1), tokenizer)
   prompt = tokenizer.encode('over the')
-  added, = np.asarray(sample(config, init_params(config, 1), prompt[None], 20, KEY,
+  added, = np.asarray(sample(config, trained(config, 1), prompt[None], 20, KEY,
                              num_ids=tokenizer.vocab_size))
   written = continued(str(tmp_path / 'model'), 'over the', 20)
   assert written == tokenizer.decode([*prompt, *added]) and written.startswith('over the')
@@ -92,7 +92,7 @@ def test_a_directory_brings_its_tokenizer(kind, tmp_path):
 
 def test_a_text_begins_as_the_tokenizer_says(tmp_path):
   config = dataclasses.replace(LLAMA, vocab_size=1000)
-  params = init_params(config, 1)
+  params = trained(config, 1)
   (tmp_path / 'tokenizer_config.json').write_text('{"add_bos_token": true}')
   tokenizer = load_tokenizer(str(write_gpt2(tmp_path)))
   huggingface.save(tmp_path / 'model', config, params, tokenizer)
@@ -103,7 +103,7 @@ def test_a_text_begins_as_the_tokenizer_says(tmp_path):
 
 def test_a_text_begins_as_the_run_was_trained(tmp_path, capsys):
   config = dataclasses.replace(LLAMA, vocab_size=257)
-  params = init_params(config, 1)
+  params = trained(config, 1)
   writer = checkpoint.Writer(tmp_path / 'run')
   writer.save(0, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(
       config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
@@ -125,9 +125,9 @@ def test_where_neither_run_nor_tokenizer_says_it_a_flag_begins_a_text(run, capsy
 def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
   """Offline, with no more than what its cache has."""
   pytest.importorskip('huggingface_hub')
-  config = dataclasses.replace(LLAMA, vocab_size=257)
+  config = dataclasses.replace(LLAMA, vocab_size=1000)
   path = tmp_path / 'model'
-  huggingface.save(path, config, init_params(config, 1), load_tokenizer('bytes'))
+  huggingface.save(path, config, trained(config, 1), load_tokenizer('bytes'))
   small_hub.lay(tmp_path / 'cache', 'org/model', path)
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'cache'))
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
@@ -162,13 +162,13 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
   with pytest.raises(InputError, match=f'--tokenizer: .* with bytes, and this is {gpt2.name}$'):
     continued(run, tokenizer=str(tmp_path))
   small = dataclasses.replace(LLAMA, vocab_size=70)
-  huggingface.save(tmp_path / 'model', small, init_params(small, 1))
+  huggingface.save(tmp_path / 'model', small, trained(small, 1))
   with pytest.raises(InputError, match='^--tokenizer: .*model has no tokenizer that can be read'):
     continued(str(tmp_path / 'model'))
   with pytest.raises(InputError, match="--prompt: 'zoo' has id 122 .* network only 70 ids"):
     continued(str(tmp_path / 'model'), 'zoo', tokenizer='bytes')
   writer = checkpoint.Writer(tmp_path / 'other')
-  writer.save(0, init_params(small, 1), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
+  writer.save(0, trained(small, 1), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
       config=small, data=dict(tokenizer=gpt2.name)))
   writer.close()
   with pytest.raises(InputError, match=f'of .*other is {gpt2.name}; give'):
