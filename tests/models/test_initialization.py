@@ -244,9 +244,9 @@ def test_with_its_leaves_split_over_devices():
 @pytest.mark.skipif('AS_USERS_DO' in os.environ, reason='this is the process that it starts')
 def test_networks_are_as_equal_if_compiled_as_users_do(as_users_do):
   """Other tests compile with few optimizations; those that compare bits run with all of them."""
-  bits = 'ensembles or devices or mlp_only or golden'
-  done = subprocess.run([sys.executable, '-m', 'pytest', '-n', '0', '-k', bits, __file__],
-                        env=as_users_do, capture_output=True, text=True)
+  done = subprocess.run(
+      [sys.executable, '-m', 'pytest', '-n', '0', '-k', 'ensembles or devices', __file__],
+      env=as_users_do, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout
 
 

@@ -6,6 +6,7 @@ import functools
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax.tree_util import tree_leaves_with_path
 import numpy as np
 from oldest import JAX_IS_OLD
 import optax
@@ -13,7 +14,8 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_params, read
+from bornbiased_jax.models import read
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.training.start import begin
 from bornbiased_jax.training.step import (
   Recipe,
@@ -77,15 +79,19 @@ def test_steps_are_those_of_adamw_with_the_rates_of_table_3():
       for kind, factor in factors.items()}
   labels = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: kinds[path[-1].key], tree)
   peer = optax.chain(optax.clip_by_global_norm(RECIPE.clip), optax.multi_transform(adamw, labels))
-  own, params = optimizer(MUP, RECIPE), init_params(MUP, 0)
+  assert kinds.keys() == {path[-1].key for path, _ in tree_leaves_with_path(param_shapes(MUP))}
+  # A leaf of each kind, all of one shape, for which one program is compiled.
+  draw = lambda seed: dict(zip(kinds, np.random.default_rng(seed).normal(
+      0.01, 0.1, (len(kinds), 16, 8)).astype(np.float32), strict=True))
+  own, params = optimizer(MUP, RECIPE), draw(0)
   states = [own.init(params), peer.init(params)]
   for seed in range(3):
-    gradient = jax.tree.map(lambda leaf: np.asarray(leaf) + 0.01, init_params(MUP, seed + 1))
+    gradient = draw(seed + 1)
     steps, states[0] = own.update(gradient, states[0], params)
     expected, states[1] = peer.update(gradient, states[1], params)
     # Steps of 0.02, which float32 rounds to 2e-9, less decay: near 0 only rounding is left.
     assert_close(steps, expected, rtol=1e-5, atol=5e-9 if JAX_IS_OLD else 1e-9)
-  assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(steps)) > 0
+  assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(steps)) > 0
 
 
 def test_of_lora_a_sums_over_channels():

@@ -15,9 +15,8 @@ from bornbiased_jax.models import mlp
 from small_networks import mean_cosines, random_networks, read
 
 # Few sequences would share what each has in common.
-PROBE = Probe('tokens', 200, 16)
+PROBE = Probe('tokens', 120, 16)
 NUM_NETWORKS = 40
-NUM_LAWS = 60
 SMALL = dict(num_layers=2, mlp_width=128)
 MIXTURE = configs.get('tiny_gpt2', **SMALL, num_experts=4)
 DENSE = configs.get('tiny_gpt2', **SMALL)
@@ -71,13 +70,13 @@ def test_other_routers_than_those_of_the_network(measured):
   router_NLDE = np.random.default_rng(7).standard_normal((NUM_NETWORKS, 2, 128, 16), np.float32)
   chosen_NLM1 = np.argmax(states_NLMD @ router_NLDE, axis=-1)[..., None]
   assert_shares((chosen_NLM1 == np.arange(16)).mean(axis=2), theory.expert_shares(
-      MIXTURE, PROBE.length, num_experts=16, num_networks=NUM_LAWS))
+      MIXTURE, PROBE.length, num_experts=16, num_networks=60))
 
 
 @pytest.mark.slow
 def test_routers_of_a_mixture(measured):
   assert_shares((measured['expert_weights'] > 0).mean(axis=(2, 3)),
-                theory.expert_shares(MIXTURE, PROBE.length, num_networks=NUM_LAWS))
+                theory.expert_shares(MIXTURE, PROBE.length, num_networks=24))
 
 
 def assert_shares(share_NLE, law_LNE):
