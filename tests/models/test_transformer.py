@@ -54,7 +54,7 @@ def test_equals_the_textbook(config):
     assert_close(actual[name], expected[name], name)
 
 
-@cases('gpt2', 'one_layer_silu', 'llama', 'pythia', 'gemma3', 'olmo3', 'alibi', 'attention_only',
+@cases('gpt2', 'one_layer_silu', 'llama', 'pythia', 'gemma3', 'alibi', 'attention_only',
        'mlp_only_relu')
 def test_last_reads_equal_the_textbook(config):
   for length in (T, 1) if config is LLAMA else (T,):

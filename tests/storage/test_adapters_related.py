@@ -1,6 +1,7 @@
 """What an adapter makes of a trained network is related to it, and to no other, by the verdict."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -59,19 +60,23 @@ def test_the_adapter_is_what_was_trained(made):
   assert max(change) > 0.1
 
 
+@pytest.fixture(scope='module')
+def report_of(made):
+  return functools.cache(lambda base, descendant: lineage.compare_networks(
+      str(made / base), str(made / descendant), Probe('tokens', 1000, 8)))
+
+
 @pytest.mark.parametrize('base, expected', [('a', 'related'), ('b', 'unrelated')])
 @pytest.mark.parametrize('descendant', ['adapter', 'prefix_plus'])
-def test_the_verdict(base, expected, descendant, made):
-  report = lineage.compare_networks(str(made / base), str(made / descendant),
-                                    Probe('tokens', 1000, 8))
+def test_the_verdict(base, expected, descendant, report_of):
+  report = report_of(base, descendant)
   assert report['verdict'] == expected, report['reasons']
   assert not report['identical']
 
 
-def test_of_prefix_plus_the_report_names_what_is_equal_and_not_identity(made):
+def test_of_prefix_plus_the_report_names_what_is_equal_and_not_identity(made, report_of):
   """All matrices are the base's, but what is computed with them is not."""
-  report = lineage.compare_networks(str(made / 'a'), str(made / 'prefix_plus'),
-                                    Probe('tokens', 1000, 8))
+  report = report_of('a', 'prefix_plus')
   equal = {each['tensor'] for each in report['shared_tensors'] if each['how'] == 'equal'}
   assert {'embedding', 'blocks/query/kernel', 'blocks/down/kernel'} <= equal
   ids = np.arange(40)[None]

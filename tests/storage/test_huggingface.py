@@ -26,24 +26,14 @@ def test_golden_logits(name):
 
 @pytest.mark.parametrize('name, change', [
     *(('gpt_neox', change) for change in (
-        dict(norm_epsilon=0.029), dict(rope_theta=9000.0), dict(activation='gelu'),
-        dict(norm='rmsnorm'))),
-    *(('mistral_window', dict(windows=windows)) for windows in ((6, 7), (7, 8))),
-    ('gemma2', dict(score_cap=2.1)), ('gemma2', dict(logit_cap=None)),
-    ('gemma2', dict(score_divisor=None)), ('gemma2', dict(scaled_embedding=False)),
-    ('gemma2', dict(windows=(5, 5, 5))),
-    ('gemma3_bf16', dict(window_rope_theta=900.0)),
-    ('gemma3_bf16', dict(rope_scaling=None)), ('gemma3_bf16', dict(score_divisor=None)),
-    ('olmo3', dict(window_rope_theta=None)), ('olmo3', dict(windows=(6, 6, None, 6))),
-    ('phi3', dict(rotary_factor=1.0)), ('olmo2', dict(rope_theta=290.0)),
+        dict(norm_epsilon=0.029), dict(rope_theta=9000.0), dict(activation='gelu'))),
+    ('mistral_window', dict(windows=(6, 7))), ('gemma2', dict(score_cap=2.1)),
+    ('gemma3_bf16', dict(window_rope_theta=900.0)), ('gemma3_bf16', dict(rope_scaling=None)),
+    ('olmo3', dict(window_rope_theta=None)), ('olmo2', dict(rope_theta=290.0)),
 ], ids=str)
 def test_tolerance_sees_a_wrong_field(name, change):
   golden = np.load(GOLDENS / name / 'logits.npz')
   config, params = huggingface.load(GOLDENS / name)
-  if 'norm' in change:
-    blocks = params['blocks']
-    for norm in (params['final_norm'], blocks['attention_norm'], blocks['mlp_norm']):
-      del norm['bias']
   wrong = logits(dataclasses.replace(config, **change), params, golden['tokens'])
   least = {'gpt_neox': 1, 'mistral_window': 100}.get(name, 10)
   assert np.abs(wrong - golden['logits']).max() > least * TOLERANCE

@@ -115,7 +115,7 @@ def test_mlps_alone_iterate_one_cosine():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fields', [
-    {'positions': 'alibi'}, {'intervention': 'amplify'},
+    {'intervention': 'amplify'},
     {'intervention': 'mask', 'intervention_position': 15},
     {'positions': 'alibi', 'intervention': 'rmsnorm'},
     {'init_scheme': 'plain', 'linear_std': 0.06}, {'init_scheme': 'deepnorm'},

@@ -38,14 +38,14 @@ def test_without_a_direction_tokens_are_drawn_almost_uniformly():
 def test_many_dimensions_are_independent_tokens():
   """The share of the best token is an integral over its own logit, of which scipy knows all."""
   rho = 0.4
-  mean_NV = np.sqrt(rho) * np.sort(np.random.default_rng(0).standard_normal((1500, 200)))
+  mean_NV = np.sqrt(rho) * np.sort(np.random.default_rng(0).standard_normal((400, 200)))
   logit_G = np.linspace(-2, 8, 50)
   z_NVG = (logit_G - mean_NV[..., None]) / np.sqrt(1 - rho)
   others_win_not_NG = np.prod(special.ndtr(z_NVG[:, :-1]), axis=1)
   density_NG = stats.norm.pdf(z_NVG[:, -1]) / np.sqrt(1 - rho)
   expected = integrate.simpson(density_NG * others_win_not_NG, logit_G)
   law = shared_sizes(rho)
-  error = np.hypot(expected.std() / 1500**0.5, law.again_frequency_N.std() / 60**0.5)
+  error = np.hypot(expected.std() / 400**0.5, law.again_frequency_N.std() / 60**0.5)
   assert abs(law.again_frequency_N.mean() - expected.mean()) < 4 * error
   np.testing.assert_allclose(law.again_frequency_N.std(), expected.std(), rtol=0.4)
 
