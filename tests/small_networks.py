@@ -107,6 +107,13 @@ def random_networks(config, number):
   return [_random_network(config, numbers) for numbers in _normal_numbers(drawn, number)]
 
 
+def born(config, seed):
+  """The random network of a seed, likewise drawn in numpy: other numbers than the library's."""
+  normal = functools.partial(np.random.default_rng(seed).standard_normal, dtype=np.float32)
+  draw = functools.partial(_by_the_law, config, normal)
+  return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
+
+
 def _random_network(config, numbers):
   remaining = iter(numbers)
   draw = functools.partial(_by_the_law, config, lambda shape: next(remaining))

@@ -52,8 +52,8 @@ def final(directory, seed=3):
 
 def save_beginning(run, step):
   """Saves the state that a run of one network begins with, as if it were that of `step`."""
-  (state, _), writer = begin(run), checkpoint.Writer(*run.directories)
-  writer.save(step, state.params, state.opt_state, run.metadata(*run.seeds, None))
+  (state, (parent,)), writer = begin(run), checkpoint.Writer(*run.directories)
+  writer.save(step, state.params, state.opt_state, run.metadata(*run.seeds, parent))
   writer.close()
   return state
 

@@ -14,8 +14,7 @@ from bornbiased_jax.lineage.testing.disguise import units_test
 from bornbiased_jax.lineage.testing.likeness import layers_of
 from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.lineage.transforms import lossy, preserving
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP, SMALL, logits, random_networks
+from small_networks import DEEP, SMALL, born, logits, random_networks
 
 MIXTURE = configs.get('tiny_moe', **SMALL | dict(num_layers=4, mlp_width=32), num_experts=4)
 UNITS = 'unit order', 'unit order, fitted basis'
@@ -28,7 +27,7 @@ def drifted(network, seed, strength=1.0):
 
 
 def upcycled(seed, strength):
-  dense = DEEP, init_params(DEEP, seed)
+  dense = DEEP, born(DEEP, seed)
   return dense, drifted(preserving.upcycle(*dense, jax.random.key(seed), 4), seed, strength)
 
 
@@ -54,7 +53,7 @@ def test_an_upcycled_network_is_related_to_its_parent(strength):
 
 
 def test_a_trained_mixture_is_related_to_its_parent():
-  parent = MIXTURE, init_params(MIXTURE, 3)
+  parent = MIXTURE, born(MIXTURE, 3)
   assert min(z_of(parent, drifted(parent, 4))) > 8
   averaged = lossy.average_experts(*parent, jax.random.key(0))
   assert min(z_of(parent, averaged)) > 6  # Each expert is alike to a half.
@@ -62,17 +61,17 @@ def test_a_trained_mixture_is_related_to_its_parent():
 
 @pytest.mark.parametrize('strength', [0.0, 0.5])
 def test_experts_in_another_order_are_no_other_network(strength):
-  config, params = drifted((MIXTURE, init_params(MIXTURE, 3)), 4, strength)
+  config, params = drifted((MIXTURE, born(MIXTURE, 3)), 4, strength)
   blocks = params['blocks']
   rolled = {'experts': jax.tree.map(lambda x: np.roll(x, 1, axis=1), blocks['experts']),
             'router': {'kernel': np.roll(blocks['router']['kernel'], 1, axis=2)}}
   other = config, params | {'blocks': blocks | rolled}
   np.testing.assert_allclose(logits(*other), logits(config, params), atol=2e-5)
-  assert min(z_of((MIXTURE, init_params(MIXTURE, 3)), other)) > 5
+  assert min(z_of((MIXTURE, born(MIXTURE, 3)), other)) > 5
 
 
 def test_units_of_experts_in_any_order_and_basis():
-  network = MIXTURE, init_params(MIXTURE, 3)
+  network = MIXTURE, born(MIXTURE, 3)
   a = layers_of(features.of_network(*network), UNIT_VECTORS)
   order_F = np.random.default_rng(0).permutation(32)
 
@@ -84,7 +83,7 @@ def test_units_of_experts_in_any_order_and_basis():
              for name, leaf in network[1]['blocks']['experts'].items()}
   changed = network[1] | {'blocks': network[1]['blocks'] | {'experts': experts}}
   embedding = np.asarray(network[1]['embedding'])
-  for other, is_alike in ((changed, True), (init_params(MIXTURE, 5), False)):
+  for other, is_alike in ((changed, True), (born(MIXTURE, 5), False)):
     b = layers_of(features.of_network(MIXTURE, other), UNIT_VECTORS)
     assert units_test(a, b, embedding, embedding).is_alike(1) is is_alike
 
@@ -92,10 +91,10 @@ def test_units_of_experts_in_any_order_and_basis():
 @pytest.mark.parametrize('make', [
     lambda seed: upcycled(seed, 0.0)[1],  # Copies: the evidence of one expert, not of four.
     lambda seed: upcycled(seed, 0.2)[1],
-    lambda seed: (MIXTURE, init_params(MIXTURE, seed))], ids=['copies', 'nearly copies', 'drawn'])
+    lambda seed: (MIXTURE, born(MIXTURE, seed))], ids=['copies', 'nearly copies', 'drawn'])
 def test_unrelated_mixtures_are_not_related(make):
   networks = [features.of_network(*make(seed)) for seed in range(5)]
-  dense = [features.of_network(DEEP, init_params(DEEP, 50))]
+  dense = [features.of_network(DEEP, born(DEEP, 50))]
   pairs = [(a, b) for i, a in enumerate(networks) for b in networks[:i]]
   pairs += [(a, b) for a in networks for b in dense]
   z_PU = np.array([[order_tests(*pair)[name].z for name in UNITS] for pair in pairs])
@@ -118,9 +117,9 @@ def test_only_the_first_experts_of_a_large_mixture_are_stored(monkeypatch):
     lambda *network: preserving.upcycle(*network, 2)])
 def test_what_knows_no_experts_says_so(change):
   with pytest.raises(InputError, match='num_experts=4'):
-    change(MIXTURE, init_params(MIXTURE, 1), jax.random.key(0))
+    change(MIXTURE, born(MIXTURE, 1), jax.random.key(0))
 
 
 def test_a_network_without_experts_has_none_to_average():
   with pytest.raises(InputError, match='no experts'):
-    lossy.average_experts(DEEP, init_params(DEEP, 0), jax.random.key(0))
+    lossy.average_experts(DEEP, born(DEEP, 0), jax.random.key(0))

@@ -11,8 +11,7 @@ from bornbiased_jax.lineage import levels, sentences
 from bornbiased_jax.lineage.evidence import signature, tensors
 from bornbiased_jax.lineage.testing.every_test import TESTS, run_tests
 from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP_GPT2
+from small_networks import DEEP_GPT2, born
 from small_signatures import PROBE
 
 POSITIONS = dataclasses.replace(DEEP_GPT2, positions='learned')
@@ -59,11 +58,11 @@ def caveats(config, params, other, others):
 
 
 def test_there_is_nothing_to_say_of_unrelated_networks():
-  assert caveats(POSITIONS, init_params(POSITIONS, 1), POSITIONS, init_params(POSITIONS, 3)) == []
+  assert caveats(POSITIONS, born(POSITIONS, 1), POSITIONS, born(POSITIONS, 3)) == []
 
 
 def test_shared_tables_other_vocabularies_and_depths_are_named():
-  a, b = (init_params(POSITIONS, seed) for seed in (1, 3))
+  a, b = (born(POSITIONS, seed) for seed in (1, 3))
   table = {'position_embedding': a['position_embedding']}
   said, = caveats(POSITIONS, a, POSITIONS, b | table)
   assert 'table of positions in common' in said
@@ -72,7 +71,7 @@ def test_shared_tables_other_vocabularies_and_depths_are_named():
     said, = caveats(POSITIONS, a, POSITIONS, b | embedding)
     assert 'one public embedding' in said
   other = dataclasses.replace(POSITIONS, vocab_size=80, num_layers=3)
-  vocabularies, depths = caveats(POSITIONS, a, other, init_params(other, 3))
+  vocabularies, depths = caveats(POSITIONS, a, other, born(other, 3))
   assert vocabularies == 'Their vocabularies have 70 and 80 ids.' and '4 and 3 layers' in depths
 
 

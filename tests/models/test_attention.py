@@ -16,8 +16,8 @@ from bornbiased_jax.models import (
   sharding,
   transformer,
 )
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.training.step import Recipe, start_from, train_step
+from small_networks import born
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64,
                      vocab_size=50)
@@ -197,7 +197,7 @@ def test_kernels_leave_to_the_definition_what_they_cannot(module, name, limits, 
 
 def test_weights_are_computed_only_to_be_read():
   tokens = np.arange(12)[None]
-  params = init_params(CONFIG, 0)
+  params = born(CONFIG, 0)
 
   @functools.partial(jax.jit, static_argnums=(0, 1))
   def read(attend, names):
@@ -214,7 +214,7 @@ def test_training_steps_agree():
   recipe = Recipe(num_steps=10, batch_size=4, length=140, accumulation=2, warmup_steps=1)
   shape = recipe.batch_size, recipe.length + 1
   tokens = jax.random.randint(jax.random.key(0), shape, 0, CONFIG.vocab_size)
-  state = start_from(CONFIG, recipe, init_params(CONFIG, 0))
+  state = start_from(CONFIG, recipe, born(CONFIG, 0))
   step = lambda attend: jax.jit(
       functools.partial(train_step, CONFIG, recipe, attend=attend))(state, tokens)
   attend = mock.Mock(wraps=spread_splash)

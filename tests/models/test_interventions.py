@@ -14,9 +14,9 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.attention_kernels import splash
-from bornbiased_jax.models.initialization import init_params, param_shapes
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import checkpoint, huggingface
-from small_networks import GROUPED, LLAMA, random_networks, read, sharpened, tokens
+from small_networks import GROUPED, LLAMA, born, random_networks, read, sharpened, tokens
 
 EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
@@ -122,7 +122,7 @@ def test_interventions_survive_a_checkpoint(tmp_path):
       huggingface.save(tmp_path / 'model', config, {})
   # This one has parameters.
   config = dataclasses.replace(GROUPED, intervention='rmsnorm')
-  params = init_params(config, 1)
+  params = born(config, 1)
   writer = checkpoint.Writer(tmp_path / 'run')
   writer.save(1, params, {'count': jnp.zeros(1)}, checkpoint.as_metadata(config=config))
   writer.close()

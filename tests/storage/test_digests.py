@@ -10,9 +10,9 @@ import numpy as np
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.models import sharding
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import digests, huggingface
 from bornbiased_jax.storage.digests import digest, leaf_digests
+from small_networks import born
 from tiny_steps import start
 
 LLAMA = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=64, mlp_width=96,
@@ -42,7 +42,7 @@ def test_a_digest_is_sha256_of_names_shapes_types_and_bytes():
 
 
 def test_a_digest_is_the_same_on_any_mesh():
-  params = init_params(LLAMA, 1)
+  params = born(LLAMA, 1)
   mesh = sharding.make_mesh(1, 2, 2)
   spread = jax.device_put(params, sharding.shardings(mesh, params))
   assert digest(spread) == digest(params)
@@ -79,7 +79,7 @@ def flipped(params, sign_D):
 def test_a_network_with_flipped_signs_is_not_taken_from_the_cache_of_another(tmp_path):
   """Logits are equal, and every matrix differs."""
   sign_D = np.float32(np.where(np.arange(64) < 53, -1, 1))
-  params = init_params(LLAMA, 1)
+  params = born(LLAMA, 1)
   other = flipped(params, sign_D)
   assert not set(leaf_digests(other).items()) & set(
       item for item in leaf_digests(params).items() if 'kernel' in item[0])

@@ -11,40 +11,55 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.training import loop, start
+from bornbiased_jax.training import start
 from bornbiased_jax.training.start import begin
 import small_adapters
 import small_hub
+from small_networks import born
 import tiny_runs
 from tiny_runs import final
 
 HERE = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope='module')
+def stopped(tmp_path_factory):
+  """The folder of a run that was stopped after six steps, in each of which nothing was computed.
+
+  Everything is larger by 1 than at the beginning, so that it shows where a run begins.
+  """
+  run = tiny_runs.run(tmp_path_factory.mktemp('stopped'))
+  (state, _), writer = begin(run), checkpoint.Writer(*run.directories)
+  for step in (0, 6):
+    own = jax.tree.map(lambda x, more=step > 0: np.asarray(x) + x.dtype.type(more), state)
+    writer.save(step, own.params, own.opt_state, run.metadata(*run.seeds, None))
+  writer.close()
+  return run.directory
+
+
 @pytest.mark.slow
-def test_where_a_run_begins(whole, tmp_path):
+def test_where_a_run_begins(stopped, tmp_path):
   """It begins in its own folder, else at `resume`, else at `init_from`, else at its seed."""
-  parent = whole()
+  parent = stopped
   run = functools.partial(tiny_runs.run, tmp_path / 'new', recipe=dict(num_steps=8))
   started = lambda **source: begin(run(**source))
   last = final(parent)
   (state, _), = [started(resume=parent, init_from=parent / 'seed_3')]
   jax.tree.map(np.testing.assert_array_equal, state.params, last)
-  assert int(state.step) == 6 and float(state.opt_state[1][0].mu['embedding'].std()) > 0
+  assert int(state.step) == 6 and (state.opt_state[1][0].mu['embedding'] == 1).all()
   state, (metadata,) = started(init_from=parent)
   jax.tree.map(np.testing.assert_array_equal, state.params, last)
-  assert int(state.step) == 0 and float(state.opt_state[1][0].mu['embedding'].std()) == 0
+  assert int(state.step) == 0 and not state.opt_state[1][0].mu['embedding'].any()
   assert (metadata['seed'], metadata['step']) == (3, 6)
   assert metadata['digest'] == digest(last)
   state, parents = started()
   np.testing.assert_array_equal(state.params['embedding'],
                                 checkpoint.load_params(parent / 'seed_3', 0)[1]['embedding'])
   assert parents == [None]
-  loop.train(run(init_from=parent))
-  assert int(started(init_from=parent)[0].step) == 8
+  tiny_runs.save_beginning(run(init_from=parent), 7)
+  assert int(started(init_from=parent)[0].step) == 7
 
 
 @pytest.mark.slow
@@ -61,8 +76,8 @@ def test_a_run_with_a_start_token_and_scaled_rope_goes_on(tmp_path):
     begin(run(tmp_path / 'new', recipe=dict(num_steps=3), **parent))
 
 
-def test_onwards_from_a_transformers_directory(whole, tmp_path):
-  config, params = checkpoint.load_params(whole() / 'seed_3')
+def test_onwards_from_a_transformers_directory(stopped, tmp_path):
+  config, params = checkpoint.load_params(stopped / 'seed_3')
   huggingface.save(tmp_path / 'exported', config, params)
   state, _ = begin(tiny_runs.run(tmp_path / 'new', init_from=tmp_path / 'exported'))
   jax.tree.map(np.testing.assert_array_equal, state.params, params)
@@ -72,7 +87,7 @@ def test_onwards_from_a_transformers_directory(whole, tmp_path):
 
 
 def test_onwards_from_a_base_with_an_adapter(tmp_path):
-  huggingface.save(tmp_path / 'base', tiny_runs.CONFIG, init_params(tiny_runs.CONFIG, 1))
+  huggingface.save(tmp_path / 'base', tiny_runs.CONFIG, born(tiny_runs.CONFIG, 1))
   width = tiny_runs.CONFIG.width
   small_adapters.write_adapter(tmp_path / 'adapter', {small_adapters.QUERY: (width, width)})
   _, params = huggingface.load(tmp_path / 'base', adapter=tmp_path / 'adapter')
@@ -86,7 +101,7 @@ def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
   pytest.importorskip('huggingface_hub')
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
-  params = init_params(tiny_runs.CONFIG, 1)
+  params = born(tiny_runs.CONFIG, 1)
   huggingface.save(tmp_path / 'exported', tiny_runs.CONFIG, params)
   small_hub.lay(tmp_path, 'org/model', tmp_path / 'exported')
   name = f'org/model@{small_hub.COMMIT}'
@@ -103,9 +118,9 @@ def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
      'rope_theta=10000.0, not 5.0'),
     (dict(init_from=HERE), 'init_from or resume=None'),
 ])
-def test_the_folder_of_another_run_is_refused(whole, change, message):
+def test_the_folder_of_another_run_is_refused(stopped, change, message):
   with pytest.raises(InputError, match=f'seed_3 holds a run with .*{message}'):
-    begin(tiny_runs.run(whole(), **change))
+    begin(tiny_runs.run(stopped, **change))
 
 
 @pytest.mark.parametrize('lost, now, message', [
@@ -120,9 +135,9 @@ def test_a_run_of_an_earlier_version_had_the_defaults_of_what_it_lacks(lost, now
     start._refuse_other(again, 3, run.directory, earlier | {'recipe': recipe})
 
 
-def test_what_may_change_between_stop_and_resume(whole):
+def test_what_may_change_between_stop_and_resume(stopped):
   remat = dataclasses.replace(tiny_runs.CONFIG, remat='full')
-  state, _ = begin(tiny_runs.run(whole(), config=remat, recipe=dict(accumulation=2)))
+  state, _ = begin(tiny_runs.run(stopped, config=remat, recipe=dict(accumulation=2)))
   assert int(state.step) == 6
 
 

@@ -6,13 +6,13 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.theory import architecture
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_params
+from small_networks import born
 
 
 def drawn(name, **fields):
   """A configuration, and the parameters of a network."""
   config = configs.get(name, **fields)
-  return config, init_params(config, 0)
+  return config, born(config, 0)
 
 
 def variance_of(kernel_LDF, size):

@@ -9,8 +9,7 @@ from scipy import stats
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import methods
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP, LLAMA, read
+from small_networks import DEEP, LLAMA, born, read
 
 
 @pytest.mark.parametrize('method', [
@@ -19,7 +18,7 @@ from small_networks import DEEP, LLAMA, read
 ])
 def test_methods_refuse_networks_that_read_different_tokens(method):
   larger = dataclasses.replace(LLAMA, vocab_size=90)
-  subjects = [methods.Subject(config, init_params(config, 1), Probe('tokens', 20, 4))
+  subjects = [methods.Subject(config, born(config, 1), Probe('tokens', 20, 4))
               for config in (LLAMA, larger)]
   with pytest.raises(InputError, match='did not read the same: give both the same num_ids'):
     methods.METHODS[method].score(*subjects)
@@ -28,7 +27,7 @@ def test_methods_refuse_networks_that_read_different_tokens(method):
 @pytest.fixture(scope='module')
 def subjects():
   """Two unrelated networks."""
-  return [methods.Subject(DEEP, init_params(DEEP, seed), Probe('tokens', 200, 4))
+  return [methods.Subject(DEEP, born(DEEP, seed), Probe('tokens', 200, 4))
           for seed in (1, 2)]
 
 
@@ -58,7 +57,7 @@ def test_published_tests_are_of_one_comparison(subjects, monkeypatch):
 
 def test_reef_reads_statements():
   """States are those of the last token of each statement, in the layer that REEF reads."""
-  config, params = LLAMA, init_params(LLAMA, 1)
+  config, params = LLAMA, born(LLAMA, 1)
   statements = np.random.default_rng(0).integers(0, config.vocab_size, (7, 5)).astype(np.int32)
   subject = methods.Subject(config, params, Probe('tokens', 200, 4), statements)
   out = read(config, params, statements, 'residual')['residual']

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.lineage.transforms import lossy
-from bornbiased_jax.models.initialization import init_params
-from small_networks import LLAMA, logits, trained
+from small_networks import LLAMA, born, logits, trained
 
 
 # Blocks are compared number by number below.
 @pytest.mark.parametrize('name', [name for name in lossy.DAMAGING if name != 'quantize blocks'])
 def test_more_strength_changes_more(name):
   change, strengths = lossy.DAMAGING[name]
-  config, params = LLAMA, init_params(LLAMA, 1)
+  config, params = LLAMA, born(LLAMA, 1)
   before = logits(config, params)
   changed = [change(config, params, jax.random.key(0), strength) for strength in strengths]
   differences = [np.abs(logits(*each) - before).mean() for each in changed]
@@ -27,7 +26,7 @@ def test_more_strength_changes_more(name):
 
 def test_changes_are_what_they_say():
   config, key = LLAMA, functools.partial(jax.random.key, 0)
-  params = init_params(config, 1)
+  params = born(config, 1)
   up = lambda changed: np.asarray(changed[1]['blocks']['up']['kernel'])
   before = up((config, params))
   pruned = up(lossy.prune(config, params, key(), 0.3))
