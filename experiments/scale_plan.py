@@ -44,7 +44,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.models import attention_kernels, initialization, sharding
-from bornbiased_jax.training.step import Recipe, abstract_state, sharded_step
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import abstract_state, sharded_step
 
 from .shared import command_line, measurements, provenance
 from .shared.parsing import choice, optional, preset_name, whole

@@ -11,8 +11,8 @@ from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.models import flops, sharding
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop
+from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.start import begin
-from bornbiased_jax.training.step import Recipe
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
                      vocab_size=50)

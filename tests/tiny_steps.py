@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.training.step import Recipe, init_state
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import init_state
 
 CONFIGS = {
     'gpt2': configs.get('tiny_gpt2', num_layers=2, width=32, mlp_width=64, vocab_size=50,

@@ -197,7 +197,7 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
   starts = np.arange(0, len(ids) - length, stride)
   windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
   windows_NT = windows_NT.astype(np.int32)
-  if start_id is not None:  # As data.corpus.begin does, which this room does not know.
+  if start_id is not None:  # As data.windows.begin does, which this room does not know.
     windows_NT[:, 0] = start_id
   losses_NT = _in_batches(_losses, config, params, windows_NT)
   total = (losses_NT[0].sum(dtype=np.float64)

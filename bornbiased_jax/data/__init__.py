@@ -4,24 +4,18 @@
 - `.tokenizers`: bytes, tokenizer.json, GPT-2's files and SentencePiece behind one interface
 - `.tokenizer_files`: what `transformers` reads of a tokenizer
 - `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
-- `.corpus`: the token ids of a text, and the batch at each training step
+- `.corpus`: the token ids of a text
+- `.windows`: the batch of them at each training step
 - `.backcopy`: sequences of a task that makes attention sinks, drawn on the device
 
 The package contains one text, tinyshakespeare.txt.xz.
 """
 
-from bornbiased_jax.data.corpus import (
-    Corpus,
-    batch,
-    from_ids,
-    hold_out,
-    load,
-    spaced_windows,
-    write,
-)
+from bornbiased_jax.data.corpus import Corpus, from_ids, hold_out, load, write
 from bornbiased_jax.data.tokenizers import Tokenizer, load_tokenizer
+from bornbiased_jax.data.windows import batch, spaced_windows
 
 __all__ = (
-    'Corpus', 'batch', 'from_ids', 'hold_out', 'load', 'spaced_windows', 'write', 'Tokenizer',
-    'load_tokenizer',
+    'Corpus', 'from_ids', 'hold_out', 'load', 'write', 'Tokenizer', 'load_tokenizer', 'batch',
+    'spaced_windows',
 )

@@ -29,7 +29,7 @@ from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.names import FORMS
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE
+from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE
 
 # Files of weights that only config.json makes a network of. Others may be signatures or text.
 _WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'

@@ -15,7 +15,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.weights import INDEX, WHOLE, pickle_advice, shard_names
+from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE, pickle_advice, shard_names
 
 _NAME = re.compile(r'(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@([\w.-]+(?:/[\w.-]+)*))?', re.ASCII)
 # What no model or revision is called, in the words of the Hub.

@@ -4,7 +4,8 @@ import os
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.training.step import Recipe, abstract_state
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import abstract_state
 
 
 def export_adapter(directory: str | os.PathLike, path: str | os.PathLike,

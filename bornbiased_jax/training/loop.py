@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 import numpy as np
 
-from bornbiased_jax.data import corpus
+from bornbiased_jax.data import windows
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, attention_kernels, flops, sharding
 from bornbiased_jax.models.loss import next_token_loss
@@ -40,7 +40,7 @@ def train(run: Run) -> dict:
   """
   for text in (run.data, run.validation):
     text.check(run.config.vocab_size)
-  corpus.num_windows(run.data.tokens, run.recipe.length)
+  windows.num_windows(run.data.tokens, run.recipe.length)
   _validation_windows(run)
   state, parents = begin(run)
   take_step, start = compiled_step(run), int(jnp.max(state.step))
@@ -90,7 +90,7 @@ def _attend(run):
 def batch_at(run: Run, step: int) -> jax.Array:
   """Ids [batch_size, T + 1] of a step. Each host reads its own rows alone."""
   recipe = run.recipe
-  rows = functools.partial(corpus.batch, run.data.tokens, run.data_seed, step, recipe.batch_size,
+  rows = functools.partial(windows.batch, run.data.tokens, run.data_seed, step, recipe.batch_size,
                            recipe.length)
   return _spread(run, rows, recipe.batch_size)
 
@@ -99,7 +99,7 @@ def _spread(run, rows, num_rows):
   shape = num_rows, run.recipe.length + 1
   spread = NamedSharding(run.mesh, sharding.BATCH)
   return jax.make_array_from_callback(
-      shape, spread, lambda index: corpus.begin(rows(index[0]), run.recipe.start_id))
+      shape, spread, lambda index: windows.begin(rows(index[0]), run.recipe.start_id))
 
 
 def evaluate(run: Run, params: dict) -> np.ndarray:
@@ -118,7 +118,8 @@ def evaluate(run: Run, params: dict) -> np.ndarray:
 def _validation_windows(run):
   """Sequences from all over the validation text, as many as the mesh divides."""
   recipe, shards = run.recipe, sharding.batch_shards(run.mesh)
-  windows_NT = corpus.spaced_windows(run.validation.tokens, run.validation_sequences, recipe.length)
+  windows_NT = windows.spaced_windows(
+      run.validation.tokens, run.validation_sequences, recipe.length)
   if len(windows_NT) < shards:
     raise InputError(f'{run.validation.name}: {len(windows_NT)} sequences of length '
                      f'{recipe.length} are fewer than the {shards} devices that share a batch')

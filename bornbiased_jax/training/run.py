@@ -13,7 +13,8 @@ from bornbiased_jax.files import path_of
 from bornbiased_jax.models.initialization import as_seed
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.training.step import Recipe, optimizer
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import optimizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

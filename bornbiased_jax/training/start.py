@@ -15,9 +15,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.adapters import add_prefix
+from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.run import Run
 from bornbiased_jax.training.step import (
-  Recipe,
   TrainState,
   abstract_state,
   init_state,

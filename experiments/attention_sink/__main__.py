@@ -39,7 +39,7 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training.step import Recipe
+from bornbiased_jax.training.recipe import Recipe
 
 from ..shared import command_line
 from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole

@@ -17,7 +17,7 @@ from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.storage.huggingface.weights import is_finite
+from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
 LEAST = 3

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.models.loss import CHUNK
-from bornbiased_jax.training.step import Recipe, init_state, update
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import init_state, update
 
 from . import timing
 

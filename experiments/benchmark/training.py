@@ -17,7 +17,8 @@ from bornbiased_jax import configs
 from bornbiased_jax.models import attention, attention_kernels, flops, sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
-from bornbiased_jax.training.step import Recipe, ensemble_step, init_state, train_step
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import ensemble_step, init_state, train_step
 
 from . import step_parts, timing
 

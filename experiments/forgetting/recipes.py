@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bornbiased_jax.training.step import Recipe, learning_rate
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import learning_rate
 
 
 class Known(NamedTuple):

@@ -16,15 +16,10 @@ from optax import contrib
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Corpus, corpus
+from bornbiased_jax.data import Corpus, windows
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training.step import (
-  Recipe,
-  TrainState,
-  accumulated_gradient,
-  clipping,
-  learning_rate,
-)
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import TrainState, accumulated_gradient, clipping, learning_rate
 
 from .choices import PEAK_LR, SEGMENTS, VARIANTS
 
@@ -117,7 +112,7 @@ def _direction(name):
 
 def text(cell: Cell, data: Corpus, data_seed: int) -> np.ndarray:
   """Batches [segments, steps, B, T + 1] of the whole training, in the order of a data seed."""
-  batches = [corpus.batch(data.tokens, data_seed, step, cell.sequences, cell.length)
+  batches = [windows.batch(data.tokens, data_seed, step, cell.sequences, cell.length)
              for step in range(cell.steps)]
   return np.stack(batches).reshape(SEGMENTS, -1, cell.sequences, cell.length + 1)
 

@@ -13,7 +13,7 @@ import optax
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import corpus
+from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.models import init_params, next_token_loss, read
 from bornbiased_jax.training import adapters
 
@@ -43,7 +43,7 @@ def text(vocab_size: int, num_steps: int, data_seed: int = 0,
          source: str = 'tinyshakespeare') -> np.ndarray:
   """Batches [steps, BATCH_SIZE, LENGTH + 1] of a text in bytes, modulo the vocabulary."""
   tokens = corpus.load(source).tokens
-  return np.stack([corpus.batch(tokens, data_seed, step, BATCH_SIZE, LENGTH)
+  return np.stack([windows.batch(tokens, data_seed, step, BATCH_SIZE, LENGTH)
                    for step in range(num_steps)]) % vocab_size
 
 

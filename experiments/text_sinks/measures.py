@@ -4,7 +4,7 @@ import numpy as np
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Corpus, corpus
+from bornbiased_jax.data import Corpus, windows
 
 from ..shared.tables import ci95
 
@@ -43,7 +43,7 @@ def draw_sequences(tokens: np.ndarray, settings) -> np.ndarray:
   random = np.random.default_rng(settings.probe_seed)
   start_N = random.integers(0, len(tokens) - longest, settings.num_sequences)
   drawn_NT = np.stack([tokens[start:start + longest] for start in start_N]).astype(np.int32)
-  return corpus.begin(drawn_NT, settings.start_id)
+  return windows.begin(drawn_NT, settings.start_id)
 
 
 def losses(config: ModelConfig, params: dict, texts: dict[str, Corpus],

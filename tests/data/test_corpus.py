@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bornbiased_jax.data import corpus
+from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.errors import InputError
 from texts import BYTES, documents, ended, nine_documents, store
 import two_hosts
@@ -122,7 +122,7 @@ def test_each_window_once_an_epoch():
   """The tokens count upward, so that a window is known by its first id."""
   length, num_windows, batch_size = 5, 37, 4
   tokens = np.arange(num_windows * length + 3, dtype=np.uint16)
-  rows = np.concatenate([corpus.batch(tokens, 7, step, batch_size, length) for step in range(37)])
+  rows = np.concatenate([windows.batch(tokens, 7, step, batch_size, length) for step in range(37)])
   assert rows.dtype == np.int32 and rows.shape == (148, 6)
   np.testing.assert_array_equal(rows, rows[:, :1] + np.arange(6))
   epochs = rows[:, 0].reshape(4, num_windows)
@@ -135,11 +135,11 @@ def test_each_window_once_an_epoch():
 
 def test_a_batch_depends_on_nothing_but_its_step(tmp_path):
   tokens = np.random.default_rng(0).integers(0, 60_000, 1000).astype(np.uint16)
-  forward = [corpus.batch(tokens, 3, step, 8, 10) for step in range(40)]
-  corpus._order.cache_clear()
+  forward = [windows.batch(tokens, 3, step, 8, 10) for step in range(40)]
+  windows._order.cache_clear()
   mapped = np.memmap(store(tmp_path / 'a.bin', tokens.tobytes()), np.uint16, 'r')
   for step in reversed(range(40)):
-    alone = corpus.batch(mapped, 3, step, 8, 10)
+    alone = windows.batch(mapped, 3, step, 8, 10)
     np.testing.assert_array_equal(alone, forward[step])
     assert type(alone) is np.ndarray
 
@@ -147,9 +147,9 @@ def test_a_batch_depends_on_nothing_but_its_step(tmp_path):
 @pytest.mark.parametrize('batch_size', [8, 100, 1000])
 def test_rows_of_hosts_make_the_whole(batch_size):
   tokens = np.arange(1000, dtype=np.uint16)
-  whole = corpus.batch(tokens, 1, 11, batch_size, 10)
+  whole = windows.batch(tokens, 1, 11, batch_size, 10)
   part = batch_size // 4
-  rows = lambda rows: corpus.batch(tokens, 1, 11, batch_size, 10, rows)
+  rows = lambda rows: windows.batch(tokens, 1, 11, batch_size, 10, rows)
   hosts = [rows(slice(host * part, (host + 1) * part)) for host in range(4)]
   np.testing.assert_array_equal(np.concatenate(hosts), whole)
   np.testing.assert_array_equal(rows(np.array([5, 0])), whole[[5, 0]])
@@ -169,23 +169,23 @@ def philox4x64(counter, key):
 def test_the_order_is_that_of_philox(seed, epoch):
   """This Philox follows its paper, so that a data seed keeps its order whatever numpy becomes."""
   bits = [word for block in range(1, 6) for word in philox4x64([block, 0, 0, 0], [seed, epoch])]
-  assert corpus._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
+  assert windows._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
 
 
 def test_windows_for_validation():
   """They are of the whole text; of a short one they are all that there are."""
-  firsts = corpus.spaced_windows(np.arange(1000, dtype=np.uint32), 8, 10)[:, 0]
+  firsts = windows.spaced_windows(np.arange(1000, dtype=np.uint32), 8, 10)[:, 0]
   assert firsts[0] == 0
   assert set(np.diff(firsts)) == {120, 130}  # Of 99 windows each 12th or 13th.
   tokens = np.arange(34, dtype=np.uint32)
-  windows = corpus.spaced_windows(tokens, 3, 10)
-  assert windows.dtype == np.int32
-  np.testing.assert_array_equal(windows, [range(0, 11), range(10, 21), range(20, 31)])
-  np.testing.assert_array_equal(corpus.spaced_windows(tokens, 99, 10), windows)
+  chosen_NT = windows.spaced_windows(tokens, 3, 10)
+  assert chosen_NT.dtype == np.int32
+  np.testing.assert_array_equal(chosen_NT, [range(0, 11), range(10, 21), range(20, 31)])
+  np.testing.assert_array_equal(windows.spaced_windows(tokens, 99, 10), chosen_NT)
 
 
-@pytest.mark.parametrize('read', [lambda tokens, length: corpus.batch(tokens, 0, 0, 2, length),
-                                  lambda tokens, length: corpus.spaced_windows(tokens, 2, length)])
+@pytest.mark.parametrize('read', [lambda tokens, length: windows.batch(tokens, 0, 0, 2, length),
+                                  lambda tokens, length: windows.spaced_windows(tokens, 2, length)])
 def test_too_little_text(read):
   tokens = np.arange(11, dtype=np.uint16)
   assert read(tokens, 10)[0].tolist() == list(range(11))

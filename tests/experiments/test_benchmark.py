@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, flops
-from bornbiased_jax.training.step import Recipe
+from bornbiased_jax.training.recipe import Recipe
 from experiments.benchmark import __main__ as benchmark
 from experiments.benchmark import chart, ranks, step_parts, streaming, timing
 from experiments.shared import results

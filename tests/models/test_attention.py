@@ -16,7 +16,8 @@ from bornbiased_jax.models import (
   sharding,
   transformer,
 )
-from bornbiased_jax.training.step import Recipe, start_from, train_step
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import start_from, train_step
 from small_networks import born
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_kv_heads=2, width=32, mlp_width=64,

@@ -19,7 +19,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import signature as evidence_signature
 from bornbiased_jax.models import keys
 from bornbiased_jax.models.initialization import stream_key
-from bornbiased_jax.training.step import Recipe, init_state, train_step
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import init_state, train_step
 from experiments.shared import session
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.training.step import Recipe, init_state
+from bornbiased_jax.training.recipe import Recipe
+from bornbiased_jax.training.step import init_state
 import tiny_runs
 
 # Orbax reads all arrays of a step at once, and leaves when one of them is damaged: the others then

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import huggingface, layers
-from bornbiased_jax.storage.huggingface import weights
-from bornbiased_jax.storage.huggingface.weights import INDEX, open_tensors, shard_names
+from bornbiased_jax.storage.huggingface import tensors
+from bornbiased_jax.storage.huggingface.tensors import INDEX, open_tensors, shard_names
 from make_goldens import GOLDENS, MODELS
 
 
@@ -30,7 +30,7 @@ def test_tensors_are_those_of_safetensors(name):
 
 
 def test_a_file_that_changes_between_two_reads_is_named(tmp_path):
-  file = tmp_path / weights.WHOLE
+  file = tmp_path / tensors.WHOLE
   save_file({'x': np.arange(100.0)}, file)
   tensor, = open_tensors(tmp_path)
   file.write_bytes(file.read_bytes()[:-1])

@@ -16,15 +16,9 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import read
 from bornbiased_jax.models.initialization import param_shapes
+from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.start import begin
-from bornbiased_jax.training.step import (
-  Recipe,
-  init_state,
-  learning_rate,
-  mup_rates,
-  optimizer,
-  train_step,
-)
+from bornbiased_jax.training.step import init_state, learning_rate, mup_rates, optimizer, train_step
 import tiny_runs
 from tiny_steps import CONFIGS, RECIPE, assert_close
 

@@ -14,8 +14,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import export_adapter, loop
+from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.start import begin
-from bornbiased_jax.training.step import Recipe, init_state, optimizer, train_step
+from bornbiased_jax.training.step import init_state, optimizer, train_step
 from small_networks import logits
 import tiny_runs
 from tiny_runs import final

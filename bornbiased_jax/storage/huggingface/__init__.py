@@ -4,7 +4,8 @@
 - `.config`: config.json, in both directions
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.rope`, `.windows`: what the families say of RoPE and of sliding windows
-- `.weights`: the safetensors files, and which tensor holds which of our parameters
+- `.tensors`: the tensors of safetensors files, read when they are needed
+- `.weights`: which of them holds which of our parameters
 - `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
 - `.adapters`: adapters of PEFT, merged into these
 - `.saving`: folders that appear complete, and those of adapters

@@ -21,13 +21,13 @@ from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, NUMBER, entry, of_type, only
 from bornbiased_jax.storage.huggingface.families import Family
-from bornbiased_jax.storage.huggingface.weights import (
-  DTYPES,
-  INDEX,
-  WHOLE,
-  Tensor,
-  is_finite,
-  tensors_in,
+from bornbiased_jax.storage.huggingface.tensors import (
+    DTYPES,
+    INDEX,
+    WHOLE,
+    Tensor,
+    is_finite,
+    tensors_in,
 )
 
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'

@@ -18,7 +18,7 @@ from bornbiased_jax.storage.huggingface.config import from_stored
 from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
-from bornbiased_jax.storage.huggingface.weights import Tensor
+from bornbiased_jax.storage.huggingface.tensors import Tensor
 
 # Mistral models are 'llama' here.
 _FAMILIES = {'gpt2': 'gpt2', 'llama': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',

@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import check_fetched
-from bornbiased_jax.storage.huggingface.weights import Tensor, stamp
+from bornbiased_jax.storage.huggingface.tensors import Tensor, stamp
 from bornbiased_jax.storage.layers import ROWS
 
 SUFFIX = '.gguf'

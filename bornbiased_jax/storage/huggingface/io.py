@@ -18,13 +18,8 @@ from bornbiased_jax.storage.huggingface.config import choose_family, read_config
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.saving import write_folder
-from bornbiased_jax.storage.huggingface.weights import (
-  WHOLE,
-  find,
-  groups,
-  leaf_shapes,
-  open_tensors,
-)
+from bornbiased_jax.storage.huggingface.tensors import WHOLE, open_tensors
+from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
 from bornbiased_jax.storage.layers import Layers
 
 

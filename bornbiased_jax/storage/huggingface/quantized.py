@@ -11,7 +11,7 @@ import numpy as np
 
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.storage.huggingface.entries import of_type
-from bornbiased_jax.storage.huggingface.weights import DTYPES, Tensor
+from bornbiased_jax.storage.huggingface.tensors import DTYPES, Tensor
 
 # The numbers of bits that a weight may have, if config.json says it.
 _METHODS = {'compressed-tensors': (4, 8), 'gptq': (4, 8), 'awq': (4,), 'fp8': (None,),
