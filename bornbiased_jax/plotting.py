@@ -133,6 +133,7 @@ def heat(ax: Axes, values: np.ndarray, color: str, largest: float | None = None,
 def z_axis(ax: Axes, ticks: tuple[int, ...]) -> None:
   """Makes the horizontal axis one of z: linear up to 5, where chance reaches, then logarithmic."""
   ax.set_xscale('symlog', linthresh=5)
+  ax.set_xlabel('z (linear to 5, then logarithmic)')
   ax.set_xticks(ticks, [f'{tick}'.replace('-', '−') for tick in ticks])
   ax.xaxis.set_minor_locator(NullLocator())
   ax.axvline(0, color='black', linewidth=0.8)

@@ -113,7 +113,7 @@ def draw(rows):
              linewidth=0.8)
   plotting.z_axis(ax, (-5, 0, 5, 50))
   ax.set_yticks(range(len(rows)), [f'{row["base"]} – {row["suspect"]}' for row in rows])
-  ax.set(xlabel='z', ylim=(len(rows) - 0.5, -0.5),
+  ax.set(ylim=(len(rows) - 0.5, -0.5),
          title='Descendants above the line, unrelated pairs below')
   figure.legend(loc='outside upper center', ncols=3)
   return figure

@@ -168,7 +168,7 @@ def draw_test(ax, rows, name):
   ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
   plotting.z_axis(ax, (-5, 0, 5, 50))
-  ax.set(title=name, xlabel='z', xlim=(-12, 60))
+  ax.set(title=name, xlim=(-12, 60))
 
 
 def write_truths(panels, rows):

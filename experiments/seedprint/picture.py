@@ -31,7 +31,7 @@ def draw(report):
                  linewidth=1, label='related beyond, about')
     write_right(ax, -0.8, 'z', 'likeness\n(copy: ≈ 1)')
     ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
-    ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5), xlabel='z')
+    ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5))
     figure.legend(loc='outside lower center', ncols=4, fontsize='small')
   return figure
 
