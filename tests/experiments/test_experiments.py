@@ -33,6 +33,9 @@ GIVEN = {name: SHARED for name in ('contraction', 'ablation', 'layer_theory')} |
     'real_text': SHARED | dict(config='tiny_gpt2'),
     'experts': SHARED | dict(config='tiny_gpt2')}
 
+# Of the activation's cells, what is compared with a law, once for each.
+BLOCKS = ('MLP0', 'relu'), (activation.SATURATED, 'tanh'), ('standard', 'tanh')
+
 
 @pytest.fixture(scope='module')
 def less():
@@ -40,9 +43,10 @@ def less():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
     patch.setattr(activation, 'GELU_WIDTH', 512)
-    blocks = activation.block_cells
-    patch.setattr(activation, 'block_cells', lambda settings: [
-        cell for cell in blocks(settings) if cell.fields['activation'] == 'tanh'])
+    for name in ('mlp0_cells', 'block_cells'):
+      cells = getattr(activation, name)
+      patch.setattr(activation, name, lambda settings, cells=cells: [
+          cell for cell in cells(settings) if tuple(cell.fields.values()) in BLOCKS])
     patch.setattr(scaling, 'UNITS', {name: scaling.UNITS[name] for name in (
         'gelu', 'centred gelu')})
     yield
