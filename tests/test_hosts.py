@@ -9,7 +9,6 @@ import pytest
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
 from experiments import amplification
@@ -17,6 +16,7 @@ from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import session, verdict_page
 from experiments.shared.settings import resolve
+from small_networks import trained
 import two_hosts
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
@@ -69,7 +69,7 @@ def flags(fields):
 def networks(tmp_path_factory):
   made = tmp_path_factory.mktemp('networks')
   for seed in (1, 2):
-    huggingface.save(made / str(seed), CONFIG, init_params(CONFIG, seed))
+    huggingface.save(made / str(seed), CONFIG, trained(CONFIG, seed))
   return [str(made / '1'), str(made / '2')]
 
 
