@@ -70,8 +70,7 @@ def test_descendants_keep_the_order_of_all_that_was_not_permuted(config):
 @pytest.mark.slow
 @pytest.mark.parametrize('config, change', [
     (WIDE['tiny_llama2'], preserving.rotate_channels),
-    (WIDE['tiny_llama2'], preserving.flip_channels),
-    (WIDE['tiny_gpt2'], preserving.rotate_channels)])
+    (WIDE['tiny_llama2'], preserving.flip_channels)])
 def test_a_descendant_in_another_basis_is_found_in_the_fitted_one(config, change):
   results = judged(base(config), lambda *x: change(*x, jax.random.key(0)), noisy)
   assert {UNITS + FITTED, VALUES + FITTED} <= found(results)
