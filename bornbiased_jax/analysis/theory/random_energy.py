@@ -80,7 +80,7 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
 
   Example:
     >>> law = preference(0.25, vocab_size=2048, num_sequences=500, spectrum_D=np.ones(42),
-    ...                  num_networks=20)
+    ...                  num_networks=10)
     >>> bool(0.03 < law.top1_frequency_N.mean() < 0.06)
     True
   """
