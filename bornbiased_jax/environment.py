@@ -144,7 +144,9 @@ def _accelerator():
 
 
 def _version(name):
+  if name == __package__:  # A checkout may be newer than when it was installed, or never was.
+    return sys.modules[name].__version__
   try:
     return importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:  # Or run from a checkout that is not installed.
-    return getattr(sys.modules.get(name), '__version__', None)
+  except importlib.metadata.PackageNotFoundError:
+    return None

@@ -29,12 +29,10 @@ def test_versions_and_devices_are_those_at_hand():
   assert json.loads(json.dumps(found)) == found
 
 
-def test_a_checkout_that_is_not_installed_has_its_version(monkeypatch):
-  def version(name):
-    raise importlib.metadata.PackageNotFoundError(name)
-
-  monkeypatch.setattr(importlib.metadata, 'version', version)
-  assert environment.environment()['bornbiased_jax'] == bornbiased_jax.__version__
+def test_a_checkout_has_its_own_version_whatever_was_installed(monkeypatch):
+  monkeypatch.setattr(importlib.metadata, 'version', lambda name: '0.0.1')
+  found = environment.environment()
+  assert (found['bornbiased_jax'], found['numpy']) == (bornbiased_jax.__version__, '0.0.1')
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch):

@@ -98,7 +98,8 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   Norm gains are 1 and biases 0, except those that 'centred' sets.
 
   The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
-  number of devices, and in an ensemble of any size.
+  number of devices, and in an ensemble of any size. Orthogonal matrices that devices share
+  differ by rounding.
 
   Args:
     config: the architecture.
