@@ -95,7 +95,6 @@ def optimized():
     jax.config.update('jax_disable_most_optimizations', False)
     yield
   jax.config.update('jax_disable_most_optimizations', before != '0')
-  jax.clear_caches()  # These are the largest programs. Others find them in the cache on disk.
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from bornbiased_jax import analysis, configs, data, models
 from bornbiased_jax.analysis.probes import KINDS, OF_TEXT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import signature as evidence_signature
-from bornbiased_jax.models import keys
+from bornbiased_jax.models import initialization, keys
 from bornbiased_jax.models.initialization import stream_key
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import init_state, train_step
@@ -111,7 +111,7 @@ def test_a_change_of_settings_is_noticed(config, name, value):
     with pytest.raises(InputError, match=f'^{name}={value} .* must be {default},'):
       stream_key('network', 0)
     if config is flax.config:  # JAX knows nothing of it, and would run what is compiled already.
-      jax.clear_caches()
+      initialization._draw_jitted.clear_cache()
     assert_refused(digests(), name)
   finally:
     config.update(name, default)
