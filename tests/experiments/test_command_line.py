@@ -288,14 +288,19 @@ def test_the_package_alone_changes_nothing():
     (None, 'glibc.malloc.hugetlb=1'), ('glibc.malloc.check=0', 'glibc.malloc.check=0')])
 @pytest.mark.parametrize('way', [('-m', 'experiments.sample'), ('-m', 'experiments', 'sample')])
 def test_a_program_has_huge_pages_unless_its_user_says_otherwise(way, given, expected, tmp_path):
-  """What a program inherits, shown by a module that stands in the place of JAX."""
-  (tmp_path / 'jax.py').write_text('import os; print(os.environ["GLIBC_TUNABLES"]); os._exit(0)')
+  """What a program inherits, shown by a module that stands in the place of JAX.
+
+  A letter that the terminal lacks is shown as its number.
+  """
+  (tmp_path / 'jax.py').write_text(
+      'import os; print(os.environ["GLIBC_TUNABLES"], "\\u2013"); os._exit(0)')
   variables = {name: value for name, value in os.environ.items() if name != 'GLIBC_TUNABLES'}
+  variables['PYTHONIOENCODING'] = 'ascii'
   variables |= {'PYTHONPATH': f'{tmp_path}{os.pathsep}{variables.get("PYTHONPATH", "")}'}
   variables |= {'GLIBC_TUNABLES': given} if given else {}
   done = subprocess.run([sys.executable, '-u', *way, 'tiny_gpt2:1'], capture_output=True,
                         text=True, env=variables)
-  assert done.stdout == f'{expected}\n', done.stderr
+  assert done.stdout == f'{expected} \\u2013\n', done.stderr
 
 
 def test_help_shows_every_flag():

@@ -8,7 +8,6 @@ import pytest
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
-from bornbiased_jax.storage import checkpoint
 from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
@@ -120,21 +119,3 @@ def test_wrong_flags_are_named(name, text, message):
 def test_the_paper_scale_wants_a_text():
   with pytest.raises(InputError, match='--data: is missing'):
     resolve(pretrain.Settings, 'paper')
-
-
-@pytest.fixture(scope='module')
-def base(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('base')
-  pretrain.main(settings(config='tiny_llama2,num_layers=2', seeds='42'), directory)
-  return directory
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('given', [dict(adapter='lora', rank='2'), dict(adapter='prefix_plus')])
-def test_an_adapter_is_trained_from_a_folder_of_runs(given, base, tmp_path):
-  pretrain.main(settings(seeds='42', init_from=str(base), **given), tmp_path)
-  ends = [checkpoint.load_params(path / 'seed_42')[1] for path in (base, tmp_path)]
-  change = ends[1]['blocks']['up']['kernel'] - ends[0]['blocks']['up']['kernel']
-  assert (np.linalg.matrix_rank(change, 1e-4) == int(given.get('rank', 0))).all()
-  assert ('prefix' in ends[1]['blocks']) == (given['adapter'] == 'prefix_plus')
-  np.testing.assert_array_equal(ends[0]['embedding'], ends[1]['embedding'])

@@ -13,6 +13,7 @@ from experiments.reproduce.catalogue import ITEMS, Run
 from experiments.shared import training_settings
 from experiments.shared.settings import resolve
 import programs
+import two_hosts
 
 MEASURED = Path(reproduce.__file__).parents[1] / 'measured'
 EVERY_RUN = [(scale, run) for scale in reproduce.SCALES for run in catalogue.runs(ITEMS, scale)]
@@ -167,8 +168,10 @@ def test_damaged_results_do_not_stop_the_page(tmp_path, content):
 
 
 @pytest.fixture
-def made(tmp_path, capfd):
-  """What one figure's page says, made by running its program twice."""
+def made(tmp_path, capfd, monkeypatch):
+  """What one figure's page says, made by running its program twice, here."""
+  monkeypatch.setattr(reproduce, 'finished', lambda command, *limits: two_hosts.run_here(
+      command[1].removeprefix('experiments.'), *command[2:])[0])
   for _ in range(2):
     reproduce.main(resolve(reproduce.Settings, 'smoke', only='table3', output_dir=str(tmp_path)))
   assert capfd.readouterr().out.count('[1/1] amplification: python -m') == 1
