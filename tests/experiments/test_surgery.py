@@ -44,7 +44,7 @@ def test_the_function_stays(config, change):
       jax.tree.leaves(params), jax.tree.leaves(other), strict=True))
 
 
-@FAMILIES
+@pytest.mark.parametrize('config', [LLAMA, GPT2], ids=['llama', 'gpt2'])
 @pytest.mark.parametrize('change, fields', [
     (functools.partial(surgery.cut_channels, strength=0.25), dict(width=24, head_size=8)),
     (functools.partial(surgery.cut_heads, strength=0.5), dict(num_heads=2)),
@@ -80,6 +80,8 @@ def test_what_is_kept_keeps_its_order():
   _, narrower = surgery.cut_channels(LLAMA, params, KEY(), 0.25)
   kept = which(np.asarray(narrower['embedding']), before)
   assert kept == sorted(kept) and len(set(kept)) == 24
+  grouped = surgery.cut_channels(GROUPED, trained(GROUPED), KEY(), 0.25)
+  assert shapes(grouped[1]) == shapes(param_shapes(grouped[0]))
   _, trimmed = surgery.trim_vocabulary(LLAMA, params, KEY(), 0.5)
   kept = which(np.asarray(trimmed['embedding']).T, before.T)
   assert sorted(kept) == list(range(35)) and kept != sorted(kept)
