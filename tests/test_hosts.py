@@ -11,12 +11,14 @@ from bornbiased_jax import configs, hosts
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.sharding import BATCH, make_mesh
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.training import loop
 from experiments import amplification
 from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import session, verdict_page
 from experiments.shared.settings import resolve
 from small_networks import trained
+import tiny_runs
 import two_hosts
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=2, width=32, mlp_width=64,
@@ -88,12 +90,13 @@ def times_in(folder):
 def pair(tmp_path_factory, networks):
   """Folders of what two processes made, by program, and what the processes said."""
   folder = tmp_path_factory.mktemp('pair')
-  places = {name: folder / name for name in ('amplification', 'seedprint', 'lineage')}
+  places = {name: folder / name for name in ('amplification', 'seedprint', 'lineage', 'training')}
   zoo = zoo_alone(places['lineage'], networks)
   sweep, *read = (['amplification', '--scale=smoke', *flags(SWEEP)],
                   *([name, *networks, *flags(READ)] for name in ('seedprint', 'lineage')))
   commands = [[*command, f'--output_dir={places[command[0]]}'] for command in (sweep, *read)]
-  *said, refused = two_hosts.run(*commands, [*commands[0], '--probe_seed=1'])
+  *said, refused = two_hosts.run(*commands, ['tiny_runs', places['training'], 6],
+                                 [*commands[0], '--probe_seed=1'])
   return places, dict(zip(places, said, strict=True)) | {'refused': refused}, zoo
 
 
@@ -141,6 +144,19 @@ def test_a_zoo_whose_signatures_are_there(pair):
   assert found['environment']['num_processes'] == 2
   assert_alike(found['rows'], one['rows'])
   assert times == times_in(places['lineage'])
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(pair, tmp_path):
+  places, said, _ = pair
+  loop.train(tiny_runs.run(tmp_path))
+  # As in test_loop: Adam divides by a root of squares.
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=2e-4),
+               tiny_runs.final(places['training']), tiny_runs.final(tmp_path))
+  lines = (places['training'] / 'seed_3' / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line)['step'] for line in lines] == [1, 2, 3, 3, 4, 5, 6, 6]
+  assert [process[0] for process in said['training']] == [0, 0]
+  assert [process[2].count('6/6') > 0 for process in said['training']] == [True, False]
 
 
 @pytest.mark.parametrize('given, message', [

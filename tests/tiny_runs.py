@@ -74,12 +74,9 @@ def stop_after(monkeypatch, step, run):
 
 
 def main(directory, num_steps, *distributed):
-  """DIRECTORY NUM_STEPS [ADDRESS NUM_PROCESSES PROCESS_ID]. One process saves at every step."""
+  """DIRECTORY NUM_STEPS [any flag if processes are connected]. One alone saves at every step."""
   sys.modules['tensorboardX'] = None  # As if not installed, since it imports torch.
   flops.matmul_size = lambda: 64
-  if distributed:
-    address, num_processes, process_id = distributed
-    jax.distributed.initialize(address, int(num_processes), int(process_id))
   from pathlib import Path
   shape = (2, jax.device_count() // 2, 1) if jax.device_count() > 1 else ()
   loop.train(run(Path(directory), shape=shape, recipe=dict(num_steps=int(num_steps)),

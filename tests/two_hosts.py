@@ -33,6 +33,7 @@ def run(*commands):
   """For each command (exit code, stdout, stderr) of both processes, which run one after another.
 
   A command is a program of experiments/ and its arguments, and begins as `python -m` begins it.
+  Where another has connected the processes, it may be tiny_runs too.
   """
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
@@ -57,16 +58,17 @@ def main(commands):
   print(json.dumps([run_here(*command) for command in json.loads(commands)]))
 
 
-def run_here(experiment, *arguments):
+def run_here(program, *arguments):
   for name in flags.FLAGS:
     flags.FLAGS[name].unparse()
   out, error, code = io.StringIO(), io.StringIO(), None
   with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(error),
-        mock.patch.object(sys, 'argv', [experiment, *arguments]),
+        mock.patch.object(sys, 'argv', [program, *arguments]),
         # Another test may have imported the program.
         warnings.catch_warnings(action='ignore', category=RuntimeWarning)):
     try:
-      runpy.run_module(f'experiments.{experiment}', run_name='__main__', alter_sys=True)
+      module = program if program == 'tiny_runs' else f'experiments.{program}'
+      runpy.run_module(module, run_name='__main__', alter_sys=True)
     except SystemExit as end:
       code = end.code
   return code or 0, out.getvalue(), error.getvalue()

@@ -1,7 +1,6 @@
 """Experiments on ensembles at their smallest scale: they run, resume and say what they should."""
 
 import json
-import math
 from pathlib import Path
 import re
 
@@ -9,10 +8,8 @@ from flax.traverse_util import flatten_dict
 import jax
 import numpy as np
 import pytest
-import scipy
 
 from bornbiased_jax import configs, plotting
-from bornbiased_jax.analysis import ensemble
 from bornbiased_jax.models import init_params
 from experiments import ablation, activation, coordinates, experts, real_text, scaling
 from experiments.adversary import related_networks
@@ -233,21 +230,3 @@ def test_positions_follow_the_closed_forms(smoke):
     # 20 sequences of 128 channels: the relative error of each std is 1/sqrt(2 · 2560), and two are
     # divided. The theory itself is off by 2 %.
     assert np.all(np.abs(np.array(row['std_over_theory']) - 1) < 5 / np.sqrt(20 * 128) + 0.02)
-
-
-def test_attention_alone_is_as_similar_as_independent_probes_are_by_chance():
-  """With one probe for all, the mean of layer 2 is some 6 standard errors from 0."""
-  small = 'tiny_gpt2,num_layers=2,vocab_size=256'
-  settings = resolve(ablation.Settings, 'smoke', config=small, lengths='64', num_sequences='30',
-                     seeds='0-29')
-  attention, = (cell for cell in ablation.cells(settings)
-                if cell.fields['sublayers'] == 'attention_only')
-  rows = list(ensemble.measure(attention.network, attention.statistic, attention.probe,
-                               settings.seeds))
-  cosine_SL, pair_std_SL = (np.array([row['layers'][name] for row in rows])
-                            for name in ('cosine', 'cosine_std'))
-  # The mean over pairs of independent vectors, none of which is preferred.
-  z_SL = cosine_SL / (pair_std_SL / np.sqrt(math.comb(settings.num_sequences, 2)))
-  assert np.all(np.abs(z_SL.mean(0)) < 3.5 / np.sqrt(len(rows)))
-  low, high = scipy.stats.chi2.ppf([0.0005, 0.9995], len(rows) - 1) / (len(rows) - 1)
-  assert np.all((low < z_SL.var(0, ddof=1)) & (z_SL.var(0, ddof=1) < high))

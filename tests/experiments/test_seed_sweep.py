@@ -1,7 +1,8 @@
-"""The seed sweep as its users run it: whole, and resumed."""
+"""The seed sweep as its users run it. That it goes on where it stopped is in test_cells."""
 
 import json
 from pathlib import Path
+import types
 
 import numpy as np
 import pytest
@@ -43,12 +44,16 @@ def test_writes_a_row_for_each_seed_and_length(undisturbed):
   assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_a_text_has_its_theory_too(tmp_path):
-  text = SMALL | dict(probe='text', data='tinyshakespeare', lengths='8')
-  summary, = smoke(tmp_path, **text)['summary']
-  # 24 networks; random tokens would have 0.07.
-  assert summary['theory_cosine'] == pytest.approx(summary['inter_sequence_cosine'], abs=0.08)
-  assert summary['theory_cosine'] > 0.3 and 0 < summary['theory_top1_frequency'] < 0.5
+def test_of_a_text_its_own_theory_is_asked(monkeypatch):
+  asked = []
+  monkeypatch.setattr(seed_sweep.measurements.theory, 'preference_at_birth', lambda *of, **more: (
+      asked.append(of[-1]) or types.SimpleNamespace(**dict.fromkeys(
+          ('top1_frequency_N', 'direction_agrees_N', 'same_token_N'), np.ones(2)))))
+  settings = resolve(seed_sweep.Settings, 'smoke', **SMALL | dict(
+      probe='text', data='tinyshakespeare', lengths='8'))
+  cell = seed_sweep.transformer_cell(CONFIG, 8, settings, seed_sweep.measurements.preference, None)
+  assert seed_sweep.predicted(8, cell)['theory_cosine'] > 0.3  # Random tokens would have 0.07.
+  assert asked == [cell.probe]
 
 
 def row_of(results, seed, length):
@@ -91,13 +96,3 @@ def test_a_run_that_has_kept_no_directions_is_shown_without_their_cosine(undistu
   summary = seed_sweep.summarize(rows, theory)
   assert not any('direction_cosine' in row for row in summary)
   assert all(seed_sweep.display(row)['its cosine with shortest T'] == '–' for row in summary)
-
-
-def test_rows_that_are_there_are_not_measured_again(undisturbed, tmp_path):
-  _, results = undisturbed
-  marked = [row | {'marked': True} for row in results['rows'][:-7]]
-  partial = results | {'complete': False, 'rows': marked}
-  (tmp_path / 'results.json').write_text(json.dumps(partial))
-  resumed = smoke(tmp_path, **SMALL)
-  assert resumed['rows'] == partial['rows'] + results['rows'][-7:]
-  assert resumed['summary'] == results['summary']

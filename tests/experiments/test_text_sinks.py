@@ -13,7 +13,9 @@ from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
+from bornbiased_jax.training.start import begin
 from experiments import pretrain
+from experiments.shared import runs
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 from experiments.text_sinks import measures, report
@@ -159,8 +161,8 @@ def test_networks_of_others_are_measured_without_training(network, tmp_path):
   config, params = huggingface.load(path)
   text = text_sinks.load_texts(settings(**ways))[1]
   begun, plain = settings(start_id=str(tokenizer.end_id), **ways), settings(**ways)
-  for begin, is_same in ((begun, True), (plain, False)):
-    assert (measures.losses(config, params, text, begin) == rows[0]['loss']) == is_same
+  for each, is_same in ((begun, True), (plain, False)):
+    assert (measures.losses(config, params, text, each) == rows[0]['loss']) == is_same
   with pytest.raises(InputError, match=f'--start_id: 5, but .* with {tokenizer.end_id} .tokenizer'):
     text_sinks.main(settings([str(path)], start_id='5', **ways), tmp_path / 'other')
 
@@ -221,16 +223,14 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   """A checkpoint goes on under an intervention, unless that has parameters of its own."""
   more = dict(batch_size='2', length='16', num_steps='3', keep_steps='none', seeds='42',
               init_from=str(study / 'none'))
-  run = lambda name: pretrain.main(
-      resolve(pretrain.Settings, 'smoke', intervention=name, **more),
-      tmp_path / name)
-  run('attenuate')
-  config, params = checkpoint.load_params(tmp_path / 'attenuate' / 'seed_42', 0)
-  assert config.intervention == 'attenuate' and config.length == 16
+  run_of = lambda name: runs.runs_of(
+      resolve(pretrain.Settings, 'smoke', intervention=name, **more), tmp_path / name)[0]
+  run = run_of('attenuate')
+  assert run.config.intervention == 'attenuate' and run.config.length == 16
   _, parent = checkpoint.load_params(study / 'none' / 'seed_42', 6)
-  jax.tree.map(np.testing.assert_array_equal, params, parent)
+  jax.tree.map(np.testing.assert_array_equal, begin(run)[0].params, parent)
   with pytest.raises(InputError, match='of a model with intervention=none, not rmsnorm'):
-    run('rmsnorm')
+    begin(run_of('rmsnorm'))
 
 
 def test_sequences_are_drawn_from_the_text():

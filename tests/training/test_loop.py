@@ -1,11 +1,12 @@
-"""Runs that are stopped, killed, moved to other devices or made together end as whole ones do."""
+"""Runs that are stopped, killed, moved to other devices or made together end as whole ones do.
+
+That of two processes is in test_hosts.
+"""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -115,9 +116,9 @@ def test_a_run_that_cannot_begin_leaves_no_checkpoint(tmp_path, change, message)
   assert not checkpoint.steps(tmp_path / 'seed_3')
 
 
-def launch(directory, num_steps, *distributed, devices=1):
-  command = [sys.executable, HERE / 'tiny_runs.py', directory, str(num_steps), *distributed]
-  return subprocess.Popen(command, env=two_hosts.with_devices(devices), stdout=subprocess.PIPE,
+def launch(directory, num_steps):
+  command = [sys.executable, HERE / 'tiny_runs.py', directory, str(num_steps)]
+  return subprocess.Popen(command, env=two_hosts.with_devices(1), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
 
 
@@ -147,17 +148,3 @@ def test_killed_at_random_moments_nothing_is_lost(tmp_path, kills):
     loop.train(tiny_runs.run(folder, recipe=dict(num_steps=num_steps), save_every=save_every))
   assert checkpoint.steps(run)[-1] == num_steps
   assert saved_digests(directory) == saved_digests(tmp_path / 'whole')
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(whole, tmp_path):
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{free.getsockname()[1]}'
-  processes = [launch(tmp_path / 'pair', 6, address, '2', str(i), devices=2) for i in range(2)]
-  outputs = [process.communicate() for process in processes]
-  assert [process.returncode for process in processes] == [0, 0], outputs
-  assert_close(final(tmp_path / 'pair'), final(whole(2, 2, 1)))
-  lines = (tmp_path / 'pair' / 'seed_3' / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line)['step'] for line in lines] == [1, 2, 3, 3, 4, 5, 6, 6]
-  assert [output[1].count('6/6') > 0 for output in outputs] == [True, False]
