@@ -17,13 +17,12 @@ True
 **Compare** two networks (`.lineage`): does one descend from the other? A name is a training run, a
 model of `transformers` (`.storage`), or a preset with a seed, as here.
 
->>> import jax
+>>> import jax, numpy as np
 >>> from bornbiased_jax import lineage
->>> from bornbiased_jax.lineage.transforms import lossy
 >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
->>> base = lineage.load('tiny_gpt2:1')
->>> copy = lossy.quantize(*base, jax.random.key(0), 4)  # To 4 bits.
->>> subjects = [lineage.Subject(*network, probe) for network in (base, copy)]
+>>> config, params = lineage.load('tiny_gpt2:1')
+>>> copy = jax.tree.map(lambda x: np.float32(np.float16(x)), params)  # Rounded to 16 bits.
+>>> subjects = [lineage.Subject(config, each, probe) for each in (params, copy)]
 >>> lineage.judge(*subjects)['verdict']
 'related'
 

@@ -55,11 +55,6 @@ def cases(*names):
   return pytest.mark.parametrize('config', [CASES[name] for name in names], ids=names)
 
 
-# These differ in the operations that a block makes, or in where it makes them.
-structures = cases('gpt2', 'one_layer_silu', 'llama', 'qwen3', 'pythia', 'gemma2', 'gemma3',
-                   'olmo3', 'alibi', 'attention_only', 'mlp_only_relu', 'mlp_only_tanh')
-
-
 @functools.cache
 def random_params(config):
   """Parameters at a scale that keeps activations near 1. Biases and gains are random too."""

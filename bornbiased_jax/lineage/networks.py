@@ -99,7 +99,7 @@ def states(name: str, probe: Probe, cache: str | os.PathLike | None = None, *,
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
-    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
+    >>> probe = analysis.Probe('pairs', num_sequences=1000, length=4)
     >>> lineage.states('tiny_gpt2:42', probe).hidden_ND.shape
     (1000, 128)
   """

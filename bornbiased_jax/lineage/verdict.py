@@ -46,7 +46,7 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
-    >>> probe = analysis.Probe('tokens', num_sequences=100, length=4)
+    >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
     >>> network = lineage.signature('tiny_gpt2:42', probe)
     >>> lineage.compare(network, network)['identical']
     True

@@ -12,7 +12,7 @@
 Parameters are a tree of arrays, so that any training loop can have them. This one trains networks
 of several seeds at once, with an optimizer of one's own:
 
->>> import jax, optax
+>>> import functools, jax, optax, numpy as np
 >>> from bornbiased_jax import configs, data, models
 >>> config, optimizer = configs.get('tiny_gpt2', vocab_size=257), optax.adam(1e-3)
 >>> text = data.load('tinyshakespeare').tokens
@@ -21,8 +21,8 @@ of several seeds at once, with an optimizer of one's own:
 ...       lambda params: models.next_token_loss(config, params, ids_BT))(state[0])
 ...   updates, memory = optimizer.update(gradient, state[1])
 ...   return (optax.apply_updates(state[0], updates), memory), loss
->>> networks = jax.vmap(lambda seed: models.draw_params(config, seed))(jax.numpy.arange(2))
->>> states = networks, jax.vmap(optimizer.init)(networks)
+>>> networks = jax.jit(jax.vmap(functools.partial(models.draw_params, config)))(np.arange(2))
+>>> states = networks, jax.jit(jax.vmap(optimizer.init))(networks)
 >>> step_all = jax.jit(jax.vmap(step, in_axes=(0, None)))
 >>> for i in range(3):
 ...   states, losses = step_all(states, data.batch(text, 0, i, batch_size=2, length=16))

@@ -103,7 +103,7 @@ def expected():
 
 
 @pytest.mark.parametrize('chunk_size, batch_size', [
-    (1, 7), (8, 10), (None, None),
+    (1, 7), (None, None),
 ])
 def test_any_chunks_and_batches(expected, chunk_size, batch_size):
   batches = []

@@ -23,7 +23,10 @@ UNITS = 'unit order', 'unit order, fitted basis'
 def drifted(network, seed, strength=1.0):
   """What training makes of a network, each expert by itself: noise of the size of its weights."""
   config, params = network
-  return lossy.add_noise(config, params, jax.random.key(seed), strength)
+  normal = np.random.default_rng([seed, 4]).standard_normal
+  added = lambda x: x + np.float32(strength) * np.std(x) * normal(x.shape, np.float32)
+  return config, params | {'blocks': jax.tree.map(
+      lambda x: added(np.asarray(x)) if x.ndim > 2 else x, params['blocks'])}
 
 
 def upcycled(seed, strength):
@@ -42,9 +45,8 @@ def test_upcycling_changes_nothing_that_is_computed():
   np.testing.assert_allclose(logits(*mixture), logits(*dense), atol=2e-5)
 
 
-@pytest.mark.parametrize('strength', [0.0, 1.0])
-def test_an_upcycled_network_is_related_to_its_parent(strength):
-  dense, mixture = upcycled(1, strength)
+def test_an_upcycled_network_is_related_to_its_parent():
+  dense, mixture = upcycled(1, 1.0)
   assert min(z_of(dense, mixture)) > 8
   # And an average of its experts to both.
   averaged = lossy.average_experts(*mixture, jax.random.key(0))

@@ -18,10 +18,12 @@ from traced_programs import matmuls
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name, sublayers, length', [
-    ('gpt2', 'full', 130), ('llama2', 'mlp_only', 257)])
-def test_chunked_loss_equals_optax_on_all_logits(name, sublayers, length):
-  config, ids = dataclasses.replace(CONFIGS[name], sublayers=sublayers), tokens(length=length)
+@pytest.mark.parametrize('name, length', [
+    ('gpt2', 130), ('llama2', 257)])
+def test_chunked_loss_equals_optax_on_all_logits(name, length):
+  # Attention is no part of the loss.
+  config = dataclasses.replace(CONFIGS[name], sublayers='mlp_only')
+  ids = tokens(length=length)
   params = trained(config)
   plain = lambda params: optax.softmax_cross_entropy_with_integer_labels(
       Transformer(config).apply({'params': params}, ids[:, :-1]), ids[:, 1:]).mean()

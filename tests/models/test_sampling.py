@@ -28,8 +28,8 @@ def lively(config):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def logits_after(config, params, tokens_BT):
-  return read(config, params, tokens_BT, ('logits_last',))['logits_last']
+def logits_of_all(config, params, tokens_BT):
+  return read(config, params, tokens_BT, ('logits',))['logits']
 
 
 @pytest.mark.slow
@@ -59,7 +59,10 @@ def test_a_window_slides_over_a_long_text(config, begun):
   drawn_BT = sample(config, params, text_BT, 12, KEY, temperature=0)
   assert len(np.unique(drawn_BT)) > 5
   for drawn_B in np.asarray(drawn_BT).T:
-    logits_BV = logits_after(config, params, text_BT[:, -8:])
+    last_BT = text_BT[:, -8:]
+    # What follows a position does not count, and one program reads texts of all lengths.
+    padded_BT = np.pad(last_BT, ((0, 0), (0, 8 - last_BT.shape[1])))
+    logits_BV = logits_of_all(config, params, padded_BT)[:, last_BT.shape[1] - 1]
     np.testing.assert_array_equal(drawn_B, np.argmax(logits_BV, axis=-1))
     text_BT = np.concatenate([text_BT, drawn_B[:, None]], axis=1)
 
@@ -69,9 +72,10 @@ def test_frequencies_are_those_of_the_softmax():
   """Of two ids drawn in a row, against the product of the probabilities of each."""
   config = dataclasses.replace(LLAMA, vocab_size=5, num_layers=2)
   params, prompt_T, temperature = trained(config), [3, 1], 0.5
-  softmax = lambda *ids: special.softmax(np.float64(
-      logits_after(config, params, np.array([prompt_T + list(ids)]))[0] / temperature))
-  expected_VV = softmax()[:, None] * np.stack([softmax(first) for first in range(5)])
+  logits_VTV = logits_of_all(config, params, np.array([[*prompt_T, first] for first in range(5)]))
+  first_V, second_VV = (special.softmax(np.float64(logits) / temperature, axis=-1)
+                        for logits in (logits_VTV[0, 1], logits_VTV[:, 2]))
+  expected_VV = first_V[:, None] * second_VV
   assert expected_VV.max() > 2 * expected_VV.min()
   drawn_BT = np.asarray(sample(config, params, np.tile(prompt_T, (20_000, 1)), 2, KEY, temperature))
   counts_VV = np.zeros((5, 5))

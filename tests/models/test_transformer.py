@@ -79,7 +79,7 @@ def test_types_in_bfloat16(config):
       assert leaf.dtype == ('float32' if always_float32 else 'bfloat16'), name
 
 
-@cases('gemma3', 'windows_beside')
+@cases('gemma3')
 def test_networks_of_one_layer_compute_what_one_of_all_layers_does(config):
   params, tokens = random_params(config), random_tokens(config)
   x_BTD = params['embedding'][tokens] * np.float32(config.embedding_factor)
@@ -121,11 +121,10 @@ def test_layernorm_of_a_large_mean():
   np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3 * np.std(expected))
 
 
-@pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
-def test_tokens_of_any_integer_type(dtype):
+def test_tokens_of_any_integer_type():
   params, tokens = random_params(ROPE), random_tokens(ROPE)
   expected = read(ROPE, params, tokens, ('logits',))['logits']
-  actual = read(ROPE, params, tokens.astype(dtype), ('logits',))['logits']
+  actual = read(ROPE, params, tokens.astype('uint8'), ('logits',))['logits']
   np.testing.assert_array_equal(actual, expected)
 
 

@@ -14,19 +14,19 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import export_adapter, loop
 from experiments.small_networks import training as small_training
 from experiments.small_networks.training import LLAMA
-from small_networks import logits
+from small_networks import logits, trained
 from small_signatures import noise
 import tiny_runs
 
 pytestmark = pytest.mark.slow
-STEPS = 60  # Of training the networks, and then their adapters.
+STEPS = 30  # Of training the adapter.
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
   """A folder with trained networks a and b, LoRA's run on a, exported, and a with a prefix."""
   folder = tmp_path_factory.mktemp('made')
-  bases = small_training.train(LLAMA, small_training.from_seeds(LLAMA, [1, 2]), STEPS)
+  bases = [trained(LLAMA, seed) for seed in (1, 2)]
   for name, params in zip('ab', bases, strict=True):
     huggingface.save(folder / name, LLAMA, params)
   ids = small_training.text(LLAMA.vocab_size, STEPS, data_seed=1).ravel()

@@ -15,14 +15,10 @@ SIZES = dict(vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_h
              num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=0.03,
              pad_token_id=None, bos_token_id=None, eos_token_id=None)
 MODELS = {
-    'mixtral': dict(intermediate_size=40, num_local_experts=5, num_experts_per_tok=3),
-    'mixtral, one expert': dict(intermediate_size=36, num_local_experts=7, num_experts_per_tok=1,
-                                tie_word_embeddings=True, sliding_window=5),
+    'mixtral': dict(intermediate_size=40, num_local_experts=5, num_experts_per_tok=3,
+                    tie_word_embeddings=True, sliding_window=5),
     'qwen2_moe': dict(moe_intermediate_size=20, shared_expert_intermediate_size=56, num_experts=6,
                       num_experts_per_tok=2),
-    'qwen2_moe, renormalized': dict(
-        moe_intermediate_size=20, shared_expert_intermediate_size=24, num_experts=6,
-        num_experts_per_tok=2, norm_topk_prob=True, qkv_bias=False),
     'qwen3_moe': dict(moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4, head_dim=10,
                       norm_topk_prob=True, attention_bias=True),
     'olmoe': dict(intermediate_size=24, num_experts=8, num_experts_per_tok=3),
@@ -33,7 +29,7 @@ MODELS = {
 def stored(transformers, tmp_path, monkeypatch):
   """Writes a model of this name, and returns its folder."""
   def write(name):
-    model = name.split(',')[0], SIZES | MODELS[name], 'float32', {}
+    model = name, SIZES | MODELS[name], 'float32', {}
     monkeypatch.setitem(make_goldens.MODELS, name, model)
     make_goldens.store(name, 5, tmp_path / 'theirs')
     return tmp_path / 'theirs'

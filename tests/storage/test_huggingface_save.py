@@ -80,13 +80,14 @@ def random_params(config, seed=0):
   return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
-@pytest.mark.parametrize('name', SAVED)
+@pytest.mark.parametrize('name', [
+    'learned_untied_relu', 'paper_gpt2', 'pythia', 'llama3', 'yarn', 'grouped_biased_wide_heads',
+    'some_windows', 'olmo3', 'gemma2', 'gemma3', 'gemma3_no_windows', 'phi3', 'qk_norm'])
 def test_live_to_transformers(name, transformers, tmp_path):
-  family, fields = SAVED[name]
-  config = configs.ModelConfig(**fields)
+  """At least one of each family but Mistral, which is Llama with a window, and OLMo 2."""
+  config = configs.ModelConfig(**SAVED[name][1])
   params = random_params(config)
   huggingface.save(tmp_path / 'saved', config, params)
-  assert json.loads((tmp_path / 'saved/config.json').read_text())['model_type'] == family
   is_long = name in ('paper_gpt2', 'qk_norm', 'olmo3', 'gemma2', 'gemma3', 'phi3')
   tokens = np.random.default_rng(0).integers(96, size=(2, 250 if is_long else make_goldens.LENGTH))
   assert_close(make_goldens.logits(tmp_path / 'saved', tokens), logits(config, params, tokens))
@@ -98,6 +99,8 @@ def test_round_trip_is_bitwise(name, tmp_path):
   config = configs.ModelConfig(**SAVED[name][1])
   params = random_params(config)
   huggingface.save(tmp_path / 'new/saved', config, params)
+  stored = json.loads((tmp_path / 'new/saved/config.json').read_text())
+  assert stored['model_type'] == SAVED[name][0]
   back_config, back = huggingface.load(tmp_path / 'new/saved')
   assert dataclasses.replace(back_config, rope_theta=config.rope_theta) == config
   assert config.positions == 'learned' or back_config == config

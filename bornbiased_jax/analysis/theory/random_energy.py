@@ -174,9 +174,9 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
   Example:
     >>> from bornbiased_jax import configs
     >>> config = configs.get('tiny_gpt2', num_layers=2)
-    >>> law = preference_at_birth(config, length=16, num_sequences=300, num_networks=10)
+    >>> law = preference_at_birth(config, length=16, num_sequences=100, num_networks=4)
     >>> law.top1_frequency_N.shape
-    (10,)
+    (4,)
   """
   limit = birth.at_birth(config, length, probe)
   finite = finite_width(config, length, probe)

@@ -2,26 +2,13 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import numpy as np
 import pytest
 
 from bornbiased_jax.lineage.transforms import lossy
-from small_networks import LLAMA, born, logits, trained
-
-
-# Blocks are compared number by number below.
-@pytest.mark.parametrize('name', [name for name in lossy.DAMAGING if name != 'quantize blocks'])
-def test_more_strength_changes_more(name):
-  change, strengths = lossy.DAMAGING[name]
-  config, params = LLAMA, born(LLAMA, 1)
-  before = logits(config, params)
-  changed = [change(config, params, jax.random.key(0), strength) for strength in strengths]
-  differences = [np.abs(logits(*each) - before).mean() for each in changed]
-  assert differences[0] > 0  # What is redrawn altogether differs by chance.
-  assert all(more > 0.9 * less for less, more in itertools.pairwise(differences))
+from small_networks import LLAMA, born, trained
 
 
 def test_changes_are_what_they_say():
@@ -29,13 +16,14 @@ def test_changes_are_what_they_say():
   params = born(config, 1)
   up = lambda changed: np.asarray(changed[1]['blocks']['up']['kernel'])
   before = up((config, params))
-  pruned = up(lossy.prune(config, params, key(), 0.3))
+  alone = {'blocks': {'up': params['blocks']['up']}}
+  pruned = up(lossy.prune(config, alone, key(), 0.3))
   assert np.mean(pruned == 0) == pytest.approx(0.3, abs=0.01)
-  quantized = up(lossy.quantize(config, params, key(), 4))
+  quantized = up(lossy.quantize(config, alone, key(), 4))
   assert np.unique(np.round(quantized[0, :, 0], 9)).size <= 15
-  noise = up(lossy.add_noise(config, params, key(), 0.5)) - before
+  noise = up(lossy.add_noise(config, alone, key(), 0.5)) - before
   assert np.std(noise) == pytest.approx(0.5 * before.std(), rel=0.05)
-  added = up(lossy.add_low_rank(config, params, key(), 0.5, rank=3)) - before
+  added = up(lossy.add_low_rank(config, alone, key(), 0.5, rank=3)) - before
   assert np.linalg.matrix_rank(added[0], tol=1e-4) == 3
   assert np.linalg.norm(added[0]) == pytest.approx(0.5 * np.linalg.norm(before[0]), rel=1e-4)
   redrawn = up(lossy.redraw_layers(config, params, key(), 1 / 3))
