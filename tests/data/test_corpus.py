@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import subprocess
 import sys
 
 import numpy as np
@@ -204,11 +203,11 @@ def paths(tmp_path):
 
 def test_the_command(paths, tmp_path):
   out = f'--output_dir={tmp_path}/out'
-  done = subprocess.run([sys.executable, '-m', 'experiments.tokenize_text',
-                         f'--input={paths[0]},{paths[2]}', out], capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
-  assert done.stdout == f'{tmp_path}/out: 100,032 tokens (uint16) of tokenizer bytes\n'
-  assert '100%' in done.stderr
+  code, printed, progress = two_hosts.run_here(
+      'tokenize_text', f'--input={paths[0]},{paths[2]}', out)
+  assert code == 0, progress
+  assert printed == f'{tmp_path}/out: 100,032 tokens (uint16) of tokenizer bytes\n'
+  assert '100%' in progress
   np.testing.assert_array_equal(corpus.load(tmp_path / 'out').tokens,
                                 corpus.write([paths[0], paths[2]], BYTES, tmp_path / 'same').tokens)
 

@@ -9,10 +9,9 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
-from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from directories import quiet_transformers
-from small_networks import logits
+from small_networks import logits, trained
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=4, num_kv_heads=2, width=32,
                      mlp_width=48, vocab_size=70)
@@ -23,7 +22,7 @@ def test_it_is_what_torch_computes(tmp_path):
   transformers = quiet_transformers()
   torch = pytest.importorskip('torch')
   from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-  params = init_params(CONFIG, 1)
+  params = trained(CONFIG)
   huggingface.save(tmp_path / 'base', CONFIG, params)
   peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base')
   memory_LHKJ = np.random.default_rng(0).normal(size=(2, 4, 8, 8)).astype(np.float32)
@@ -45,19 +44,21 @@ def test_it_is_what_torch_computes(tmp_path):
   with torch.inference_mode():
     wanted = peer(torch.tensor(ids)).logits.numpy()
   config = dataclasses.replace(CONFIG, prefix_plus=True)
-  blocks = params['blocks'] | {'prefix': {'memory': memory_LHKJ}}
-  ours = logits(config, params | {'blocks': blocks}, ids)
+  with_memory = lambda memory_LHKJ: params | {
+      'blocks': params['blocks'] | {'prefix': {'memory': memory_LHKJ}}}
+  ours = logits(config, with_memory(memory_LHKJ), ids)
   np.testing.assert_allclose(ours, wanted, rtol=0, atol=2e-5)
-  assert np.abs(ours - logits(config, init_params(config, 1), ids)).max() > 0.1
+  assert np.abs(ours - logits(config, with_memory(0 * memory_LHKJ), ids)).max() > 0.1
   with pytest.raises(InputError, match='prefix_plus=True'):
-    huggingface.save(tmp_path / 'saved', config, params | {'blocks': blocks})
+    huggingface.save(tmp_path / 'saved', config, with_memory(memory_LHKJ))
 
 
 @pytest.mark.parametrize('name', PRESERVING)
 def test_transforms_preserve_it_or_refuse(name):
   config = dataclasses.replace(CONFIG, prefix_plus=True)
-  params = init_params(config, 1)
-  params['blocks']['prefix']['memory'] = jax.random.normal(jax.random.key(0), (2, 4, 8, 8))
+  memory_LHKJ = np.random.default_rng(0).normal(size=(2, 4, 8, 8)).astype(np.float32)
+  params = trained(CONFIG)
+  params['blocks']['prefix'] = {'memory': memory_LHKJ}
   ids, key = np.arange(20)[None], jax.random.key(1)
   if name in ('permute heads', 'mix values', 'turn queries'):
     with pytest.raises(InputError, match='prefix_plus=True tells heads'):
