@@ -81,7 +81,8 @@ def random_params(config, seed=0):
 
 
 @pytest.mark.parametrize('name', [
-    'learned_untied_relu', 'paper_gpt2', 'pythia', 'llama3', 'yarn', 'grouped_biased_wide_heads',
+    'learned_untied_relu', 'squared_relu', 'paper_gpt2', 'untied_no_attention_bias', 'pythia',
+    'llama3', 'yarn', 'grouped_biased_wide_heads',
     'some_windows', 'olmo3', 'gemma2', 'gemma3', 'gemma3_no_windows', 'phi3', 'qk_norm'])
 def test_live_to_transformers(name, transformers, tmp_path):
   """At least one of each family but Mistral, which is Llama with a window, and OLMo 2."""
