@@ -18,7 +18,7 @@ def both(name):
   return huggingface.load(GOLDENS / name), huggingface.open_layers(GOLDENS / name)
 
 
-@pytest.mark.parametrize('name', ['gpt2', 'gemma3_bf16'])
+@pytest.mark.parametrize('name', ['gpt2', 'llama_tied_sharded', 'gemma3_bf16'])
 def test_a_survey_is_what_the_whole_network_gives(name):
   (config, params), layers = both(name)
   surveyed, expected = streaming.survey(layers), tensors.take(params)
@@ -35,7 +35,7 @@ def test_a_survey_is_what_the_whole_network_gives(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name, probe', [
-    ('gpt2', VECTORS), ('gemma3_bf16', TOKENS)],
+    ('gpt2', VECTORS), ('pythia', TOKENS), ('gemma3_bf16', TOKENS)],
     ids=lambda value: getattr(value, 'kind', value))
 def test_hidden_states_are_the_same_up_to_rounding(name, probe):
   (config, params), layers = both(name)
