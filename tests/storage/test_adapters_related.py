@@ -1,4 +1,4 @@
-"""What an adapter makes of a trained network is related to it, and to no other, by the verdict."""
+"""What an adapter makes of a network is related to it, and to no other, by the verdict."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ STEPS = 30  # Of training the adapter.
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-  """A folder with trained networks a and b, LoRA's run on a, exported, and a with a prefix."""
+  """A folder with networks a and b, LoRA's run on a, exported, and a with a prefix."""
   folder = tmp_path_factory.mktemp('made')
   bases = [trained(LLAMA, seed) for seed in (1, 2)]
   for name, params in zip('ab', bases, strict=True):

@@ -1,4 +1,4 @@
-"""Lossy changes do what they say, and change more with their strength."""
+"""Lossy changes do what they say."""
 
 import dataclasses
 import functools
@@ -42,6 +42,16 @@ def test_changes_are_what_they_say():
   places = [[int(np.flatnonzero((before[0] == column[:, None]).all(axis=0))[0])
              for column in up((config, smaller))[0].T]]
   assert places == [sorted(places[0])]
+  own_VD, redrawn_VD = (np.asarray(each['embedding']) for each in (
+      params, lossy.redraw_tokens(LLAMA, params, key(), 0.25)[1]))
+  is_new_V = (own_VD != redrawn_VD).any(axis=1)
+  assert is_new_V[:-(-len(own_VD) // 4)].all() and not is_new_V[-(-len(own_VD) // 4):].any()
+
+
+def test_strengths_go_from_weak_to_strong():
+  for name, (_, strengths) in lossy.DAMAGING.items():
+    is_bits = name.startswith('quantize')
+    assert list(strengths) == sorted(strengths, reverse=is_bits)
 
 
 @pytest.mark.parametrize('bits, kind', [(8, 'Q8_0'), (4, 'Q4_0')])
