@@ -50,7 +50,8 @@ for library in 'OPENBLAS', 'OMP', 'MKL':
 
 _compiled = tempfile.TemporaryDirectory(prefix='compiled_')
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _compiled.name)
-os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+# To keep what compiles in less time takes longer than to compile it again.
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.15')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 # Programs that have huge pages need not start themselves again.
 os.environ.setdefault('GLIBC_TUNABLES', 'glibc.malloc.hugetlb=1')
@@ -69,11 +70,6 @@ def pytest_collection_finish(session):
   """Modules live as long as the process, so that nobody need look for garbage among them."""
   gc.freeze()
   gc.set_threshold(50_000, 20, 100)
-
-
-def pytest_xdist_auto_num_workers(config):
-  """One worker more than there are cores, as some tests wait for programs that they start."""
-  return 1 + (os.cpu_count() or 1)
 
 
 @pytest.fixture(autouse=True, scope='session')

@@ -118,7 +118,7 @@ def test_mlps_alone_iterate_one_cosine():
     {'intervention': 'amplify'},
     {'intervention': 'mask', 'intervention_position': 15},
     {'positions': 'alibi', 'intervention': 'rmsnorm'},
-    {'init_scheme': 'plain', 'linear_std': 0.06}, {'init_scheme': 'deepnorm'},
+    {'init_scheme': 'plain', 'linear_std': 0.06},
     {'init_scheme': 'orthogonal', 'width': 128, 'mlp_width': 256, 'linear_std': 0.0283},
 ], ids=str)
 def test_ensembles_agree_within_seven_percent(fields):
