@@ -71,13 +71,13 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
   runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
-  steps = 0, *(settings.keep_steps or ()), settings.num_steps
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   # Of a seed the two births are compared with every step.
   take = functools.lru_cache(maxsize=8)(
       lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
   for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
-                              for seed in pairs for step in steps), 'checkpoint'):
+                              for seed in pairs for step in runs.saved_steps(settings)),
+                             'checkpoint'):
     run, control = (output_dir / row['init'] / f'seed_{each}'
                     for each in (row['seed'], pairs[row['seed']]))
     results.add(row | measured(run, control, row['step'], take))

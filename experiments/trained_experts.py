@@ -98,7 +98,7 @@ def arms_of(settings: Settings) -> dict[tuple[str, float], Training]:
 def rows_of(directory: Path, settings: Settings, statistic: Statistic,
             probe: Probe) -> list[dict]:
   """A row for every network and checkpoint of an arm, which is one ensemble."""
-  steps = sorted({0, *(settings.keep_steps or ()), settings.num_steps})
+  steps = runs.saved_steps(settings)
   named = [(seed, step) for seed in settings.seeds for step in steps]
   networks = (lineage.load(f'{directory}/seed_{seed}@{step}') for seed, step in named)
   rows, losses, birth = [], {}, None

@@ -52,6 +52,11 @@ def train_for(results: Results, trainings: dict[Path, Training]) -> None:
       train(settings, output_dir)
 
 
+def saved_steps(settings: Any) -> list[int]:
+  """The steps of which a training leaves checkpoints: its first, those kept, and its last."""
+  return sorted({0, *(settings.keep_steps or ()), settings.num_steps})
+
+
 def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
   training_settings.check(settings)

@@ -198,7 +198,7 @@ def checkpoints(settings, output_dir: Path) -> Sources:
   run_of = lambda intervention, seed: output_dir / intervention / f'seed_{seed}'
   return {(intervention, None, seed, step): f'{run_of(intervention, seed)}@{step}'
           for intervention in settings.interventions for seed in settings.seeds
-          for step in sorted({0, *(settings.keep_steps or ()), last})} | {
+          for step in runs.saved_steps(settings)} | {
               ('none', afterwards, seed, last): f'{run_of("none", seed)}@{last}'
               for afterwards in settings.afterwards or () for seed in settings.seeds}
 
