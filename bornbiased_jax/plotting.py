@@ -130,13 +130,14 @@ def heat(ax: Axes, values: np.ndarray, color: str, largest: float | None = None,
   return cells
 
 
-def z_axis(ax: Axes, ticks: tuple[int, ...]) -> None:
-  """Makes the horizontal axis one of z: linear up to 5, where chance reaches, then logarithmic."""
-  ax.set_xscale('symlog', linthresh=5)
-  ax.set_xlabel('z (linear to 5, then logarithmic)')
-  ax.set_xticks(ticks, [f'{tick}'.replace('-', '−') for tick in ticks])
-  ax.xaxis.set_minor_locator(NullLocator())
-  ax.axvline(0, color='black', linewidth=0.8)
+def z_axis(axis: Axis, ticks: tuple[int, ...]) -> None:
+  """Makes an axis one of z: linear up to 5, where chance reaches, then logarithmic."""
+  ax, is_x = axis.axes, axis is axis.axes.xaxis
+  (ax.set_xscale if is_x else ax.set_yscale)('symlog', linthresh=5)
+  axis.set_label_text('z (linear to 5, then logarithmic)')
+  axis.set_ticks(ticks, [f'{tick}'.replace('-', '−') for tick in ticks])
+  axis.set_minor_locator(NullLocator())
+  (ax.axvline if is_x else ax.axhline)(0, color='black', linewidth=0.8)
 
 
 def plain_log_ticks(axis: Axis) -> None:

@@ -45,7 +45,7 @@ from .shared.training_settings import Tokenizer
 LEVEL = 0.01
 COLUMNS = 3
 CAPTION = ('Scores of pairs. Orange: related; blue: unrelated. Dashed: the published threshold, '
-           'where there is one')
+           'where there is one.\nOther axes are linear up to 5, then logarithmic')
 # What a table compares, by its name and whether its pairs are related.
 COMPARED = {('8', True): 'start, end', ('m', True): 'middle, end', ('5', True): 'continued',
             ('6', True): 'descendants', ('6', False): 'others', ('4a', False): 'two starts',
@@ -199,7 +199,7 @@ def draw_scores(ax, method, rows, jitter):
   if limit := lineage.METHODS[method].threshold:
     ax.axhline(limit, color='black', linestyle='--', linewidth=1)
   else:
-    ax.set_yscale('symlog', linthresh=3)
+    plotting.z_axis(ax.yaxis, (-5, 0, 5, 50) if lineage.METHODS[method].unit == 'z' else (0, 5, 50))
   ax.set_xticks(range(len(tables)), [COMPARED[table] for table in tables], rotation=90)
   ax.set(title=method, ylabel=lineage.METHODS[method].unit)
 

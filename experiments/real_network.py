@@ -111,7 +111,7 @@ def draw(rows):
              linewidth=0.8, label='evidence beyond')
   ax.axhline(sum(row['truth'] == 'descendant' for row in rows) - 0.5, color='black',
              linewidth=0.8)
-  plotting.z_axis(ax, (-5, 0, 5, 50))
+  plotting.z_axis(ax.xaxis, (-5, 0, 5, 50))
   ax.set_yticks(range(len(rows)), [f'{row["base"]} – {row["suspect"]}' for row in rows])
   ax.set(ylim=(len(rows) - 0.5, -0.5),
          title='Descendants above the line, unrelated pairs below')

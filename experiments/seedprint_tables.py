@@ -191,8 +191,8 @@ def draw(rows, num_sequences):
   for label, marker, _ in TESTS.values():
     right.plot([], [], f'k{marker}', markersize=4, label=label)
   left.axhline(scipy.stats.norm.isf(levels.ALPHA), color='black', linestyle='--', linewidth=1)
-  left.set(yscale='symlog', ylim=(-5, 200), ylabel='z, calibrated (orange: related)',
-           title=f'calibrated test (dashed: p = {levels.ALPHA:g})')
+  plotting.z_axis(left.yaxis, (-5, 0, 5, 50))
+  left.set(ylim=(-5, 200), title=f'calibrated (orange: related; dashed: p = {levels.ALPHA:g})')
   right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
   right.set(yscale='log', ylabel='p-value, at least 1e-12',
             title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')

@@ -56,12 +56,14 @@ def test_cells_are_darker_the_larger_their_value_and_grey_without_one(ax):
   assert top < 0 < 1 < bottom
 
 
-def test_z_is_linear_where_chance_reaches(ax):
-  plotting.z_axis(ax, (-5, 0, 50))
-  at = ax.transData.transform([(z, 0) for z in (0, 1, 2, 5, 50, 500)])[:, 0]
+@pytest.mark.parametrize('name', ['x', 'y'])
+def test_z_is_linear_where_chance_reaches(ax, name):
+  axis = getattr(ax, f'{name}axis')
+  plotting.z_axis(axis, (-5, 0, 50))
+  at = ax.transData.transform([(z, z) for z in (0, 1, 2, 5, 50, 500)])[:, 'xy'.index(name)]
   assert at[2] - at[1] == pytest.approx(at[1] - at[0])
   assert at[5] - at[4] == pytest.approx(at[4] - at[3])
-  assert [label.get_text() for label in ax.get_xticklabels()] == ['−5', '0', '50']
+  assert [label.get_text() for label in axis.get_ticklabels()] == ['−5', '0', '50']
 
 
 @pytest.mark.parametrize('networks, ends', [(50, (10, 90)), (8, (0, 100))])

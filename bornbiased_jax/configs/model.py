@@ -2,28 +2,12 @@
 
 from collections.abc import Mapping
 import dataclasses
-import difflib
 import math
-import reprlib
 from typing import Any
 
-from bornbiased_jax.configs.activations import ACTIVATIONS
-from bornbiased_jax.errors import InputError, check_count, check_positive
+from bornbiased_jax.configs import checks
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.rope_scaling import RopeScaling
-
-NORMS = ('layernorm', 'rmsnorm')
-NORM_PLACES = ('before', 'after', 'both')
-POSITIONS = ('rope', 'learned', 'alibi', 'none')
-SUBLAYERS = ('full', 'attention_only', 'mlp_only')
-INIT_SCHEMES = (
-    'gpt2', 'plain', 'centred', 'wang', 'orthogonal', 'truncated', 'zero', 'deepnorm', 'mup')
-DTYPES = ('float32', 'bfloat16')
-REMATS = ('none', 'dots', 'full')
-# The interventions that change one position alone.
-AT_ONE_POSITION = ('mask', 'variance', 'norm')
-# Those whose factors follow from the number of positions before.
-OF_ALL_BEFORE = ('amplify', 'attenuate', 'gain', 'damp')
-INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'damp', *AT_ONE_POSITION)
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
 BASE_STD = 0.02
@@ -169,15 +153,9 @@ class ModelConfig:
   prefix_plus: bool = False
 
   def __post_init__(self):
-    for name in ('num_layers', 'num_heads', 'width', 'mlp_width', 'vocab_size', 'length',
-                 'num_experts', 'experts_per_token'):
-      check_count(name, getattr(self, name))
+    checks.check_counts(self)  # From which the defaults follow.
     self._fill_defaults()
-    self._check_shapes()
-    self._check_windows()
-    self._check_choices()
-    self._check_numbers()
-    self._check_flags()
+    checks.check(self)
 
   def _fill_defaults(self):
     if self.head_size is None and self.width % self.num_heads:
@@ -197,98 +175,6 @@ class ModelConfig:
     if getattr(self, name) is None:
       # A frozen dataclass refuses plain assignment, even in its own __post_init__.
       object.__setattr__(self, name, default)
-
-  def _check_shapes(self):
-    check_count('head_size', self.head_size)
-    check_count('num_kv_heads', self.num_kv_heads)
-    if self.num_heads % self.num_kv_heads:
-      raise InputError(f'num_kv_heads={self.num_kv_heads} does not divide '
-                       f'num_heads={self.num_heads}')
-    self._check_experts()
-    check_positive('rotary_factor', self.rotary_factor)
-    if self.rotary_factor > 1:
-      raise InputError(f'rotary_factor={self.rotary_factor!r} exceeds 1')
-    if self.positions == 'rope' and (self.rotary_size % 2 or not self.rotary_size):
-      share = f' times rotary_factor={self.rotary_factor!r}' if self.rotary_factor != 1 else ''
-      raise InputError(f'head_size={self.head_size}{share} is odd; RoPE rotates pairs of channels '
-                       "(use an even head_size, or positions='learned')")
-    position = self.intervention_position
-    if type(position) is not int or not 0 <= position < self.length:
-      raise InputError(f'intervention_position={position!r} is not a position from 0 to '
-                       f'{self.length - 1}', 'intervention_position')
-
-  def _check_experts(self):
-    if self.experts_per_token > self.num_experts:
-      raise InputError(f'experts_per_token={self.experts_per_token} exceeds '
-                       f'num_experts={self.num_experts}', 'experts_per_token')
-    if self.shared_mlp_width != 0:
-      check_count('shared_mlp_width', self.shared_mlp_width)
-      if self.num_experts == 1:
-        raise InputError(f'shared_mlp_width={self.shared_mlp_width} has no meaning with '
-                         'num_experts=1', 'shared_mlp_width')
-
-  def _check_windows(self):
-    if not isinstance(self.windows, tuple) or len(self.windows) not in (0, self.num_layers):
-      raise InputError(f'windows={reprlib.repr(self.windows)} must have one entry for each of the '
-                       f'{self.num_layers} layers, or none at all')
-    for window in self.windows:
-      if window is not None:
-        check_count('windows', window)
-    if self.windows and self.intervention in OF_ALL_BEFORE:
-      raise InputError(f'intervention={self.intervention!r} is for attention to all positions '
-                       f'before, and has no meaning with windows={reprlib.repr(self.windows)}',
-                       'intervention')
-    if self.positions == 'alibi' and self.score_cap is not None:
-      raise InputError(f"score_cap={self.score_cap!r} has no meaning with positions='alibi'")
-    if self.window_rope_theta is not None:
-      self._check_base('window_rope_theta')
-      if not self.windows or self.positions != 'rope':
-        raise InputError(f'window_rope_theta={self.window_rope_theta!r} has no meaning without '
-                         "windows and positions='rope'")
-
-  def _check_choices(self):
-    for name, choices in (
-        ('norm', NORMS), ('norm_place', NORM_PLACES), ('activation', ACTIVATIONS),
-        ('positions', POSITIONS), ('sublayers', SUBLAYERS), ('init_scheme', INIT_SCHEMES),
-        ('dtype', DTYPES), ('remat', REMATS), ('intervention', INTERVENTIONS)):
-      value = getattr(self, name)
-      if not isinstance(value, str) or value not in choices:
-        own = f"; one's own is added by configs.ACTIVATIONS[{value!r}] = function"
-        meant = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)
-        raise InputError(f'{name}={value!r} is not one of {", ".join(choices)}'
-                         f'{f" (did you mean {meant[0]}?)" if meant else ""}'
-                         f'{own if name == "activation" else ""}', name)
-    if self.init_scheme == 'centred' and (self.gated_mlp or not self.mlp_bias):
-      raise InputError("init_scheme='centred' acts on the biases of an MLP without gates "
-                       '(gated_mlp=False, mlp_bias=True); gated units have mean 0 already',
-                       'init_scheme')
-
-  def _check_numbers(self):
-    for name in ('norm_epsilon', 'linear_std', 'embedding_std', 'intervention_strength'):
-      check_positive(name, getattr(self, name))
-    for name in ('score_divisor', 'score_cap', 'logit_cap'):
-      if getattr(self, name) is not None:
-        check_positive(name, getattr(self, name))
-    self._check_base('rope_theta')
-    if not isinstance(self.rope_scaling, RopeScaling | None):
-      raise InputError(f'rope_scaling={self.rope_scaling!r} must be a RopeScaling or None')
-    if self.rope_scaling and self.rope_scaling.kind == 'yarn' and self.rope_theta <= 1:
-      raise InputError(f"rope_theta={self.rope_theta!r} must be above 1 with kind='yarn'")
-
-  def _check_base(self, name):
-    check_positive(name, getattr(self, name))
-    if getattr(self, name) < 1:
-      raise InputError(f'{name}={getattr(self, name)!r} must be at least 1')
-
-  def _check_flags(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if field.type is bool and type(value) is not bool:
-        raise InputError(f'{field.name}={value!r} must be True or False')
-    if self.joint_qk_norm and not self.qk_norm:
-      raise InputError('joint_qk_norm=True needs qk_norm=True')
-    if self.prefix_plus and self.sublayers == 'mlp_only':
-      raise InputError("prefix_plus=True has no meaning with sublayers='mlp_only'", 'prefix_plus')
 
   def layer(self, i: int) -> 'ModelConfig':
     """The configuration of layer `i`, counted from 0, as a network of one layer.

@@ -167,7 +167,7 @@ def draw_test(ax, rows, name):
               label=verdict)
   ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
-  plotting.z_axis(ax, (-5, 0, 5, 50))
+  plotting.z_axis(ax.xaxis, (-5, 0, 5, 50))
   ax.set(title=name, xlim=(-12, 60))
 
 

@@ -191,7 +191,9 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
     below.set_xlabel('forgetting exponent F = λ Σ lr' if over == 'forgetting' else '')
     below.tick_params('x', rotation=0 if over == 'forgetting' else 20)
   panels[0, 0].set_ylabel('share of networks found')
-  panels[1, 0].set_ylabel('z')
+  for ax in panels[1]:
+    plotting.z_axis(ax.yaxis, (-50, -5, 0, 5, 50))
+    ax.label_outer()
   entries = zip(panels[0, 0].get_legend_handles_labels(), panels[1, 0].get_legend_handles_labels(),
                 strict=True)
   figure.legend(*(above + below for above, below in entries), loc='outside lower center', ncols=4,
@@ -230,8 +232,8 @@ def draw_z(ax, rows, over):
           for fields, group in ordered(unrelated, over)]
   if band:
     ax.fill_between(*zip(*band, strict=True), color='0.8', label='unrelated, lowest to highest')
-  ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':', label='p = ALPHA')
-  ax.set_yscale('symlog', linthresh=5)
+  ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':',
+             label=f'p = {levels.ALPHA:g}')
 
 
 def ordered(rows, over):

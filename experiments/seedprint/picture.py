@@ -21,7 +21,7 @@ def draw(report):
     lowest, highest = min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])
     ax.axvspan(lowest, 2, color='#cccccc', linewidth=0,
                label='chance: 97 % of unrelated pairs at least')
-    plotting.z_axis(ax, (-5, 0, 5, 50, 500))
+    plotting.z_axis(ax.xaxis, (-5, 0, 5, 50, 500))
     for i, row in enumerate(rows):
       draw_test(ax, i, row)
     for color, name in ((1, 'decides'), (0, 'explains')):

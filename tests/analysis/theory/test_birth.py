@@ -164,7 +164,7 @@ def test_what_does_not_change_networks_does_not_change_the_theory():
 
 
 def test_an_intervention_that_the_theory_does_not_know(monkeypatch):
-  monkeypatch.setattr(configs.model, 'INTERVENTIONS', (*configs.INTERVENTIONS, 'new'))
+  monkeypatch.setattr(configs.checks, 'INTERVENTIONS', (*configs.INTERVENTIONS, 'new'))
   for predict in (theory.at_birth, theory.finite_width):
     with pytest.raises(InputError, match="does not know intervention='new'"):
       predict(small(intervention='new'), 8)
