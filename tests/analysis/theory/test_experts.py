@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
@@ -77,6 +78,24 @@ def test_other_routers_than_those_of_the_network(measured):
 def test_routers_of_a_mixture(measured):
   assert_shares((measured['expert_weights'] > 0).mean(axis=(2, 3)),
                 theory.expert_shares(MIXTURE, PROBE.length, num_networks=24))
+
+
+@pytest.mark.slow
+def test_the_busier_of_two_experts_is_an_arctangent_of_the_cosine_at_finite_width():
+  """As of two tokens (test_random_energy), on average over positions."""
+  length, num_networks = PROBE.length, 300
+  share_LN = theory.expert_shares(MIXTURE, length, num_experts=2,
+                                  num_networks=num_networks).max(axis=-1)
+  limit_L = theory.at_birth(MIXTURE, length).inter_cosine_L
+  change_L = theory.finite_width(MIXTURE, length).inter_cosine_L - limit_L
+  cosine_LT, dimensions_L = fluctuations.at_routers(MIXTURE, length)
+  rho_LT1 = np.clip(cosine_LT + change_L[:, None], 0, 1)[..., None]
+  quantile_Q, D_L1 = (np.arange(500) + 0.5) / 500, np.round(dimensions_L)[:, None]
+  length_LQ = np.sqrt(stats.chi2.ppf(quantile_Q, D_L1) / D_L1)
+  leads_LTQ = np.sqrt(rho_LT1 / (1 - rho_LT1)) / length_LQ[:, None]
+  expected_L = 0.5 + np.arctan(leads_LTQ).mean(axis=(1, 2)) / np.pi
+  error_L = share_LN.std(axis=1) / num_networks**0.5
+  np.testing.assert_array_less(np.abs(share_LN.mean(axis=1) - expected_L), 3 * error_L)
 
 
 def assert_shares(share_NLE, law_LNE):

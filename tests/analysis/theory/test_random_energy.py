@@ -50,6 +50,15 @@ def test_many_dimensions_are_independent_tokens():
   np.testing.assert_allclose(law.again_frequency_N.std(), expected.std(), rtol=0.4)
 
 
+def test_the_favourite_of_two_tokens_is_an_arctangent():
+  """Its logit leads by √ρ |m_0 - m_1|, and the rest is normal with the length of two rows."""
+  rho, D = 0.5, 50
+  length_Q = np.sqrt(stats.chi2.ppf((np.arange(500) + 0.5) / 500, D) / D)
+  expected = 0.5 + np.arctan(np.sqrt(rho / (1 - rho)) / length_Q).mean() / np.pi
+  share_N = theory.preference(rho, 2, 256, np.ones(D), num_networks=4000).again_frequency_N
+  assert abs(share_N.mean() - expected) < 3 * share_N.std() / 4000**0.5
+
+
 def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
   few, many = (shared_sizes(0.23, num_dimensions) for num_dimensions in (10, 100))
   assert few.top1_frequency_N.mean() > 1.1 * many.top1_frequency_N.mean()
