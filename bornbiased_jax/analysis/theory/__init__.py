@@ -10,6 +10,7 @@ The order is that in which the modules are best read:
 - `.coincidence`: which token ids coincide, in random sequences and in windows of texts
 - `.hermite`: the covariance of an activation at correlated inputs
 - `.architecture`: what theory reads of a configuration, and of which it has none
+- `.blocks`: how attention and MLPs change similarities
 - `.birth`: similarities in a whole random network of infinite width
 - `.fluctuations`: how much networks of finite width differ, and the dimensions of their states
 - `.finite_width`: what fluctuations change in the mean

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import OF_TEXT, Probe, kind_of
-from bornbiased_jax.analysis.theory import architecture, birth, coincidence, fluctuations
+from bornbiased_jax.analysis.theory import birth, blocks, fluctuations
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.keys import make_key
@@ -83,9 +83,8 @@ def _finite_width(config, length, probe, num_samples):
   if config.parallel_residual:
     raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
                      'does, for infinite width')
-  architecture.check(config, length, probe)
-  network, widths = architecture.of(config, probe), fluctuations.widths_of(config)
-  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  network, start_PKTT = birth.start(config, length, probe)
+  widths = fluctuations.widths_of(config)
   path, end_KTT = fluctuations.path_of(network, start_PKTT.mean(axis=0))
   std, dimensions = fluctuations.spreads(network, widths, path, end_KTT)
   extent = 2 * length if kind_of(probe) in OF_TEXT else length
@@ -177,7 +176,7 @@ def _cosines(network, start_KTT, start_noise_KTT, noise_LSKTT):
   """Cosines of last positions after each layer, [L, K - 2], if fluctuations join the products."""
 
   def block(kernels_KTT, noise_SKTT):
-    for sublayer, noise_KTT in zip(birth.sublayers(network), noise_SKTT, strict=True):
+    for sublayer, noise_KTT in zip(blocks.sublayers(network), noise_SKTT, strict=True):
       kernels_KTT = sublayer(kernels_KTT) + noise_KTT
     return kernels_KTT, fluctuations.cosine_of(kernels_KTT)
 

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.theory import architecture, birth, coincidence
+from bornbiased_jax.analysis.theory import birth, blocks
 from bornbiased_jax.configs import ModelConfig
 
 
@@ -93,9 +93,7 @@ def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
   errors and cost are those of `finite_width` without samples.
   """
-  architecture.check(config, length, probe)
-  network, widths = architecture.of(config, probe), widths_of(config)
-  start_PKTT = birth.inputs(network, coincidence.kernels(config, length, probe))
+  (network, start_PKTT), widths = birth.start(config, length, probe), widths_of(config)
   path, _ = path_of(network, start_PKTT.mean(axis=0))
   first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
   return between / np.sqrt(first * second), np.asarray(_router_dimensions(network, widths, path))
@@ -124,7 +122,7 @@ def path_of(network, start_KTT):
 
   def block(kernels_KTT, _):
     seen = [kernels_KTT]
-    for sublayer in birth.sublayers(network):
+    for sublayer in blocks.sublayers(network):
       seen.append(sublayer(seen[-1]))
     seen_SKTT = jnp.stack(seen)
     return seen[-1], (seen_SKTT[:-1], seen_SKTT[1:] - seen_SKTT[:-1], cosine_of(seen[-1])[0])
@@ -147,7 +145,7 @@ def _derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
   def block(at_KTT, step):
     after = []
     for sublayer, before_KTT, direct_KTT in zip(
-        birth.sublayers(network)[::-1], *(kernels[::-1] for kernels in step), strict=True):
+        blocks.sublayers(network)[::-1], *(kernels[::-1] for kernels in step), strict=True):
       after.append(at_KTT)
       at_KTT = jax.vjp(sublayer, before_KTT)[1](at_KTT)[0] + direct_KTT
     return at_KTT, jnp.stack(after[::-1])

@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import theory
-from bornbiased_jax.analysis.theory import birth
+from bornbiased_jax.analysis.theory import architecture, blocks
 from bornbiased_jax.analysis.theory.hermite import covariance_powers
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks
@@ -18,7 +18,7 @@ def small(**fields):
 
 
 def average(kernel_TT, weights_TT=None):
-  return birth._average(weights_TT, birth._average(weights_TT, kernel_TT, axis=-2), axis=-1)
+  return blocks._average(weights_TT, blocks._average(weights_TT, kernel_TT, axis=-2), axis=-1)
 
 
 def test_averaging_is_proposition_4_at_finite_length():
@@ -63,7 +63,7 @@ def test_slopes_of_alibi_are_averaged_over_heads():
 
 def test_without_slopes_alibi_is_no_positions(monkeypatch):
   expected = theory.at_birth(small(positions='none', intervention='mask'), 9)
-  monkeypatch.setattr(birth.architecture.attention, 'alibi_slopes',
+  monkeypatch.setattr(architecture.attention, 'alibi_slopes',
                       lambda config: np.zeros(4, np.float32))
   for given, wanted in zip(theory.at_birth(small(intervention='mask'), 9), expected, strict=True):
     np.testing.assert_allclose(given, wanted, rtol=1e-5)
