@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 
 from bornbiased_jax import plotting
 from bornbiased_jax.lineage import levels
@@ -19,7 +20,6 @@ LINE = 'config', 'optimizer', 'steps', 'variant'
 CELL = (*LINE, 'forgetting')
 # Pairs that are related, by what they are called.
 RELATED = {'birth': 'birth and end', 'control': 'same birth, other text'}
-NUM_BOOTSTRAPS = 2000
 
 
 @functools.cache
@@ -67,13 +67,16 @@ def crossing(rows: list[dict], test: str) -> float:
 
 
 def half_power(crossing_S: np.ndarray) -> tuple[float, list[float]]:
-  """The F beyond which a test misses half of all networks, with a 95 % interval over them."""
-  median = functools.partial(np.quantile, q=0.5, method='inverted_cdf')
-  chosen_BS = np.random.default_rng(0).integers(
-      len(crossing_S), size=(NUM_BOOTSTRAPS, len(crossing_S)))
-  of_draws_B = median(crossing_S[chosen_BS], axis=1)
-  ends = np.quantile(of_draws_B, [0.025, 0.975], method='inverted_cdf')
-  return float(median(crossing_S)), ends.tolist()
+  """The F beyond which a test misses half of all networks, with a 95 % interval over them.
+
+  The interval ends at order statistics that enclose the median with at least this probability,
+  whatever the law: of eight networks those are the lowest and the highest (99.2 %), as of fewer,
+  and below six networks it is less than 95 %. A bootstrap of eight encloses the median in 87 %.
+  """
+  ordered_S = np.sort(crossing_S)
+  outside = max(1, int(scipy.stats.binom.ppf(0.025, len(ordered_S), 0.5)))
+  ends = ordered_S[[outside - 1, -outside]]
+  return float(np.quantile(ordered_S, 0.5, method='inverted_cdf')), ends.tolist()
 
 
 def kind(row: dict) -> str:
@@ -231,7 +234,8 @@ def draw_z(ax, rows, over):
                                                if test != PUBLISHED], [0, 1]))
           for fields, group in ordered(unrelated, over)]
   if band:
-    ax.fill_between(*zip(*band, strict=True), color='0.8', label='unrelated, lowest to highest')
+    ax.fill_between(*zip(*band, strict=True), color='0.8',
+                    label='unrelated, but for published SeedPrint')
   ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':',
              label=f'p = {levels.ALPHA:g}')
 

@@ -170,7 +170,9 @@ def test_a_test_fails_where_its_z_crosses_its_level():
 
 def test_half_power_is_the_median_over_networks():
   half, (low, high) = report.half_power(np.array([1.0, 2, 3, 4, 5, 6, 7, math.inf]))
-  assert half == 4 and 1 < low < 4 < high <= 7
+  # With eight, the lowest and the highest enclose the median in 99.2 %, the next ones in 93.0 %.
+  assert (half, low, high) == (4, 1, math.inf)
+  assert report.half_power(np.arange(20.0)[::-1]) == (9, [5, 14])  # In whichever order.
   assert report.half_power(np.full(8, math.inf)) == (math.inf, [math.inf] * 2)
 
 
