@@ -56,9 +56,9 @@ def level_z(p_value: float) -> float:
   return float(scipy.stats.norm.isf(p_value))
 
 
-def detectable(bound: float, std: float, num_tests: int, alpha: float = ALPHA) -> float:
-  """The mean likeness that a test finds with probability POWER."""
-  return bound + (level_z(alpha / num_tests) + level_z(1 - POWER)) * std
+def detectable(bound: float, std: float, needed_z: float) -> float:
+  """The mean likeness at which a test reaches a z with probability POWER."""
+  return bound + (needed_z + level_z(1 - POWER)) * std
 
 
 def ingredient_size(likeness: float) -> float:

@@ -235,7 +235,7 @@ def draw_z(ax, rows, over):
           for fields, group in ordered(unrelated, over)]
   if band:
     ax.fill_between(*zip(*band, strict=True), color='0.8',
-                    label='unrelated, but for published SeedPrint')
+                    label='unrelated (all but published SeedPrint)')
   ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':',
              label=f'p = {levels.ALPHA:g}')
 

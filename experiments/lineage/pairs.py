@@ -59,8 +59,8 @@ def correct(rows: list[dict]) -> None:
   """Corrects for the number of pairs: `verdict` may become inconclusive, and nothing else.
 
   Adds `alone`, the verdict on the pair by itself; `corrected_p_value`; `correction`, a sentence if
-  a verdict was withdrawn; and `detectable`, the mean likeness that is found in spite of the
-  correction. p-values are those of Benjamini and Yekutieli, valid for dependent pairs.
+  a verdict was withdrawn; and `detectable`, the mean likeness that is called related in spite of
+  the correction. p-values are those of Benjamini and Yekutieli, valid for dependent pairs.
   """
   tested = [row for row in rows if row['p_value'] is not None]
   alpha = alpha_of(len(tested))
@@ -91,10 +91,10 @@ def alpha_of(num_pairs: int) -> float:
 
 
 def detectable(bounds: list, alpha: float) -> float | None:
-  """The mean likeness, of units and of values, that is found at a level; None if none is."""
-  found = []
+  """The mean likeness, of units and of values, that is called related; None if none is."""
+  found, needed_z = [], levels.related_z(len(DECIDING), alpha)
   for of in ('units', 'values'):
-    found.append(min((levels.detectable(bound, std, len(DECIDING), alpha)
+    found.append(min((levels.detectable(bound, std, needed_z)
                       for each, bound, std in bounds if each == of and std), default=math.inf))
   return max(found) if math.isfinite(max(found)) else None
 

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import compare_networks, signature
+from bornbiased_jax.lineage import compare_networks, levels, signature
 from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -347,6 +348,8 @@ def test_no_more_is_detectable_among_many_pairs_than_in_one():
   bounds = [['units', 0.0, 0.01], ['units', 0.0, 0.02], ['values', 0.01, 0.01]]
   alone, many = (pairs.detectable(bounds, pairs.alpha_of(count)) for count in (1, 1000))
   assert alone < many < 2 * alone
+  # 'related' needs what Chernoff's bound asks for, which is more than the normal law's z.
+  assert math.isclose(alone, 0.01 + (levels.related_z(4) + stats.norm.isf(0.05)) * 0.01)
   # The value test alone decides here: of the units the better test counts.
   assert math.isclose(alone - pairs.detectable(bounds[:2] + [['values', 0.0, 0.01]], 1e-4), 0.01)
   assert pairs.detectable(bounds[:2], 1e-4) is None

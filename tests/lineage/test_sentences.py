@@ -5,7 +5,6 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from bornbiased_jax.lineage import levels, sentences
 from bornbiased_jax.lineage.evidence import signature, tensors
@@ -83,7 +82,6 @@ def test_the_size_of_an_ingredient_is_that_which_gives_the_likeness(size):
 
 
 def test_what_is_detectable_is_found_with_that_probability():
-  reach = levels.detectable(0.1, 0.02, 4)
-  needed = 0.1 + 0.02 * stats.norm.isf(levels.ALPHA / 4)
-  found = np.random.default_rng(0).normal(reach, 0.02, 100_000) > needed
+  reach = levels.detectable(0.1, 0.02, needed_z=3)
+  found = np.random.default_rng(0).normal(reach, 0.02, 100_000) > 0.1 + 3 * 0.02
   assert found.mean() == pytest.approx(levels.POWER, abs=0.005)

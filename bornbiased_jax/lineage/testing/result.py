@@ -52,10 +52,11 @@ class TestResult:
     return self.log10_p is not None and self.log10_p <= math.log10(
         levels.UNRELATED_ABOVE / num_tests)
 
-  def detectable(self, num_tests: int, alpha: float = levels.ALPHA) -> float:
-    """The mean likeness that the test finds with probability `levels.POWER`."""
+  def detectable(self, num_tests: int) -> float:
+    """The mean likeness that keeps two networks from 'unrelated' with more than `levels.POWER`."""
     # Features that are all alike, as zeros are, have a std of 0 and tell nothing.
-    return levels.detectable(self.bound, self.std or math.inf, num_tests, alpha)
+    return levels.detectable(self.bound, self.std or math.inf,
+                             levels.level_z(levels.ALPHA / num_tests))
 
 
 def does_not_apply(reason: str) -> TestResult:

@@ -73,5 +73,5 @@ def test_what_counts_and_what_is_alike():
 def test_other_units_keep_z():
   found = FOUND.scaled(3)
   assert (found.statistic - found.bound) / found.std == pytest.approx(found.z)
-  assert found.detectable(4) == pytest.approx(levels.detectable(0.3, 0.3, 4))
+  assert found.detectable(4) == pytest.approx(3 * FOUND.detectable(4))
   assert does_not_apply('other widths').scaled(3) == does_not_apply('other widths')
