@@ -35,12 +35,12 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.network_settings import METHODS, Inputs, Methods, Study
-from .shared.parsing import whole
 from .shared.results import Results
 from .shared.settings import Seeds, setting
+from .shared.settings.networks import METHODS, Inputs, Methods, Study
+from .shared.settings.parsing import whole
+from .shared.settings.training import Tokenizer
 from .shared.tables import grouped
-from .shared.training_settings import Tokenizer
 
 LEVEL = 0.01
 COLUMNS = 3

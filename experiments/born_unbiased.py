@@ -31,11 +31,12 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, networks, runs, training_settings
+from .shared import command_line, networks, runs
 from .shared.results import Results
 from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
+from .shared.settings import training as training_settings
+from .shared.settings.training import EvaluateEvery, Text, Texts, Training, Valid
 from .shared.tables import described, grouped, plus_minus
-from .shared.training_settings import EvaluateEvery, Text, Texts, Training, Valid
 
 INITS = ('gpt2', 'centred')
 LABELS = {'gpt2': 'born biased', 'centred': 'centred'}

@@ -30,9 +30,9 @@ from bornbiased_jax.models import next_token_loss, read
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
-from .shared.parsing import listed, preset_name, some_of, whole
 from .shared.results import Results
 from .shared.settings import Length, Transformers, setting
+from .shared.settings.parsing import listed, preset_name, some_of, whole
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 # For each check what is varied, and what else is changed.

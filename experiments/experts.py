@@ -31,9 +31,9 @@ from bornbiased_jax.models.mlp import chosen
 
 from .shared import command_line
 from .shared.cells import Cell, measure_cells, predict, transformer_cell
-from .shared.parsing import listed, whole
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
+from .shared.settings.parsing import listed, whole
 from .shared.tables import ci95, grouped
 
 # Routers that are drawn for each layer of a network without experts.

@@ -22,9 +22,9 @@ from bornbiased_jax.analysis import inter_sequence
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
-from .shared.parsing import some_of
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
+from .shared.settings.parsing import some_of
 from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')

@@ -25,8 +25,8 @@ import numpy as np
 from bornbiased_jax.errors import InputError
 
 from .shared import command_line, provenance, tables
-from .shared.parsing import switch
 from .shared.settings import ProgramSettings, setting
+from .shared.settings.parsing import switch
 
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'

@@ -29,10 +29,10 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.network_settings import SharedInputs, Study
-from .shared.parsing import optional, whole
 from .shared.results import Results
 from .shared.settings import ProbeKind, Seeds, setting
+from .shared.settings.networks import SharedInputs, Study
+from .shared.settings.parsing import optional, whole
 from .shared.tables import grouped
 
 

@@ -37,7 +37,7 @@ from bornbiased_jax.errors import InputError
 
 from .shared import command_line, runs
 from .shared.settings import values_of
-from .shared.training_settings import Training as Settings
+from .shared.settings.training import Training as Settings
 
 
 def main(settings: Settings, output_dir: Path) -> None:

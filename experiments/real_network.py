@@ -26,10 +26,10 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
 from .shared import command_line
-from .shared.network_settings import Inputs
-from .shared.parsing import whole
 from .shared.results import Results
 from .shared.settings import Seeds, name_flag, setting
+from .shared.settings.networks import Inputs
+from .shared.settings.parsing import whole
 from .small_networks import surgery
 from .small_networks.training import from_seeds, train
 

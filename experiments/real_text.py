@@ -29,9 +29,9 @@ from bornbiased_jax.models.transformer import head_of, unembed
 
 from .shared import command_line, measurements
 from .shared.cells import load_corpus, measure_cells, predict, transformer_cell
-from .shared.parsing import listed, some_of, whole
 from .shared.results import Results
 from .shared.settings import Lengths, Transformers, setting
+from .shared.settings.parsing import listed, some_of, whole
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')

@@ -35,10 +35,18 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, launcher, networks
-from .shared.network_settings import METHODS, Inputs, Methods
-from .shared.parsing import listed, natural, number, optional, positive, preset_name, some_of
 from .shared.results import Results
 from .shared.settings import Seeds, setting
+from .shared.settings.networks import METHODS, Inputs, Methods
+from .shared.settings.parsing import (
+  listed,
+  natural,
+  number,
+  optional,
+  positive,
+  preset_name,
+  some_of,
+)
 from .small_networks.training import fine_tune, train
 
 P_LEVEL = 0.01

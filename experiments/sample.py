@@ -34,8 +34,8 @@ from bornbiased_jax.storage import hub
 
 from .shared import command_line
 from .shared.networks import beginning_of, recorded
-from .shared.parsing import natural, number, whole
 from .shared.settings import ProgramSettings, name_flag, setting
+from .shared.settings.parsing import natural, number, whole
 
 
 def utf8(text: str) -> str:

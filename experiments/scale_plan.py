@@ -48,9 +48,9 @@ from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import abstract_state, sharded_step
 
 from .shared import command_line, measurements, provenance
-from .shared.parsing import choice, optional, preset_name, whole
 from .shared.results import make_directory, write_json
 from .shared.settings import ProgramSettings, name_flag, setting
+from .shared.settings.parsing import choice, optional, preset_name, whole
 
 LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
                'smaller --batch_size, --num_seeds or --length')

@@ -39,9 +39,9 @@ from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
 from .shared import command_line, networks
-from .shared.network_settings import SharedInputs, Study
 from .shared.results import Results
 from .shared.settings import ProbeKind, Seeds, setting
+from .shared.settings.networks import SharedInputs, Study
 from .shared.tables import grouped
 
 

@@ -19,7 +19,7 @@ from bornbiased_jax.errors import InputError
 
 from .shared import command_line
 from .shared.settings import ProgramSettings, name_flag, setting
-from .shared.training_settings import Tokenizer
+from .shared.settings.training import Tokenizer
 
 
 def sources(given: str) -> list[str]:

@@ -28,12 +28,13 @@ from bornbiased_jax.files import local
 from bornbiased_jax.models.mlp import chosen
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, runs, training_settings
-from .shared.parsing import listed, number
+from .shared import command_line, runs
 from .shared.results import Results
 from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
+from .shared.settings import training as training_settings
+from .shared.settings.parsing import listed, number
+from .shared.settings.training import EvaluateEvery, Text, Texts, Training, Valid
 from .shared.tables import described, grouped, plus_minus
-from .shared.training_settings import EvaluateEvery, Text, Texts, Training, Valid
 
 INITS = 'gpt2', 'centred'
 MEASURES = {

@@ -21,12 +21,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, runs, training_settings
-from .shared.parsing import listed, seed_range, whole
+from .shared import command_line, runs
 from .shared.results import make_directory
 from .shared.runs import TrainingResults, display
 from .shared.settings import name_flag, setting
-from .shared.training_settings import Computation, Steps, Training
+from .shared.settings import training as training_settings
+from .shared.settings.parsing import listed, seed_range, whole
+from .shared.settings.training import Computation, Steps, Training
 
 TEXTS = 'english', 'english_valid', 'python', 'python_valid'
 

@@ -30,10 +30,10 @@ from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
 from ..shared import command_line, launcher
-from ..shared.network_settings import Inputs
-from ..shared.parsing import some_of, whole
 from ..shared.results import Results
 from ..shared.settings import setting
+from ..shared.settings.networks import Inputs
+from ..shared.settings.parsing import some_of, whole
 from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.

@@ -42,10 +42,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.recipe import Recipe
 
 from ..shared import command_line
-from ..shared.parsing import listed, natural, number, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
-from ..shared.training_settings import AFTERWARDS, SortedLengths
+from ..shared.settings.parsing import listed, natural, number, optional, positive, some_of, whole
+from ..shared.settings.training import AFTERWARDS, SortedLengths
 from . import conditions, growth, growth_report
 from .conditions import FACTORS, Condition
 from .growth_report import display

@@ -22,9 +22,9 @@ from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.models import init_params
 
 from ..shared import command_line
-from ..shared.parsing import whole
 from ..shared.results import Results
 from ..shared.settings import ExperimentSettings, setting
+from ..shared.settings.parsing import whole
 from . import trained
 from .findings import examine
 from .history import Checkpoint, in_memory, survey

@@ -37,10 +37,10 @@ from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
 from ..shared import command_line, networks
-from ..shared.network_settings import Inputs
-from ..shared.parsing import listed, optional, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting
+from ..shared.settings.networks import Inputs
+from ..shared.settings.parsing import listed, optional, preset_name, some_of, whole
 from .judged_pairs import Takers, verdict_cells
 from .report import display, draw, summarize
 from .unrelated_pairs import (

@@ -27,11 +27,11 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 
 from ..shared import command_line
-from ..shared.network_settings import Inputs
 from ..shared.networks import check_length, check_sequences
-from ..shared.parsing import listed, number, preset_name, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import Seeds, setting
+from ..shared.settings.networks import Inputs
+from ..shared.settings.parsing import listed, number, preset_name, some_of, whole
 from ..shared.tables import table
 from . import measurement, recipes, report
 from .choices import PEAK_LR, SEGMENTS, VARIANTS

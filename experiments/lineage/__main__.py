@@ -45,10 +45,10 @@ from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 
 from ..shared import command_line, cost, figures, networks, provenance, verdict_page
-from ..shared.network_settings import SharedInputs, Stream
-from ..shared.parsing import optional, switch
 from ..shared.results import differing, header, make_directory, write_json
 from ..shared.settings import name_flag, setting
+from ..shared.settings.networks import SharedInputs, Stream
+from ..shared.settings.parsing import optional, switch
 from . import pairs, picture, summary
 from .folders import Finder
 

@@ -38,9 +38,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, write_atomically
 
 from ..shared import command_line, session
-from ..shared.parsing import number, optional, some_of
 from ..shared.results import make_directory
 from ..shared.settings import ProgramSettings, name_flag, setting
+from ..shared.settings.parsing import number, optional, some_of
 from . import catalogue, page
 from .catalogue import ITEMS, TEXTS, Run
 

@@ -50,10 +50,10 @@ from bornbiased_jax.lineage.resolve import is_signature
 from bornbiased_jax.names import FORMS
 
 from ..shared import command_line, cost, figures, networks, provenance, verdict_page
-from ..shared.network_settings import SharedInputs, Stream
-from ..shared.parsing import optional, switch
 from ..shared.results import header, make_directory, write_json
 from ..shared.settings import name_flag, setting, values_of
+from ..shared.settings.networks import SharedInputs, Stream
+from ..shared.settings.parsing import optional, switch
 from ..shared.tables import table
 from . import picture
 

@@ -15,8 +15,8 @@ from absl import app, flags
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 
-from .parsing import natural, switch, whole
 from .settings import Kind, ProgramSettings, default_text, kinds, resolve, values_of
+from .settings.parsing import natural, switch, whole
 
 FLAGS = flags.FLAGS
 # What tells a process of its place among several hosts. A result does not depend on it, so that

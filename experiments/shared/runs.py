@@ -17,11 +17,12 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import adapted, checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import provenance, training_settings
+from . import provenance
 from .networks import check_length
 from .results import Results, differing, make_directory
 from .settings import name_flag, pick
-from .training_settings import Training
+from .settings import training as training_settings
+from .settings.training import Training
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).

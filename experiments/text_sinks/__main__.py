@@ -37,12 +37,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 
-from ..shared import command_line, runs, training_settings
+from ..shared import command_line, runs
 from ..shared.networks import Beginning, beginning_of, check_length
-from ..shared.parsing import listed, natural, optional, positive, some_of, whole
 from ..shared.results import Results
 from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from ..shared.training_settings import AFTERWARDS, TO_TRAIN_ON, Schedule, SortedLengths, Training
+from ..shared.settings import training as training_settings
+from ..shared.settings.parsing import listed, natural, optional, positive, some_of, whole
+from ..shared.settings.training import AFTERWARDS, TO_TRAIN_ON, Schedule, SortedLengths, Training
 from . import report
 from .measures import losses, measure
 from .report import display

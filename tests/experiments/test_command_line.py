@@ -14,8 +14,8 @@ from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from experiments import robustness, seed_sweep
 from experiments.adversary.constructions import CONSTRUCTIONS
-from experiments.shared import launcher, network_settings, parsing, settings
-from experiments.shared.settings import resolve
+from experiments.shared import launcher, settings
+from experiments.shared.settings import networks, parsing, resolve
 import programs
 from programs import EXPERIMENTS
 
@@ -251,7 +251,7 @@ def test_a_mistake_is_found_without_jax(arguments):
 
 
 def test_choices_read_from_source_are_those_of_the_modules():
-  assert network_settings.METHODS == tuple(METHODS)
+  assert networks.METHODS == tuple(METHODS)
   assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING, *MIXTURES, 'train on')
   assert programs.load('adversary').NAMES == tuple(CONSTRUCTIONS)
 

@@ -10,8 +10,8 @@ from bornbiased_jax.errors import InputError
 from experiments.reproduce import __main__ as reproduce
 from experiments.reproduce import catalogue, page
 from experiments.reproduce.catalogue import ITEMS, Run
-from experiments.shared import training_settings
 from experiments.shared.settings import resolve
+from experiments.shared.settings import training as training_settings
 import programs
 import two_hosts
 

@@ -9,7 +9,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.names import ADAPTERS, RANK
 
 from .parsing import choice, listed, natural, number, optional, positive, switch, whole
-from .settings import (
+from .program import (
   Dtype,
   ExperimentSettings,
   Kind,

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from bornbiased_jax.names import STREAM
 
-from . import launcher
+from .. import launcher
 from .parsing import choice, optional, some_of, whole
-from .settings import ExperimentSettings, Kind, Length, NumSequences, ProbeSeed, setting
+from .program import ExperimentSettings, Kind, Length, NumSequences, ProbeSeed, setting
 
 METHODS = launcher.keys(launcher.LIBRARY / 'lineage/baselines/methods.py', 'METHODS')
 Study = Annotated[str | None, Kind(
