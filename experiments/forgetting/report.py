@@ -237,7 +237,7 @@ def draw_z(ax, rows, over):
     ax.fill_between(*zip(*band, strict=True), color='0.8',
                     label='unrelated (all but published SeedPrint)')
   ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':',
-             label=f'p = {levels.ALPHA:g}')
+             label=f'p ≤ {levels.ALPHA:g} above')
 
 
 def ordered(rows, over):
