@@ -52,29 +52,35 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   """Have two networks the same MLP units, in whatever order and basis?
 
   The basis of one is turned into that of the other (`embedding_change`, of what both read for the
-  same ids). For each unit the most similar one of the same layer of the other is found. The
-  statistic is their mean likeness less that of units in other layers: some 0.7 for copies, and up
-  to 0.12 for networks that were trained on one text.
+  same ids). For each unit of the network that has fewer, or fewer layers, the most similar one of a
+  layer of the other is found: units and layers may have been cut. The statistic is their mean
+  likeness in the layer of equal number less that in other layers, or, of networks of different
+  depths, in the most similar layer less that in the others: some 0.7 for copies, and up to 0.12 for
+  networks that were trained on one text.
   """
   if not a or not b:
     return does_not_apply('a network has no MLP units')
   if a[0].keys() != b[0].keys():
     return does_not_apply('only one of the networks has gated units')
-  if len(a) != len(b):
-    return does_not_apply('they have different numbers of layers, of which it is not known which '
-                          'correspond')
-  if len(a) < 2:
-    return does_not_apply('they have one layer')
+  if min(len(a), len(b)) < 2:
+    return does_not_apply('a network has one layer')
   change_DE = embedding_change(embedding_a, embedding_b)
   turned = [{name: x @ change_DE for name, x in layer.items()} for layer in a]
   nearest_LL = np.array([[_nearest(x, y) for y in b] for x in turned])
-  is_own = np.eye(len(a), dtype=bool)
+  if len(a) > len(b):
+    nearest_LL = nearest_LL.T
+  # Of one depth the layers of equal number correspond, else that which is most alike.
+  own_L = np.arange(len(a)) if len(a) == len(b) else nearest_LL.argmax(axis=1)
+  is_own = own_L[:, None] == np.arange(nearest_LL.shape[1])
   statistic = float(nearest_LL[is_own].mean() - nearest_LL[~is_own].mean())
   return TestResult(statistic, level=levels.ALIKE_IN_ANY_ORDER)
 
 
 def _nearest(a, b):
-  """Mean likeness of units of one layer, of any expert, to the most similar ones of another."""
+  """Mean likeness of units of one layer, of any expert, to the most similar ones of another.
+
+  Those of the layer that has fewer, as units of the other may have been cut.
+  """
   def rows(layer, name):
     x = layer[name]
     # What experts have at one place has length 1 together.
@@ -82,7 +88,9 @@ def _nearest(a, b):
     return flat(x, name).reshape(-1, x.shape[-1]) / length
 
   cosine = {name: rows(a, name)[:_MOST_UNITS] @ rows(b, name)[:_MOST_UNITS].T for name in a}
-  return float(combine(cosine).max(axis=1).mean())
+  likeness_UV = combine(cosine)
+  fewer = int(likeness_UV.shape[0] > likeness_UV.shape[1])
+  return float(likeness_UV.max(axis=1 - fewer).mean())
 
 
 def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.ndarray:

@@ -65,9 +65,24 @@ def test_hidden_states_are_compared_by_an_unbiased_cka():
 def test_units_that_cannot_be_compared_say_why():
   a, plain = (layers_of(random_features(config, 1), UNITS) for config in (DEEP, DEEP_GPT2))
   x = noise(0, 50, 32)
-  for b, reason in ((plain, 'gated'), ([], 'no MLP'), (a[:3], 'numbers of layers')):
+  for b, reason in ((plain, 'gated'), ([], 'no MLP'), (a[:1], 'one layer')):
     result = disguise.units_test(a, b, x, x)
     assert not result.applies and reason in result.reason
+
+
+@pytest.mark.parametrize('kept', [(0, 1, 2, 3), (0, 2, 3), (1, 3)])
+def test_units_are_found_in_a_copy_that_was_cut_whichever_network_comes_first(kept):
+  """Most units and some layers were left out, and channels turned."""
+  whole = layers_of(random_features(DEEP, 1), UNITS)
+  x, turn = noise(0, 50, DEEP.width), np.linalg.qr(noise(1, DEEP.width, DEEP.width))[0]
+  cut = [{name: each[1::8] @ turn for name, each in whole[i].items()} for i in kept]
+  other = [{name: each[:4] for name, each in layer.items()}
+           for layer in layers_of(random_features(DEEP, 2), UNITS)[:len(kept)]]
+  for small, is_alike in ((cut, True), (other, False)):
+    found = [disguise.units_test(whole, small, x, x @ turn),
+             disguise.units_test(small, whole, x @ turn, x)]
+    assert [result.is_alike(1) for result in found] == [is_alike] * 2
+    assert found[0].statistic == pytest.approx(found[1].statistic, abs=1e-3)
 
 
 @pytest.mark.parametrize('widths', [(12, 12), (12, 16), (16, 12)])
