@@ -14,6 +14,7 @@ Prints a table with a line per model, text and length. Writes results.json (a ro
 figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import itertools
 from pathlib import Path
@@ -78,11 +79,13 @@ def main(settings, output_dir):
 def cells_of(settings):
   """A cell for each model, length and text, and for random tokens."""
   texts = list(itertools.product(settings.texts, settings.tokenizers))
+  shown = {each: short(each, of) for of in (settings.texts, settings.tokenizers) for each in of}
   for name, length, reads in itertools.product(settings.config, settings.lengths, settings.reads):
     if reads in ('text', 'uniform') or length == settings.control_length:
       for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
         text = None if reads == 'uniform' else load_corpus(spec, tokenizer, 'texts', 'tokenizers')
-        yield cell_of(settings, name, length, reads, text, short(spec), short(tokenizer))
+        yield cell_of(settings, name, length, reads, text, shown.get(spec, spec),
+                      shown.get(tokenizer, tokenizer))
 
 
 def cell_of(settings, name, length, reads, text, spec, tokenizer):
@@ -97,9 +100,16 @@ def cell_of(settings, name, length, reads, text, spec, tokenizer):
   return cell._replace(fields=dict(zip(FIELDS, values, strict=True)))
 
 
-def short(name: str) -> str:
-  """A text or tokenizer in a table: the name of its file, up to the first dot."""
-  return Path(name).name.partition('.')[0]
+def short(name: str, names: Sequence[str] = ()) -> str:
+  """A text or tokenizer in a table: the name of its file, up to the first dot.
+
+  It is the whole name if another one of `names` has the same.
+
+  >>> short('a/x.txt', ['a/x.txt', 'y.txt']), short('a/x.txt', ['a/x.txt', 'b/x.txt'])
+  ('x', 'a/x.txt')
+  """
+  of_file = lambda each: Path(each).name.partition('.')[0]
+  return name if sum(of_file(each) == of_file(name) for each in names) > 1 else of_file(name)
 
 
 def mean_token(config: configs.ModelConfig, text: Corpus | None):

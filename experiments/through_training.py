@@ -64,6 +64,9 @@ class Settings(ExperimentSettings):
 def main(settings, output_dir):
   checkpoints = checkpoints_of(settings)
   results = Results(output_dir, 'through_training', settings)
+  text = text_of(settings)
+  results.read_from([f'{run}@{step}' for _, run, step in checkpoints]
+                    + ([text.digest] if text else []))
   if not results.summary:
     results.add_all(rows_of(settings, checkpoints))
   # A row is all that there is to say of a checkpoint.

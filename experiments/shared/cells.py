@@ -106,6 +106,7 @@ def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None
   counts networks.
   """
   cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
+  results.read_from({cell.probe.text.digest for cell in cells if cell.probe.text})
   _say_repeats(cells)
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   num_networks = sum(len(cell.seeds) for cell in cells)

@@ -68,6 +68,22 @@ class Results:
     """
     return _with_nan(self.content['summary'])
 
+  def read_from(self, inputs: Iterable[str]) -> None:
+    """Notes what is read that settings only name: digests of texts, or what a folder holds.
+
+    Raises:
+      InputError: rows are here that were measured of others.
+    """
+    inputs = sorted(inputs)
+    earlier = self.content.get('inputs', inputs)  # Files of earlier versions do not say.
+    has_rows = bool(self.rows) or self.content['complete']
+    if has_rows and (different := sorted(set(earlier) ^ set(inputs))):
+      raise InputError(f'--output_dir: {self.path} was measured of other texts or networks of these '
+                       f'names (only one run has {textwrap.shorten(", ".join(different), 60)}); '
+                       'choose another folder, or remove this one')
+    if inputs and not has_rows:
+      self.content['inputs'] = inputs
+
   def missing(self, rows: Iterable[dict], unit: str) -> Iterator[dict]:
     """Of rows that are to be, by the fields that name them, those to measure, beside a bar."""
     rows = list(rows)
@@ -144,6 +160,7 @@ class Results:
       # Files of earlier versions do not say how the run came about.
       earlier = {'run': None} | json.loads(self.path.read_text())
       content = {name: earlier[name] for name in self.content}
+      content |= {name: earlier[name] for name in ('inputs',) if name in earlier}
       content['settings'] = self.with_defaults(content['settings'])
       difference = _difference(content, self.content)
       empty = not (content['rows'] or content['complete'])

@@ -9,6 +9,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 from experiments import ablation
 from experiments.shared import cells, settings
@@ -135,3 +136,26 @@ def test_flops_of_a_stack():
   mlp, attention = (cells.stack_cell({}, StackConfig((layer,), 8, 16), 3, SETTINGS, None, row).flops
                     for layer in ('mlp', 'attention'))
   assert (mlp, attention) == (3 * 2 * 2 * 8 * 16, 3 * 8)
+
+
+@pytest.mark.parametrize('num_kept', [1, 2])
+def test_results_of_a_text_are_not_those_of_another_one_of_its_name(tmp_path, num_kept):
+  """Neither of a complete run nor of one that was stopped."""
+  file = tmp_path / 'text.txt'
+  asked = resolve(settings.Transformers, 'laptop', probe='text', data=str(file),
+                  num_sequences='4', seeds='0-1')
+
+  def measure(seeds):
+    cells.load_corpus.cache_clear()
+    cell = cells.transformer_cell('tiny_gpt2', 3, asked, lambda config: inter_sequence(
+        'residual_last'), row)
+    results = Results(tmp_path, 'any', asked)
+    cells.measure_cells([cell._replace(seeds=seeds)], asked, results)
+    return results.rows
+
+  file.write_text('one text ' * 50)
+  kept = measure([0, 1][:num_kept])
+  assert measure([0, 1][:num_kept]) == kept
+  file.write_text('another text ' * 50)
+  with pytest.raises(InputError, match='other texts'):
+    measure([0, 1])

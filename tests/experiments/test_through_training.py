@@ -73,3 +73,13 @@ def test_what_is_no_run_is_refused(words, flags, named, tmp_path):
   with pytest.raises(InputError, match=named):
     through_training.main(settings, tmp_path / 'results')
   assert not (tmp_path / 'results').exists()
+
+
+@pytest.mark.slow
+def test_results_of_a_run_that_has_trained_on_are_not_given_again(followed):
+  """A folder of results has no row of the new checkpoint."""
+  _, settings, folder = followed
+  fewer = [each for each in through_training.checkpoints_of(settings) if each[2] != STEPS[1]]
+  results = through_training.Results(folder, 'through_training', settings)
+  with pytest.raises(InputError, match='choose another folder'):
+    results.read_from(f'{run}@{step}' for _, run, step in fewer)
