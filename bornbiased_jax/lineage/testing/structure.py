@@ -50,20 +50,27 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   copies. Of each an upper bound is taken, which holds with probability `levels.POWER`. The largest
   product over the distances counts, up to half of the layers: so far apart are the layers of a
   network that was grown by stacking a smaller one. A pattern in only one of the networks makes
-  nothing agree.
+  nothing agree. Where one has too few layers for a distance, as a pattern of every other layer
+  does not show in two, it is taken to have what is found in the other.
   """
   both = [_of_unconnected(layers) for layers in (a, b)]
-  return max(math.sqrt(x * y) for x, y in zip(*both, strict=False))
+  known = [math.sqrt(x * y) for (x, _), (y, _) in zip(*both, strict=False)]
+  deeper, shared = max(both, key=len), len(known)
+  return max(known + [found for found, is_clear in deeper[shared:] if is_clear])
 
 
 def _of_unconnected(layers):
-  """The upper bound for each distance up to half of the layers, and up to 2 if there are 3."""
+  """The upper bound for each distance up to half of the layers, and up to 2 if there are 3.
+
+  And whether chance seldom gives as much.
+  """
   found = []
   most = min(len(layers) - 1, max(2, len(layers) // 2))
   for apart in range(1, 1 + most):
     result = block_test(mean_of(likeness(layers[i], layers[i + apart])
                                 for i in range(len(layers) - apart)))
-    found.append(max(0.0, result.statistic + levels.level_z(1 - levels.POWER) * result.std))
+    most_likely = max(0.0, result.statistic + levels.level_z(1 - levels.POWER) * result.std)
+    found.append((most_likely, result.log10_p <= math.log10(levels.UNRELATED_ABOVE)))
   return found
 
 
