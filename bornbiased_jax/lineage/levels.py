@@ -21,6 +21,8 @@ BLOCK = 4
 # Two layers of one network whose features are as alike as this are copies of each other. Layers
 # of unrelated networks that were matched to one reference on purpose reach 0.3.
 COPY = 0.35
+# Layers that are no less alike were repeated, and not made alike by a pattern and noise.
+EXACT_COPY = 0.95
 # Networks that took in one ingredient as large as their own weights are as alike as this.
 HALF = 0.5
 # Hidden states in any basis, and MLP units in any order, that are more alike than this are a sign

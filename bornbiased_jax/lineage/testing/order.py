@@ -16,6 +16,7 @@ others by it as well.
 from collections.abc import Iterable
 import dataclasses
 import math
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class Public(NamedTuple):
   """What two networks may have in common without descent (`structure`), found once for all tests.
 
   Attributes:
-    bound: `structure.unconnected_bound`.
+    bound: `structure.unconnected_bound`, or `structure.recurring_bound` if that is larger.
     grams: the Gram matrices that `structure.inflation` has needed so far.
   """
 
@@ -89,13 +90,17 @@ def _tests_of(a, b, groups):
   found: dict[str, TestResult] = {}
   for name, group in groups.items():
     pooled = group is VALUES and heads_of(a) != heads_of(b)
-    both = [structure.distinct_layers(layers_of(each, group, pooled)) for each in (a, b)]
+    whole = [layers_of(each, group, pooled) for each in (a, b)]
+    both = [structure.distinct_layers(layers) for layers in whole]
     why = _obstacle(both)
     if why:
       found |= dict.fromkeys((name, name + FITTED), does_not_apply(why))
     else:
       first, second = common_part(*both)
-      public = Public(structure.unconnected_bound(first, second), {})
+      bound = structure.unconnected_bound(first, second)
+      if any(map(operator.ne, map(len, whole), map(len, both))):
+        bound = max(bound, structure.recurring_bound(*common_part(*whole)))
+      public = Public(bound, {})
       found[name] = plain_test(first, second, public)
       found[name + FITTED] = fitted_test(first, second, public)
   return found

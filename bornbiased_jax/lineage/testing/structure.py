@@ -27,11 +27,11 @@ from bornbiased_jax.lineage.testing.permutation import block_test, contributions
 _MOST_BLOCKS = 256
 
 
-def distinct_layers(layers: list[Blocks]) -> list[Blocks]:
+def distinct_layers(layers: list[Blocks], level: float = levels.COPY) -> list[Blocks]:
   """Those that are no copy of one before, as inserted or repeated layers are."""
   found: list[Blocks] = []
   for layer in layers:
-    if all(mean_likeness([layer], [each]) < levels.COPY for each in found):
+    if all(mean_likeness([layer], [each]) < level for each in found):
       found.append(layer)
   return found
 
@@ -57,6 +57,15 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   known = [math.sqrt(x * y) for (x, _), (y, _) in zip(*both, strict=False)]
   deeper, shared = max(both, key=len), len(known)
   return max(known + [found for found, is_clear in deeper[shared:] if is_clear])
+
+
+def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
+  """The same of all layers but exact copies, at distances that both networks have.
+
+  A strong pattern makes layers look like copies. In `distinct_layers` alone it would not recur.
+  """
+  both = [_of_unconnected(distinct_layers(layers, levels.EXACT_COPY)) for layers in (a, b)]
+  return max((math.sqrt(x * y) for (x, _), (y, _) in zip(*both, strict=False)), default=0.0)
 
 
 def _of_unconnected(layers):

@@ -94,3 +94,24 @@ def test_copies_of_a_layer_are_left_out():
   noisy = {name: unit(x + 0.15 * random.standard_normal(x.shape)) for name, x in layers[1].items()}
   found = structure.distinct_layers([*layers, noisy, layers[0]])
   assert found == layers
+
+
+@pytest.mark.parametrize('depths', [(6, 6), (2, 6)])
+@pytest.mark.parametrize('strength', [0.6, 1.5])
+def test_a_pattern_of_every_other_layer_is_no_evidence_however_strong(depths, strength):
+  """Strong ones make layers look like copies, and two layers alone do not show that it recurs."""
+  if strength > 1 and depths[0] == 2:
+    pytest.skip('two layers tell nothing of a pattern that makes all others copies')
+
+  def layers(seed, depth):
+    random, pattern = np.random.default_rng(seed), np.tile(np.eye(WIDTH), (2, 1))
+    return [{name: unit(random.standard_normal((COUNT, WIDTH)) / WIDTH**0.5
+                        + strength * pattern[:, ::-1 if layer % 2 else 1]).reshape(-1, 4, WIDTH)
+             for name in ('up', 'down')} for layer in range(depth)]
+
+  whole = [layers(seed, depth) for seed, depth in enumerate(depths)]
+  a, b = map(structure.distinct_layers, whole)
+  assert len(b) == (2 if strength > 1 else 6)
+  bound = max(structure.unconnected_bound(a, b), structure.recurring_bound(*whole))
+  found = mean_of(likeness(x, y) for x in a for y in b)
+  assert block_test(found).z > 6 and block_test(found, bound).z < 2
