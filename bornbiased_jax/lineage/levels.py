@@ -12,9 +12,9 @@ UNRELATED_ABOVE = 0.01
 # 1 is a copy. The weakest descendants of the adversary's list have 0.3, an average in which the
 # base weighs 0.3.
 POWER, DETECTABLE = 0.95, 0.15
-# 'unrelated' needs so many sequences. SeedPrint is excluded if more than this share of channels
-# is constant.
-LEAST_SEQUENCES, MOST_CONSTANT = 1000, 0.1
+# 'unrelated' needs so many sequences, of so many token ids. SeedPrint is excluded if more than this
+# share of channels is constant.
+LEAST_SEQUENCES, LEAST_IDS, MOST_CONSTANT = 1000, 32, 0.1
 # Features whose places are exchanged with each other: so few neighbours that a sorted order hardly
 # differs between them, and few enough that all BLOCK! orders can be counted.
 BLOCK = 4

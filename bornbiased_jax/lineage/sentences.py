@@ -120,6 +120,12 @@ def too_few_sequences(count: int) -> str:
           f'{levels.LEAST_SEQUENCES} at least.')
 
 
+def too_few_ids(count: int) -> str:
+  """That sequences were drawn from too few token ids."""
+  return (f'Sequences of {count} token ids are too little to call two networks unrelated: draw '
+          f'them from {levels.LEAST_IDS} ids at least.')
+
+
 def detectable(results: Results, of: str) -> float:
   """The smallest mean likeness that the deciding tests of some parts find; infinite without one."""
   return min((results[name].detectable(len(DECIDING)) for name in DECIDING

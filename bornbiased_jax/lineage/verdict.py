@@ -152,6 +152,9 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
     found.append(sentences.no_test('states', states))
   if len(base.states.hidden_ND) < levels.LEAST_SEQUENCES:
     found.append(sentences.too_few_sequences(len(base.states.hidden_ND)))
+  num_ids = base.states.probe.get('num_ids')
+  if num_ids is not None and num_ids < levels.LEAST_IDS:
+    found.append(sentences.too_few_ids(num_ids))
   return found
 
 

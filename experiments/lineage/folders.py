@@ -14,7 +14,7 @@ from bornbiased_jax.lineage import resolve
 from bornbiased_jax.lineage.evidence.archive import SUFFIX
 from bornbiased_jax.storage import checkpoint
 
-# What programs write beside networks.
+# What programs write beside networks: folders without folders.
 _CACHES = ('signatures', 'hidden_states')
 # Files of weights that no reader takes alone.
 _UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth', '.tar',
@@ -74,7 +74,7 @@ class Finder:
       return [given, *(name for child in inside for name in self._inside(
           child, (*above, path.resolve())))] if above else [given]
     try:
-      children = sorted(path.iterdir())
+      children = [child for child in sorted(path.iterdir()) if self._has_plain_name(child)]
     except OSError as error:
       raise InputError(f'{given} cannot be read: {error.strerror}') from None
     left_before = len(self.left_out)
@@ -91,7 +91,8 @@ class Finder:
 
   def _inside(self, child, above):
     """The networks in a folder of a folder, but for what programs write there."""
-    is_cache = child.name in _CACHES and not (child / 'config.json').exists()
+    is_cache = child.name in _CACHES and not (child / 'config.json').exists() and not any(
+        each.is_dir() for each in child.iterdir())
     if is_cache or child.resolve() == self._output_dir.resolve():
       return []
     if any(folder.is_relative_to(child.resolve()) for folder in above):
@@ -102,6 +103,13 @@ class Finder:
     except InputError as error:
       self.leave_out(str(child), str(error))
       return []
+
+  def _has_plain_name(self, child):
+    """Whether a name stays on its line of a table; it is left out if not."""
+    is_plain = all(ord(letter) >= 32 and ord(letter) != 127 for letter in child.name)
+    if not is_plain:
+      self.leave_out(repr(child.name), f'{child.name!r} has control characters in its name')
+    return is_plain
 
   def _name_unread(self, children):
     """Notes what else in a folder looks like weights, or is a link to nothing."""

@@ -78,9 +78,10 @@ class Results:
     earlier = self.content.get('inputs', inputs)  # Files of earlier versions do not say.
     has_rows = bool(self.rows) or self.content['complete']
     if has_rows and (different := sorted(set(earlier) ^ set(inputs))):
-      raise InputError(f'--output_dir: {self.path} was measured of other texts or networks of these '
-                       f'names (only one run has {textwrap.shorten(", ".join(different), 60)}); '
-                       'choose another folder, or remove this one')
+      only_one = textwrap.shorten(', '.join(different), 60)
+      raise InputError(f'--output_dir: {self.path} was measured of other texts or networks of '
+                       f'these names (only one run has {only_one}); choose another folder, or '
+                       'remove this one')
     if inputs and not has_rows:
       self.content['inputs'] = inputs
 

@@ -406,14 +406,16 @@ def test_the_cost_in_the_help_is_what_would_be_said():
 
 def test_a_folder_hides_no_network(tmp_path):
   """Named as caches are, as checkpoints beside their model, and a file in capitals."""
-  for name in ('signatures', 'plain', 'plain/checkpoint-5'):
-    (tmp_path / name).mkdir()
+  for name in ('signatures', 'plain', 'plain/checkpoint-5', 'x/hidden_states/y'):
+    (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / 'config.json').write_text('{}')
   (tmp_path / 'hidden_states').mkdir()
+  (tmp_path / 'other\nrelated').mkdir()
   (tmp_path / 'M.GGUF').write_bytes(b'')
   finder = Finder([str(tmp_path)], tmp_path / 'out')
   assert finder.expand(str(tmp_path)) == [str(tmp_path / name) for name in (
-      'plain', 'plain/checkpoint-5', 'signatures', 'M.GGUF')]
+      'plain', 'plain/checkpoint-5', 'signatures', 'x/hidden_states/y', 'M.GGUF')]
+  assert [each['name'] for each in finder.left_out] == [repr('other\nrelated')]
 
 
 @pytest.mark.parametrize('positions', configs.POSITIONS)

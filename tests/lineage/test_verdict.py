@@ -112,6 +112,17 @@ def test_every_path_to_a_verdict(path):
     assert not row['std'] or row['detectable'] > row['bound']
 
 
+@pytest.mark.parametrize('num_ids, expected', [(31, 'inconclusive'), (32, 'unrelated')])
+def test_sequences_of_few_token_ids_clear_nobody(num_ids, expected):
+  def read_few(signature):
+    probe = signature.states.probe | {'num_ids': num_ids}
+    return dataclasses.replace(signature, states=dataclasses.replace(signature.states, probe=probe))
+
+  report = verdict.compare(read_few(random(1)), read_few(random(3)))
+  assert report['verdict'] == expected
+  assert ('31 token ids are too little' in ' '.join(report['reasons'])) == (num_ids == 31)
+
+
 def test_the_p_value_is_that_of_all_deciding_tests():
   report = verdict.compare(random(1), with_features(random(3), **of_base(UNITS, 0.12)))
   p_values = [row['p_value'] for row in report['tests'] if row['decides'] and row['p_value']]
