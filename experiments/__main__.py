@@ -4,6 +4,8 @@ import runpy
 import signal
 import sys
 
+import bornbiased_jax
+
 from .shared import launcher
 
 _USAGE = """Usage: bornbiased EXPERIMENT [--help | flags]
@@ -20,6 +22,8 @@ def main() -> None:
     width = max(map(len, launcher.FILES))
     print(_USAGE, *(f'{name.ljust(width)}  {launcher.docstring(path).splitlines()[0]}'
                     for name, path in sorted(launcher.FILES.items())), sep='\n')
+  elif words[0] == '--version':
+    print(f'bornbiased_jax {bornbiased_jax.__version__}')
   else:
     del sys.argv[1]
     launcher.prepare(words[0])

@@ -46,7 +46,13 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 
 def check_config(settings: Settings) -> None:
-  """Raises InputError for a preset other than the scale's beside a parent, which is a model."""
+  """Raises InputError for a preset other than the scale's beside a parent, which is a model.
+
+  Also if no parent is given to go on from, at the scale `continue`.
+  """
+  if settings.scale == 'continue' and not runs.parent(settings):
+    raise InputError('--init_from: is missing: what to go on from with --scale=continue, such as '
+                     'results/pretrain_laptop (or --resume)')
   if runs.parent(settings) and settings.config != values_of(Settings, 'config')[settings.scale]:
     raise InputError('--config: only without --resume and --init_from, which bring a model')
 

@@ -67,7 +67,9 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
-  if len(settings.networks) != 1:
+  if len(settings.networks) > 1:
+    raise InputError(f'{" ".join(settings.networks)}: give one network, and a text as --prompt')
+  if not settings.networks:
     raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
                      'ORG/MODEL[@REVISION] of the Hugging Face Hub, BASE+ADAPTER, or PRESET:SEED')
   print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,

@@ -209,6 +209,7 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
     ('tiny_gpt3', r'did you mean tiny_gpt2\?'), ('missing.json', 'missing.json is missing'),
     ('.', 'has no config.json'),
     ('tiny_gpt2,activaton=relu', r'did you mean activation\?'),
+    ('tiny_gpt2,layers=3', r'did you mean num_layers\?'),
     ('tiny_gpt2,relu', "'relu' must be FIELD=VALUE"), ('tiny_gpt2,', "'' must be FIELD=VALUE"),
     ('tiny_gpt2,width=64,width=96', 'sets width twice'),
     ('tiny_gpt2,width=6.5', "width='6.5' must be a whole number"),

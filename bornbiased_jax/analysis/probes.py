@@ -89,8 +89,8 @@ class Probe:
       raise InputError(f'a probe of kind {self.kind!r} reads '
                        f'{"a text=" if self.kind in OF_TEXT else "no text"}')
     if self.text is not None and not self.length < len(self.text.tokens) <= LONGEST_TEXT:
-      raise InputError(f'{self.text.name} has {len(self.text.tokens)} tokens; a probe takes from '
-                       f'{self.length + 1} to {LONGEST_TEXT}')
+      raise InputError(f'{self.text.name} has {len(self.text.tokens)} tokens; a probe of length '
+                       f'{self.length} takes from {self.length + 1} to {LONGEST_TEXT}', 'data')
     if self.start_id is not None and (self.start_id < 0 or self.kind not in OF_IDS):
       raise InputError(f'start_id={self.start_id} does not begin sequences of {self.kind}')
 

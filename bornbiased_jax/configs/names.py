@@ -103,7 +103,8 @@ def _check_field(field):
 
 
 def _hint(word, known):
-  meant = difflib.get_close_matches(word, known, n=1)
+  meant = ([name for name in known if word in name.split('_')[1:]]  # num_layers, for layers.
+           or difflib.get_close_matches(word, known, n=1))
   return f' (did you mean {meant[0]}?)' if meant else ''
 
 

@@ -58,7 +58,7 @@ class Corpus:
     """Raises InputError if the corpus has no sequence of this length."""
     if self.tokens.size <= length:
       raise InputError(f'{self.name} has {self.tokens.size} tokens, fewer than one sequence of '
-                       f'{length} and the token after it')
+                       f'{length} and the token after it; give more text, or shorter sequences')
 
 
 def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:

@@ -103,7 +103,13 @@ def steps(directory: str | os.PathLike) -> list[int]:
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir()
-                if path.name.isdecimal() and path.is_dir())
+                if path.name.isdecimal() and path.is_dir() and not _is_network(path))
+
+
+def _is_network(path):
+  """Whether a folder named by a number, as of a seed, is a network or a run and no checkpoint."""
+  return any(child.name == 'config.json' or (child.name.isdecimal() and child.is_dir())
+             for child in path.iterdir())
 
 
 def load_params(directory: str | os.PathLike, step: int | None = None,

@@ -117,7 +117,7 @@ def _refuse_other(run, seed, directory, metadata):
     for name, was, now in _pairs(part, found.get(part), wanted[part]):
       if was != now and name not in _FREE.get(part, ()):
         raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another '
-                         'folder, or remove this one')
+                         'folder, or remove this one', 'output_dir')
 
 
 def _pairs(part, earlier, now):

@@ -18,10 +18,11 @@ permutation test in place of its t-test), hidden states in any basis, and units 
 they never show descent, but a pair that is alike in one of them is not called unrelated. p-values
 of tests that decide are upper bounds. For a test that has no result the report gives the reason.
 
-Writes a folder BASE_and_SUSPECT into OUTPUT_DIR (results/seedprint_SCALE), with _ for each / and :
-in the names, and with what of the probe is not the scale's own: results.json, figure.png and
-report.html, one self-contained page. What was read of each network, its signature, is kept in
-OUTPUT_DIR/signatures, and can be compared later without the network.
+Writes results.json, figure.png and report.html, one self-contained page, to a folder of OUTPUT_DIR
+(results/seedprint_SCALE). The folder is called BASE_and_SUSPECT, with _ for each / and : in the
+names; settings of the probe that differ from those of the scale are added to its name. What was
+read of each network, its signature, is kept in OUTPUT_DIR/signatures, and can be compared later
+without the network.
 
 Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
 of 7 B in 2 hours, and compare two of such in about 10 seconds, 3 minutes and 20 minutes. What it

@@ -5,6 +5,7 @@ Nothing here needs JAX until a program begins, in `session`.
 
 from collections.abc import Callable
 from pathlib import Path
+import re
 import signal
 import sys
 import textwrap
@@ -104,7 +105,8 @@ def parse(argv: list[str], doc: str, names: tuple[str, ...]) -> list[str]:
   try:
     return FLAGS(argv)[1:]
   except flags.Error as error:
-    fail(f'{error}; see --help')
+    text = re.sub(r'\. Did you mean: (.*?) ?\?$', r' (did you mean --\1?)', str(error))
+    fail(f'{text}; see --help')
 
 
 def _flag_help(name):

@@ -76,8 +76,12 @@ def command() -> str | None:
     program = program.parent
   if not program.is_relative_to(_PROGRAMS):
     return None
-  name = '.'.join(program.relative_to(_PROGRAMS.parent).with_suffix('').parts)
-  return shlex.join(['python', '-m', name, *sys.argv[1:]])
+  package, *name = program.relative_to(_PROGRAMS.parent).with_suffix('').parts
+  # That of an installed copy has another name, and a command that runs its programs.
+  start = ['python', '-m', '.'.join((package, *name))]
+  if package != 'experiments' and name:
+    start = ['bornbiased', '.'.join(name)]
+  return shlex.join([*start, *sys.argv[1:]])
 
 
 def commit() -> str:

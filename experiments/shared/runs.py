@@ -145,8 +145,12 @@ def texts(settings: Training) -> tuple[corpus.Corpus, corpus.Corpus]:
   tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   data = load_text('data', settings.data, tokenizer)
   if settings.valid:
-    return data, load_text('valid', settings.valid, tokenizer)
-  return corpus.hold_out(data, HELD_OUT)
+    read = data, load_text('valid', settings.valid, tokenizer)
+  else:
+    read = corpus.hold_out(data, HELD_OUT)
+  for flag, text in zip(('data', 'valid' if settings.valid else 'data'), read, strict=True):
+    name_flag(flag, text.check_length, settings.length)
+  return read
 
 
 def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import contextlib
 import errno
 import hashlib
+import io
 import os
 from pathlib import Path
 import sys
@@ -32,6 +33,7 @@ def run(main: Callable, *arguments) -> None:
   """
   logging.set_verbosity(logging.WARNING)
   pin_settings()
+  outlive_reader()
   try:
     main(*arguments)
   except InputError as error:
@@ -50,6 +52,25 @@ def run(main: Callable, *arguments) -> None:
   except KeyboardInterrupt:
     print('\ninterrupted; the same command continues from here', file=sys.stderr)
     sys.exit(130)
+
+
+class _Output(io.FileIO):
+  """Standard output; what is written after its reader has gone, such as `head`, is dropped."""
+
+  def write(self, data):
+    try:
+      return super().write(data)
+    except BrokenPipeError:
+      return len(data)
+
+
+def outlive_reader() -> None:
+  """Has a program whose output is no longer read go on, so that it loses no work."""
+  if sys.stdout and sys.stdout is sys.__stdout__:
+    sys.stdout.flush()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output(sys.stdout.fileno(), 'w', closefd=False)),
+        sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.line_buffering)
 
 
 def run_in(place: str, main: Callable[[Any, Path], None], settings: Any) -> None:

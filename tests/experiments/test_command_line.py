@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import bornbiased_jax
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS
 from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
@@ -124,7 +125,8 @@ MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); ther
 
 @pytest.mark.parametrize('arguments, message', [
     (('experiments.seed_sweep', '--scale=huge'), 'error: '),
-    (('experiments.seed_sweep', '--sedes=1'), 'error: '),
+    (('experiments.seed_sweep', '--sedes=1'),
+     "error: Unknown command line flag 'sedes' (did you mean --seeds?); see --help"),
     (('experiments.seed_sweep', 'smoke'), 'error: '),
     (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
     (('experiments.shared.cells',), 'error: '),
@@ -216,6 +218,18 @@ def test_all_experiments_are_listed_and_run_by_name():
     assert f'\n{name} ' in listed
   assert command('experiments', 'seed_sweep', '--help').stdout == command(
       'experiments.seed_sweep', '--help').stdout
+
+
+def test_the_version_is_said():
+  assert command('experiments', '--version').stdout == f'bornbiased_jax {bornbiased_jax.__version__}\n'
+
+
+def test_a_program_outlives_the_reader_of_its_output():
+  with subprocess.Popen([sys.executable, '-m', 'experiments.doctor'], stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True) as program:
+    program.stdout.close()
+    assert 'Error' not in program.stderr.read()
+  assert program.returncode == 0
 
 
 HELP_OF_ALL = f"""

@@ -283,6 +283,15 @@ def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
   assert expand(f'{study}/run/') == named
 
 
+def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
+  """Such as of a seed, and no checkpoint of the folder that holds it."""
+  zoo = tmp_path / 'zoo'
+  (zoo / '1' / '100').mkdir(parents=True)
+  (zoo / '2').mkdir()
+  (zoo / '2' / 'config.json').write_text('{}')
+  assert Finder([], tmp_path / 'out').expand(str(zoo)) == [f'{zoo}/1@100', f'{zoo}/2']
+
+
 def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
   (tmp_path / 'zoo' / 'one').mkdir(parents=True)
   (tmp_path / 'zoo' / 'one' / 'config.json').write_text('{}')

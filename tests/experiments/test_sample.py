@@ -166,9 +166,12 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
     continued(str(tmp_path / 'other'))
 
 
-@pytest.mark.parametrize('words', [[], ['a', 'b']])
-def test_one_network_is_continued(words):
-  with pytest.raises(InputError, match='^give one network: RUN'):
+@pytest.mark.parametrize('words, message', [
+    ([], '^give one network: RUN'),
+    (['a', 'To be'], '^a To be: give one network, and a text as --prompt'),
+])
+def test_one_network_is_continued(words, message):
+  with pytest.raises(InputError, match=message):
     main(resolve(Settings, words=words))
 
 
