@@ -208,9 +208,12 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
 
 def look(test: str, over: str) -> dict:
   """Nothing lies between two variants, and so there is no line."""
-  turn, i = divmod(ALL.index(test), len(plotting.COLORS))
-  line = ['-', '--'][turn] if over == 'forgetting' else ''
-  return dict(color=plotting.COLORS[i], linestyle=line, marker='os'[turn],
+  plain = [each for each in ALL if each not in (PUBLISHED, VERDICT)]
+  colors = dict(zip(plain, plotting.COLORS, strict=True))
+  # The published SeedPrint is beside the calibrated one, and the verdict has a colour of its own.
+  color = colors.get('SeedPrint' if test == PUBLISHED else test, '0.5')
+  line = ('-' if test in plain else '--') if over == 'forgetting' else ''
+  return dict(color=color, linestyle=line, marker='o' if test in plain else 's',
               markersize=3 if line else 5)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 from pathlib import Path
+import signal
 import sys
 import tempfile
 from typing import Any
@@ -31,6 +32,8 @@ def run(main: Callable, *arguments) -> None:
 
   Settings of JAX with which seeds would be other networks, such as JAX_ENABLE_X64, have no effect.
   """
+  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # Of launcher.prepare.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   logging.set_verbosity(logging.WARNING)
   pin_settings()
   outlive_reader()
@@ -51,7 +54,10 @@ def run(main: Callable, *arguments) -> None:
          '--chunk_size')
   except KeyboardInterrupt:
     print('\ninterrupted; the same command continues from here', file=sys.stderr)
-    sys.exit(130)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+      stream.flush()
+    # A device may still compute, and XLA crashes if Python takes it down meanwhile.
+    os._exit(130)
 
 
 class _Output(io.FileIO):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -25,7 +26,11 @@ HEAVY = 'jax', 'flax', 'scipy', 'matplotlib'
 
 
 def command(*arguments, **variables):
-  return subprocess.run([sys.executable, '-m', *arguments], capture_output=True, text=True,
+  return run_python('-m', *arguments, **variables)
+
+
+def run_python(*arguments, **variables):
+  return subprocess.run([sys.executable, *arguments], capture_output=True, text=True,
                         env=os.environ | variables)
 
 
@@ -230,6 +235,18 @@ def test_a_program_outlives_the_reader_of_its_output():
     program.stdout.close()
     assert 'Error' not in program.stderr.read()
   assert program.returncode == 0
+
+
+@pytest.mark.parametrize('program, code, said', [
+    ("print('seen'); session.run(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(9))", 130,
+     ('seen\n', '\ninterrupted; the same command continues from here\n')),
+    ('os.kill(os.getpid(), signal.SIGINT); time.sleep(9)', -signal.SIGINT, ('', '')),
+])
+def test_an_interrupt_is_no_traceback(program, code, said):
+  """In a program at work, and while its modules are imported."""
+  done = run_python('-c', 'import os, signal, time\nfrom experiments.shared import launcher\n'
+                 "launcher.prepare('doctor')\nfrom experiments.shared import session\n" + program)
+  assert (done.returncode, done.stdout, done.stderr) == (code, *said)
 
 
 HELP_OF_ALL = f"""
