@@ -1,6 +1,6 @@
 """Is a network that others trained recognized in what was made of it?
 
-    python -m experiments.real_network --network=stories260K --text=tinystories.txt \
+    python -m experiments.real_network --network=stories260K --text=tinystories.txt \\
         --other_text=python.jsonl
 
 A pretrained network, given as experiments.seedprint takes it, is compared with its descendants:

@@ -148,7 +148,8 @@ def line_text(row: dict) -> str:
 
 def half_text(row: dict, name: str) -> str:
   """An F and its interval: above the largest that was measured where a test did not fail, and at
-  most the smallest where it never succeeded. Infinity is null in JSON.
+  most the smallest where it never succeeded. An interval that says no more than F is left out.
+  Infinity is null in JSON.
   """
 
   def text(F):
@@ -156,8 +157,8 @@ def half_text(row: dict, name: str) -> str:
       return f'> {row["most"]:g}'
     return f'≤ {F:g}' if 0 < F == row.get('least') else f'{F:.1f}'
 
-  low, high = row[f'{name}_ci95']
-  return f'{text(row[name])} ({text(low)}–{text(high)})'
+  half, *ends = (text(F) for F in (row[name], *row[f'{name}_ci95']))
+  return half if ends == [half, half] else f'{half} ({"–".join(ends)})'
 
 
 def display_cell(row: dict) -> dict[str, str]:

@@ -23,8 +23,8 @@ def prepare(name: str) -> None:
   For --help or a mistake it ends the process, by the module's last statement and what that needs.
   """
   path = find(name)
-  # While modules are imported nothing is lost: Ctrl-C ends the process at once, without a traceback,
-  # and no import can swallow it. session.run says more from then on.
+  # While modules are imported nothing is lost: Ctrl-C ends the process at once, without a
+  # traceback, and no import can swallow it. session.run says more from then on.
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
   use_huge_pages()

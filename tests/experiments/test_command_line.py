@@ -226,7 +226,8 @@ def test_all_experiments_are_listed_and_run_by_name():
 
 
 def test_the_version_is_said():
-  assert command('experiments', '--version').stdout == f'bornbiased_jax {bornbiased_jax.__version__}\n'
+  said = command('experiments', '--version').stdout
+  assert said == f'bornbiased_jax {bornbiased_jax.__version__}\n'
 
 
 def test_a_program_outlives_the_reader_of_its_output():
@@ -238,8 +239,8 @@ def test_a_program_outlives_the_reader_of_its_output():
 
 
 @pytest.mark.parametrize('program, code, said', [
-    ("print('seen'); session.run(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(9))", 130,
-     ('seen\n', '\ninterrupted; the same command continues from here\n')),
+    ("print('seen'); session.run(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(9))",
+     130, ('seen\n', '\ninterrupted; the same command continues from here\n')),
     ('os.kill(os.getpid(), signal.SIGINT); time.sleep(9)', -signal.SIGINT, ('', '')),
 ])
 def test_an_interrupt_is_no_traceback(program, code, said):

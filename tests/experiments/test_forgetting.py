@@ -243,3 +243,9 @@ def test_mistakes_are_named_before_training(flags, message, tmp_path):
   with pytest.raises(InputError, match=message):
     forgetting.main(settings(**flags), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('half, ends, text', [
+    (None, [None, None], '> 10'), (0.0, [0.0, 0.0], '0.0'), (4.2, [3.9, None], '4.2 (3.9–> 10)')])
+def test_an_interval_that_says_no_more_is_left_out(half, ends, text):
+  assert report.half_text({'most': 10.0, 'birth': half, 'birth_ci95': ends}, 'birth') == text

@@ -84,7 +84,7 @@ def test_wrong_input_is_named(tmp_path, wrong, message):
 
 def test_a_short_text_is_named_before_anything_is_written(tmp_path):
   (tmp_path / 'short.txt').write_text('x' * 100)
-  with pytest.raises(InputError, match='^--data: .*short.txt, last 5% has 5 tokens, fewer than one'):
+  with pytest.raises(InputError, match='^--data: .*short.txt, last 5% has 5 tokens, fewer'):
     runs.runs_of(settings(data=str(tmp_path / 'short.txt')), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
