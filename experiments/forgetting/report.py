@@ -137,7 +137,7 @@ def display(row: dict) -> dict[str, str]:
           'test': row['test'],
           **{f'{words}, {weights}': half_text(row, f'{pair}_{weights}')
              for weights in WEIGHTS for pair, words in RELATED.items()},
-          'unrelated found': ', '.join(
+          'unrelated found: end, learned': ', '.join(
               f'{row[f"false_{weights}"]} of {row[f"unrelated_{weights}"]}' for weights in WEIGHTS)}
 
 
