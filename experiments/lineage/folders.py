@@ -66,6 +66,7 @@ class Finder:
     """
     path = path_of(given)
     if steps := checkpoint.steps(path):
+      self._name_beside(path)
       return [f'{given.rstrip("/")}@{step}' for step in (steps[-1:] if above else steps)]
     if not path.is_dir():
       return [given]
@@ -103,6 +104,12 @@ class Finder:
     except InputError as error:
       self.leave_out(str(child), str(error))
       return []
+
+  def _name_beside(self, run):
+    """Notes networks that lie beside the checkpoints of a run, whose folder is read as one."""
+    for child in sorted(run.iterdir()):
+      if (child / 'config.json').exists() or (child.is_dir() and checkpoint.steps(child)):
+        self.leave_out(str(child), f'{child} lies beside checkpoints of {run}; name it by itself')
 
   def _has_plain_name(self, child):
     """Whether a name stays on its line of a table; it is left out if not."""

@@ -289,7 +289,11 @@ def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
   (zoo / '1' / '100').mkdir(parents=True)
   (zoo / '2').mkdir()
   (zoo / '2' / 'config.json').write_text('{}')
-  assert Finder([], tmp_path / 'out').expand(str(zoo)) == [f'{zoo}/1@100', f'{zoo}/2']
+  finder = Finder([], tmp_path / 'out')
+  assert finder.expand(str(zoo)) == [f'{zoo}/1@100', f'{zoo}/2'] and not finder.left_out
+  (zoo / '3').mkdir()  # Of a checkpoint, which makes the folder a run.
+  assert finder.expand(str(zoo)) == [f'{zoo}@3']
+  assert [each['name'] for each in finder.left_out] == [f'{zoo}/1', f'{zoo}/2']
 
 
 def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
