@@ -101,7 +101,7 @@ def test_results_are_what_the_page_says_of_them(name, smoke):
   parts = re.search(r'\| in `results.json`.*?(?=\n\n)', page, re.DOTALL)[0]
   results = smoke(name)[1]
   assert {part for line in parts.splitlines()
-          for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results)
+          for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results) | {'inputs'}
   assert set(results['run']) == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert {'jax', 'backend', 'device', 'num_devices', 'xla_flags'} <= set(results['environment'])
   assert all('seed' in row for row in results['rows'])

@@ -135,7 +135,7 @@ def test_the_python_about_an_own_network_runs(tmp_path, monkeypatch):
   done = {}
   exec(compile(code, 'README.md', 'exec'), done)  # noqa: S102
   assert done['logits'].shape == (1, len('To be, or'), 257)
-  saved, _ = storage.huggingface.load('my_llama')
+  saved, _ = storage.huggingface.load('results/my_llama')
   assert saved.width == config.width
 
 
