@@ -151,8 +151,8 @@ def draw(rows):
   panels[0].set_ylim(len(rows) - 0.5, -0.5)
   write_truths(panels, rows)
   figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
-                title='A mark is a pair, coloured by its verdict. Lines part what is true. Where a '
-                      'mark is\nmissing, the test does not apply, is excluded, or has a z below −12')
+                title='A mark is a pair, coloured by its verdict. Lines part what is true. A test '
+                      'without\na mark does not apply, is excluded, or has a z below −12')
   return figure
 
 
