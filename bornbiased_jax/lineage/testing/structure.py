@@ -5,8 +5,8 @@
 - Features that are alike in the same pairs in both networks, as tiled units are, or units of one
   public factor of low rank.
 
-One sparsity mask, or one pattern of scales, makes the diagonal vary more: `block_test` sees that, if
-the mean of the weights is 0.
+One sparsity mask, or one pattern of scales, makes the diagonal vary more: `block_test` sees that,
+if the mean of the weights is 0.
 """
 
 import math
