@@ -209,7 +209,9 @@ def _read(handler, path, **how):
 def why_none(directory: Path) -> str:
   """Why a folder holds no checkpoint, in words."""
   if not directory.is_dir():
-    return 'no such directory'
+    run, _, step = directory.name.rpartition('@')  # As programs are given a step.
+    is_step = step.isdecimal() and bool(run) and steps(directory.with_name(run))
+    return 'no such directory' + (f'; give {run} and step={step}' if is_step else '')
   runs = sorted(path.name for path in directory.iterdir() if path.is_dir() and steps(path))
   if not runs:
     is_other = (directory / 'config.json').is_file()

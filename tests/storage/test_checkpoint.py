@@ -141,6 +141,13 @@ def test_no_whole_step_is_an_error(copied):
     checkpoint.load_params(copied)
 
 
+def test_a_step_in_a_name_is_explained(copied):
+  with pytest.raises(InputError, match=f'no such directory; give {copied.name} and step=2'):
+    checkpoint.load_params(f'{copied}@2')
+  with pytest.raises(InputError, match='no such directory$'):
+    checkpoint.load_params(f'{copied}_@2')
+
+
 @pytest.mark.parametrize('directory, step, message', [
     ('.', 9, 'no step 9; it has 1, 2, 3'), ('nowhere', None, 'no such directory'),
     ('3', None, 'no checkpoint'), ('..', None, 'holds several runs; give one of'),
