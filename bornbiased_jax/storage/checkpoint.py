@@ -103,13 +103,19 @@ def steps(directory: str | os.PathLike) -> list[int]:
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir()
-                if path.name.isdecimal() and path.is_dir() and not _is_network(path))
+                if path.name.isdecimal() and path.is_dir() and not holds_network(path))
 
 
-def _is_network(path):
-  """Whether a folder named by a number, as of a seed, is a network or a run and no checkpoint."""
-  return any(child.name == 'config.json' or (child.name.isdecimal() and child.is_dir())
-             for child in path.iterdir())
+def holds_network(folder: Path) -> bool:
+  """Whether a folder is a model of transformers or a run, and so no checkpoint of a run.
+
+  One that cannot be read, or was removed meanwhile, is taken for neither.
+  """
+  try:
+    return any(child.name == 'config.json' or (child.name.isdecimal() and child.is_dir())
+               for child in folder.iterdir())
+  except OSError:
+    return False
 
 
 def load_params(directory: str | os.PathLike, step: int | None = None,

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 import sys
 from typing import Any
+import unicodedata
 
 from tqdm import tqdm
 
@@ -92,9 +93,7 @@ class Finder:
 
   def _inside(self, child, above):
     """The networks in a folder of a folder, but for what programs write there."""
-    is_cache = child.name in _CACHES and not (child / 'config.json').exists() and not any(
-        each.is_dir() for each in child.iterdir())
-    if is_cache or child.resolve() == self._output_dir.resolve():
+    if _is_cache(child) or child.resolve() == self._output_dir.resolve():
       return []
     if any(folder.is_relative_to(child.resolve()) for folder in above):
       self.leave_out(str(child), f'{child} is a link to a folder that holds it')
@@ -108,12 +107,13 @@ class Finder:
   def _name_beside(self, run):
     """Notes networks that lie beside the checkpoints of a run, whose folder is read as one."""
     for child in sorted(run.iterdir()):
-      if (child / 'config.json').exists() or (child.is_dir() and checkpoint.steps(child)):
+      # The checkpoints themselves hold none.
+      if child.is_dir() and checkpoint.holds_network(child):
         self.leave_out(str(child), f'{child} lies beside checkpoints of {run}; name it by itself')
 
   def _has_plain_name(self, child):
     """Whether a name stays on its line of a table; it is left out if not."""
-    is_plain = all(ord(letter) >= 32 and ord(letter) != 127 for letter in child.name)
+    is_plain = all(unicodedata.category(letter) != 'Cc' for letter in child.name)
     if not is_plain:
       self.leave_out(repr(child.name), f'{child.name!r} has control characters in its name')
     return is_plain
@@ -126,3 +126,9 @@ class Finder:
       elif child.is_file() and child.name.endswith(_UNREAD):
         self.leave_out(str(child), f'{child} may hold weights and is not read; give a '
                                    'directory of transformers with safetensors, or a GGUF file')
+
+
+def _is_cache(folder):
+  """Whether a folder is one that programs write beside networks, and holds no network."""
+  return folder.name in _CACHES and os.access(folder, os.R_OK) and not any(
+      child.name == 'config.json' or child.is_dir() for child in folder.iterdir())

@@ -161,7 +161,8 @@ class Results:
       # Files of earlier versions do not say how the run came about.
       earlier = {'run': None} | json.loads(self.path.read_text())
       content = {name: earlier[name] for name in self.content}
-      content |= {name: earlier[name] for name in ('inputs',) if name in earlier}
+      if 'inputs' in earlier:
+        content['inputs'] = earlier['inputs']
       content['settings'] = self.with_defaults(content['settings'])
       difference = _difference(content, self.content)
       empty = not (content['rows'] or content['complete'])

@@ -145,12 +145,12 @@ def texts(settings: Training) -> tuple[corpus.Corpus, corpus.Corpus]:
   tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer)
   data = load_text('data', settings.data, tokenizer)
   if settings.valid:
-    read = data, load_text('valid', settings.valid, tokenizer)
+    flag, validation = 'valid', load_text('valid', settings.valid, tokenizer)
   else:
-    read = corpus.hold_out(data, HELD_OUT)
-  for flag, text in zip(('data', 'valid' if settings.valid else 'data'), read, strict=True):
-    name_flag(flag, text.check_length, settings.length)
-  return read
+    flag, (data, validation) = 'data', corpus.hold_out(data, HELD_OUT)
+  name_flag('data', data.check_length, settings.length)
+  name_flag(flag, validation.check_length, settings.length)
+  return data, validation
 
 
 def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:

@@ -89,8 +89,9 @@ def _nearest(a, b):
 
   cosine = {name: rows(a, name)[:_MOST_UNITS] @ rows(b, name)[:_MOST_UNITS].T for name in a}
   likeness_UV = combine(cosine)
-  fewer = int(likeness_UV.shape[0] > likeness_UV.shape[1])
-  return float(likeness_UV.max(axis=1 - fewer).mean())
+  if likeness_UV.shape[0] > likeness_UV.shape[1]:
+    likeness_UV = likeness_UV.T
+  return float(likeness_UV.max(axis=1).mean())
 
 
 def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.ndarray:

@@ -16,7 +16,6 @@ others by it as well.
 from collections.abc import Iterable
 import dataclasses
 import math
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ def _tests_of(a, b, groups):
     else:
       first, second = common_part(*both)
       bound = structure.unconnected_bound(first, second)
-      if any(map(operator.ne, map(len, whole), map(len, both))):
+      if [*map(len, whole)] != [*map(len, both)]:
         bound = max(bound, structure.recurring_bound(*common_part(*whole)))
       public = Public(bound, {})
       found[name] = plain_test(first, second, public)

@@ -55,9 +55,9 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   does not show in two, it is taken to have what is found in the other.
   """
   both = [_of_unconnected(layers) for layers in (a, b)]
-  known = [math.sqrt(x * y) for (x, _), (y, _) in zip(*both, strict=False)]
-  deeper, shared = max(both, key=len), len(known)
-  return max(known + [found for found, is_clear in deeper[shared:] if is_clear])
+  in_both = _in_both(*both)
+  in_deeper = max(both, key=len)[len(in_both):]
+  return max(in_both + [found for found, is_clear in in_deeper if is_clear])
 
 
 def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
@@ -66,7 +66,12 @@ def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
   A strong pattern makes layers look like copies. In `distinct_layers` alone it would not recur.
   """
   both = [_of_unconnected(distinct_layers(layers, levels.EXACT_COPY)) for layers in (a, b)]
-  return max((math.sqrt(x * y) for (x, _), (y, _) in zip(*both, strict=False)), default=0.0)
+  return max(_in_both(*both), default=0.0)
+
+
+def _in_both(a, b):
+  """The geometric mean of both bounds for each distance that both networks have."""
+  return [math.sqrt(x * y) for (x, _), (y, _) in zip(a, b, strict=False)]
 
 
 def _of_unconnected(layers):
