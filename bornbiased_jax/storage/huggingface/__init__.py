@@ -13,7 +13,16 @@
 """
 
 from bornbiased_jax.storage.huggingface.gguf import is_gguf
-from bornbiased_jax.storage.huggingface.io import load, load_config, open_layers, save
+from bornbiased_jax.storage.huggingface.io import (
+  Files,
+  load,
+  load_config,
+  open_files,
+  open_layers,
+  save,
+)
 from bornbiased_jax.storage.huggingface.saving import save_adapter
 
-__all__ = 'is_gguf', 'load', 'load_config', 'open_layers', 'save', 'save_adapter'
+__all__ = (
+    'is_gguf', 'Files', 'load', 'load_config', 'open_files', 'open_layers', 'save', 'save_adapter',
+)

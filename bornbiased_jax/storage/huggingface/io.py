@@ -1,6 +1,8 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle."""
 
+from collections.abc import Callable, Iterable
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
@@ -15,10 +17,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
+from bornbiased_jax.storage.huggingface.families import Family
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.saving import write_folder
-from bornbiased_jax.storage.huggingface.tensors import WHOLE, open_tensors
+from bornbiased_jax.storage.huggingface.tensors import WHOLE, Tensor, open_tensors
 from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
 from bornbiased_jax.storage.layers import Layers
 
@@ -52,16 +55,7 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
     InputError: a file is missing or broken, or describes a model that
       `transformer.Transformer` cannot compute. The message names the file.
   """
-  config, family, tensors, wanted, shapes = _checked(path, adapter)
-  placed = _placed(mesh, shapes)
-  params: dict[str, jax.Array] = {}
-  for group in wanted:
-    leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
-    for name, index in group.stored():
-      group.fill(leaves, index, tensors[name].read(), config, family)
-    params |= {name: jax.device_put(leaf, placed[name])
-               for name, leaf in zip(group.leaves, leaves, strict=True)}
-  return config, unflatten_dict(params, sep='/')
+  return open_files(path, adapter).load(mesh)
 
 
 def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = None) -> Layers:
@@ -70,7 +64,87 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
   No file stays open or mapped between two reads. Raises InputError as `load` does; so does
   a read of a file that is gone or has changed meanwhile.
   """
-  config, family, tensors, wanted, shapes = _checked(path, adapter)
+  return open_files(path, adapter).layers()
+
+
+def load_config(path: str | os.PathLike,
+                adapter: str | os.PathLike | None = None) -> ModelConfig:
+  """The configuration alone; raises InputError as `load` does."""
+  return open_files(path, adapter).config
+
+
+class Files:
+  """A checkpoint that `load` can load, in its files. Its configuration is read once.
+
+  Weights need not be there before they are asked for. Made by `open_files`.
+  """
+
+  def __init__(self, path: Path, base: ModelConfig, family: Family,
+               tensors: Callable[[], Iterable[Tensor]], adapter: adapters.Adapter | None):
+    self._path, self._base, self._family = path, base, family
+    self._tensors, self._adapter = tensors, adapter
+    is_untied = adapter is not None and adapter.unties(base, family)
+    self.config = dataclasses.replace(base, tied_head=False) if is_untied else base
+
+  def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+    """The configuration and the parameters, as the function `load` returns them."""
+    config, tensors, wanted, shapes = self._checked(self._adapter)
+    placed = _placed(mesh, shapes)
+    params: dict[str, jax.Array] = {}
+    for group in wanted:
+      leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
+      for name, index in group.stored():
+        group.fill(leaves, index, tensors[name].read(), config, self._family)
+      params |= {name: jax.device_put(leaf, placed[name])
+                 for name, leaf in zip(group.leaves, leaves, strict=True)}
+    return config, unflatten_dict(params, sep='/')
+
+  def layers(self) -> Layers:
+    """The parameters, of which only what is asked for is read, as `open_layers` returns them."""
+    return _layers(self._family, *self._checked(self._adapter))
+
+  def digests(self) -> dict[str, str]:
+    """The digests of the base and of the adapter, each by itself; both are read for it."""
+    base = _layers(self._family, *self._checked(None))
+    return {'base': base.digest(), 'adapter': self._adapter.digest()}
+
+  def _checked(self, adapter):
+    """What is known of it from its headers, all of it checked."""
+    config, family = self._base, self._family
+    shapes = leaf_shapes(config)
+    wanted = list(groups(config, family, shapes))
+    tensors = find(self._path, config, family, wanted, self._tensors())
+    if adapter is not None:
+      config, tensors = adapters.merge(adapter, config, family, tensors)
+      shapes = leaf_shapes(config)  # An untied head is one more.
+      wanted = list(groups(config, family, shapes))
+    return config, tensors, wanted, shapes
+
+
+def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None) -> Files:
+  """Reads config.json, or the header of a GGUF file; raises InputError as `load` does."""
+  path = Path(path)
+  if is_gguf(path):
+    if adapter is not None:
+      raise InputError(f'{path}: an adapter needs its base as a directory of transformers, as a '
+                       'GGUF file has other names')
+    config, family, found = open_gguf(path)
+    return Files(path, config, family, lambda: found, None)
+  if not os.path.isdir(path):
+    raise InputError(f'{path} is not a directory; give the one that holds config.json and '
+                     'model.safetensors')
+  if (path / adapters.CONFIG).is_file():
+    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
+                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
+                     'own')
+  config, family, quantization = read_config(path / 'config.json')
+  plain = functools.partial(open_tensors, path)
+  return Files(path, config, family,
+               (lambda: dequantized(plain(), quantization)) if quantization else plain,
+               None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def _layers(family, config, tensors, wanted, shapes):
   in_blocks = [group for group in wanted if group.counts]
   outside = {group.leaves[0]: group for group in wanted if not group.counts}
 
@@ -93,50 +167,9 @@ def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = Non
   return Layers(config, shapes, read_block, read_rows)
 
 
-def _checked(path, adapter):
-  """What is known of a checkpoint from its headers, all of it checked."""
-  config, family, found = _opened(Path(path), adapter)
-  shapes = leaf_shapes(config)
-  wanted = list(groups(config, family, shapes))
-  tensors = find(Path(path), config, family, wanted, found)
-  if adapter is not None:
-    config, tensors = adapters.merge(adapters.read_adapter(Path(adapter)), config, family, tensors)
-    shapes = leaf_shapes(config)  # An untied head is one more.
-    wanted = list(groups(config, family, shapes))
-  return config, family, tensors, wanted, shapes
-
-
 def _placed(mesh, shapes):
   leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
   return flatten_dict(sharding.shardings(mesh, unflatten_dict(leaves, sep='/')), sep='/')
-
-
-def load_config(path: str | os.PathLike,
-                adapter: str | os.PathLike | None = None) -> ModelConfig:
-  """The configuration alone; raises InputError as `load` does."""
-  config, family, _ = _opened(Path(path), adapter)
-  if adapter is not None and adapters.read_adapter(Path(adapter)).unties(config, family):
-    return dataclasses.replace(config, tied_head=False)
-  return config
-
-
-def _opened(path, adapter=None):
-  """The configuration of a directory or file, its family, and its tensors."""
-  if is_gguf(path):
-    if adapter is not None:
-      raise InputError(f'{path}: an adapter needs its base as a directory of transformers, as a '
-                       'GGUF file has other names')
-    return open_gguf(path)
-  if not os.path.isdir(path):
-    raise InputError(f'{path} is not a directory; give the one that holds config.json and '
-                     'model.safetensors')
-  if (path / adapters.CONFIG).is_file():
-    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
-                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
-                     'own')
-  config, family, quantization = read_config(path / 'config.json')
-  tensors = open_tensors(path)
-  return config, family, dequantized(tensors, quantization) if quantization else tensors
 
 
 def save(path: str | os.PathLike, config: ModelConfig, params: dict,
