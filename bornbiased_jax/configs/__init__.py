@@ -15,6 +15,7 @@ from bornbiased_jax.configs.checks import (
   DTYPES,
   INIT_SCHEMES,
   INTERVENTIONS,
+  LEARNED,
   POSITIONS,
   REMATS,
   SUBLAYERS,
@@ -26,6 +27,6 @@ from bornbiased_jax.rope_scaling import RopeScaling
 
 __all__ = (
     'ACTIVATIONS', 'AT_ONE_POSITION', 'BASE_STD', 'DTYPES', 'INIT_SCHEMES', 'INTERVENTIONS',
-    'POSITIONS', 'REMATS', 'SUBLAYERS', 'ModelConfig', 'from_dict', 'canonical', 'get', 'is_name',
-    'PRESETS', 'RopeScaling',
+    'LEARNED', 'POSITIONS', 'REMATS', 'SUBLAYERS', 'ModelConfig', 'from_dict', 'canonical', 'get',
+    'is_name', 'PRESETS', 'RopeScaling',
 )

@@ -21,7 +21,9 @@ REMATS = ('none', 'dots', 'full')
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
 # Those whose factors follow from the number of positions before.
 OF_ALL_BEFORE = ('amplify', 'attenuate', 'gain', 'damp')
-INTERVENTIONS = ('none', 'amplify', 'attenuate', 'rmsnorm', 'gain', 'damp', *AT_ONE_POSITION)
+# Those with parameters, which only training finds.
+LEARNED = 'rmsnorm', 'sink_logit'
+INTERVENTIONS = ('none', 'amplify', 'attenuate', *LEARNED, 'gain', 'damp', *AT_ONE_POSITION)
 
 
 def check_counts(config: Any) -> None:

@@ -96,8 +96,9 @@ class ModelConfig:
     remat: what the backward pass computes again instead of storing it: 'none' |
       'dots' (all of a block but its products with weights) | 'full' (all of it).
     intervention: a change of the value aggregate before W_O (interventions.py).
-      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'gain' | 'damp' act on all positions,
-      'mask' | 'variance' | 'norm' on one. Windows allow only 'rmsnorm' and those on one.
+      'none' | 'amplify' | 'attenuate' | 'rmsnorm' | 'sink_logit' | 'gain' | 'damp' act on all
+      positions, 'mask' | 'variance' | 'norm' on one. Windows allow only 'rmsnorm', 'sink_logit'
+      and those on one.
     intervention_position: that one position, counted from 0.
     intervention_strength: the factor of 'variance' and 'norm'.
     prefix_plus: each head adds elu(q) M to its weighted mean of values, with a matrix M of its

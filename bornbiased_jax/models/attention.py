@@ -3,13 +3,16 @@
 The functions `plain` and `blocked`, like those of attention_tiles.py and
 attention_kernels.py, have the signature
 
-    attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap, slopes) → value aggregate [B, T, H K]
+    attend(query_BTHK, key_BSGK, value_BSGK, *, window, cap, slopes, sink)
+        → value aggregate [B, T, H K]
 
 with the heads concatenated. The queries belong to the last T of S positions, and the number of
 key/value heads G divides the number of query heads H. A query sees the last `window` positions up
 to its own. Scores s become cap tanh(s / cap), and fall by the slope of their head for each position
-between query and key. By default there is none of these limits. The functions differ by rounding,
-and in memory: O(T²) for `plain`, O(T) for the others. transformer.py explains letters of shapes.
+between query and key. The sink of a head is one more score, whose key no position has: it takes
+weight and gives no value. By default there is none of these limits. The functions differ by
+rounding, and in memory: O(T²) for `plain`, O(T) for the others. transformer.py explains letters of
+shapes.
 """
 
 from collections.abc import Callable
@@ -31,6 +34,7 @@ TILE = 128
 UNLIMITED = 2**30
 Window = int | jax.Array | None
 Slopes = np.ndarray | jax.Array | None
+Sink = jax.Array | None  # [H]
 
 # The intermediates of transformer.READS that need the attention weights.
 WATCHED = ('attention_weights', 'attention_received')
@@ -65,7 +69,8 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
 
 def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
                       first: int | jax.Array | None = None, *, window: Window = None,
-                      cap: float | None = None, slopes: Slopes = None) -> jax.Array:
+                      cap: float | None = None, slopes: Slopes = None,
+                      sink: Sink = None) -> jax.Array:
   """Causal softmax weights [B, H, T, S] in float32; `first` is the position of the first query."""
   (B, T, H, K), (S, G) = query_BTHK.shape, key_BSGK.shape[1:3]
   first = S - T if first is None else first
@@ -82,7 +87,11 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
   if slopes is not None:
     behind_TS = first + jnp.arange(T)[:, None] - jnp.arange(S)[None]
     scores_BGNTS -= slopes.reshape(1, G, -1, 1, 1) * behind_TS[None, None, None]
-  return nn.softmax(jnp.where(visible_TS, scores_BGNTS, -jnp.inf)).reshape(B, H, T, S)
+  scores_BGNTS = jnp.where(visible_TS, scores_BGNTS, -jnp.inf)
+  if sink is not None:
+    sink_BGNT1 = jnp.broadcast_to(sink.reshape(1, G, -1, 1, 1), (*scores_BGNTS.shape[:-1], 1))
+    scores_BGNTS = jnp.concatenate((scores_BGNTS, sink_BGNT1), axis=-1)
+  return nn.softmax(scores_BGNTS)[..., :S].reshape(B, H, T, S)
 
 
 def aggregate_values(weights_BHTS: jax.Array, value_BSGK: jax.Array) -> jax.Array:

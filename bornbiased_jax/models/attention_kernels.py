@@ -1,7 +1,7 @@
 """Attention by the kernels of accelerators, on one device or several, and which one to take.
 
 cuDNN on GPUs and splash on TPUs have the signature that attention.py describes. They leave
-windows, caps, slopes and a last query alone to its `plain`.
+windows, caps, slopes, sinks and a last query alone to its `plain`.
 """
 
 from collections.abc import Callable
@@ -90,9 +90,9 @@ class Spread:
     batch = ('data', 'fsdp') if B % batch_shards(self.mesh) == 0 else None
     heads = 'tensor' if G % self.mesh.shape['tensor'] == 0 else None
     spec = PartitionSpec(batch, None, heads)
-    # Every device gets the limits as a whole, and the slopes of its heads.
+    # Every device gets the limits as a whole, and what its own heads have.
     limits = _given(limits)
-    places = {name: PartitionSpec(*[heads] * (name == 'slopes')) for name in limits}
+    places = {name: PartitionSpec(*[heads] * (name in ('slopes', 'sink'))) for name in limits}
     attend = jax.shard_map(
         lambda limits, *heads: self.kernel(*heads, **limits), mesh=self.mesh, out_specs=spec,
         check_vma=False, in_specs=(places, spec, spec, spec))

@@ -11,6 +11,8 @@ interventions level the positions, others make another position stand out:
     gain         o_i is multiplied by the mean of sqrt(i), the control of 'amplify':
                  the same size without the dependence on i
     damp         o_i is multiplied by the mean of sqrt(i / T_max), the control of 'attenuate'
+    sink_logit   each head has a learned score that takes weight and gives no value, as in gpt-oss
+                 (in attention.py; it begins at 0, where attention is 'softmax plus one')
     mask         position k attends to itself alone and keeps the variance of one value
     variance     o_k becomes m + s (o_k - m), where m is its mean over channels
     norm         o_k becomes s o_k, the control of 'variance'
@@ -30,7 +32,7 @@ from bornbiased_jax.errors import InputError
 
 def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Array,
               first: int) -> jax.Array:
-  """The value aggregate after config.intervention ('rmsnorm' excepted).
+  """The value aggregate after config.intervention ('rmsnorm' and 'sink_logit' excepted).
 
   `aggregate_BTHK` and `value_BTGK` are of T consecutive positions, from `first` on.
   """
@@ -52,7 +54,7 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
       return jnp.where(at_k_T11, spread_BTHK, aggregate_BTHK)
     case 'norm':
       return jnp.where(at_k_T11, strength * aggregate_BTHK, aggregate_BTHK)
-    case 'none' | 'rmsnorm':
+    case 'none' | 'rmsnorm' | 'sink_logit':
       return aggregate_BTHK
     case unknown:
       raise InputError(f'intervention={unknown!r} is not implemented', 'intervention')

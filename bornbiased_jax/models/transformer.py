@@ -158,7 +158,8 @@ class Block(nn.Module):
     config = self.config
     query_BTHK, key_BSGK, value_BSGK = self._queries_keys_values(memory_BSD, num_queries, window)
     limits = {name: value for name, value in (
-        ('window', window), ('cap', config.score_cap), ('slopes', attention.alibi_slopes(config)))
+        ('window', window), ('cap', config.score_cap), ('slopes', attention.alibi_slopes(config)),
+        ('sink', self._sink()))
               if value is not None}
     if set(reads) & set(attention.WATCHED):
       change = functools.partial(intervene_weights, config)
@@ -172,6 +173,12 @@ class Block(nn.Module):
     output = dense(config, 'output', config.width, config.output_bias)
     value_BSF = value_BSGK.reshape(*value_BSGK.shape[:2], -1)
     return output(aggregate_BTF), found | {'value': value_BSF, 'value_aggregate': aggregate_BTF}
+
+  def _sink(self):
+    """The score [H] of a key without a value, which only 'sink_logit' has."""
+    if self.config.intervention != 'sink_logit':
+      return None
+    return self.param('sink_logit', nn.initializers.zeros, (self.config.num_heads,))
 
   def _queries_keys_values(self, memory_BSD, num_queries, window):
     config, first = self.config, memory_BSD.shape[1] - num_queries

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import LEARNED, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
@@ -228,7 +228,7 @@ def _refuse_other_model(run, directory, config: ModelConfig):
   """Networks of equal shapes may still differ, for example in their activation."""
   free: tuple[str, ...] = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
   # An intervention may begin or end here, unless it has parameters of its own.
-  if 'rmsnorm' not in (config.intervention, run.config.intervention):
+  if not {config.intervention, run.config.intervention} & set(LEARNED):
     free += 'intervention', 'intervention_position', 'intervention_strength'
   if run.recipe.adapter == 'prefix_plus' and not config.prefix_plus:
     free += 'prefix_plus',

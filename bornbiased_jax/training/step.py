@@ -48,7 +48,7 @@ def optimizer(config: ModelConfig, recipe: Recipe, seed: Seed = 0) -> optax.Grad
   """
   def decays(params):
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: path[-1].key not in ('scale', 'bias'), params)
+        lambda path, _: path[-1].key not in ('scale', 'bias', 'sink_logit'), params)
 
   own_rates = [mup_rates(config)] if config.init_scheme == 'mup' else []
   of_all = optax.chain(clipping(recipe.clip), optax.chain(

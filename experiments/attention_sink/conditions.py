@@ -28,7 +28,7 @@ class Condition(NamedTuple):
 
 
 # Those at all positions, each before its control.
-EVERYWHERE = ('amplify', 'gain', 'attenuate', 'damp', 'rmsnorm')
+EVERYWHERE = ('amplify', 'gain', 'attenuate', 'damp', 'rmsnorm', 'sink_logit')
 FACTORS = {
     'intervention': [Condition('intervention', name, dict(intervention=name))
                      for name in EVERYWHERE],

@@ -10,6 +10,7 @@ Networks of the same seeds are trained on the same data in the same order, each 
     none                none
     amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
     rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
+    sink_logit          each head has a learned score that takes weight and gives no value (gpt-oss)
     gain, damp          o_i times a constant: the size of 'amplify' and of 'attenuate'
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole

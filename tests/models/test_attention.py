@@ -1,6 +1,7 @@
 """Every kernel agrees with attention by its definition, and the definition agrees with PyTorch."""
 
 import functools
+import types
 from unittest import mock
 
 import jax
@@ -144,6 +145,31 @@ def test_limits_of_kernels_agree_with_the_definition(attend, numbers):
     assert_close(found, by_definition(number), TOLERANCE['float32'])
 
 
+@pytest.mark.parametrize('attend', [
+    attention.plain, attention_tiles.tiled, attention.blocked,
+    attention_kernels.Spread(attention_tiles.tiled, MESH), attention_kernels.cudnn,
+], ids=['plain', 'tiled', 'blocked', 'tiled_spread', 'cudnn'])
+def test_sinks_are_those_of_gpt_oss(attend):
+  """Also where they exceed all scores, and their gradients."""
+  torch = pytest.importorskip('torch')
+  gpt_oss = pytest.importorskip('transformers.models.gpt_oss.modeling_gpt_oss')
+  (query, key, value), cotangent = random_inputs((2, 300, 4, 2, 8))
+  sink_H = np.float32([-3, 0, 2, 200])
+  of_heads = torch.tensor(sink_H, requires_grad=True)
+  hidden = torch.ones(300, 300, dtype=torch.bool).triu(1)
+  module = types.SimpleNamespace(sinks=of_heads, num_key_value_groups=2, training=False)
+
+  def theirs(torch, *heads):
+    out, _ = gpt_oss.eager_attention_forward(
+        module, *heads, torch.zeros(300, 300).masked_fill(hidden, -torch.inf), 8 ** -0.5)
+    return out.transpose(1, 2)
+
+  expected = of_pytorch((query, key, value), cotangent, theirs) + [of_heads.grad.numpy()]
+  of = lambda query, key, value, sink: attend(query, key, value, sink=sink)
+  out, backward = jax.vjp(of, query, key, value, jnp.asarray(sink_H))
+  assert_close([out, *backward(cotangent)], expected, TOLERANCE['float32'])
+
+
 def test_slopes_of_each_head_stay_with_it_on_several_devices():
   inputs, _ = random_inputs((2, 40, 4, 2, 8))
   slopes = attention.alibi_slopes(configs.get('tiny_gpt2', positions='alibi'))
@@ -182,7 +208,8 @@ def test_the_last_query_alone():
 
 @pytest.mark.parametrize('module, name, limits', [
     (attention, 'blocked', []), (attention_tiles, 'tiled', [dict(cap=1.5, slopes=SLOPES)]),
-    *[(attention_kernels, name, [dict(window=5), dict(cap=1.5), dict(slopes=SLOPES)])
+    *[(attention_kernels, name, [dict(window=5), dict(cap=1.5), dict(slopes=SLOPES),
+                                dict(sink=SLOPES)])
       for name in ('splash', 'cudnn')]], ids=['blocked', 'tiled', 'splash', 'cudnn'])
 def test_kernels_leave_to_the_definition_what_they_cannot(module, name, limits, monkeypatch):
   """A last query alone, and limits: the definition is asked for the same."""

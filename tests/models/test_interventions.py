@@ -18,7 +18,7 @@ from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import checkpoint, huggingface
 from small_networks import GROUPED, LLAMA, born, random_networks, read, sharpened, tokens
 
-EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'gain', 'damp')
+EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'sink_logit', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
 
 

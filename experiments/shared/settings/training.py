@@ -40,8 +40,8 @@ Remat = Annotated[str, Kind(
 SortedLengths = Annotated[list[int], Kind(
     lambda text: sorted(Lengths.__metadata__[0].parse(text)),
     'sequence lengths at which sinks are measured, comma-separated')]
-# Interventions after training; 'rmsnorm' has parameters that only training finds.
-AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', 'rmsnorm'))
+# Interventions after training.
+AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED))
 EvaluateEvery = Annotated[int, Kind(whole, 'steps between evaluations')]
 
 
