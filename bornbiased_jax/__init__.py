@@ -11,7 +11,8 @@ statistic can take the place of these.
 >>> rows = list(analysis.measure(analysis.transformer(config), preferred, probe, seeds=range(4)))
 >>> sum(row['top1_frequency'] for row in rows) / 4 > 0.015  # Uniform ids would have about 0.009.
 True
->>> round(float(analysis.theory.at_birth(config, 16).inter_cosine_L[-1]), 2)  # Of two sequences.
+>>> limit = analysis.theory.infinite_width(config, length=16)
+>>> round(float(limit.inter_cosine_L[-1]), 2)  # The cosine of two sequences.
 0.15
 
 **Compare** two networks (`.lineage`): does one descend from the other? A name is a training run, a

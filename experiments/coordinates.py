@@ -1,11 +1,12 @@
-"""The coordinate check of muP at birth: scales by layer, width and depth.
+"""The coordinate check of muP at initialization: scales by layer, width and depth.
 
 An initialization suits all widths, or all depths, if what it makes does not change with them (Yang
 et al. 2022). Here it is seen in four coordinates: the cosine of two sequences, the size of the
 residual stream, the norm of the loss's gradient in the parameters of a layer, and the share of the
-favourite token. Widths are compared at one std and by the rule of muP, depths with and without the
-factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width, theory.at_birth and
-theory.preference_at_birth) has no fitted number. It says nothing of gradients. For other positions,
+preferred token. Widths are compared at one std and by the rule of muP, depths with and without the
+factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width,
+theory.infinite_width and theory.preference_at_initialization) has no fitted number. It says nothing
+of gradients. For other positions,
 activations and initializations its cosine is compared with networks at all widths. It should be
 within 7 % of the last layer's cosine, or 0.01, at every layer.
 
@@ -56,8 +57,8 @@ COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms
                'gradient': 'norm of the gradient'}
 # Sequences of which sizes and gradients are means.
 NUM_READ = 32
-# Networks over which the law of favourites is averaged.
-NUM_LAWS = 30
+# Networks over which theory of preferred tokens is averaged.
+NUM_NETWORKS = 30
 # How far theory may be off: a share of the last layer's cosine, or a cosine if that is more.
 SHARE, LEAST = 0.07, 0.01
 # Networks of the widest, if there are as many.
@@ -126,14 +127,14 @@ def row(measured):
 
 
 def predicted(cell):
-  """What theory says of a cell; of favourite tokens if it reads tokens."""
+  """What theory says of a cell; of preferred tokens if it reads tokens."""
   config, probe = cell.network.config, cell.probe
-  birth, share = theory.at_birth(config, probe.length, probe), np.nan
+  limit, share = theory.infinite_width(config, probe.length, probe), np.nan
   if probe.kind == 'tokens':
-    share = theory.preference_at_birth(config, probe.length, probe.num_sequences,
-                                       num_networks=NUM_LAWS).top1_frequency_N.mean()
+    share = theory.preference_at_initialization(config, probe.length, probe.num_sequences,
+                                       num_networks=NUM_NETWORKS).top1_frequency_N.mean()
   return {'theory_cosine': measurements.predicted_cosine(cell),
-          'theory_size': np.sqrt(birth.variance_LT[:, -1]), 'theory_top1_frequency': share}
+          'theory_size': np.sqrt(limit.variance_LT[:, -1]), 'theory_top1_frequency': share}
 
 
 def summarize(rows, theory):
@@ -182,7 +183,7 @@ def draw(summary, settings):
 
 
 def draw_checks(grid, checks, summary):
-  """Three coordinates by layer, and the favourite's share."""
+  """Three coordinates by layer, and the preferred token's share."""
   for check, axes in zip(checks, grid, strict=True):
     rows, varied = [row for row in summary if row['check'] == check], CHECKS[check][0]
     for color, each in zip(plotting.COLORS * 9, rows, strict=False):

@@ -1,4 +1,4 @@
-"""Are experts born unequal? How many tokens routers at birth send to each of them.
+"""Are experts born unequal? How many tokens random routers send to each of them.
 
 A router reads states that contraction has made alike, so that most tokens agree on an expert, which
 the seed fixes. Routers with as many experts as --num_experts says are drawn to read the states of
@@ -63,7 +63,7 @@ def main(settings, output_dir):
   found = cells(settings)
   results = Results(output_dir, 'experts', settings)
   measure_cells(found, settings, results)
-  summary = results.summary or summarize(results.rows, predict(found, law))
+  summary = results.summary or summarize(results.rows, predict(found, theory_of))
   results.finish(summary, display, lambda: draw(summary))
 
 
@@ -121,7 +121,7 @@ def row(measured):
       'layer_cosine': measured['cosine']}
 
 
-def law(cell: Cell) -> dict:
+def theory_of(cell: Cell) -> dict:
   """What theory says of a cell, by layer."""
   reads = cell.network.config, cell.probe.length, cell.probe
   share_LNE = theory.expert_shares(*reads, num_experts=cell.fields['num_experts'])
@@ -132,7 +132,7 @@ def law(cell: Cell) -> dict:
 
 
 def summarize(rows, theory):
-  """Means over networks by layer, and by how much the law is off where it is so most."""
+  """Means over networks by layer, and by how much theory is off where it is so most."""
   summary, first = [], {}
   for fields, group in grouped(rows, 'config', 'length', 'num_experts'):
     of = {name: np.array([row[name] for row in group]) for name in (
@@ -170,7 +170,7 @@ def display(row):
 
 
 def draw(summary):
-  """A panel per number of experts: the busiest expert's share by layer, with the law dashed."""
+  """A panel per number of experts: the busiest expert's share by layer, with theory dashed."""
   counts = sorted({row['num_experts'] for row in summary})
   columns = min(2, len(counts))
   figure = plotting.figure(9, 3 * -(-len(counts) // columns) + 0.8)
@@ -180,13 +180,13 @@ def draw(summary):
                        counts, strict=False):
     for row in (row for row in summary if row['num_experts'] == count):
       line, layer = (row['config'], row['length']), np.arange(1, len(row['busiest']) + 1)
-      measured, error, law = (100 * np.array(row[name]) for name in (
+      measured, error, expected = (100 * np.array(row[name]) for name in (
           'busiest', 'busiest_ci95', 'theory_busiest'))
       again, place = divmod(lines.index(line), len(plotting.COLORS))
       ax.errorbar(layer, measured, error, marker='os^v'[again % 4], markersize=3, linewidth=1,
                   color=plotting.COLORS[place],
                   label=row['config'] + (f', T = {row["length"]}' if several else ''))
-      plotting.theory(ax, layer, law, 'law')
+      plotting.theory(ax, layer, expected, 'law')
     ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
     ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
            ylabel='share of the busiest (%)')

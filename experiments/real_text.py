@@ -1,10 +1,11 @@
-"""On real text the bias at birth is stronger, and the text says how much.
+"""On real text the bias at initialization is stronger, and the text says how much.
 
-Random networks read windows of texts, by bytes and by pieces, and random tokens. After each layer
+Random networks read windows of texts, by bytes and by subwords, and random tokens. After each layer
 the cosine of two windows is compared with theory.finite_width, which reads of the windows which
-tokens coincide, with its limit of infinite width (theory.at_birth), and with the law of one number,
+tokens coincide, with its limit of infinite width (theory.infinite_width), and with what one
+number says,
 the probability that two tokens are the same. None is fitted. Two controls are the tokens in no
-order (shuffled), and windows whose last token is random. The favourite is compared with the
+order (shuffled), and windows whose last token is random. The preferred token is compared with the
 commonest token, and with that of the mean embedding Σ p_v e_v.
 
     python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
@@ -71,8 +72,8 @@ def main(settings, output_dir):
   results = Results(output_dir, 'real_text', settings)
   cells = list(cells_of(settings))
   measure_cells(cells, settings, results)
-  laws = {} if results.summary else predict(cells, law_of)
-  results.finish(results.summary or summarize(results.rows, laws), display,
+  predicted = {} if results.summary else predict(cells, theory_of)
+  results.finish(results.summary or summarize(results.rows, predicted), display,
                  lambda: draw(results.summary))
 
 
@@ -134,41 +135,42 @@ def row_of(text):
   """The function to the row of a network, also beside what is commonest in the text."""
 
   def row(measured):
-    favourite = measured['preference']['top1_id']
-    found = {'layer_cosine': measured['layers']['cosine'], 'top1_id': favourite,
+    preferred = measured['preference']['top1_id']
+    found = {'layer_cosine': measured['layers']['cosine'], 'top1_id': preferred,
              'top1_frequency': measured['preference']['top1_frequency']}
-    share_V = np.zeros(0) if text is None else shares(text, favourite + 1)
+    share_V = np.zeros(0) if text is None else shares(text, preferred + 1)
     return found if text is None else found | {
-        'is_mean': favourite == int(measured['mean_id']),
-        'is_commonest': favourite == int(share_V.argmax()), 'text_share': share_V[favourite]}
+        'is_mean': preferred == int(measured['mean_id']),
+        'is_commonest': preferred == int(share_V.argmax()), 'text_share': share_V[preferred]}
 
   return row
 
 
-def law_of(cell) -> dict:
-  """Theory of a cell: cosines by layer, and the last one by simpler laws."""
+def theory_of(cell) -> dict:
+  """Theory of a cell: cosines by layer, and the last one by simpler theory."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
-  limit_L = theory.at_birth(config, length, measurements.read(cell.probe)).inter_cosine_L
-  law = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1])}
+  limit_L = theory.infinite_width(config, length, measurements.read(cell.probe)).inter_cosine_L
+  found = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1])}
   if text is None:
-    return law
+    return found
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
-  simple_L = theory.at_birth(config, length, collision=q).inter_cosine_L
-  return law | {'tokens_alike': 1 / q, 'digest': text.digest, 'one_number': float(simple_L[-1])}
+  simple_L = theory.infinite_width(config, length, collision=q).inter_cosine_L
+  return found | {'tokens_alike': 1 / q, 'digest': text.digest, 'one_number': float(simple_L[-1])}
 
 
-def summarize(rows, laws):
+def summarize(rows, predicted):
   summary = []
   for fields, group in grouped(rows, *FIELDS):
-    law = laws[tuple(fields.values())]
+    expected = predicted[tuple(fields.values())]
     cosine = described([row['layer_cosine'][-1] for row in group], 'cosine')
     of_text = {name: float(np.mean([row[name] for row in group]))
                for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}
     summary.append(fields | {
-        'networks': len(group), **cosine, **law, **mean_ci95(group, 'top1_frequency'), **of_text,
+        'networks': len(group), **cosine, **expected, **mean_ci95(group, 'top1_frequency'),
+        **of_text,
         'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
-        'error': cosine['cosine'] - law['law_L'][-1],
-        'relative_deviation': float(law['law_L'][-1] / cosine['cosine'] - 1)})
+        'error': cosine['cosine'] - expected['law_L'][-1],
+        'relative_deviation': float(expected['law_L'][-1] / cosine['cosine'] - 1)})
   return summary
 
 
@@ -188,27 +190,27 @@ def display(row):
 
 
 def draw(summary):
-  """Left: cosine by layer. Middle: last layers against theory. Right: shares of favourites."""
+  """Left: cosine by layer. Middle: last layers against theory. Right: preferred tokens."""
   with plotting.style():
     figure = plotting.figure(10, 3.4)
-    layers, against, favourites = figure.subplots(1, 3)
+    layers, against, shares_ax = figure.subplots(1, 3)
     for color, (_, rows) in zip(plotting.COLORS, grouped(summary, 'config'), strict=False):
       draw_layers(layers, rows, color)
-      favourites.plot([], [], color=color, label=rows[0]['config'])
+      shares_ax.plot([], [], color=color, label=rows[0]['config'])
       for fields, own in grouped(rows, 'reads'):
         cosine, marker = [row['cosine'] for row in own], look(color, fields['reads'])
         against.errorbar([row['law_L'][-1] for row in own], cosine,
                          [row['cosine_ci95'] for row in own], elinewidth=0.8, **marker)
-        favourites.plot(cosine, [100 * row['top1_frequency'] for row in own], **marker)
+        shares_ax.plot(cosine, [100 * row['top1_frequency'] for row in own], **marker)
     layers.legend(fontsize='x-small')
     against.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
     against.set(xlabel='theory', ylabel='measured', title='last layer, all texts and lengths',
                 xlim=(0, None), ylim=(0, None))
     for fields, _ in grouped(summary, 'reads'):
-      favourites.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
-    favourites.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
+      shares_ax.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
+    shares_ax.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
                    title='the favourite token')
-    favourites.legend(fontsize='x-small')
+    shares_ax.legend(fontsize='x-small')
   return figure
 
 

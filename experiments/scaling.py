@@ -1,9 +1,9 @@
-"""How does the bias at birth grow? With depth, length and the scale of weights.
+"""How does the bias at initialization grow? With depth, length and the scale of weights.
 
 Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
-width (theory.at_birth) and with what finite width adds (theory.finite_width). Ensembles of random
-networks are the points. For models that are too large for this machine theory speaks alone, also
-about the favourite token (theory.preference_at_birth).
+width (theory.infinite_width) and with what finite width adds (theory.finite_width). Ensembles of
+random networks are the points. For models that are too large for this machine theory speaks alone,
+also about the preferred token (theory.preference_at_initialization).
 
     python -m experiments.scaling                 # about 40 min on two CPU cores
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
@@ -115,11 +115,11 @@ def config_of(settings, changed):
 
 
 def predicted(cell):
-  """What theory says of a variant; of favourite tokens where the vocabulary is varied."""
+  """What theory says of a variant; of preferred tokens where the vocabulary is varied."""
   config, probe = cell.network.config, cell.probe
-  is_favoured = (cell.fields['factor'], probe.kind) == ('vocabulary', 'tokens')
+  asks_preference = (cell.fields['factor'], probe.kind) == ('vocabulary', 'tokens')
   return similarity(config, probe.length, probe.kind) | (
-      measurements.favourites(config, probe.num_sequences) if is_favoured else {})
+      measurements.preferred_tokens(config, probe.num_sequences) if asks_preference else {})
 
 
 def similarity(config, length, kind='tokens'):
@@ -131,7 +131,7 @@ def similarity(config, length, kind='tokens'):
 
 
 def limit(config, kind):
-  return float(theory.at_birth(config, config.length, kind).inter_cosine_L[-1])
+  return float(theory.infinite_width(config, config.length, kind).inter_cosine_L[-1])
 
 
 def summarize(rows, theory):
@@ -150,7 +150,7 @@ def predictions(settings):
       rows.append({
           'factor': name, 'value': 'predicted', 'length': length, 'networks': 0,
           **similarity(config, length),
-          **measurements.favourites(config, settings.large_sequences)})
+          **measurements.preferred_tokens(config, settings.large_sequences)})
   return rows
 
 

@@ -9,9 +9,9 @@ transformer prefers one token, which depends on the seed, and the more the longe
 Prints a table with a line per model and length. '× uniform' divides the count of the preferred
 token by the largest count among ids that are drawn uniformly; 'log10 p' is the logarithm of the
 probability that some id is counted as often among such ids; 'theory' is mean and std of the top-1
-share by theory.preference_at_birth; 'direction → id' is the share of networks whose preferred token
-is the one that the mean direction of the last tokens predicts, and 'its cosine with shortest T' how
-alike the directions at two lengths are, with theory's in parentheses.
+share by theory.preference_at_initialization; 'direction → id' is the share of networks whose
+preferred token is the one that the mean direction of the last tokens predicts, and 'its cosine with
+shortest T' how alike the directions at two lengths are, with theory's in parentheses.
 
 Writes results.json (a row per network and length) and figure.png.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 from bornbiased_jax.analysis.probes import OF_IDS
-from bornbiased_jax.analysis.theory import at_birth
+from bornbiased_jax.analysis.theory import infinite_width
 
 from .shared import command_line, measurements
 from .shared.cells import measure_cells, predict, transformer_cell
@@ -82,13 +82,13 @@ def predicted(shortest, cell):
   found = {'theory_cosine': finite.inter_cosine_L[-1],
            'theory_cosine_std': finite.inter_cosine_std}
   if probe.length != shortest:
-    limit = at_birth(config, probe.length, probe)
+    limit = infinite_width(config, probe.length, probe)
     found['theory_direction_cosine'] = limit.direction_cosine(shortest)
   if probe.kind in OF_IDS:
-    found |= measurements.favourites(config, probe.num_sequences, shortest,
+    found |= measurements.preferred_tokens(config, probe.num_sequences, shortest,
                                      measurements.read(probe))
     same = found.pop('theory_same_id')
-    # At the shortest length both favourites are of the same sequences.
+    # At the shortest length both preferred tokens are of the same sequences.
     found['theory_same_id_as_shortest'] = 1.0 if probe.length == shortest else same
   return found
 

@@ -4,7 +4,7 @@
     python -m experiments.through_training my_run --probe=text --data=my.txt --tokenizer=my.model
 
 All checkpoints of a run read the same sequences, as one ensemble that is compiled once. Shown are
-the favourite token and its share, the cosine of two sequences, how much of the direction at the
+the preferred token and its share, the cosine of two sequences, how much of the direction at the
 first checkpoint is left in the direction now (their cosine; 1 means all), and how often a head
 gives the first token more than 0.3 of its weight.
 

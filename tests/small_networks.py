@@ -66,7 +66,7 @@ def trained(config, seed=1):
   normal = functools.partial(random.standard_normal, dtype=np.float32)
 
   def draw(path, leaf):
-    drawn = _by_the_law(config, normal, path, leaf)
+    drawn = _at_random(config, normal, path, leaf)
     if not _is_drawn(path):
       own = np.random.default_rng(len(str(path)))
       drawn += np.float32(0.2) * own.standard_normal(leaf.shape, np.float32)
@@ -79,7 +79,7 @@ def _is_drawn(path):
   return path[-1].key not in ('scale', 'bias')
 
 
-def _by_the_law(config, normal, path, leaf):
+def _at_random(config, normal, path, leaf):
   """A leaf of a random network, of the numbers that `normal` gives for a shape."""
   name, module = path[-1].key, path[max(0, len(path) - 2)].key
   if not _is_drawn(path):
@@ -96,7 +96,7 @@ def _normal_numbers(shapes, number):
 
 
 def random_networks(config, number):
-  """Parameters of random networks, drawn in numpy by the law that test_initialization checks.
+  """Parameters of random networks, drawn in numpy with the stds that test_initialization checks.
 
   Those of schemes whose weights are not independent normal numbers are the library's.
   """
@@ -110,13 +110,13 @@ def random_networks(config, number):
 def born(config, seed):
   """The random network of a seed, likewise drawn in numpy: other numbers than the library's."""
   normal = functools.partial(np.random.default_rng(seed).standard_normal, dtype=np.float32)
-  draw = functools.partial(_by_the_law, config, normal)
+  draw = functools.partial(_at_random, config, normal)
   return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
 def _random_network(config, numbers):
   remaining = iter(numbers)
-  draw = functools.partial(_by_the_law, config, lambda shape: next(remaining))
+  draw = functools.partial(_at_random, config, lambda shape: next(remaining))
   return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 

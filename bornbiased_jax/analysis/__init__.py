@@ -12,7 +12,7 @@ The order is that in which the modules are best read:
 - `.theory`: what all of this is in wide networks, from their configuration alone
 - `.attention_sink`: attention sinks, what goes with them, and the loss of a text
 
-`ensemble.measure` brings them together: it takes a family of networks, a statistic, a
+`ensemble.measure` brings them together: it takes an ensemble of networks, a statistic, a
 probe and the seeds, and yields one row of results per seed. `frame` makes a table of pandas of
 rows.
 """
@@ -27,7 +27,7 @@ from bornbiased_jax.analysis.attention_sink import (
     super_neurons,
     uniform_weight,
 )
-from bornbiased_jax.analysis.ensemble import Network, measure, transformer
+from bornbiased_jax.analysis.ensemble import Ensemble, measure, transformer
 from bornbiased_jax.analysis.positions import positional_std
 from bornbiased_jax.analysis.preference import log10_p, predictions, uniform_baseline
 from bornbiased_jax.analysis.probes import Probe
@@ -44,7 +44,7 @@ from bornbiased_jax.analysis.statistics import (
 
 __all__ = (
     'theory', 'SinkRate', 'diagnostics', 'effective_rank', 'sink_rate', 'strided_loss',
-    'super_neurons', 'uniform_weight', 'Network', 'measure', 'transformer', 'positional_std',
+    'super_neurons', 'uniform_weight', 'Ensemble', 'measure', 'transformer', 'positional_std',
     'log10_p', 'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
     'isotropic_std', 'StackConfig', 'attn0', 'bare_attention', 'mlp0', 'stack', 'Statistic',
     'combine', 'frame', 'histogram', 'merge', 'p_value_text',

@@ -26,7 +26,7 @@ from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
 
-class Network(NamedTuple):
+class Ensemble(NamedTuple):
   """A family of random networks, one for each seed.
 
   Attributes:
@@ -40,7 +40,7 @@ class Network(NamedTuple):
   read: Callable[[Any, jax.Array, tuple[str, ...]], dict[str, jax.Array]]
 
 
-def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Network:
+def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Ensemble:
   """The random transformers of one architecture; for `embedding_seed` see `init_params`.
 
   Example:
@@ -48,37 +48,37 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Netwo
     >>> analysis.transformer(configs.get('tiny_gpt2')).config.vocab_size
     2048
   """
-  return Network(config, _draw_of(config, embedding_seed), functools.partial(read, config))
+  return Ensemble(config, _draw_of(config, embedding_seed), functools.partial(read, config))
 
 
 @functools.cache
 def _draw_of(config, embedding_seed):
-  """One function per family, so that it is compiled once whatever its networks read."""
+  """One function per ensemble, so that it is compiled once whatever its networks read."""
   return lambda seed: draw_params(config, seed, embedding_seed)
 
 
-def default_chunk_size(network: Network, statistic: Statistic, probe: Probe, num_seeds: int,
+def default_chunk_size(ensemble: Ensemble, statistic: Statistic, probe: Probe, num_seeds: int,
                        batch_size: int) -> int:
   """Number of networks that all devices hold at a time: one each of those that are given."""
   num_devices = _mesh().size
-  if network.draw is None:
+  if ensemble.draw is None:
     return num_devices
   seeds_per_device = -(-num_seeds // num_devices)
-  bytes_of_one = lambda: network_bytes(network, statistic, probe, batch_size)
+  bytes_of_one = lambda: network_bytes(ensemble, statistic, probe, batch_size)
   # Hosts whose memory differs must still take the same chunks.
   return num_devices * hosts.from_first(lambda: networks_at_once(bytes_of_one, seeds_per_device))
 
 
-def network_bytes(network: Network, statistic: Statistic, probe: Probe, batch_size: int) -> int:
+def network_bytes(ensemble: Ensemble, statistic: Statistic, probe: Probe, batch_size: int) -> int:
   """Bytes of one network in an ensemble: its parameters and a batch's intermediates, as planned."""
-  draw = jax.jit(functools.partial(_draw_one, network.draw))
-  batch = jax.jit(functools.partial(_sum_one, network, statistic, probe, size=batch_size))
+  draw = jax.jit(functools.partial(_draw_one, ensemble.draw))
+  batch = jax.jit(functools.partial(_sum_one, ensemble, statistic, probe, size=batch_size))
   with jax.default_matmul_precision('highest'):
     lowered = draw.lower(jnp.uint32(0)), batch.lower(jax.eval_shape(draw, jnp.uint32(0)), 0)
   return max(map(program_bytes, lowered))
 
 
-def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Statistic,
+def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: Statistic,
             probe: Probe, seeds: Iterable[int] | None = None, *,
             readout: Callable | None = None, batch_size: int | None = None,
             chunk_size: int | None = None,
@@ -86,12 +86,12 @@ def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Sta
   """Measures a statistic of every network of an ensemble over one probe.
 
   Args:
-    network: the family of networks, such as `transformer(config)`; or networks of one
+    ensemble: random networks, such as `transformer(config)`; or given networks of one
       architecture, each its configuration and parameters, as `lineage.load` returns them. They
       are taken one chunk after the other, so that an iterator need not hold all of them.
     statistic: what to measure.
     probe: the inputs, the same for every network unless it is `of_each`.
-    seeds: which networks of the family; of networks that are given, None.
+    seeds: which random networks; of networks that are given, None.
     readout: a function (params, sums) of one network → dict of arrays, for results that
       need the parameters again when all sequences have been read. Can be jitted.
     batch_size: number of sequences per forward pass; None means `batch_size_of`.
@@ -112,23 +112,23 @@ def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Sta
 
   Example:
     >>> from bornbiased_jax import analysis, configs
-    >>> network = analysis.transformer(configs.get('tiny_gpt2'))
+    >>> ensemble = analysis.transformer(configs.get('tiny_gpt2'))
     >>> probe = analysis.Probe('tokens', num_sequences=8, length=4)
-    >>> rows = analysis.measure(network, analysis.predictions(2048), probe, seeds=range(2))
+    >>> rows = analysis.measure(ensemble, analysis.predictions(2048), probe, seeds=range(2))
     >>> [(row['seed'], len(row['top_ids'])) for row in rows]
     [(0, 20), (1, 20)]
   """
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:
       check_count(name, size)
-  family, members, count = _members(network, seeds)
-  batch_size = batch_size or batch_size_of(family.config, probe)
+  ensemble, members, count = _members(ensemble, seeds)
+  batch_size = batch_size or batch_size_of(ensemble.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
-  chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
-  draw, shapes, step, finish = programs(family, statistic, probe, readout)
+  chunk_size = chunk_size or default_chunk_size(ensemble, statistic, probe, count, batch_size)
+  draw, shapes, step, finish = programs(ensemble, statistic, probe, readout)
   while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
-    chunk_seeds, sources = _sources(family, chunk, chunk_size)
+    chunk_seeds, sources = _sources(ensemble, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
       drawn = draw(sources)
       sums = _zeros(shapes(drawn, batch_size))
@@ -146,17 +146,17 @@ def measure(network: Network | Iterable[tuple[ModelConfig, Any]], statistic: Sta
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
 
 
-def _members(network, seeds):
-  """The family, its seeds or the numbers and parameters of its networks, and how many there are.
+def _members(ensemble, seeds):
+  """The ensemble, its seeds or the numbers and parameters of its networks, and how many there are.
 
   How many networks are given is not known before the last is taken.
   """
-  if isinstance(network, Network) == (seeds is None):
-    raise InputError('a family of networks needs seeds=, and networks that are given have none')
-  if isinstance(network, Network):
+  if isinstance(ensemble, Ensemble) == (seeds is None):
+    raise InputError('an ensemble of random networks needs seeds=, and given networks have none')
+  if isinstance(ensemble, Ensemble):
     seeds = [int(as_seed(seed)) for seed in seeds]
-    return network, iter(seeds), len(seeds)
-  pairs = iter(network)
+    return ensemble, iter(seeds), len(seeds)
+  pairs = iter(ensemble)
   if (first := next(pairs, None)) is None:
     raise InputError('there is no network to measure')
   family = transformer(first[0])._replace(draw=None)
@@ -172,9 +172,9 @@ def _of_one_architecture(first, pairs):
     yield number, params
 
 
-def _sources(network, chunk, size):
+def _sources(ensemble, chunk, size):
   """The seeds of a chunk, and what its networks are drawn from, spread over all devices."""
-  if network.draw:
+  if ensemble.draw:
     return chunk, _shard(chunk, size)
   numbers = [number for number, _ in chunk]
   mesh = _mesh()
@@ -186,7 +186,7 @@ def _sources(network, chunk, size):
   return numbers, {'seed': _shard(numbers, size), 'params': stacked}
 
 
-def programs(network: Network, statistic: Statistic, probe: Probe,
+def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
              readout: Callable | None = None, mesh: Mesh | None = None
              ) -> tuple[Callable, Callable, Callable, Callable]:
   """The programs over a chunk of n networks that `measure` runs.
@@ -206,7 +206,7 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
 
   @functools.partial(jax.jit, static_argnames='size')
   def batch(drawn, first, size):
-    one = functools.partial(_sum_one, network, statistic, probe, first=first, size=size)
+    one = functools.partial(_sum_one, ensemble, statistic, probe, first=first, size=size)
     return _over_seeds(one, mesh)(drawn)
 
   shapes = lambda drawn, size: jax.eval_shape(functools.partial(batch, size=size), drawn, 0)
@@ -219,7 +219,7 @@ def programs(network: Network, statistic: Statistic, probe: Probe,
   if readout is not None:
     of_one = lambda drawn, sums: readout(drawn['params'], sums)
     finish = jax.jit(_over_seeds(of_one, mesh))
-  draw = _draw_program(network.draw, mesh) if network.draw else lambda sources: sources
+  draw = _draw_program(ensemble.draw, mesh) if ensemble.draw else lambda sources: sources
   return draw, shapes, step, finish
 
 
@@ -232,10 +232,10 @@ def _draw_one(draw, seed):
   return {'seed': seed, 'params': draw(seed)}
 
 
-def _sum_one(network, statistic, probe, drawn, first, size):
+def _sum_one(ensemble, statistic, probe, drawn, first, size):
   """The sums of one network over one batch."""
-  inputs = probe.inputs(network.config, first + jnp.arange(size), drawn['seed'])
-  return statistic.measure(network.read(drawn['params'], inputs, statistic.reads))
+  inputs = probe.inputs(ensemble.config, first + jnp.arange(size), drawn['seed'])
+  return statistic.measure(ensemble.read(drawn['params'], inputs, statistic.reads))
 
 
 def _over_seeds(program, mesh):

@@ -14,7 +14,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from bornbiased_jax.analysis.ensemble import Network, transformer
+from bornbiased_jax.analysis.ensemble import Ensemble, transformer
 from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention
@@ -128,7 +128,7 @@ class _BareAttention(Block):
     return self._attention(x_BTD, x_BTD.shape[1], ())[0]
 
 
-def bare_attention(config: ModelConfig) -> Network:
+def bare_attention(config: ModelConfig) -> Ensemble:
   """The attention sublayers of random transformers, one after the other (Fig 8).
 
   They have queries, keys, values, heads and positions, but neither residual stream nor norm.
@@ -160,7 +160,7 @@ def bare_attention(config: ModelConfig) -> Network:
   return transformer(config)._replace(read=read)
 
 
-def stack(config: StackConfig) -> Network:
+def stack(config: StackConfig) -> Ensemble:
   """Random stacks as a family of networks for `ensemble.measure`, to read Gaussian probes."""
-  return Network(config, lambda seed: draw_stack(config, seed),
+  return Ensemble(config, lambda seed: draw_stack(config, seed),
                  lambda params, inputs, names: read_stack(config, params, inputs, names))

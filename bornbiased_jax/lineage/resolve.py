@@ -115,7 +115,7 @@ def load(name: str, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
   Returns:
     The configuration and the parameters. Files of transformers and GGUF do not say how networks
     were drawn: linear_std, embedding_std and init_scheme are this package's defaults. For theory of
-    their birth give the right ones, as in dataclasses.replace(config, linear_std=0.02).
+    their initialization give the right ones, as in dataclasses.replace(config, linear_std=0.02).
 
   Raises:
     InputError: there is no network of that name, it is damaged, or the Hub does not give it.

@@ -77,7 +77,7 @@ def _centre(config, params):
 
 
 def mean_activation(config: ModelConfig) -> float:
-  """Mean of the MLP's activation at birth, E f(u) for u ~ N(0, linear_std² width)."""
+  """Mean of the MLP's activation at initialization, E f(u) for u ~ N(0, linear_std² width)."""
   # A fine grid serves kinks as well, which Gauss's quadrature does not.
   z_G = np.linspace(-9, 9, 4001)
   weight_G = np.exp(-z_G**2 / 2)

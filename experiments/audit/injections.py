@@ -142,7 +142,7 @@ def unpublished_shard(random, history, family, seed):
   return {steps[2 * t]: _shard(full[steps[2 * t]], full[later])}
 
 
-def other_birth(random, history, family, seed):
+def other_initialization(random, history, family, seed):
   return {0: jax.tree.map(np.asarray, init_params(CONFIGS[family], 1000 + seed))}
 
 
@@ -182,7 +182,7 @@ FAULTS = {
     'layer of the step before': layer_repeat,
     'shard of a later step': later_shard,
     'shard of a later step that is not there': unpublished_shard,
-    'another birth': other_birth,
+    'another birth': other_initialization,
     'two steps swapped': swapped,
     'checkpoint of another seed': foreign_checkpoint,
     'checkpoint of another order of the text': sibling_checkpoint,

@@ -115,7 +115,7 @@ ELSEWHERE = {
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
     'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
     'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
-    'experts': 'routers at birth, by experiments.experts',
+    'experts': 'random routers, by experiments.experts',
     'experts_lengths': 'the same at other lengths and depths, by experiments.experts',
     'experts_text': 'the same on a text, by experiments.experts',
     'trained_experts': 'experts followed through training, by experiments.trained_experts',
@@ -129,18 +129,19 @@ ELSEWHERE = {
     'robustness_mixtures': 'reads mixtures of experiments.trained_experts',
     'robustness_upcycled': 'reads six networks of experiments.pretrain',
     'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
-    'real_text': 'reads texts, and pieces of a SentencePiece model, by experiments.real_text',
+    'real_text': 'reads texts, and subwords of a SentencePiece model, by experiments.real_text',
     'real_text_controls': 'shuffled text and random last tokens, by experiments.real_text',
-    'real_text_nano': 'reads texts, and pieces of a SentencePiece model, by experiments.real_text',
+    'real_text_nano': 'reads texts, and subwords of a SentencePiece model, by '
+                      'experiments.real_text',
     'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
     'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
 }
 
 ITEMS = (
-    Item(('fig1', 'table1'), 'A random network has a favourite token',
+    Item(('fig1', 'table1'), 'A random network has a preferred token',
          'Every random network predicts one token far more often than chance allows. Which one '
          'depends on the seed and not on the length T; the preference grows with T.',
-         'nano GPT-2 predicts its favourite 58.5 times as often as uniform sampling would '
+         'nano GPT-2 predicts its preferred token 58.5 times as often as uniform sampling would '
          '(n = 10,000). The table of frequencies is missing from our copy of the paper.',
          (Run('seed_sweep', dict(gpu=8, rehearsal=0.5), {'config': 'gpt2_1b2', 'seeds': '42,43'},
               'seed_sweep_1b2', at={'rehearsal': {'config': 'tiny_gpt2', 'lengths': '4,8,16'}}),
@@ -177,7 +178,7 @@ ITEMS = (
                                 'num_sequences': '1000'}}),)),
     Item(('fig2',), 'Sequences grow alike with depth',
          'States of unrelated sequences grow more similar with every layer (Finding 2.1). Their '
-         'mean direction predicts the favourite token (Finding 2.2).',
+         'mean direction predicts the preferred token (Finding 2.2).',
          'Curves for nano GPT-2 at T = 1,024. The share of networks of Finding 2.2 is missing from '
          'our copy.',
          (Run('contraction', dict(smoke=0.2, laptop=3, overnight=6, paper=10)),

@@ -75,8 +75,8 @@ def _how(content: dict) -> str:
 
 def heading(item: Item) -> str:
   """
-  >>> heading(Item(('fig1', 'table1'), 'A favourite', '', '', ()))
-  'Figure 1, Table 1: A favourite'
+  >>> heading(Item(('fig1', 'table1'), 'A preferred token', '', '', ()))
+  'Figure 1, Table 1: A preferred token'
   """
   of_paper = [re.sub(r'^(fig|table)(\d+)$', r'\1 \2', name).replace('fig ', 'Figure ')
               .replace('table ', 'Table ') for name in item.names if name[-1].isdigit()]

@@ -34,7 +34,7 @@ class Cell(NamedTuple):
   """
 
   fields: dict
-  network: ensemble.Network
+  network: ensemble.Ensemble
   statistic: Statistic
   probe: Probe
   row: Callable[[dict], dict]

@@ -14,8 +14,8 @@ from bornbiased_jax.models.transformer import head_of, unembed
 from .cells import Cell
 from .tables import mean_ci95
 
-# A few seconds' worth of networks that are drawn from the law of favourite tokens.
-FLOPS_OF_LAWS = 2e12
+# A few seconds' worth of networks that are drawn for theory of preferred tokens.
+FLOPS_OF_THEORY = 2e12
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
@@ -91,23 +91,23 @@ def predicted_cosine(cell: Cell) -> np.ndarray:
   return np.asarray(predicted_similarity(cell).inter_cosine_L)
 
 
-def favourites(config: ModelConfig, num_sequences: int, other_length: int | None = None,
-               probe: str | Probe = 'tokens') -> dict:
-  """What theory says of the favourite tokens of random networks, as fields of a row."""
-  return dict(_favourites(config, num_sequences, other_length, probe))
+def preferred_tokens(config: ModelConfig, num_sequences: int, other_length: int | None = None,
+                     probe: str | Probe = 'tokens') -> dict:
+  """What theory says of the preferred tokens of random networks, as fields of a row."""
+  return dict(_preferred_tokens(config, num_sequences, other_length, probe))
 
 
 @functools.cache
-def _favourites(config, num_sequences, other_length, probe):
+def _preferred_tokens(config, num_sequences, other_length, probe):
   # Few sequences cost as much as drawing the head.
   flops = 4 * max(num_sequences, 250) * config.vocab_size * config.width
-  num_networks = min(300, max(5, round(FLOPS_OF_LAWS / flops)))
-  law = theory.preference_at_birth(config, config.length, num_sequences, probe,
-                                   other_length=other_length, num_networks=num_networks)
-  return {'theory_top1_frequency': law.top1_frequency_N.mean(),
-          'theory_top1_frequency_std': law.top1_frequency_N.std(),
-          'theory_direction_agreement': law.direction_agrees_N.mean(),
-          'theory_same_id': law.same_token_N.mean()}
+  num_networks = min(300, max(5, round(FLOPS_OF_THEORY / flops)))
+  found = theory.preference_at_initialization(config, config.length, num_sequences, probe,
+                                              other_length=other_length, num_networks=num_networks)
+  return {'theory_top1_frequency': found.top1_frequency_N.mean(),
+          'theory_top1_frequency_std': found.top1_frequency_N.std(),
+          'theory_direction_agreement': found.direction_agrees_N.mean(),
+          'theory_same_id': found.same_token_N.mean()}
 
 
 def direction_agreement(rows: list[dict]) -> dict:

@@ -44,7 +44,7 @@ def bag_of_words(reads=None):
 
   draw = lambda seed: {
       'embedding': jnp.sin((1.0 + seed % 1000) * jnp.arange(1, V * D + 1)).reshape(V, D)}
-  return ensemble.Network(CONFIG, draw, read)
+  return ensemble.Ensemble(CONFIG, draw, read)
 
 
 def readout(params, sums):

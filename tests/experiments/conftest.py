@@ -1,4 +1,4 @@
-"""A run that a test stops and goes on with is one of the same code, and theory draws few laws."""
+"""A run that a test goes on with is one of the same code, and theory draws few networks."""
 
 import functools
 
@@ -30,11 +30,11 @@ def ensembles_on_one_device():
 
 
 @pytest.fixture(autouse=True, scope='session')
-def few_laws():
-  """Theory of favourite tokens in a moment, and less exact: no test of a program reads it."""
+def few_networks_of_theory():
+  """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(measurements, 'FLOPS_OF_LAWS', 0)
-    patch.setattr(coordinates, 'NUM_LAWS', 5)  # As many as other programs have.
+    patch.setattr(measurements, 'FLOPS_OF_THEORY', 0)
+    patch.setattr(coordinates, 'NUM_NETWORKS', 5)  # As many as other programs have.
     patch.setattr(experts, '_NUM_TOKENS', 100)
     yield
 

@@ -43,9 +43,9 @@ def test_both_are_born_with_the_same_weights(run):
 
 
 def test_at_birth_one_of_them_is_biased(run):
-  at_birth = {(row['init'], row['seed']): row for row in run[2]['rows'] if row['step'] == 0}
+  at_start = {(row['init'], row['seed']): row for row in run[2]['rows'] if row['step'] == 0}
   for seed in (42, 43):
-    own, centred = at_birth['gpt2', seed], at_birth['centred', seed]
+    own, centred = at_start['gpt2', seed], at_start['centred', seed]
     assert own['cosine'] > 0.1 and own['cosine'] > 2 * centred['cosine']
     for row in (own, centred):
       assert (row['tau'], row['birth_overlap']) == pytest.approx((1, 1), abs=1e-5)

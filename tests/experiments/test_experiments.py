@@ -30,7 +30,7 @@ GIVEN = {name: SHARED for name in ('contraction', 'ablation', 'layer_theory')} |
     'real_text': SHARED | dict(config='tiny_gpt2'),
     'experts': SHARED | dict(config='tiny_gpt2')}
 
-# Of the activation's cells, what is compared with a law, once for each.
+# Of the activation's cells, what is compared with theory, once for each.
 BLOCKS = ('MLP0', 'relu'), (activation.SATURATED, 'tanh'), ('standard', 'tanh')
 
 
@@ -148,7 +148,7 @@ def test_a_network_with_experts_is_read_by_its_own_routers():
     assert found['idlest'][layer, 0] == pytest.approx(share_E.min())
 
 
-def test_text_stands_beside_its_law(smoke):
+def test_text_stands_beside_its_theory(smoke):
   rows = {row['reads']: row for row in smoke('real_text')[1]['summary']}
   for row in rows.values():
     # Three networks, whose std on text is a fifth of the cosine.
@@ -176,7 +176,7 @@ def test_a_variant_is_drawn_without_panels_of_its_own(smoke):
   assert all(cell.network.config.positions == 'alibi' for cell in wide)
   rows = smoke('coordinates')[1]['summary']
   rows += [row | {'check': 'width, alibi', 'value': 64} for row in rows]
-  # Three coordinates, the favourite's share, and two panels of all checks.
+  # Three coordinates, the preferred token's share, and two panels of all checks.
   assert len(coordinates.draw(rows, settings).axes) == 4 + 2
 
 

@@ -122,7 +122,7 @@ def test_the_first_python_of_readme_runs(capsys):
   *lines, cosines = capsys.readouterr().out.splitlines()
   shares = [float(line.split()[2]) for line in lines]
   assert len(cosines.split()) == 6  # One by layer.
-  # Uniform ids would have a favourite in about 3 of 300 sequences.
+  # Uniform ids would have a preferred token in about 3 of 300 sequences.
   assert len(shares) == 3 and sum(shares) / 3 > 0.02
 
 

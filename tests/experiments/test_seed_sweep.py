@@ -46,9 +46,10 @@ def test_writes_a_row_for_each_seed_and_length(undisturbed):
 
 def test_of_a_text_its_own_theory_is_asked(monkeypatch):
   asked = []
-  monkeypatch.setattr(seed_sweep.measurements.theory, 'preference_at_birth', lambda *of, **more: (
-      asked.append(of[-1]) or types.SimpleNamespace(**dict.fromkeys(
-          ('top1_frequency_N', 'direction_agrees_N', 'same_token_N'), np.ones(2)))))
+  found = types.SimpleNamespace(**dict.fromkeys(
+      ('top1_frequency_N', 'direction_agrees_N', 'same_token_N'), np.ones(2)))
+  monkeypatch.setattr(seed_sweep.measurements.theory, 'preference_at_initialization',
+                      lambda *of, **more: asked.append(of[-1]) or found)
   settings = resolve(seed_sweep.Settings, 'smoke', **SMALL | dict(
       probe='text', data='tinyshakespeare', lengths='8'))
   cell = seed_sweep.transformer_cell(CONFIG, 8, settings, seed_sweep.measurements.preference, None)

@@ -22,7 +22,7 @@ LEARNED = dataclasses.replace(GPT2, tied_head=False, positions='learned')
 
 
 def lively(config):
-  """Parameters that say many different things; as drawn, they repeat one favourite."""
+  """Parameters that say many different things; as drawn, they repeat one token."""
   noise = lambda leaf: 0.25 * np.random.default_rng(0).normal(size=leaf.shape).astype(np.float32)
   return jax.tree.map(lambda leaf: leaf + noise(leaf), random_networks(config, 1)[0])
 

@@ -1,7 +1,7 @@
 """What theory says of random networks, from their configuration alone; nothing in it is fitted.
 
 `finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to set beside
-measured ones; `at_birth` has its limit of infinite width. `preference_at_birth` speaks of the token
+measured ones; `infinite_width` is its limit. `preference_at_initialization` speaks of the token
 that a network prefers, and `expert_shares` of the experts that its routers choose. Closed forms of
 single layers, and what the fingerprints PCS and CKA show for unrelated networks, stand beside them.
 The order is that in which the modules are best read:
@@ -11,14 +11,13 @@ The order is that in which the modules are best read:
 - `.hermite`: the covariance of an activation at correlated inputs
 - `.architecture`: what theory reads of a configuration, and of which it has none
 - `.blocks`: how attention and MLPs change similarities
-- `.birth`: similarities in a whole random network of infinite width
+- `.infinite_width`: similarities in a whole random network of infinite width
 - `.fluctuations`: how much networks of finite width differ, and the dimensions of their states
 - `.finite_width`: what fluctuations change in the mean
-- `.random_energy`: how often a network predicts its favourite token
-- `.experts`: how many tokens a router at birth sends to each expert
+- `.random_energy`: how often a network predicts its preferred token
+- `.experts`: how many tokens a random router sends to each expert
 """
 
-from bornbiased_jax.analysis.theory.birth import AtBirth, at_birth
 from bornbiased_jax.analysis.theory.closed_forms import (
     activation_similarity,
     amplified_similarity,
@@ -32,15 +31,16 @@ from bornbiased_jax.analysis.theory.closed_forms import (
 )
 from bornbiased_jax.analysis.theory.experts import expert_shares
 from bornbiased_jax.analysis.theory.finite_width import FiniteWidth, finite_width
+from bornbiased_jax.analysis.theory.infinite_width import InfiniteWidth, infinite_width
 from bornbiased_jax.analysis.theory.random_energy import (
     Preference,
     preference,
-    preference_at_birth,
+    preference_at_initialization,
 )
 
 __all__ = (
-    'AtBirth', 'at_birth', 'activation_similarity', 'amplified_similarity', 'independent_cka',
-    'independent_pcs', 'iterate', 'position_similarity', 'positional_std', 'relu_similarity',
-    'rotary_coherence', 'expert_shares', 'FiniteWidth', 'finite_width', 'Preference', 'preference',
-    'preference_at_birth',
+    'InfiniteWidth', 'infinite_width', 'activation_similarity', 'amplified_similarity',
+    'independent_cka', 'independent_pcs', 'iterate', 'position_similarity', 'positional_std',
+    'relu_similarity', 'rotary_coherence', 'expert_shares', 'FiniteWidth', 'finite_width',
+    'Preference', 'preference', 'preference_at_initialization',
 )

@@ -49,7 +49,7 @@ class Architecture:
 
 
 def check(config: ModelConfig, length: int, probe: str | Probe) -> None:
-  """Raises the errors of `birth.at_birth`."""
+  """Raises the errors of `infinite_width`."""
   check_count('length', length)
   if length > config.length:
     raise InputError(f'length={length} is more than the {config.length} positions of the model')

@@ -1,4 +1,4 @@
-"""How a block changes the kernels of `birth`: attention averages them, an MLP maps them one by one.
+"""How a block changes kernels: attention averages them, an MLP maps them one by one.
 
 The first kernel of [K, T, T] is that within a sequence, the second within another, any others are
 between them.

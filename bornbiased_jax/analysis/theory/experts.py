@@ -1,4 +1,4 @@
-"""Experts are born unequal: how many tokens a router at birth sends to each of them.
+"""Experts are born unequal: how many tokens a random router sends to each of them.
 
 A router reads the states that contraction has made alike. In units of their std over experts, its
 logits for a token at position i are
@@ -6,7 +6,7 @@ logits for a token at position i are
     √ρ_i m_e + √(1-ρ_i) r_e · w,   m_e = r_e · μ ~ N(0, 1),
 
 with router rows r_e, the direction μ that all sequences share, and what is the token's own, w. This
-is the random-energy law of favourite tokens (`random_energy`) with E experts in place of V tokens:
+is the random-energy model of preferred tokens (`random_energy`), of E experts and not of V tokens:
 m_e is fixed by the seed. ρ_i is the cosine of two sequences at position i, behind the norm that the
 router reads, and w fills as few dimensions as states do, in which some rows are longer than others.
 The std of the router cancels: shares do not depend on it.
@@ -20,15 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.theory import birth, fluctuations
+from bornbiased_jax.analysis.theory import fluctuations
 from bornbiased_jax.analysis.theory.finite_width import finite_width
+from bornbiased_jax.analysis.theory.infinite_width import infinite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
 from bornbiased_jax.models.keys import make_key
 from bornbiased_jax.models.mlp import chosen
 
-# Tokens that each network of the law reads.
+# Tokens that each network reads.
 _NUM_TOKENS = 4096
 
 
@@ -40,17 +41,17 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
   Args:
     config: the architecture, with experts or without.
     length: number of tokens per sequence, T.
-    probe: as in `birth.at_birth`.
+    probe: as in `infinite_width`.
     num_experts: of a router that reads the states, E; None means config.num_experts.
     num_chosen: how many it chooses for each token; None means config.experts_per_token.
-    num_networks: number of networks that are drawn from the law, N.
+    num_networks: number of networks that are drawn, N.
     seed: seed of the draws.
 
   Returns:
-    [layers, N, E]; the E shares of a network sum to 1. The busiest expert is the largest of them.
+    [layers, N, E]; the E shares of a network sum to 1. The largest is the highest expert load.
 
   Raises:
-    InputError: as `birth.at_birth` and `finite_width`, there is no MLP, or more
+    InputError: as `infinite_width` and `finite_width`, there is no MLP, or more
       experts are chosen than there are.
 
   Cost: that of `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
@@ -72,7 +73,7 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
   if config.sublayers == 'attention_only':
     raise InputError("a router needs an MLP, and sublayers='attention_only' has none")
   # What a finite width changes in cosines is taken to be what it changes after the layer.
-  limit_L = birth.at_birth(config, length, probe).inter_cosine_L
+  limit_L = infinite_width(config, length, probe).inter_cosine_L
   change_L = finite_width(config, length, probe).inter_cosine_L - limit_L
   limit_LT, dimensions_L = fluctuations.at_routers(config, length, probe)
   cosine_LT = limit_LT + change_L[:, None]

@@ -1,4 +1,4 @@
-"""What a finite width d adds to the theory of random networks (birth.py): leading terms in 1/d.
+"""What a finite width d adds to the theory of random networks: the leading terms in 1/d.
 
 The fluctuations are those of fluctuations.py. Their squares change the mean of a cosine. In gated
 networks (LLaMA), which do not contract in the limit, this is all: the two factors of a hidden unit
@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import OF_TEXT, Probe, kind_of
-from bornbiased_jax.analysis.theory import birth, blocks, fluctuations
+from bornbiased_jax.analysis.theory import blocks, fluctuations
+from bornbiased_jax.analysis.theory.infinite_width import first_kernels
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.keys import make_key
@@ -55,7 +56,7 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: as in `at_birth`.
+    probe: as in `infinite_width`.
     num_samples: samples of the fluctuations, over which the change of the mean is averaged;
       0 leaves the mean as it is in the limit. None means 256 up to 256 tokens, and fewer
       beyond, because each takes longer: 32 for 512 tokens, 4 for 1,024 (which leave a quarter of
@@ -63,7 +64,7 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
       sequences of 2 T tokens, each of another pair of windows.
 
   Raises:
-    InputError: as `at_birth`, attention and MLP stand side by side (`parallel_residual`), or the
+    InputError: as `infinite_width`, attention and MLP stand side by side (`parallel_residual`), or
       network is too narrow: its fluctuations are not small.
 
   Cost: O(L T³), and O(num_samples L T³) for the mean, for texts with a factor of 8; a repeated call
@@ -81,9 +82,9 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
 @functools.lru_cache(maxsize=64, typed=True)
 def _finite_width(config, length, probe, num_samples):
   if config.parallel_residual:
-    raise InputError('the theory of finite width does not know parallel_residual=True; at_birth '
-                     'does, for infinite width')
-  network, start_PKTT = birth.start(config, length, probe)
+    raise InputError('the theory of finite width does not know parallel_residual=True; '
+                     'infinite_width does')
+  network, start_PKTT = first_kernels(config, length, probe)
   widths = fluctuations.widths_of(config)
   path, end_KTT = fluctuations.path_of(network, start_PKTT.mean(axis=0))
   std, dimensions = fluctuations.spreads(network, widths, path, end_KTT)

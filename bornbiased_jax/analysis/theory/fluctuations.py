@@ -30,7 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.theory import birth, blocks
+from bornbiased_jax.analysis.theory import blocks
+from bornbiased_jax.analysis.theory.infinite_width import first_kernels
 from bornbiased_jax.configs import ModelConfig
 
 
@@ -93,7 +94,7 @@ def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
   errors and cost are those of `finite_width` without samples.
   """
-  (network, start_PKTT), widths = birth.start(config, length, probe), widths_of(config)
+  (network, start_PKTT), widths = first_kernels(config, length, probe), widths_of(config)
   path, _ = path_of(network, start_PKTT.mean(axis=0))
   first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
   return between / np.sqrt(first * second), np.asarray(_router_dimensions(network, widths, path))

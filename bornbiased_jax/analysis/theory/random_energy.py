@@ -1,4 +1,4 @@
-"""From contraction to preference: how often a random network predicts its favourite token.
+"""From contraction to preference: how often a random network predicts its preferred token.
 
 The answer of a network to a random sequence, behind the final norm, is √ρ μ + √(1-ρ) w: a
 direction μ that all sequences share, and what is the sequence's own, where ρ is the cosine of two
@@ -23,8 +23,8 @@ from jax.typing import ArrayLike
 import numpy as np
 
 from bornbiased_jax.analysis.probes import OF_IDS, Probe, kind_of
-from bornbiased_jax.analysis.theory import birth
 from bornbiased_jax.analysis.theory.finite_width import finite_width
+from bornbiased_jax.analysis.theory.infinite_width import infinite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed
@@ -34,14 +34,14 @@ _BATCH_SIZE = 256
 
 
 class Preference(NamedTuple):
-  """What the law says of N random networks that read n sequences each.
+  """What theory says of N random networks that read n sequences each.
 
   Attributes:
-    top1_frequency_N: share of sequences for which the network predicts its favourite token.
+    top1_frequency_N: share of sequences for which the network predicts its preferred token.
     direction_agrees_N: the direction predicts this token (Finding 2.2).
     again_frequency_N: share of the same token among n other sequences. It lacks the luck of the
       first n, so that its mean is that of n → ∞.
-    same_token_N: the favourite among these other sequences is the same token.
+    same_token_N: the preferred token among these other sequences is the same token.
   """
 
   top1_frequency_N: np.ndarray
@@ -55,7 +55,7 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
                direction_cosine: float = 1.0, other_similarity: float | None = None,
                own_logit: float | None = None, num_networks: int = 100,
                seed: Seed = 0) -> Preference:
-  """Draws the favourite tokens of networks from the random-energy law.
+  """Draws the preferred tokens of networks by the random-energy model.
 
   Args:
     similarity: cosine of two sequences behind the last layer, ρ.
@@ -66,7 +66,7 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
       matters little.
     similarity_std: std of ρ over networks.
     direction_cosine: the n other sequences contract to a direction that has this cosine with
-      the first: 1 for sequences of one length, or `AtBirth.direction_cosine` for two lengths.
+      the first: 1 for sequences of one length, or `InfiniteWidth.direction_cosine` for two lengths.
     other_similarity: the cosine of two of these other sequences; None means `similarity`.
     own_logit: mean logit of the last token's own row, in units of a logit's std, if it competes.
     num_networks: number of networks, N.
@@ -79,9 +79,9 @@ def preference(similarity: float, vocab_size: int, num_sequences: int,
   Cost: 4 n V D FLOPs per network.
 
   Example:
-    >>> law = preference(0.25, vocab_size=2048, num_sequences=500, spectrum_D=np.ones(42),
-    ...                  num_networks=10)
-    >>> bool(0.03 < law.top1_frequency_N.mean() < 0.06)
+    >>> found = preference(0.25, vocab_size=2048, num_sequences=500, spectrum_D=np.ones(42),
+    ...                    num_networks=10)
+    >>> bool(0.03 < found.top1_frequency_N.mean() < 0.06)
     True
   """
   for name, value in (('vocab_size', vocab_size), ('num_sequences', num_sequences),
@@ -146,26 +146,26 @@ def _counts(key, mean_V, head_VD, own_logit, num_sequences):
   return lax.scan(batch, jnp.zeros(V, jnp.int32), jnp.arange(0, num_sequences, _BATCH_SIZE))[0]
 
 
-def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
+def preference_at_initialization(config: ModelConfig, length: int, num_sequences: int,
                         probe: str | Probe = 'tokens', *, other_length: int | None = None,
                         num_networks: int = 100, seed: int = 0) -> Preference:
-  """What theory says of the favourite tokens of random networks of this architecture.
+  """What theory says of the preferred tokens of random networks of this architecture.
 
-  It puts `at_birth`, `finite_width` and `preference` together. No network is drawn, and no
+  It puts `infinite_width`, `finite_width` and `preference` together. No network is drawn, and no
   number is fitted.
 
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
     num_sequences: number of sequences that each network reads, n.
-    probe: as in `at_birth`. Of a text, the cosine of its windows counts; their last tokens, of
-      which a tied head prefers its own, are taken for any.
+    probe: as in `infinite_width`. Of a text, the cosine of its windows counts; their last
+      tokens, of which a tied head prefers its own, are taken for any.
     other_length: length of the n other sequences, at most T; None means T.
     num_networks: number of networks, N.
     seed: seed of the draws.
 
   Raises:
-    InputError: as `at_birth` and `preference`.
+    InputError: as `infinite_width` and `preference`.
 
   The similarity is that of `finite_width`: beyond 1,300 tokens it is that of the limit.
 
@@ -174,11 +174,11 @@ def preference_at_birth(config: ModelConfig, length: int, num_sequences: int,
   Example:
     >>> from bornbiased_jax import configs
     >>> config = configs.get('tiny_gpt2', num_layers=2)
-    >>> law = preference_at_birth(config, length=16, num_sequences=100, num_networks=4)
-    >>> law.top1_frequency_N.shape
+    >>> found = preference_at_initialization(config, length=16, num_sequences=100, num_networks=4)
+    >>> found.top1_frequency_N.shape
     (4,)
   """
-  limit = birth.at_birth(config, length, probe)
+  limit = infinite_width(config, length, probe)
   finite = finite_width(config, length, probe)
   similarity, other = float(finite.inter_cosine_L[-1]), None
   if other_length is not None:

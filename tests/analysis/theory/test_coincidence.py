@@ -73,17 +73,17 @@ def test_random_sequences_begin_with_one_start_token():
 def test_random_ids_are_a_text_of_as_many_ids():
   """Ids below a number, a smaller vocabulary and a collision probability are one thing."""
   wide = configs.get('tiny_gpt2', vocab_size=64)
-  small = theory.at_birth(configs.get('tiny_gpt2', vocab_size=16), 8)
-  for found in (theory.at_birth(wide, 8, collision=1 / 16),
-                theory.at_birth(wide, 8, Probe('tokens', 9, 8, num_ids=16))):
+  small = theory.infinite_width(configs.get('tiny_gpt2', vocab_size=16), 8)
+  for found in (theory.infinite_width(wide, 8, collision=1 / 16),
+                theory.infinite_width(wide, 8, Probe('tokens', 9, 8, num_ids=16))):
     np.testing.assert_allclose(found.inter_cosine_L, small.inter_cosine_L, rtol=1e-6)
-  assert small.inter_cosine_L[-1] > 1.1 * theory.at_birth(wide, 8).inter_cosine_L[-1]
+  assert small.inter_cosine_L[-1] > 1.1 * theory.infinite_width(wide, 8).inter_cosine_L[-1]
 
 
 def test_a_text_of_one_token_leaves_nothing_to_differ():
   text = data.from_ids(np.zeros(100, int), 'one token')
-  law = theory.at_birth(CONFIG, 5, Probe('text', 10, 5, text=text))
-  np.testing.assert_allclose(law.inter_cosine_L, 1, rtol=1e-4)
+  expected = theory.infinite_width(CONFIG, 5, Probe('text', 10, 5, text=text))
+  np.testing.assert_allclose(expected.inter_cosine_L, 1, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -94,17 +94,17 @@ def test_random_networks_agree():
   ids_NT = np.asarray(probe.inputs(config, np.arange(6)))
   cosine_SL = last_cosines(config, random_networks(config, 24), ids_NT)
   mean_L, error_L = cosine_SL.mean(axis=0), cosine_SL.std(axis=0, ddof=1) / 24**0.5
-  law_L = theory.finite_width(config, 6, probe).inter_cosine_L
-  assert np.all(np.abs(law_L - mean_L) < 3 * error_L + 0.01)
-  assert np.all(np.abs(theory.at_birth(config, 6).inter_cosine_L - mean_L) > 0.1)
+  expected_L = theory.finite_width(config, 6, probe).inter_cosine_L
+  assert np.all(np.abs(expected_L - mean_L) < 3 * error_L + 0.01)
+  assert np.all(np.abs(theory.infinite_width(config, 6).inter_cosine_L - mean_L) > 0.1)
 
 
 @pytest.mark.parametrize('call, named', [
-    (lambda: theory.at_birth(CONFIG, 8, 'text'), "'text'.*give a Probe"),
-    (lambda: theory.at_birth(CONFIG, 8, Probe('text', 5, 4, text=TEXT)), 'length=8.*4'),
-    (lambda: theory.at_birth(CONFIG, 8, collision=1.5), 'collision=1.5'),
-    (lambda: theory.at_birth(CONFIG, 8, 'gaussian', collision=0.5), 'collision=0.5'),
-    (lambda: theory.at_birth(CONFIG, 8, Probe('pairs', 5, 8)), "'pairs'"),
+    (lambda: theory.infinite_width(CONFIG, 8, 'text'), "'text'.*give a Probe"),
+    (lambda: theory.infinite_width(CONFIG, 8, Probe('text', 5, 4, text=TEXT)), 'length=8.*4'),
+    (lambda: theory.infinite_width(CONFIG, 8, collision=1.5), 'collision=1.5'),
+    (lambda: theory.infinite_width(CONFIG, 8, 'gaussian', collision=0.5), 'collision=0.5'),
+    (lambda: theory.infinite_width(CONFIG, 8, Probe('pairs', 5, 8)), "'pairs'"),
 ])
 def test_what_theory_does_not_know_is_refused(call, named):
   with pytest.raises(InputError, match=named):

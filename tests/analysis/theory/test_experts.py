@@ -1,4 +1,4 @@
-"""How busy experts are at birth, and what a mixture does to similarity, is what theory says."""
+"""Expert load, and what a mixture does to similarity, is what theory says."""
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ def test_the_busier_of_two_experts_is_an_arctangent_of_the_cosine_at_finite_widt
   length, num_networks = PROBE.length, 300
   share_LN = theory.expert_shares(MIXTURE, length, num_experts=2,
                                   num_networks=num_networks).max(axis=-1)
-  limit_L = theory.at_birth(MIXTURE, length).inter_cosine_L
+  limit_L = theory.infinite_width(MIXTURE, length).inter_cosine_L
   change_L = theory.finite_width(MIXTURE, length).inter_cosine_L - limit_L
   cosine_LT, dimensions_L = fluctuations.at_routers(MIXTURE, length)
   rho_LT1 = np.clip(cosine_LT + change_L[:, None], 0, 1)[..., None]
@@ -98,15 +98,15 @@ def test_the_busier_of_two_experts_is_an_arctangent_of_the_cosine_at_finite_widt
   np.testing.assert_array_less(np.abs(share_LN.mean(axis=1) - expected_L), 3 * error_L)
 
 
-def assert_shares(share_NLE, law_LNE):
-  """The busiest expert's share is within 10 % of the law, or its 95 % interval."""
+def assert_shares(share_NLE, theory_LNE):
+  """The busiest expert's share is within 10 % of theory, or its 95 % interval."""
   mean_L, error_L = mean_and_error(share_NLE.max(axis=-1))
-  law_L = law_LNE.max(axis=-1).mean(axis=-1)
-  np.testing.assert_array_less(np.abs(law_L - mean_L), np.maximum(2 * error_L, 0.1 * mean_L))
+  theory_L = theory_LNE.max(axis=-1).mean(axis=-1)
+  np.testing.assert_array_less(np.abs(theory_L - mean_L), np.maximum(2 * error_L, 0.1 * mean_L))
   # And it is more than luck: uniform routers would give 1 / E.
   assert (mean_L[1:] > 1.2 / share_NLE.shape[-1]).all()
   spread_L = share_NLE.max(axis=-1).std(axis=0)
-  np.testing.assert_allclose(law_LNE.max(axis=-1).std(axis=-1), spread_L, rtol=0.6)
+  np.testing.assert_allclose(theory_LNE.max(axis=-1).std(axis=-1), spread_L, rtol=0.6)
 
 
 @pytest.mark.parametrize('arguments, words', [
@@ -129,7 +129,7 @@ def test_short_sequences_that_begin_alike():
 def test_what_theory_does_not_know():
   shared = configs.get('tiny_moe', shared_mlp_width=32)
   with pytest.raises(InputError, match='shared_mlp_width=32'):
-    theory.at_birth(shared, 16)
+    theory.infinite_width(shared, 16)
   attention = configs.get('tiny_gpt2', sublayers='attention_only')
   with pytest.raises(InputError, match='attention_only'):
     theory.expert_shares(attention, 16, num_experts=4)

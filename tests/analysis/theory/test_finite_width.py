@@ -84,16 +84,17 @@ def test_the_mean_moves_by_what_theory_says(fields):
 
 
 @pytest.mark.slow
-def test_narrow_networks_prefer_as_the_random_energy_law_says():
+def test_narrow_networks_prefer_as_the_random_energy_model_says():
   """Means over networks within a quarter: shape of the spectrum and states are not Gaussian."""
   config, n = narrow(), 150
   ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(n, config.length))
   measured = np.array([
       np.bincount(np.argmax(read(config, params, ids_NT, 'logits_last')['logits_last'], axis=1)
                   ).max() / n for params in random_networks(config, 24)])
-  law = theory.preference_at_birth(config, config.length, n, num_networks=60).top1_frequency_N
-  error = np.hypot(measured.std() / 24**0.5, law.std() / 60**0.5)
-  assert abs(measured.mean() - law.mean()) < 3 * error + 0.25 * law.mean()
+  found = theory.preference_at_initialization(config, config.length, n, num_networks=60)
+  expected = found.top1_frequency_N
+  error = np.hypot(measured.std() / 24**0.5, expected.std() / 60**0.5)
+  assert abs(measured.mean() - expected.mean()) < 3 * error + 0.25 * expected.mean()
 
 
 def test_correlated_vectors_are_a_little_less_alike_in_few_dimensions():
@@ -119,7 +120,7 @@ def test_the_mean_on_text_moves_by_what_theory_says(num_ids):
   if num_ids == 4:
     assert np.isclose(found.inter_cosine_std, measured_SL[:, -1].std(ddof=1), rtol=0.35)
   else:
-    limit_L = theory.at_birth(config, config.length, probe).inter_cosine_L
+    limit_L = theory.infinite_width(config, config.length, probe).inter_cosine_L
     assert mean_L[-1] > limit_L[-1] + 6 * error_L[-1]
 
 

@@ -1,4 +1,4 @@
-"""The random-energy law: its limits, and scipy's integral. Networks are in test_finite_width."""
+"""The random-energy model: its limits, and scipy's integral. Networks are in test_finite_width."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('optimized')]
 
 
 def shared_sizes(similarity, num_dimensions=100, **options):
-  """A law of sizes that several tests share, so that it is compiled once.
+  """Theory of sizes that several tests share, so that it is compiled once.
 
   Dimensions without variance do not exist.
   """
@@ -21,18 +21,18 @@ def shared_sizes(similarity, num_dimensions=100, **options):
 
 
 def test_one_direction_has_one_token():
-  law = shared_sizes(1.0)
-  assert np.all(law.top1_frequency_N == 1) and np.all(law.again_frequency_N == 1)
-  assert np.all(law.direction_agrees_N) and np.all(law.same_token_N)
+  found = shared_sizes(1.0)
+  assert np.all(found.top1_frequency_N == 1) and np.all(found.again_frequency_N == 1)
+  assert np.all(found.direction_agrees_N) and np.all(found.same_token_N)
 
 
 def test_without_a_direction_tokens_are_drawn_almost_uniformly():
   """Rows of 1,500 dimensions are of nearly one length, so that no token has an advantage."""
   n, V = 1000, 100
-  law = theory.preference(0.0, V, n, np.ones(1500), num_networks=8)
+  found = theory.preference(0.0, V, n, np.ones(1500), num_networks=8)
   uniform = analysis.uniform_baseline(n, V)[0] / n
-  np.testing.assert_allclose(law.top1_frequency_N.mean(), uniform, rtol=0.15)
-  assert abs(law.again_frequency_N.mean() - 1 / V) < 0.25 / V
+  np.testing.assert_allclose(found.top1_frequency_N.mean(), uniform, rtol=0.15)
+  assert abs(found.again_frequency_N.mean() - 1 / V) < 0.25 / V
 
 
 def test_many_dimensions_are_independent_tokens():
@@ -44,13 +44,13 @@ def test_many_dimensions_are_independent_tokens():
   others_win_not_NG = np.prod(special.ndtr(z_NVG[:, :-1]), axis=1)
   density_NG = stats.norm.pdf(z_NVG[:, -1]) / np.sqrt(1 - rho)
   expected = integrate.simpson(density_NG * others_win_not_NG, logit_G)
-  law = shared_sizes(rho)
-  error = np.hypot(expected.std() / 400**0.5, law.again_frequency_N.std() / 60**0.5)
-  assert abs(law.again_frequency_N.mean() - expected.mean()) < 4 * error
-  np.testing.assert_allclose(law.again_frequency_N.std(), expected.std(), rtol=0.4)
+  found = shared_sizes(rho)
+  error = np.hypot(expected.std() / 400**0.5, found.again_frequency_N.std() / 60**0.5)
+  assert abs(found.again_frequency_N.mean() - expected.mean()) < 4 * error
+  np.testing.assert_allclose(found.again_frequency_N.std(), expected.std(), rtol=0.4)
 
 
-def test_the_favourite_of_two_tokens_is_an_arctangent():
+def test_the_preferred_one_of_two_tokens_is_an_arctangent():
   """Its logit leads by √ρ |m_0 - m_1|, and the rest is normal with the length of two rows."""
   rho, D = 0.5, 50
   length_Q = np.sqrt(stats.chi2.ppf((np.arange(500) + 0.5) / 500, D) / D)
@@ -59,7 +59,7 @@ def test_the_favourite_of_two_tokens_is_an_arctangent():
   assert abs(share_N.mean() - expected) < 3 * share_N.std() / 4000**0.5
 
 
-def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
+def test_few_dimensions_raise_its_share_and_free_it_from_the_direction():
   few, many = (shared_sizes(0.23, num_dimensions) for num_dimensions in (10, 100))
   assert few.top1_frequency_N.mean() > 1.1 * many.top1_frequency_N.mean()
   assert few.direction_agrees_N.mean() < many.direction_agrees_N.mean() - 0.2
@@ -67,18 +67,18 @@ def test_few_dimensions_raise_the_favourite_and_free_it_from_the_direction():
 
 def test_the_own_token_competes():
   """One that always wins is any token."""
-  law = shared_sizes(0.3, own_logit=40.0)
+  found = shared_sizes(0.3, own_logit=40.0)
   uniform = analysis.uniform_baseline(400, 200)[0] / 400
-  np.testing.assert_allclose(law.top1_frequency_N.mean(), uniform, rtol=0.05)
-  assert law.direction_agrees_N.mean() < 0.1
+  np.testing.assert_allclose(found.top1_frequency_N.mean(), uniform, rtol=0.05)
+  assert found.direction_agrees_N.mean() < 0.1
   weak, none = (shared_sizes(0.3, own_logit=own) for own in (-9.0, None))
   np.testing.assert_array_equal(weak.top1_frequency_N, none.top1_frequency_N)
 
 
 def test_another_direction_has_another_token():
-  law = shared_sizes(0.5, direction_cosine=0.0)
-  assert law.same_token_N.mean() < 0.1
-  assert law.again_frequency_N.mean() < 0.3 * law.top1_frequency_N.mean()
+  found = shared_sizes(0.5, direction_cosine=0.0)
+  assert found.same_token_N.mean() < 0.1
+  assert found.again_frequency_N.mean() < 0.3 * found.top1_frequency_N.mean()
 
 
 @pytest.mark.parametrize('arguments, named', [

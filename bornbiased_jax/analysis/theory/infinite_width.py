@@ -1,4 +1,4 @@
-"""The whole network at birth: similarities of an infinitely wide transformer, layer by layer.
+"""Similarities in an infinitely wide transformer at initialization, layer by layer.
 
 Two kernels over positions are propagated through the blocks. S_ij is the mean product
 per channel of the residual states at positions i and j of one sequence, X_ij that of two
@@ -47,7 +47,7 @@ from bornbiased_jax.errors import InputError, check_count
 _BATCH = 16
 
 
-class AtBirth(NamedTuple):
+class InfiniteWidth(NamedTuple):
   """What theory says of a random network, after each of L layers, at T positions.
 
   Attributes:
@@ -84,8 +84,8 @@ class AtBirth(NamedTuple):
     return float(jnp.minimum(1.0, cosine_TT[length - 1, -1] / jnp.sqrt(own)))
 
 
-def at_birth(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
-             collision: float | None = None) -> AtBirth:
+def infinite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
+             collision: float | None = None) -> InfiniteWidth:
   """Similarities in a random network of this architecture, as its width goes to infinity.
 
   Ensembles of width 256 stay within 7 % of it, relative to the last layer, as long as
@@ -111,15 +111,15 @@ def at_birth(config: ModelConfig, length: int, probe: str | Probe = 'tokens', *,
 
   Example:
     >>> from bornbiased_jax import configs
-    >>> birth = at_birth(configs.get('nano_gpt2'), length=64)
-    >>> round(float(birth.inter_cosine_L[-1]), 2)
+    >>> limit = infinite_width(configs.get('nano_gpt2'), length=64)
+    >>> round(float(limit.inter_cosine_L[-1]), 2)
     0.33
   """
-  return propagate(*start(config, length, probe, collision))
+  return propagate(*first_kernels(config, length, probe, collision))
 
 
-def start(config: ModelConfig, length: int, probe: str | Probe,
-          collision: float | None = None) -> tuple[Architecture, np.ndarray]:
+def first_kernels(config: ModelConfig, length: int, probe: str | Probe,
+                  collision: float | None = None) -> tuple[Architecture, np.ndarray]:
   """What theory reads of a configuration, and the kernels [P, 3, T, T] of P pairs of sequences."""
   architecture.check(config, length, probe)
   network = architecture.of(config, probe)
@@ -130,7 +130,7 @@ def start(config: ModelConfig, length: int, probe: str | Probe,
 
 
 @jax.jit
-def propagate(network: Architecture, start_PKTT: jax.Array) -> AtBirth:
+def propagate(network: Architecture, start_PKTT: jax.Array) -> InfiniteWidth:
   """The mean over pairs of sequences, of which the first kernels are given."""
   of_each = lax.map(functools.partial(_of_pair, network), start_PKTT,
                     batch_size=min(_BATCH, len(start_PKTT)))
@@ -151,7 +151,7 @@ def _of_pair(network, start_KTT):
     cosine_KTT = kernels_KTT / blocks.sizes(kernels_KTT)
     distinct = length * (length - 1)
     intra = (cosine_KTT[0].sum() - length) / distinct if distinct else jnp.nan
-    return kernels_KTT, AtBirth(jnp.diagonal(kernels_KTT[0]), cosine_KTT[2], intra,
+    return kernels_KTT, InfiniteWidth(jnp.diagonal(kernels_KTT[0]), cosine_KTT[2], intra,
                                 value_variance_T)
 
   return lax.scan(block, start_KTT, length=network.num_layers)[1]

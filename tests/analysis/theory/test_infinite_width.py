@@ -43,7 +43,7 @@ def test_uneven_weights_keep_the_first_order_of_their_spread(divisor, factor):
   """Σ a² - 1/i of lognormal weights on unlike values, as `positional_std` has it."""
   T, s = 40, 0.1
   config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5, score_divisor=divisor)
-  found = theory.at_birth(config, T, 'gaussian').value_std_LT[0]
+  found = theory.infinite_width(config, T, 'gaussian').value_std_LT[0]
   # Scores are divided by the root of the divisor in place of that of 64 channels.
   expected = theory.positional_std(np.arange(1, T + 1), score_std=factor * s)
   np.testing.assert_allclose(found / found[0], expected, rtol=1e-3)
@@ -52,7 +52,7 @@ def test_uneven_weights_keep_the_first_order_of_their_spread(divisor, factor):
 def test_slopes_of_alibi_are_averaged_over_heads():
   """In the first layer the variance at a position is that of one value by the mean of Σ a²."""
   config = small(positions='alibi', num_heads=6, head_size=4, linear_std=1e-4)
-  found = theory.at_birth(config, 64, 'gaussian').value_std_LT[0]
+  found = theory.infinite_width(config, 64, 'gaussian').value_std_LT[0]
   behind_T = np.arange(64)
   for i in (0, 1, 5, 63):
     weights = [np.exp(-slope * behind_T[:i + 1]) for slope in (
@@ -62,10 +62,11 @@ def test_slopes_of_alibi_are_averaged_over_heads():
 
 
 def test_without_slopes_alibi_is_no_positions(monkeypatch):
-  expected = theory.at_birth(small(positions='none', intervention='mask'), 9)
+  expected = theory.infinite_width(small(positions='none', intervention='mask'), 9)
   monkeypatch.setattr(architecture.attention, 'alibi_slopes',
                       lambda config: np.zeros(4, np.float32))
-  for given, wanted in zip(theory.at_birth(small(intervention='mask'), 9), expected, strict=True):
+  found = theory.infinite_width(small(intervention='mask'), 9)
+  for given, wanted in zip(found, expected, strict=True):
     np.testing.assert_allclose(given, wanted, rtol=1e-5)
 
 
@@ -74,7 +75,7 @@ def test_windows_of_a_text_are_averaged_each_by_itself():
   config = small(num_layers=1, sublayers='attention_only', score_divisor=1e9, norm_epsilon=1e-12)
   text = data.from_ids(np.random.default_rng(0).geometric(0.3, 500) % 64, 'geometric')
   probe = analysis.Probe('text', 2, 20, text=text)
-  found = theory.at_birth(config, 20, probe)
+  found = theory.infinite_width(config, 20, probe)
   windows_NT = np.asarray(probe.inputs(config, np.arange(2)))
   share_NV = np.stack([np.bincount(ids_T, minlength=64) for ids_T in windows_NT]) / 20
   writes = config.linear_std**2 * config.width * config.residual_std**2 * config.width
@@ -88,18 +89,18 @@ def test_windows_of_a_text_are_averaged_each_by_itself():
 
 def test_what_stands_side_by_side_adds_what_each_adds_alone():
   """In the first block, to the variance and to the product of two sequences."""
-  found = [theory.at_birth(small(**fields), 9) for fields in (
+  found = [theory.infinite_width(small(**fields), 9) for fields in (
       {'parallel_residual': True}, {'sublayers': 'attention_only'}, {'sublayers': 'mlp_only'})]
-  (both, one, other), start = ([birth.variance_LT[0, -1] for birth in found],
+  (both, one, other), start = ([limit.variance_LT[0, -1] for limit in found],
                                small().embedding_std**2)
   np.testing.assert_allclose(both, one + other - start, rtol=1e-5)
-  both, one, other = (birth.variance_LT[0, -1] * birth.inter_cosine_L[0] for birth in found)
+  both, one, other = (limit.variance_LT[0, -1] * limit.inter_cosine_L[0] for limit in found)
   np.testing.assert_allclose(both, one + other - start / 64, rtol=1e-5)
 
 
 def test_mlps_alone_iterate_one_cosine():
   config = small(sublayers='mlp_only', norm_epsilon=1e-12)
-  found = theory.at_birth(config, 2, 'gaussian')
+  found = theory.infinite_width(config, 2, 'gaussian')
   scale = config.linear_std * config.width**0.5
   powers = covariance_powers(configs.ACTIVATIONS['gelu_tanh'], scale)
   writes = config.residual_std**2 * config.mlp_width
@@ -126,24 +127,24 @@ def test_ensembles_agree_within_seven_percent(fields):
   config = small(**dict(num_layers=2) | fields)
   ids_NT = np.random.default_rng(0).integers(config.vocab_size, size=(30, 16))
   measured_SL = last_cosines(config, random_networks(config, 12), ids_NT)
-  predicted_L = theory.at_birth(config, 16).inter_cosine_L
+  predicted_L = theory.infinite_width(config, 16).inter_cosine_L
   mean_L, error_L = measured_SL.mean(axis=0), measured_SL.std(axis=0, ddof=1) / 12**0.5
   assert np.all(np.abs(mean_L - predicted_L) < 3 * error_L + 0.07 * mean_L[-1])
 
 
 def test_gated_networks_do_not_contract_to_leading_order():
   config = configs.get('tiny_llama2')
-  vectors = theory.at_birth(config, 64, 'gaussian')
+  vectors = theory.infinite_width(config, 64, 'gaussian')
   assert vectors.inter_cosine_L[-1] == 0
   # What has no direction has no cosine of it.
   assert np.isnan(vectors.direction_cosine(8))
   # Ids that coincide by chance are all that sequences of tokens share.
-  assert 0 < theory.at_birth(config, 64).inter_cosine_L[-1] < 0.01
+  assert 0 < theory.infinite_width(config, 64).inter_cosine_L[-1] < 0.01
 
 
 def test_known_predictions():
   """What two independent prototypes give for the paper's models, to two digits."""
-  nano = theory.at_birth(configs.get('nano_gpt2'), 512)
+  nano = theory.infinite_width(configs.get('nano_gpt2'), 512)
   assert float(nano.inter_cosine_LTT[-1, 63, 63]) == pytest.approx(0.333, abs=0.005)
   assert float(nano.inter_cosine_L[-1]) == pytest.approx(0.425, abs=0.005)
   assert nano.direction_cosine(64) == pytest.approx(0.996, abs=0.001)
@@ -153,19 +154,19 @@ def test_what_does_not_change_networks_does_not_change_the_theory():
   config = small()
   same = [small(score_divisor=64), small(windows=(8, None, 9)), small(logit_cap=3.0),
           small(scaled_embedding=True, embedding_std=config.embedding_std / 16)]
-  expected = theory.at_birth(config, 8)
+  expected = theory.infinite_width(config, 8)
   for each in same:
-    for given, wanted in zip(theory.at_birth(each, 8), expected, strict=True):
+    for given, wanted in zip(theory.infinite_width(each, 8), expected, strict=True):
       np.testing.assert_allclose(given, wanted, rtol=1e-5)
   # Continuous inputs are not multiplied.
-  expected = theory.at_birth(config, 8, 'gaussian').variance_LT
-  given = theory.at_birth(small(scaled_embedding=True), 8, 'gaussian').variance_LT
+  expected = theory.infinite_width(config, 8, 'gaussian').variance_LT
+  given = theory.infinite_width(small(scaled_embedding=True), 8, 'gaussian').variance_LT
   np.testing.assert_array_equal(given, expected)
 
 
 def test_an_intervention_that_the_theory_does_not_know(monkeypatch):
   monkeypatch.setattr(configs.checks, 'INTERVENTIONS', (*configs.INTERVENTIONS, 'new'))
-  for predict in (theory.at_birth, theory.finite_width):
+  for predict in (theory.infinite_width, theory.finite_width):
     with pytest.raises(InputError, match="does not know intervention='new'"):
       predict(small(intervention='new'), 8)
 
@@ -176,7 +177,7 @@ def test_an_intervention_that_the_theory_does_not_know(monkeypatch):
     (dict(windows=(None, 7, 9)), 'windows of 7 for 8 tokens'),
 ], ids=str)
 def test_what_the_theory_does_not_know(fields, word):
-  for predict in (theory.at_birth, theory.finite_width):
+  for predict in (theory.infinite_width, theory.finite_width):
     with pytest.raises(InputError, match='theory of random networks does not know') as error:
       predict(small(**fields), 8)
     assert word in str(error.value)
@@ -186,8 +187,8 @@ def test_what_cannot_be_is_refused():
   config = small()
   for arguments in ((0,), (65,), (8, 'words')):
     with pytest.raises(InputError):
-      theory.at_birth(config, *arguments)
-  birth = theory.at_birth(config, 8)
+      theory.infinite_width(config, *arguments)
+  limit = theory.infinite_width(config, 8)
   for length in (0, 9, 2.0):
     with pytest.raises(InputError, match='length'):
-      birth.direction_cosine(length)
+      limit.direction_cosine(length)
