@@ -1,4 +1,4 @@
-"""Which sublayer contracts its inputs, attention or the MLP (Fig 3 and 7, Table 2)?
+"""Which sublayer contracts inputs, attention or the MLP (Fig 3 and 7, Table 2)?
 
 Full, attention-only and MLP-only networks with the same weights read the same random vectors, those
 of each seed its own. In GPT-2 the MLP contracts them, because the mean of its GELU is not zero.
@@ -19,10 +19,11 @@ import numpy as np
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import uniform_baseline
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
+from .shared.settings import setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 
@@ -31,7 +32,7 @@ class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_gpt2'],
                               paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3), paper=range(10))
-  lengths: Lengths = setting([64], smoke=[8])
+  lengths: list[int] = setting([64], smoke=[8])
   probe: str = setting('gaussian')
   embedding_seed: int | None = setting(0)
 
@@ -120,4 +121,4 @@ def label_axes(layers, ranked, name, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'ablation', Settings, __doc__, several_hosts=True)
+  program.run(main, 'ablation', Settings, __doc__, several_hosts=True)

@@ -23,18 +23,19 @@ from bornbiased_jax.analysis import combine, ensemble, histogram, inter_sequence
 from bornbiased_jax.analysis.simplified import StackConfig
 from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Stacks
 from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
-from .shared.settings import Depth, Stacks, Width, setting
+from .shared.settings import setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
-  width: Width = setting(2048, smoke=256, paper=4096)
+  width: int = setting(2048, smoke=256, paper=4096)
   seeds: list[int] = setting(range(10), smoke=range(2), paper=range(20))
-  depth: Depth = setting(6, smoke=2, paper=12)
+  depth: int = setting(6, smoke=2, paper=12)
   num_sequences: int = setting(200, smoke=60, paper=2000)
 
 EDGES = np.linspace(-4, 4, 161)
@@ -179,4 +180,4 @@ def draw_gelu(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'activation', Settings, __doc__, several_hosts=True)
+  program.run(main, 'activation', Settings, __doc__, several_hosts=True)

@@ -19,17 +19,18 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis import inter_sequence, theory
 from bornbiased_jax.analysis.simplified import StackConfig
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Stacks
 from .shared.cells import measure_cells, stack_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Stacks, Width, setting
+from .shared.settings import setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
-  width: Width = setting(2048, smoke=256)
-  lengths: Lengths = setting([3, 10, 32, 100, 1024], smoke=[8, 16])
+  width: int = setting(2048, smoke=256)
+  lengths: list[int] = setting([3, 10, 32, 100, 1024], smoke=[8, 16])
   num_sequences: int = setting(40, paper=200)
 
 
@@ -92,4 +93,4 @@ def draw(rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'amplification', Settings, __doc__, several_hosts=True)
+  program.run(main, 'amplification', Settings, __doc__, several_hosts=True)

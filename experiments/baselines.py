@@ -27,19 +27,18 @@ import jax
 import numpy as np
 
 from bornbiased_jax import configs, lineage, plotting
-from bornbiased_jax.lineage import Subject
+from bornbiased_jax.fields import whole
+from bornbiased_jax.lineage import METHODS, Subject
 from bornbiased_jax.lineage.baselines import methods
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks
+from .shared import networks, program
+from .shared.base_settings import Inputs
 from .shared.results import Results
-from .shared.settings import Seeds, setting
-from .shared.settings.networks import METHODS, Inputs, Methods, Study
-from .shared.settings.parsing import whole
-from .shared.settings.training import Tokenizer
+from .shared.settings import setting
 from .shared.tables import grouped
 
 LEVEL = 0.01
@@ -59,16 +58,16 @@ AND = ', then '
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
-  study: Study = setting(None)
-  seeds: Seeds = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
-  methods: Methods = setting([name for name in METHODS if name != 'SeedPrint logits'])
+  study: str | None = setting(None)
+  seeds: list[int] = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
+  methods: list[str] = setting([name for name in METHODS if name != 'SeedPrint logits'])
   references: int = setting(99, whole, 'fresh random networks, among whose scores those of a '
                             'method without a p-value are ranked; a p-value of 0.01 needs 99',
                             smoke=3)
   statements: str = setting('tinyshakespeare', str,
                             'text whose passages REEF reads, in a form that pretrain takes')
   statement_length: int = setting(64, whole, 'tokens of each of these 200 passages', smoke=8)
-  tokenizer: Tokenizer = setting('bytes')
+  tokenizer: str = setting('bytes')
   num_sequences: int = setting(1000, smoke=300, paper=10_000)
   length: int = setting(32, smoke=4, paper=1024)
 
@@ -205,4 +204,4 @@ def draw_scores(ax, method, rows, jitter):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'baselines', Settings, __doc__)
+  program.run(main, 'baselines', Settings, __doc__)

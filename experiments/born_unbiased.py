@@ -31,11 +31,10 @@ from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, networks, runs
+from .shared import base_settings, networks, program, runs
+from .shared.base_settings import Texts, Training
 from .shared.results import Results
-from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from .shared.settings import training as training_settings
-from .shared.settings.training import EvaluateEvery, Text, Texts, Training, Valid
+from .shared.settings import name_flag, setting
 from .shared.tables import described, grouped, plus_minus
 
 INITS = ('gpt2', 'centred')
@@ -53,22 +52,22 @@ MEASURES = {
 class Settings(Texts):
   config: str = setting('tiny_gpt2', paper='nano_gpt2')
   seeds: list[int] = setting(range(42, 50), smoke=[42, 43], paper=[42, 43, 44, 45])
-  data: Text = setting('tinyshakespeare', paper=None)
-  valid: Valid = setting(None)
+  data: str | None = setting('tinyshakespeare', paper=None)
+  valid: str | None = setting(None)
   num_steps: int = setting(1000, smoke=6, paper=20_000)
   keep_steps: list[int] | None = setting([10, 30, 100, 300], smoke=[3],
                                          paper=[10, 100, 1000, 3000, 10_000])
   length: int = setting(64, smoke=16, paper=1024)
-  evaluate_every: EvaluateEvery = setting(10, smoke=3, paper=100)
-  num_sequences: NumSequences = setting(2000, smoke=300)
-  probe_seed: ProbeSeed = setting(0)
+  evaluate_every: int = setting(10, smoke=3, paper=100)
+  num_sequences: int = setting(2000, smoke=300)
+  probe_seed: int = setting(0)
 
 
 def main(settings: Settings, output_dir: Path) -> None:
   pairs = dict(networks.with_others(settings.seeds))
   arms = {init: arm(settings, init) for init in INITS}
   for training in arms.values():
-    training_settings.check(training)
+    base_settings.check(training)
   name_flag('output_dir', local, output_dir)
   results = Results(output_dir, 'born_unbiased', settings)
   runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
@@ -87,9 +86,9 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 def arm(settings: Settings, init: str) -> Training:
   """Settings of the training of one initialization."""
-  return training_settings.of_study(
+  return base_settings.of_study(
       settings, settings.scale, init_scheme=init,
-      warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
+      warmup_steps=base_settings.warmup_of(settings.scale, settings.num_steps))
 
 
 def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenStates]) -> dict:
@@ -173,4 +172,4 @@ def draw_curve(ax, rows, name, **line):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'born_unbiased', Settings, __doc__)
+  program.run(main, 'born_unbiased', Settings, __doc__)

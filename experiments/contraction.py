@@ -17,10 +17,11 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
+from .shared.settings import setting
 from .shared.tables import grouped, plus_minus, share_of
 
 
@@ -30,7 +31,7 @@ class Settings(Transformers):
                               paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(100), smoke=range(4))
   num_sequences: int = setting(1000, smoke=60, paper=2000)
-  lengths: Lengths = setting([64], smoke=[8], paper=[64, 1024])
+  lengths: list[int] = setting([64], smoke=[8], paper=[64, 1024])
   embedding_seed: int | None = setting(0)
   dtype: str = setting('float32', paper='bfloat16')
 
@@ -112,4 +113,4 @@ def draw_agreement(ax, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'contraction', Settings, __doc__, several_hosts=True)
+  program.run(main, 'contraction', Settings, __doc__, several_hosts=True)

@@ -27,13 +27,14 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, theory
+from bornbiased_jax.fields import listed, some_of, whole
 from bornbiased_jax.models import next_token_loss, read
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Length, Transformers, setting
-from .shared.settings.parsing import listed, preset_name, some_of, whole
+from .shared.settings import preset_name, setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 # For each check what is varied, and what else is changed.
@@ -73,7 +74,7 @@ class Settings(Transformers):
                              'wider ones, which differ less, have fewer in proportion, but '
                              f'{FEWEST}', smoke=range(3), paper=range(20))
   num_sequences: int = setting(500, smoke=30, paper=10_000)
-  length: Length = setting(32, smoke=8, paper=256)
+  length: int = setting(32, smoke=8, paper=256)
   widths: list[int] = setting([64, 128, 512], listed(whole), 'channels, comma-separated',
                               smoke=[64], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
@@ -239,4 +240,4 @@ def draw_share(ax, rows, varied):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'coordinates', Settings, __doc__, several_hosts=True)
+  program.run(main, 'coordinates', Settings, __doc__, several_hosts=True)

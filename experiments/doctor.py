@@ -8,7 +8,7 @@ Prints a table. Exit code 2 if JAX cannot use what JAX_PLATFORMS names.
 from bornbiased_jax import environment
 from bornbiased_jax.errors import InputError
 
-from .shared import command_line, tables
+from .shared import program, tables
 from .shared.settings import ProgramSettings as Settings
 
 
@@ -20,4 +20,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'doctor', Settings, __doc__, has_folder=False)

@@ -25,15 +25,16 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, inter_sequence, theory
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, whole
 from bornbiased_jax.models import read
 from bornbiased_jax.models.initialization import stream_key
 from bornbiased_jax.models.mlp import chosen
 
-from .shared import command_line
+from .shared import program
+from .shared.base_settings import Transformers
 from .shared.cells import Cell, measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
-from .shared.settings.parsing import listed, whole
+from .shared.settings import setting
 from .shared.tables import ci95, grouped
 
 # Routers that are drawn for each layer of a network without experts.
@@ -52,7 +53,7 @@ class Settings(Transformers):
       paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3))
   num_sequences: int = setting(200, smoke=40, paper=1000)
-  lengths: Lengths = setting([64], smoke=[8])
+  lengths: list[int] = setting([64], smoke=[8])
   num_experts: list[int] = setting(
       [4, 8, 64, 256], listed(whole), 'experts of the routers that read networks without any, '
       'comma-separated', smoke=[4])
@@ -198,4 +199,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'experts', Settings, __doc__)
+  program.run(main, 'experts', Settings, __doc__)

@@ -30,10 +30,11 @@ from bornbiased_jax.analysis import (
 )
 from bornbiased_jax.errors import InputError
 
-from .shared import command_line
+from .shared import program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, stack_cell, transformer_cell
 from .shared.results import Results
-from .shared.settings import Depth, Lengths, Transformers, Width, setting
+from .shared.settings import setting
 from .shared.tables import grouped
 
 
@@ -41,9 +42,9 @@ from .shared.tables import grouped
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2'])
   seeds: list[int] = setting(range(10), smoke=range(3))
-  width: Width = setting(768, smoke=128)
-  depth: Depth = setting(6, smoke=3)
-  lengths: Lengths = setting([64, 256], smoke=[16], paper=[64, 256, 1024])
+  width: int = setting(768, smoke=128)
+  depth: int = setting(6, smoke=3)
+  lengths: list[int] = setting([64, 256], smoke=[16], paper=[64, 256, 1024])
   num_sequences: int = setting(100, smoke=20, paper=200)
   probe: str = setting('gaussian')
 
@@ -231,4 +232,4 @@ def label_axes(depth_ax, position_ax, ratio_ax):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'intra_sequence', Settings, __doc__, several_hosts=True)
+  program.run(main, 'intra_sequence', Settings, __doc__, several_hosts=True)

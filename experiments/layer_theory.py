@@ -19,12 +19,13 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import inter_sequence
+from bornbiased_jax.fields import some_of
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
-from .shared.settings.parsing import some_of
+from .shared.settings import setting
 from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
@@ -34,7 +35,7 @@ class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['tiny_gpt2', 'nano_gpt2'])
   seeds: list[int] = setting(range(12), smoke=range(3))
   num_sequences: int = setting(100, smoke=40, paper=1000)
-  lengths: Lengths = setting([16, 64, 256], smoke=[8])
+  lengths: list[int] = setting([16, 64, 256], smoke=[8])
   sublayers: list[str] = setting(['full', 'mlp_only'], some_of(*configs.SUBLAYERS),
                                  'blocks, comma-separated')
   init_schemes: list[str] = setting(['gpt2', 'plain'], some_of(*configs.INIT_SCHEMES),
@@ -120,4 +121,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'layer_theory', Settings, __doc__, several_hosts=True)
+  program.run(main, 'layer_theory', Settings, __doc__, several_hosts=True)

@@ -23,10 +23,10 @@ import re
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import switch
 
-from .shared import command_line, provenance, tables
+from .shared import program, provenance, tables
 from .shared.settings import ProgramSettings, setting
-from .shared.settings.parsing import switch
 
 HERE = Path(__file__).parent
 MEASURED = HERE / 'measured'
@@ -183,4 +183,4 @@ def numbers(folder: Path) -> list[np.ndarray]:
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'pages', Settings, __doc__, has_folder=False)

@@ -21,6 +21,7 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import similarity
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import optional, whole
 from bornbiased_jax.lineage import kendall_tau
 from bornbiased_jax.lineage.baselines import published
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
@@ -28,19 +29,18 @@ from bornbiased_jax.lineage.testing.seedprint import without_shared_input
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks
+from .shared import networks, program
+from .shared.base_settings import SharedInputs
 from .shared.results import Results
-from .shared.settings import ProbeKind, Seeds, setting
-from .shared.settings.networks import SharedInputs, Study
-from .shared.settings.parsing import optional, whole
+from .shared.settings import setting
 from .shared.tables import grouped
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
-  study: Study = setting(None)
-  seeds: Seeds = setting([42, 43], paper=[42, 123])
-  probe: ProbeKind = setting('tokens')
+  study: str | None = setting(None)
+  seeds: list[int] = setting([42, 43], paper=[42, 123])
+  probe: str = setting('tokens')
   num_sequences: int = setting(2000, smoke=300, paper=10_000)
   length: int = setting(64, smoke=4, paper=1024)
   top_k: int | None = setting(
@@ -170,4 +170,4 @@ def draw_largest(ax, kind, rows, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'persistence', Settings, __doc__)
+  program.run(main, 'persistence', Settings, __doc__)

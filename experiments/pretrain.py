@@ -35,9 +35,9 @@ from pathlib import Path
 
 from bornbiased_jax.errors import InputError
 
-from .shared import command_line, runs
+from .shared import program, runs
+from .shared.base_settings import Training as Settings
 from .shared.settings import values_of
-from .shared.settings.training import Training as Settings
 
 
 def main(settings: Settings, output_dir: Path) -> None:
@@ -58,4 +58,4 @@ def check_config(settings: Settings) -> None:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'pretrain', Settings, __doc__, several_hosts=True)
+  program.run(main, 'pretrain', Settings, __doc__, several_hosts=True)

@@ -21,15 +21,15 @@ import jax
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
+from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.lineage.transforms import lossy, preserving
 
-from .shared import command_line
+from .shared import program
+from .shared.base_settings import Inputs
 from .shared.results import Results
-from .shared.settings import Seeds, name_flag, setting
-from .shared.settings.networks import Inputs
-from .shared.settings.parsing import whole
+from .shared.settings import name_flag, setting
 from .small_networks import surgery
 from .small_networks.training import from_seeds, train
 
@@ -43,7 +43,7 @@ class Settings(Inputs):
   other_text: str = setting('tinyshakespeare', str, 'another text')
   steps: int = setting(6000, whole, 'steps of the networks that are trained from scratch',
                        smoke=3, paper=20_000)
-  seeds: Seeds = setting([1, 2, 3], smoke=[2, 3])
+  seeds: list[int] = setting([1, 2, 3], smoke=[2, 3])
   num_sequences: int = setting(2000, smoke=1000)
   length: int = setting(16, smoke=4, paper=64)
 
@@ -120,4 +120,4 @@ def draw(rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'real_network', Settings, __doc__)
+  program.run(main, 'real_network', Settings, __doc__)

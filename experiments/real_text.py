@@ -27,13 +27,14 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, theory
 from bornbiased_jax.data import Corpus
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, some_of, whole
 from bornbiased_jax.models.transformer import head_of, unembed
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import load_corpus, measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
-from .shared.settings.parsing import listed, some_of, whole
+from .shared.settings import setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')
@@ -46,7 +47,7 @@ class Settings(Transformers):
                               paper=['nano_gpt2', 'nano_llama2'])
   seeds: list[int] = setting(range(20), smoke=range(3))
   num_sequences: int = setting(100, smoke=40, paper=1000)
-  lengths: Lengths = setting([16, 64, 256], smoke=[8])
+  lengths: list[int] = setting([16, 64, 256], smoke=[8])
   texts: list[str] = setting(['tinyshakespeare'], listed(str),
                              'text files, comma-separated; one is in the package')
   tokenizers: list[str] = setting(['bytes'], listed(str), 'tokenizers, as --tokenizer elsewhere')
@@ -235,4 +236,4 @@ def draw_layers(ax, rows, color):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'real_text', Settings, __doc__, several_hosts=True)
+  program.run(main, 'real_text', Settings, __doc__, several_hosts=True)

@@ -28,29 +28,20 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Subject
+from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of
+from bornbiased_jax.lineage import METHODS, Subject
 from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
 from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, launcher, networks
+from .shared import networks, program
+from .shared.base_settings import Inputs
 from .shared.results import Results
-from .shared.settings import Seeds, setting
-from .shared.settings.networks import METHODS, Inputs, Methods
-from .shared.settings.parsing import (
-  listed,
-  natural,
-  number,
-  optional,
-  positive,
-  preset_name,
-  some_of,
-)
+from .shared.settings import preset_name, setting
 from .small_networks.training import fine_tune, train
 
 P_LEVEL = 0.01
-_TRANSFORMS = launcher.LIBRARY / 'lineage/transforms'
 
 
 def rate(text: str) -> float:
@@ -59,9 +50,7 @@ def rate(text: str) -> float:
   return value
 
 
-TRANSFORMS = (*launcher.keys(_TRANSFORMS / 'preserving.py', 'PRESERVING'),
-              *launcher.keys(_TRANSFORMS / 'lossy.py', 'DAMAGING'),
-              *launcher.keys(_TRANSFORMS / 'lossy.py', 'MIXTURES'), 'train on')
+TRANSFORMS = (*PRESERVING, *DAMAGING, *MIXTURES, 'train on')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +64,8 @@ class Settings(Inputs):
                              'Shakespeare before anything else is done')
   peak_lr: float = setting(3e-3, positive, 'learning rate of this training, and of what is '
                            'trained on')
-  seeds: Seeds = setting(range(42, 62), smoke=[42, 43, 44])
-  methods: Methods = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
+  seeds: list[int] = setting(range(42, 62), smoke=[42, 43, 44])
+  methods: list[str] = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(
       list(TRANSFORMS), some_of(*TRANSFORMS),
       f'what is done to networks, comma-separated, of {", ".join(TRANSFORMS)}',
@@ -291,4 +280,4 @@ def percent(share: float) -> str:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'robustness', Settings, __doc__)
+  program.run(main, 'robustness', Settings, __doc__)

@@ -29,13 +29,13 @@ from bornbiased_jax import lineage, models
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import natural, number, whole
 from bornbiased_jax.lineage.resolve import load_config, locate
 from bornbiased_jax.storage import hub
 
-from .shared import command_line
+from .shared import program
 from .shared.networks import beginning_of, recorded
 from .shared.settings import ProgramSettings, name_flag, setting
-from .shared.settings.parsing import natural, number, whole
 
 
 def utf8(text: str) -> str:
@@ -127,4 +127,4 @@ def ids_of(prompt: str, config: ModelConfig, tokenizer: Tokenizer | None,
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'sample', Settings, __doc__, has_folder=False)

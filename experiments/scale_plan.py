@@ -41,16 +41,16 @@ from bornbiased_jax.analysis import ensemble, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import choice, optional, whole
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.models import attention_kernels, initialization, sharding
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import abstract_state, sharded_step
 
-from .shared import command_line, measurements, provenance
+from .shared import measurements, program, provenance
 from .shared.results import make_directory, write_json
-from .shared.settings import ProgramSettings, name_flag, setting
-from .shared.settings.parsing import choice, optional, preset_name, whole
+from .shared.settings import ProgramSettings, name_flag, preset_name, setting
 
 LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
                'smaller --batch_size, --num_seeds or --length')
@@ -278,4 +278,4 @@ def make_mesh(settings, devices):
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'scale_plan', Settings, __doc__, has_folder=False)

@@ -21,12 +21,13 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import OF_TEXT
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, num_tokens, some_of, whole
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Length, Lengths, Transformers, setting
-from .shared.settings.parsing import listed, preset_name, some_of, whole
+from .shared.settings import preset_name, setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {
@@ -46,12 +47,13 @@ class Settings(Transformers):
       'model from which the variants differ, one of those below'))
   seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
   num_sequences: int = setting(200, smoke=30, paper=10_000)
-  length: Length = setting(64, smoke=8, paper=256)
+  length: int = setting(64, smoke=8, paper=256)
   factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
                                f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
   large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
                              'models of which theory speaks alone', smoke=['tiny_gpt2'])
-  large_lengths: Lengths = setting([64, 256, 1024], smoke=[8], help='their sequence lengths')
+  large_lengths: list[int] = setting([64, 256, 1024], listed(num_tokens), 'their sequence lengths',
+                                     smoke=[8])
   large_sequences: int = setting(10_000, whole, 'sequences that each of them would read', smoke=50)
   dtype: str = setting('float32', paper='bfloat16')
 
@@ -218,4 +220,4 @@ def draw_factor(ax, factor, rows, settings, color):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'scaling', Settings, __doc__, several_hosts=True)
+  program.run(main, 'scaling', Settings, __doc__, several_hosts=True)

@@ -26,10 +26,11 @@ from bornbiased_jax.analysis import uniform_baseline
 from bornbiased_jax.analysis.probes import OF_IDS
 from bornbiased_jax.analysis.theory import infinite_width
 
-from .shared import command_line, measurements
+from .shared import measurements, program
+from .shared.base_settings import Transformers
 from .shared.cells import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import Lengths, Transformers, setting
+from .shared.settings import setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 
@@ -37,7 +38,7 @@ from .shared.tables import described, grouped, mean_ci95, plus_minus
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'])
   seeds: list[int] = setting(range(100), smoke=range(4), paper=[42, 43])
-  lengths: Lengths = setting([16, 64], smoke=[4, 8], paper=[64, 256, 1024])
+  lengths: list[int] = setting([16, 64], smoke=[4, 8], paper=[64, 256, 1024])
   embedding_seed: int | None = setting(0)
   dtype: str = setting('float32', paper='bfloat16')
 
@@ -193,4 +194,4 @@ def draw_spread(ax, rows, theory, settings):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seed_sweep', Settings, __doc__, several_hosts=True)
+  program.run(main, 'seed_sweep', Settings, __doc__, several_hosts=True)

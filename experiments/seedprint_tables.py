@@ -38,18 +38,18 @@ from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line, networks
+from .shared import networks, program
+from .shared.base_settings import SharedInputs
 from .shared.results import Results
-from .shared.settings import ProbeKind, Seeds, setting
-from .shared.settings.networks import SharedInputs, Study
+from .shared.settings import setting
 from .shared.tables import grouped
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
-  study: Study = setting(None)
-  seeds: Seeds = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
-  probe: ProbeKind = setting('tokens', paper='gaussian')
+  study: str | None = setting(None)
+  seeds: list[int] = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
+  probe: str = setting('tokens', paper='gaussian')
   num_sequences: int = setting(2000, smoke=300, paper=10_000)
   length: int = setting(64, smoke=4, paper=1024)
 
@@ -226,4 +226,4 @@ def draw_tau(ax, rows, num_sequences):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint_tables', Settings, __doc__)
+  program.run(main, 'seedprint_tables', Settings, __doc__)

@@ -28,20 +28,12 @@ from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
-from .shared import command_line
+from .shared import program
+from .shared.base_settings import ExperimentSettings
 from .shared.cells import text_of
 from .shared.networks import check_length
 from .shared.results import Results
-from .shared.settings import (
-    ExperimentSettings,
-    Length,
-    NumSequences,
-    ProbeData,
-    ProbeKind,
-    ProbeSeed,
-    Tokenizer,
-    setting,
-)
+from .shared.settings import PROBE_DATA, setting
 from .shared.tables import grouped
 
 SHOWN = {'top1_frequency': 'share of the favourite', 'cosine': 'cosine of two sequences',
@@ -51,12 +43,12 @@ SHOWN = {'top1_frequency': 'share of the favourite', 'cosine': 'cosine of two se
 @dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   runs: list[str] = dataclasses.field(default_factory=list)
-  num_sequences: NumSequences = setting(200, smoke=20, paper=2000)
-  length: Length = setting(64, smoke=16)
-  probe: ProbeKind = setting('tokens')
-  data: ProbeData = setting(None)
-  tokenizer: Tokenizer = setting('bytes')
-  probe_seed: ProbeSeed = setting(0)
+  num_sequences: int = setting(200, smoke=20, paper=2000)
+  length: int = setting(64, smoke=16)
+  probe: str = setting('tokens')
+  data: str | None = setting(None, *PROBE_DATA)
+  tokenizer: str = setting('bytes')
+  probe_seed: int = setting(0)
 
   WORDS: ClassVar = 'runs'
 
@@ -146,4 +138,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'through_training', Settings, __doc__)
+  program.run(main, 'through_training', Settings, __doc__)

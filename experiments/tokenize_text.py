@@ -17,9 +17,8 @@ import dataclasses
 import bornbiased_jax
 from bornbiased_jax.errors import InputError
 
-from .shared import command_line
+from .shared import program
 from .shared.settings import ProgramSettings, name_flag, setting
-from .shared.settings.training import Tokenizer
 
 
 def sources(given: str) -> list[str]:
@@ -38,7 +37,7 @@ class Settings(ProgramSettings):
       hint='text files')
   output_dir: str | None = setting(None, str, 'folder of tokens.bin and tokens.json',
                                    hint='a folder')
-  tokenizer: Tokenizer = setting('bytes')
+  tokenizer: str = setting('bytes')
 
 
 def main(settings):
@@ -49,4 +48,4 @@ def main(settings):
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'tokenize_text', Settings, __doc__, has_folder=False)

@@ -24,16 +24,15 @@ import scipy
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe, Statistic, measure
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, number
 from bornbiased_jax.files import local
 from bornbiased_jax.models.mlp import chosen
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, runs
+from .shared import base_settings, program, runs
+from .shared.base_settings import Texts, Training
 from .shared.results import Results
-from .shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from .shared.settings import training as training_settings
-from .shared.settings.parsing import listed, number
-from .shared.settings.training import EvaluateEvery, Text, Texts, Training, Valid
+from .shared.settings import name_flag, setting
 from .shared.tables import described, grouped, plus_minus
 
 INITS = 'gpt2', 'centred'
@@ -51,8 +50,8 @@ class Settings(Texts):
       'tiny_gpt2,mlp_width=128,num_experts=8,renormalized_experts=false',
       smoke='tiny_gpt2,num_layers=1,mlp_width=32,num_experts=4,renormalized_experts=false')
   seeds: list[int] = setting(range(42, 50), smoke=[42, 43, 44])
-  data: Text = setting('tinyshakespeare', paper=None)
-  valid: Valid = setting(None)
+  data: str | None = setting('tinyshakespeare', paper=None)
+  valid: str | None = setting(None)
   balances: list[float] = setting([0.0, 0.01], listed(number),
                                   'weights of the balance loss; the first is what others are '
                                   'compared with')
@@ -61,15 +60,15 @@ class Settings(Texts):
                                          paper=[10, 100, 1000, 10_000])
   batch_size: int = setting(8, smoke=4, paper=128)
   length: int = setting(32, smoke=16, paper=1024)
-  evaluate_every: EvaluateEvery = setting(10, smoke=3, paper=100)
-  num_sequences: NumSequences = setting(200, smoke=20)
-  probe_seed: ProbeSeed = setting(0)
+  evaluate_every: int = setting(10, smoke=3, paper=100)
+  num_sequences: int = setting(200, smoke=20)
+  probe_seed: int = setting(0)
 
 
 def main(settings: Settings, output_dir: Path) -> None:
   arms = arms_of(settings)
   for training in arms.values():
-    training_settings.check(training)
+    base_settings.check(training)
   some = next(iter(arms.values()))  # All have one text and one shape.
   text, held_out = runs.texts(some)
   config = runs.model(some, text)
@@ -90,8 +89,8 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 def arms_of(settings: Settings) -> dict[tuple[str, float], Training]:
   """The training of every initialization and weight of the balance loss."""
-  warmup = training_settings.warmup_of(settings.scale, settings.num_steps)
-  return {(init, balance): training_settings.of_study(
+  warmup = base_settings.warmup_of(settings.scale, settings.num_steps)
+  return {(init, balance): base_settings.of_study(
       settings, settings.scale, init_scheme=init, balance=balance, warmup_steps=warmup)
           for init in INITS for balance in settings.balances}
 
@@ -181,4 +180,4 @@ def draw(rows: list[dict]):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'trained_experts', Settings, __doc__)
+  program.run(main, 'trained_experts', Settings, __doc__)

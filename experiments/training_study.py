@@ -18,22 +18,21 @@ from pathlib import Path
 
 from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, natural, optional, seed_range, whole
 from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
 
-from .shared import command_line, runs
+from .shared import base_settings, program, runs
+from .shared.base_settings import Computation, Training
 from .shared.results import make_directory
 from .shared.runs import TrainingResults, display
-from .shared.settings import name_flag, setting
-from .shared.settings import training as training_settings
-from .shared.settings.parsing import listed, seed_range, whole
-from .shared.settings.training import Computation, Steps, Training
+from .shared.settings import A_TEXT, name_flag, setting
 
 TEXTS = 'english', 'english_valid', 'python', 'python_valid'
 
 
 def a_text(what: str):
-  return setting(None, str, what, training_settings.A_TEXT, smoke='tinyshakespeare')
+  return setting(None, str, what, A_TEXT, smoke='tinyshakespeare')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,8 @@ class Settings(Computation):
                                          paper=[100, 1000, 10_000, 50_000,
                                                 100_000, 150_000])
   python_steps: int = setting(500, whole, 'optimizer steps on Python', smoke=4, paper=10_000)
-  python_keep_steps: Steps = setting([100], smoke=[2], paper=[1000], help=(
+  python_keep_steps: list[int] | None = setting(
+      [100], optional(listed(natural)), smoke=[2], paper=[1000], help=(
       'steps on Python whose checkpoints are kept; the first and the last always are'))
   batch_size: int = setting(8, smoke=4, paper=128)
   length: int = setting(64, smoke=32, paper=2048)
@@ -75,20 +75,20 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 def on_english(settings: Settings, output_dir: Path) -> Training:
   """Settings of the training from scratch."""
-  return training_settings.of_study(
+  return base_settings.of_study(
       settings, settings.scale,
       data=str(folder_of(output_dir, 'english')), valid=str(folder_of(output_dir, 'english_valid')),
-      warmup_steps=training_settings.warmup_of(settings.scale, settings.num_steps))
+      warmup_steps=base_settings.warmup_of(settings.scale, settings.num_steps))
 
 
 def on_python(settings: Settings, output_dir: Path) -> Training:
   """Settings of the training that begins with the networks trained on English."""
-  return training_settings.of_study(
+  return base_settings.of_study(
       settings, 'continue', init_from=str(output_dir / 'english'),
       data=str(folder_of(output_dir, 'python')), valid=str(folder_of(output_dir, 'python_valid')),
       seeds=settings.continued, num_steps=settings.python_steps,
       keep_steps=settings.python_keep_steps,
-      warmup_steps=training_settings.warmup_of('continue', settings.python_steps))
+      warmup_steps=base_settings.warmup_of('continue', settings.python_steps))
 
 
 def folder_of(output_dir: Path, name: str) -> Path:
@@ -102,9 +102,9 @@ def check(settings: Settings, phases: dict[str, Training]) -> None:
     if seed not in settings.seeds:
       raise InputError(f'--continued: {seed} is not one of --seeds='
                        f'{",".join(map(str, settings.seeds))}')
-  training_settings.check_keep_steps(settings, 'python_keep_steps', 'python_steps')
+  base_settings.check_keep_steps(settings, 'python_keep_steps', 'python_steps')
   for training in phases.values():
-    training_settings.check(training)
+    base_settings.check(training)
 
 
 def report(settings: Settings, output_dir: Path, results: TrainingResults) -> None:
@@ -119,4 +119,4 @@ def report(settings: Settings, output_dir: Path, results: TrainingResults) -> No
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'training_study', Settings, __doc__)
+  program.run(main, 'training_study', Settings, __doc__)

@@ -2,14 +2,15 @@
 
 import importlib
 
-from experiments.shared.launcher import FILES, find
+from experiments import NAMES, source
 
+FILES = {name: source(name) for name in NAMES}
 # Those that have settings, scales and a folder of results.
 EXPERIMENTS = sorted(name for name, path in FILES.items()
-                     if 'command_line.run(' in path.read_text())
+                     if 'has_folder=False' not in path.read_text())
 
 
 def load(name):
   """The module of a program."""
   return importlib.import_module(
-      f'experiments.{name}' + ('.__main__' if find(name).name == '__main__.py' else ''))
+      f'experiments.{name}' + ('.__main__' if source(name).name == '__main__.py' else ''))

@@ -12,10 +12,10 @@ import programs
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / 'bornbiased_jax'
 # The rooms from which each room may import, beside itself.
-SHARED = {'errors', 'files', 'hosts', 'names'}
+SHARED = {'errors', 'fields', 'files', 'hosts'}
 BELOW = {
     'errors': set(),
-    'names': set(),
+    'fields': {'errors'},
     'hosts': {'errors'},
     'files': {'errors', 'hosts'},
     'environment': set(),

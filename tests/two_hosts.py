@@ -15,7 +15,6 @@ import sys
 from unittest import mock
 import warnings
 
-from absl import flags
 import jax
 
 from bornbiased_jax.models import flops
@@ -59,8 +58,6 @@ def main(commands):
 
 
 def run_here(program, *arguments):
-  for name in flags.FLAGS:
-    flags.FLAGS[name].unparse()
   out, error, code = io.StringIO(), io.StringIO(), None
   with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(error),
         mock.patch.object(sys, 'argv', [program, *arguments]),

@@ -10,10 +10,10 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
-from bornbiased_jax.names import PROBES as KINDS
-from bornbiased_jax.names import PROBES_OF_IDS as OF_IDS
-from bornbiased_jax.names import PROBES_OF_TEXT as OF_TEXT
 
+OF_TEXT = 'text', 'shuffled'
+OF_IDS = ('tokens', 'pairs', *OF_TEXT)
+KINDS = (*OF_IDS, 'gaussian', 'sphere')
 # A text is a constant of the programs that read it.
 LONGEST_TEXT = 2**24
 

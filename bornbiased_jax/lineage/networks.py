@@ -24,12 +24,13 @@ from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_p
 from bornbiased_jax.lineage.resolve import Resolved
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.models.sharding import make_mesh
-from bornbiased_jax.names import STREAM
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.layers import Layers
 
 # The share of free memory that parameters may take.
 _MEMORY_SHARE = 0.6
+# How networks of `transformers` are read: layer by layer if they do not fit, always or never.
+STREAM = 'auto', 'always', 'never'
 OnBatch = Callable[[int], None]
 
 

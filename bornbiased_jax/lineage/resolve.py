@@ -26,7 +26,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import local, path_of
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
-from bornbiased_jax.names import FORMS
 from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE
@@ -34,6 +33,10 @@ from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE
 # Files of weights that only config.json makes a network of. Others may be signatures or text.
 _WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
                       r'.*\.pth?')
+
+# What names a network.
+FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
+         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
 
 
 @dataclasses.dataclass(frozen=True)

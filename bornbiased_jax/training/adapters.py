@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import optax
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.names import ADAPTERS as ADAPTERS
-from bornbiased_jax.names import RANK as RANK
 
+# What alone is trained, and the rank of LoRA if none is given.
+ADAPTERS, RANK = ('lora', 'prefix_plus'), 8
 PREFIX = 'prefix'  # The name of transformer.Prefix in a block.
 
 Factors = dict[str, dict[str, jax.Array]]

@@ -1,9 +1,19 @@
 """The recipe that a training follows (Tables 13 and 14)."""
 
 import dataclasses
-import math
 
-from bornbiased_jax.errors import InputError, check_count, check_positive
+from bornbiased_jax import fields
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import (
+  choice,
+  field,
+  natural,
+  num_tokens,
+  number,
+  optional,
+  positive,
+  whole,
+)
 from bornbiased_jax.training.adapters import ADAPTERS, RANK
 
 
@@ -11,55 +21,45 @@ from bornbiased_jax.training.adapters import ADAPTERS, RANK
 class Recipe:
   """How a model is trained: AdamW with warmup and cosine decay, and clipped gradients.
 
-  Args:
-    num_steps: optimizer steps.
-    batch_size: sequences per step, over all devices and accumulated parts.
-    length: positions per sequence, T.
-    accumulation: number of parts into which a batch is split; they are
-      computed one after another.
-    peak_lr: learning rate after warmup. With init_scheme='mup' some leaves have another one
-      (`mup_rates`).
-    min_lr: learning rate at the last step.
-    warmup_steps: steps of linear warmup.
-    weight_decay: AdamW's decay of matrices and embeddings; gains and biases
-      do not decay.
-    beta1: decay of the running mean of the gradient.
-    beta2: decay of the running mean of its square.
-    clip: global norm above which the gradient is scaled down to it.
-    start_id: token id that every sequence begins with, in place of the one
-      there; None leaves sequences as they are.
-    adapter: what alone is trained (`adapters`), 'lora' or 'prefix_plus'; None
-      trains all parameters.
-    rank: of LoRA; None is RANK.
-    alpha: LoRA's product is multiplied by alpha / rank; None is the rank.
-    balance: weight of the balance loss of experts (`models.mlp.balance_loss`), which is no part
-      of the loss that is reported; 0: experts are not balanced.
+  Each field's meaning is its help, since fields are flags of the programs that train. With
+  init_scheme='mup' some leaves have a learning rate of their own (`step.mup_rates`). `beta1` and
+  `beta2` are the decay of the running means of the gradient and of its square.
 
   Raises:
-    InputError: accumulation does not divide batch_size, the warmup is
-      longer than the run, or rank or alpha are given without LoRA.
+    InputError: a field cannot have its value, accumulation does not divide batch_size, the warmup
+      is longer than the run, or rank or alpha are given without LoRA.
   """
 
-  num_steps: int
-  batch_size: int
-  length: int
-  accumulation: int = 1
-  peak_lr: float = 6e-4
-  min_lr: float = 6e-5
-  warmup_steps: int = 2000
-  weight_decay: float = 0.1
+  num_steps: int = field(whole, 'optimizer steps')
+  batch_size: int = field(whole, 'sequences per step, over all devices')
+  length: int = field(num_tokens, 'tokens per sequence, T')
+  accumulation: int = field(whole, 'parts of a batch, computed one after another to save memory',
+                            default=1)
+  peak_lr: float = field(number, 'learning rate after warmup', default=6e-4)
+  min_lr: float = field(number, 'learning rate at the last step', default=6e-5)
+  warmup_steps: int = field(natural, 'steps of linear warmup', default=2000)
+  weight_decay: float = field(number, "AdamW's decay of matrices and embeddings", default=0.1)
   beta1: float = 0.9
   beta2: float = 0.95
-  clip: float = 1.0
-  start_id: int | None = None
-  adapter: str | None = None
-  rank: int | None = None
-  alpha: float | None = None
-  balance: float = 0.0
+  clip: float = field(positive, 'norm of the gradient above which it is scaled down to this norm',
+                      default=1.0)
+  start_id: int | None = field(
+      optional(natural), 'token id that every sequence begins with, in place of the one there; if '
+      'not given, sequences begin anywhere in the text', default=None)
+  adapter: str | None = field(
+      optional(choice(*ADAPTERS)), "what alone is trained, only with --init_from or --resume: "
+      "'lora', of each matrix in a block a product of low rank, or 'prefix_plus', a matrix that "
+      'adds to each head what it makes of queries (Prefix-Tuning+)', default=None)
+  rank: int | None = field(optional(whole), f'rank of --adapter=lora; if not given, {RANK}',
+                           default=None)
+  alpha: float | None = field(
+      optional(positive), 'the product of --adapter=lora is multiplied by alpha / rank; if not '
+      'given, by 1', default=None)
+  balance: float = field(number, 'weight of the balance loss of experts, which is no part of the '
+                                 'loss that is reported; 0: none', default=0.0)
 
   def __post_init__(self):
-    for name in ('num_steps', 'batch_size', 'length', 'accumulation'):
-      check_count(name, getattr(self, name))
+    fields.check(self)
     if self.batch_size % self.accumulation:
       raise InputError(f'accumulation={self.accumulation} does not divide '
                        f'batch_size={self.batch_size}', 'accumulation')
@@ -68,21 +68,11 @@ class Recipe:
     if self.warmup_steps >= self.num_steps:
       raise InputError(f'warmup_steps={self.warmup_steps} must be fewer than '
                        f'num_steps={self.num_steps}', 'warmup_steps')
-    if not 0 <= self.balance < math.inf:
-      raise InputError(f'balance={self.balance!r} is no number from 0', 'balance')
-    self._resolve_adapter()
-
-  def _resolve_adapter(self):
-    if self.adapter not in (None, *ADAPTERS):
-      raise InputError(f'adapter={self.adapter!r} is none of {", ".join(ADAPTERS)}', 'adapter')
-    for name in ('rank', 'alpha'):
-      if self.adapter != 'lora' and getattr(self, name) is not None:
-        raise InputError(f"{name}={getattr(self, name)}: only with adapter='lora'", name)
     if self.adapter == 'lora':
-      rank = RANK if self.rank is None else self.rank
-      check_count('rank', rank)
-      check_positive('alpha', rank if self.alpha is None else self.alpha)
-      object.__setattr__(self, 'rank', rank)
+      object.__setattr__(self, 'rank', self.rank or RANK)
+    for name in ('rank', 'alpha') if self.adapter != 'lora' else ():
+      if getattr(self, name) is not None:
+        raise InputError(f"{name}={getattr(self, name)}: only with adapter='lora'", name)
 
   @property
   def scale(self) -> float:

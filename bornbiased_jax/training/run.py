@@ -6,11 +6,12 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from bornbiased_jax import fields
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.corpus import Corpus
-from bornbiased_jax.errors import InputError, check_count, check_id
+from bornbiased_jax.errors import InputError, check_id
+from bornbiased_jax.fields import field, listed, natural, optional, seed_range, whole
 from bornbiased_jax.files import path_of
-from bornbiased_jax.models.initialization import as_seed
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training.recipe import Recipe
@@ -21,26 +22,16 @@ from bornbiased_jax.training.step import optimizer
 class Run:
   """One training run, of one network or of several that differ in their seeds.
 
+  Fields with a help are flags of the programs that train; if there are several seeds, their
+  networks train together under vmap.
+
   Args:
     config: the architecture.
     recipe: how it is trained.
-    seeds: one network per seed. All see the same data in the same order; if
-      there are several, they train together under vmap.
     data: the text to train on.
     validation: the text to evaluate on.
-    data_seed: seed of the order of the data, independent of `seeds`.
     directory: folder of the run; each network has a folder seed_SEED in it.
     mesh: devices to train on, from `models.make_mesh`.
-    keep_steps: steps whose checkpoints are never removed. Those of the first
-      and the last step always stay.
-    save_every: steps between checkpoints. The latest two stay.
-    evaluate_every: steps between evaluations.
-    validation_sequences: largest number of sequences in an evaluation. They
-      come at even distances from the whole text.
-    resume: a run, or a folder of runs, to go on from with its optimizer state.
-    init_from: a run, a folder of runs, a `transformers` directory, a model of
-      the Hugging Face Hub (`storage.hub`), or one of these two with an adapter
-      (`storage.adapted`), from which to take the parameters alone.
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is
@@ -52,25 +43,32 @@ class Run:
 
   config: ModelConfig
   recipe: Recipe
-  seeds: tuple[int, ...]
+  seeds: tuple[int, ...] = field(listed(seed_range),
+                                 'seeds, each of them a network, as 0-99 or 42,43')
   data: Corpus
   validation: Corpus
-  data_seed: int
+  data_seed: int = field(natural, 'seed of the order of the data, the same for all --seeds')
   directory: Path
   mesh: Mesh
-  keep_steps: tuple[int, ...] = ()
-  save_every: int = 1000
-  evaluate_every: int = 1000
-  validation_sequences: int = 64
-  resume: str | os.PathLike | None = None
-  init_from: str | os.PathLike | None = None
+  keep_steps: tuple[int, ...] = field(
+      optional(listed(natural)), 'steps whose checkpoints are kept; the first and the last always '
+      'are', default=())
+  save_every: int = field(whole, 'steps between checkpoints, of which the latest two are kept',
+                          default=1000)
+  evaluate_every: int = field(whole, 'steps between evaluations', default=1000)
+  validation_sequences: int = field(whole, 'sequences per evaluation, from all over the text',
+                                    default=64)
+  resume: str | os.PathLike | None = field(
+      optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
+      '--config', default=None)
+  init_from: str | os.PathLike | None = field(
+      optional(str), 'run, folder of runs, transformers directory, ORG/MODEL[@REVISION] of the '
+      'Hugging Face Hub, or BASE+ADAPTER of PEFT, whose parameters to begin with; instead of '
+      '--config', default=None)
 
   def __post_init__(self):
     object.__setattr__(self, 'directory', path_of(self.directory))
-    if len({int(as_seed(seed)) for seed in self.seeds}) != len(self.seeds):
-      raise InputError(f'seeds={self.seeds} has one of them twice', 'seeds')
-    for name in ('save_every', 'evaluate_every', 'validation_sequences'):
-      check_count(name, getattr(self, name))
+    fields.check(self)
     self._check_batch()
     if self.together and self.mesh.size > 1:
       raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '

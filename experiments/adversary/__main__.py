@@ -18,35 +18,32 @@ Writes results.json (a row per construction) and figure.png (z of every deciding
 
 from collections import Counter
 import dataclasses
-from pathlib import Path
 
 import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
+from bornbiased_jax.fields import some_of, whole
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from ..shared import command_line, launcher
+from ..shared import program
+from ..shared.base_settings import Inputs
 from ..shared.results import Results
 from ..shared.settings import setting
-from ..shared.settings.networks import Inputs
-from ..shared.settings.parsing import some_of, whole
 from .constructions import CONSTRUCTIONS
 
 # What a verdict must not be, by what is true.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
-NAMES = launcher.keys(Path(__file__).with_name('constructions.py'), '_UNRELATED',
-                    '_SHARED_INGREDIENT', 'CONSTRUCTIONS', '_DESCENDANTS', '_BY_PRINCIPLE')
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   constructions: list[str] = setting(
-      list(NAMES), some_of(*NAMES),
-      f'what the adversary does, comma-separated, of {", ".join(NAMES)}',
+      list(CONSTRUCTIONS), some_of(*CONSTRUCTIONS),
+      f'what the adversary does, comma-separated, of {", ".join(CONSTRUCTIONS)}',
       smoke=['mimetic init', 'channels change sign'])
   networks: int = setting(6, lambda text: whole(text, 2, 100), 'networks of each construction',
                           smoke=2, paper=20)
@@ -183,4 +180,4 @@ def write_truths(panels, rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'adversary', Settings, __doc__)
+  program.run(main, 'adversary', Settings, __doc__)

@@ -39,13 +39,13 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.data import backcopy
 from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of, whole
 from bornbiased_jax.training.recipe import Recipe
 
-from ..shared import command_line
+from ..shared import program
+from ..shared.base_settings import AFTERWARDS, ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import ExperimentSettings, Length, ProbeSeed, Seeds, setting
-from ..shared.settings.parsing import listed, natural, number, optional, positive, some_of, whole
-from ..shared.settings.training import AFTERWARDS, SortedLengths
+from ..shared.settings import SINK_LENGTHS, setting
 from . import conditions, growth, growth_report
 from .conditions import FACTORS, Condition
 from .growth_report import display
@@ -55,7 +55,7 @@ _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
-  seeds: Seeds = setting(range(16), smoke=[0, 1], paper=range(64))
+  seeds: list[int] = setting(range(16), smoke=[0, 1], paper=range(64))
   factors: list[str] = setting(
       ['intervention', 'position'], some_of(*FACTORS),
       f'what is changed, of {", ".join(FACTORS)}', smoke=['position'], paper=list(FACTORS))
@@ -72,13 +72,13 @@ class Settings(ExperimentSettings):
       'steps before the last at which sinks are counted too', smoke=[0, 10],
       paper=[*_LOOK_STEPS, 600, 1000, 2000])
   train_sequences: int = setting(32, whole, 'sequences per step', smoke=8)
-  length: Length = setting(64, smoke=32)
-  lengths: SortedLengths = setting([16, 32, 64, 128, 256], smoke=[32])
+  length: int = setting(64, smoke=32)
+  lengths: list[int] = setting([16, 32, 64, 128, 256], *SINK_LENGTHS, smoke=[32])
   peak_lr: float = setting(1e-2, number, 'learning rate after warmup; it falls to a tenth')
   data_seed: int = setting(42, natural, 'seed of the sequences to train on')
   num_sequences: int = setting(200, whole, 'other sequences, on which networks are measured',
                                smoke=20)
-  probe_seed: ProbeSeed = setting(0)
+  probe_seed: int = setting(0)
 
 
 def main(settings, output_dir):
@@ -158,4 +158,4 @@ def transposed(curve: list[dict]) -> dict[str, list]:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'attention_sink', Settings, __doc__)
+  program.run(main, 'attention_sink', Settings, __doc__)

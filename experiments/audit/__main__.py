@@ -42,9 +42,9 @@ from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
 
-from ..shared import command_line, figures, provenance
+from ..shared import figures, program, provenance
+from ..shared.base_settings import ExperimentSettings
 from ..shared.results import header, make_directory, write_json
-from ..shared.settings import ExperimentSettings
 from ..shared.tables import table
 from .findings import examine
 from .history import Checkpoint, find, open_network, same_files, survey
@@ -174,4 +174,4 @@ def draw(report: dict):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'audit', Settings, __doc__)
+  program.run(main, 'audit', Settings, __doc__)

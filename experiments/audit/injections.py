@@ -18,13 +18,14 @@ import scipy
 
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage.testing.order import order_tests
 from bornbiased_jax.models import init_params
 
-from ..shared import command_line
+from ..shared import program
+from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import ExperimentSettings, setting
-from ..shared.settings.parsing import whole
+from ..shared.settings import setting
 from . import trained
 from .findings import examine
 from .history import Checkpoint, in_memory, survey
@@ -233,4 +234,4 @@ def draw(rows):
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'audit_injections', Settings, __doc__)
+  program.run(main, 'audit_injections', Settings, __doc__)

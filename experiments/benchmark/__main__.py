@@ -20,9 +20,9 @@ from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
 
-from ..shared import command_line, provenance
+from ..shared import program, provenance
+from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import ExperimentSettings
 from . import comparison, ranks, streaming, sweep, training
 from .chart import display, draw
 
@@ -57,4 +57,4 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'benchmark', Settings, __doc__)
+  program.run(main, 'benchmark', Settings, __doc__)

@@ -31,16 +31,16 @@ from tqdm import tqdm
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, optional, some_of, whole
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.lineage.evidence import signature as signatures
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import load_config
 
-from ..shared import command_line, networks
+from ..shared import networks, program
+from ..shared.base_settings import Inputs
 from ..shared.results import Results
-from ..shared.settings import Seeds, setting
-from ..shared.settings.networks import Inputs
-from ..shared.settings.parsing import listed, optional, preset_name, some_of, whole
+from ..shared.settings import preset_name, setting
 from .judged_pairs import Takers, verdict_cells
 from .report import display, draw, summarize
 from .unrelated_pairs import (
@@ -65,7 +65,7 @@ class Settings(Inputs):
   widths: list[int] | None = setting(
       None, optional(listed(whole)),
       'residual channels of each model, comma-separated; if not given, its own')
-  seeds: Seeds = setting(range(100), smoke=range(5))
+  seeds: list[int] = setting(range(100), smoke=range(5))
   init_schemes: list[str] = setting(
       ['gpt2', 'plain'], some_of(*configs.INIT_SCHEMES),
       'initializations, comma-separated, of gpt2, which divides the std of the matrices that write '
@@ -213,4 +213,4 @@ def trained_signatures(runs_by_name: dict[str, list[str]], settings) -> dict[str
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'calibrate', Settings, __doc__)
+  program.run(main, 'calibrate', Settings, __doc__)

@@ -25,18 +25,17 @@ from tqdm import tqdm
 from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, number, some_of, whole
 
-from ..shared import command_line
+from ..shared import program
+from ..shared.base_settings import Inputs
 from ..shared.networks import check_length, check_sequences
 from ..shared.results import Results
-from ..shared.settings import Seeds, setting
-from ..shared.settings.networks import Inputs
-from ..shared.settings.parsing import listed, number, preset_name, some_of, whole
+from ..shared.settings import preset_name, setting
 from ..shared.tables import table
 from . import measurement, recipes, report
-from .choices import PEAK_LR, SEGMENTS, VARIANTS
 from .report import display
-from .training import Cell
+from .training import PEAK_LR, SEGMENTS, VARIANTS, Cell
 
 HELD_OUT = 0.1
 ALL_F = [0.0, 0.5, 1.0, 2.0, 4.0, 6.6, 10.0]
@@ -47,7 +46,7 @@ class Settings(Inputs):
   config: list[str] = setting(['tiny_llama2', 'tiny_gpt2'], listed(preset_name),
                               'models, comma-separated, of those below; the first is the main one',
                               smoke=['tiny_llama2'])
-  seeds: Seeds = setting(range(8), smoke=[0, 1])
+  seeds: list[int] = setting(range(8), smoke=[0, 1])
   optimizers: list[str] = setting(list(PEAK_LR), some_of(*PEAK_LR),
                                   f'optimizers, of {", ".join(PEAK_LR)}', smoke=['adamw'])
   forgetting: list[float] = setting(ALL_F, listed(number), 'F of the main cells', smoke=[0.0, 2.0])
@@ -131,4 +130,4 @@ def check(settings, cells: list[Cell]) -> None:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'forgetting', Settings, __doc__)
+  program.run(main, 'forgetting', Settings, __doc__)

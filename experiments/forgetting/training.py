@@ -21,7 +21,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import TrainState, accumulated_gradient, clipping, learning_rate
 
-from .choices import PEAK_LR, SEGMENTS, VARIANTS
+PEAK_LR = {'adamw': 1e-3, 'sgd': 0.1, 'muon': 1e-3}
+# What one factor changes at a time.
+VARIANTS = {
+    'plain': {}, 'embeddings do not decay': {}, 'warm restart': {},
+    'batch / 4': {'batch': 0.25}, 'batch × 4': {'batch': 4}}
+# Siblings branch off between parts of a training.
+SEGMENTS = 4
 
 
 @dataclasses.dataclass(frozen=True)

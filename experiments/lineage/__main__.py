@@ -41,14 +41,14 @@ from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage
 from bornbiased_jax.analysis import Probe
+from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 
-from ..shared import command_line, cost, figures, networks, provenance, verdict_page
+from ..shared import cost, figures, networks, program, provenance, verdict_page
+from ..shared.base_settings import SharedInputs
 from ..shared.results import differing, header, make_directory, write_json
 from ..shared.settings import name_flag, setting
-from ..shared.settings.networks import SharedInputs, Stream
-from ..shared.settings.parsing import optional, switch
 from . import pairs, picture, summary
 from .folders import Finder
 
@@ -62,7 +62,7 @@ class Settings(SharedInputs):
                                 'of the others, in place of all with all')
   strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
-  stream: Stream = setting('auto')
+  stream: str = setting('auto')
   num_sequences: int = setting(2000, smoke=1000)
   length: int = setting(64, smoke=4, paper=1024)
 
@@ -217,4 +217,4 @@ def exit_code(rows: list[dict], is_incomplete) -> int:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'lineage', Settings, __doc__, several_hosts=True)
+  program.run(main, 'lineage', Settings, __doc__, several_hosts=True)

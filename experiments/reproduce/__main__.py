@@ -35,12 +35,12 @@ import time
 from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import number, optional, some_of
 from bornbiased_jax.files import local, write_atomically
 
-from ..shared import command_line, session
+from ..shared import program, session
 from ..shared.results import make_directory
 from ..shared.settings import ProgramSettings, name_flag, setting
-from ..shared.settings.parsing import number, optional, some_of
 from . import catalogue, page
 from .catalogue import ITEMS, TEXTS, Run
 
@@ -193,4 +193,4 @@ def interrupt(process: subprocess.Popen) -> None:
 
 
 if __name__ == '__main__':
-  command_line.start(main, Settings, __doc__)
+  program.run(main, 'reproduce', Settings, __doc__, has_folder=False)

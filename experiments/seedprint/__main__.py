@@ -46,15 +46,15 @@ from tqdm import tqdm
 from bornbiased_jax import hosts, lineage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.lineage import Signature, sentences
 from bornbiased_jax.lineage.resolve import is_signature
 from bornbiased_jax.names import FORMS
 
-from ..shared import command_line, cost, figures, networks, provenance, verdict_page
+from ..shared import cost, figures, networks, program, provenance, verdict_page
+from ..shared.base_settings import SharedInputs
 from ..shared.results import header, make_directory, write_json
 from ..shared.settings import name_flag, setting, values_of
-from ..shared.settings.networks import SharedInputs, Stream
-from ..shared.settings.parsing import optional, switch
 from ..shared.tables import table
 from . import picture
 
@@ -69,7 +69,7 @@ class Settings(SharedInputs):
       'the other network, instead of the second word'))
   words: list[str] = dataclasses.field(default_factory=list)
   json: bool = setting(False, switch, 'print results.json, and nothing else')
-  stream: Stream = setting('auto')
+  stream: str = setting('auto')
   num_sequences: int = setting(2000, smoke=1000, paper=10_000)
   length: int = setting(64, smoke=4, paper=1024)
 
@@ -237,4 +237,4 @@ def display(row) -> dict[str, str]:
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'seedprint', Settings, __doc__, several_hosts=True)
+  program.run(main, 'seedprint', Settings, __doc__, several_hosts=True)

@@ -20,8 +20,9 @@ from bornbiased_jax.data import Corpus, corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 
+from .base_settings import Stacks, Transformers
 from .results import Results
-from .settings import Stacks, Transformers, name_flag
+from .settings import name_flag
 
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 

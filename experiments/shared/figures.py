@@ -2,28 +2,30 @@
 
 import base64
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+import jinja2
+
+from bornbiased_jax import files, plotting
+from bornbiased_jax.fields import Kind, choice
 
 # A flag, but no setting of a run: what was measured can be drawn again in another format.
-FLAG = 'format'
-flags.DEFINE_enum(FLAG, 'png', ('png', 'svg', 'pdf'), 'file format of figures (default: png)')
+FORMAT = ContextVar('format', default='png')
+FORMAT_FLAG = Kind(choice('png', 'svg', 'pdf'), 'file format of figures')
 
 
 def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
   """Writes a figure to DIRECTORY/NAME.FORMAT, in the format that --format says."""
-  from bornbiased_jax import plotting  # Of matplotlib --help needs nothing.
-  path = directory / f'{name}.{flags.FLAGS[FLAG].value}'
+  path = directory / f'{name}.{FORMAT.get()}'
   plotting.save(drawn, path)
   return path
 
 
 def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -> Path:
   """Writes a figure, as `write` does, and report.html, which `page` makes of it as a PNG file."""
-  from bornbiased_jax import files, plotting
-  file = directory / f'figure.{flags.FLAGS[FLAG].value}'
+  file = directory / f'figure.{FORMAT.get()}'
   # Encoded, never read back: only the first of several processes writes.
   png = plotting.encode(drawn, 'png')
   files.write_atomically(file, png if file.suffix == '.png'
@@ -35,7 +37,6 @@ def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -
 
 def template(path: Path) -> Any:
   """The template in a file of HTML, which may extend page.html here; texts are escaped in it."""
-  import jinja2
   made = jinja2.Environment(
       loader=jinja2.FileSystemLoader([path.parent, Path(__file__).parent]), autoescape=True,
       undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True,

@@ -21,8 +21,8 @@ from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 
+from .base_settings import Inputs
 from .settings import name_flag
-from .settings.networks import Inputs
 
 
 def probe_of(settings: Inputs) -> Probe:

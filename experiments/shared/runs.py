@@ -17,12 +17,11 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.storage import adapted, checkpoint, hub
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import provenance
+from . import base_settings, provenance
+from .base_settings import Training
 from .networks import check_length
 from .results import Results, differing, make_directory
 from .settings import name_flag, pick
-from .settings import training as training_settings
-from .settings.training import Training
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).
@@ -60,7 +59,7 @@ def saved_steps(settings: Any) -> list[int]:
 
 def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   """The runs, one after another, into which memory and devices divide the seeds."""
-  training_settings.check(settings)
+  base_settings.check(settings)
   data, validation = texts(settings)
   config = model(settings, data)
   mesh = name_flag('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
@@ -69,7 +68,7 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   name_flag('output_dir', files.local, output_dir)
   runs = [
       Run(**pick(Run, settings) | dict(
-          config=config, recipe=training_settings.recipe_of(settings), data=data,
+          config=config, recipe=base_settings.recipe_of(settings), data=data,
           validation=validation, directory=output_dir, mesh=mesh,
           seeds=tuple(settings.seeds[first:first + together]),
           keep_steps=tuple(settings.keep_steps or ())))

@@ -1,6 +1,6 @@
 """A program at work: its hosts, its folder, and one line for what a user can put right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 import contextlib
 import errno
 import hashlib
@@ -10,7 +10,7 @@ from pathlib import Path
 import signal
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import logging
 from filelock import FileLock, Timeout
@@ -19,20 +19,30 @@ import jax
 from bornbiased_jax import files, hosts
 from bornbiased_jax.environment import unusable_platform
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import Kind, natural, switch, whole
 from bornbiased_jax.models.keys import pin_settings
 
-from .command_line import HOSTS, fail, fail_of
 from .settings import name_flag
 
+# What tells a process of its place among several hosts. A result does not depend on it, so that
+# these are flags, but no settings of a run.
+HOSTS = {
+    'distributed': Kind(switch, 'this is one of several hosts that run the same command, with one '
+                        '--output_dir that all of them see'),
+    'coordinator': Kind(str, 'HOST:PORT of the first process, if JAX cannot find it out'),
+    'num_processes': Kind(whole, 'number of processes, if JAX cannot find it out'),
+    'process_id': Kind(natural, 'number of this process, from 0, if JAX cannot find it out'),
+}
 _NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS
 
 
-def run(main: Callable, *arguments) -> None:
+def run(main: Callable, *arguments, flags: Container[str] = ()) -> None:
   """Runs `main(*arguments)`; for what a user can put right, one line on stderr and exit code 2.
 
-  Settings of JAX with which seeds would be other networks, such as JAX_ENABLE_X64, have no effect.
+  The line names the flag, of `flags`, of the field that is wrong. Settings of JAX with
+  which seeds would be other networks, such as JAX_ENABLE_X64, have no effect.
   """
-  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # Of launcher.prepare.
+  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # Of experiments.prepare.
     signal.signal(signal.SIGINT, signal.default_int_handler)
   logging.set_verbosity(logging.WARNING)
   pin_settings()
@@ -40,7 +50,7 @@ def run(main: Callable, *arguments) -> None:
   try:
     main(*arguments)
   except InputError as error:
-    fail_of(error)
+    fail(f'--{error.field}: {error}' if error.field in flags else str(error))
   except OSError as error:
     if error.errno not in _NO_ROOM:
       raise
@@ -58,6 +68,12 @@ def run(main: Callable, *arguments) -> None:
       stream.flush()
     # A device may still compute, and XLA crashes if Python takes it down meanwhile.
     os._exit(130)
+
+
+def fail(message: str) -> NoReturn:
+  """One line on stderr, exit code 2."""
+  print(f'error: {" ".join(message.split())}', file=sys.stderr)
+  sys.exit(2)
 
 
 class _Output(io.FileIO):

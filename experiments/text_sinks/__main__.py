@@ -35,16 +35,15 @@ from typing import ClassVar
 from bornbiased_jax import configs, lineage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import listed, natural, optional, positive, some_of, whole
 from bornbiased_jax.files import local
 from bornbiased_jax.lineage.resolve import load_config
 
-from ..shared import command_line, runs
+from ..shared import base_settings, program, runs
+from ..shared.base_settings import AFTERWARDS, Schedule, Training
 from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.results import Results
-from ..shared.settings import NumSequences, ProbeSeed, name_flag, setting
-from ..shared.settings import training as training_settings
-from ..shared.settings.parsing import listed, natural, optional, positive, some_of, whole
-from ..shared.settings.training import AFTERWARDS, TO_TRAIN_ON, Schedule, SortedLengths, Training
+from ..shared.settings import SINK_LENGTHS, TO_TRAIN_ON, name_flag, setting
 from . import report
 from .measures import losses, measure
 from .report import display
@@ -72,12 +71,12 @@ class Settings(Schedule):
   position: int = setting(16, natural, "position, from 0, at which 'mask', "
                           "'variance' and 'norm' make another sink", smoke=4)
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
-  lengths: SortedLengths = setting([32, 64, 128], smoke=[8, 32], paper=[32, 64, 128, 256, 512])
-  num_sequences: NumSequences = setting(100, smoke=8,
-                                        help='sequences over which sink rates are averaged')
+  lengths: list[int] = setting([32, 64, 128], *SINK_LENGTHS, smoke=[8, 32],
+                               paper=[32, 64, 128, 256, 512])
+  num_sequences: int = setting(100, smoke=8, help='sequences over which sink rates are averaged')
   loss_sequences: int = setting(256, whole, 'windows of --length tokens at the beginning of each '
                                             'text whose loss is measured, at most', smoke=8)
-  probe_seed: ProbeSeed = setting(0)
+  probe_seed: int = setting(0)
   num_steps: int = setting(2000, smoke=6, paper=200_000)
   peak_lr: float = setting(3e-3, paper=6e-4)
   min_lr: float = setting(3e-4, paper=6e-5)
@@ -150,14 +149,14 @@ def check(settings) -> None:
     raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
                      'positions, from 0, of the shortest of --lengths')
   if not settings.data and not (settings.networks and settings.texts):
-    raise InputError(f'--data: is missing: {training_settings.A_TEXT}')
+    raise InputError(f'--data: is missing: {base_settings.A_TEXT}')
   if settings.networks:
     return
   if 'none' not in settings.interventions:
     raise InputError("--interventions: 'none' must be among them, which the others are compared "
                      'with')
   for intervention in settings.interventions:
-    training_settings.check(training_of(settings, intervention))
+    base_settings.check(training_of(settings, intervention))
 
 
 def load_texts(settings) -> tuple[Tokenizer, dict[str, Corpus]]:
@@ -211,9 +210,9 @@ def training_of(settings, intervention: str) -> Training:
   if intervention in configs.AT_ONE_POSITION:
     where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
   valid = settings.texts[0] if settings.texts else None
-  return training_settings.of_study(settings, settings.scale, intervention=intervention,
+  return base_settings.of_study(settings, settings.scale, intervention=intervention,
                                     valid=valid, max_length=settings.length, **where)
 
 
 if __name__ == '__main__':
-  command_line.run(main, 'text_sinks', Settings, __doc__)
+  program.run(main, 'text_sinks', Settings, __doc__)

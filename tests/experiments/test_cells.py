@@ -12,15 +12,15 @@ from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 from experiments import ablation
-from experiments.shared import cells, settings
+from experiments.shared import base_settings, cells, settings
 from experiments.shared.results import Results
 from experiments.shared.settings import resolve
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(settings.Stacks):
-  seeds: settings.Seeds = settings.setting([3, 1, 2, 0])
-  num_sequences: settings.NumSequences = settings.setting(6)
+class Settings(base_settings.Stacks):
+  seeds: list[int] = settings.setting([3, 1, 2, 0])
+  num_sequences: int = settings.setting(6)
 
 
 SETTINGS = Settings('laptop')
@@ -120,7 +120,7 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
            'long.txt': ' '.join(map(str, range(1000)))}
   for name, text in texts.items():
     (tmp_path / name).write_text(text)
-    asked = resolve(settings.Transformers, 'laptop', probe='text', data=str(tmp_path / name),
+    asked = resolve(base_settings.Transformers, 'laptop', probe='text', data=str(tmp_path / name),
                     num_sequences='15', seeds='0')
     cell = cells.transformer_cell('tiny_gpt2', 12, asked, lambda config: inter_sequence(
         'residual_last'), row)
@@ -142,7 +142,7 @@ def test_flops_of_a_stack():
 def test_results_of_a_text_are_not_those_of_another_one_of_its_name(tmp_path, num_kept):
   """Neither of a complete run nor of one that was stopped."""
   file = tmp_path / 'text.txt'
-  asked = resolve(settings.Transformers, 'laptop', probe='text', data=str(file),
+  asked = resolve(base_settings.Transformers, 'laptop', probe='text', data=str(file),
                   num_sequences='4', seeds='0-1')
 
   def measure(seeds):

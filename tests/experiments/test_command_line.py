@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,19 +11,16 @@ import sys
 import pytest
 
 import bornbiased_jax
+from bornbiased_jax import configs, fields
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS
-from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
-from bornbiased_jax.lineage.transforms.preserving import PRESERVING
-from experiments import robustness, seed_sweep
-from experiments.adversary.constructions import CONSTRUCTIONS
-from experiments.shared import launcher, settings
-from experiments.shared.settings import networks, parsing, resolve
+from bornbiased_jax.training import Recipe
+from experiments import seed_sweep
+from experiments.shared import base_settings, program, settings
+from experiments.shared.settings import resolve
 import programs
 from programs import EXPERIMENTS
 
 assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
-HEAVY = 'jax', 'flax', 'scipy', 'matplotlib'
 
 
 def command(*arguments, **variables):
@@ -52,14 +50,14 @@ def test_flags_can_say_what_scales_say(name):
       if kind.is_switch:
         assert value in (None, False, True)
       elif value is not None:
-        parsed = kind.parse(settings.as_text(value))
+        parsed = kind.parse(fields.as_text(value))
         assert parsed == value and type(parsed) is type(value), flag
-      if settings.default_text({'laptop': value}, kind.help).endswith(': all)'):
+      if settings.default_texts({'laptop': value}, kind.help) == {'laptop': 'all'}:
         assert kind.parse('all') == value, flag
 
 
 def test_a_word_of_a_list_may_have_commas():
-  parse = parsing.some_of('unit order', 'value order', 'unit order, fitted basis')
+  parse = fields.some_of('unit order', 'value order', 'unit order, fitted basis')
   assert parse('unit order,fitted basis, value order,unit order') == [
       'unit order, fitted basis', 'value order', 'unit order']
   assert parse('all') == ['unit order', 'value order', 'unit order, fitted basis']
@@ -76,25 +74,22 @@ def test_a_scale_lends_its_lists():
 
 
 def test_help_writes_values_as_flags():
-  values = [0, 1, 2, 3], [42, 43], ['none', 'gain', 'mask'], 3e-4, False
-  assert [settings.as_text(value) for value in values] == [
-      '0-3', '42,43', 'none,gain,mask', '0.0003', 'false']
-  text = lambda help='', **values: settings.default_text(values, help)
-  assert text(smoke=16, laptop=None) == ' (smoke: 16)'
-  assert text(smoke=[1], laptop=[1]) == ' (default: 1)' and text(laptop=None) == ''
-  assert text(smoke=3, laptop=9, paper=9) == ' (default: 9; smoke: 3)'
-  assert text('one of a, b', laptop=['a', 'b'], smoke=['a']) == ' (default: all; smoke: a)'
+  text = lambda help='', **values: settings.default_texts(values, help)
+  assert text(smoke=16, laptop=None) == {'smoke': '16'}
+  assert text(smoke=[1], laptop=[1]) == {'laptop': '1'} and text(laptop=None) == {}
+  assert text(smoke=3, laptop=9, paper=9) == {'laptop': '9', 'smoke': '3'}
+  assert text('one of a, b', laptop=['a', 'b'], smoke=['a']) == {'laptop': 'all', 'smoke': 'a'}
 
 
 @dataclasses.dataclass(frozen=True)
-class Own(settings.Transformers):
+class Own(base_settings.Transformers):
   data: str | None = settings.setting(None, str, 'a text', hint='a file')
   dtype: str = settings.setting('float32', paper='bfloat16')
 
 
 def test_a_program_changes_what_it_inherits():
   assert resolve(Own, 'paper', data='x').dtype == 'bfloat16'
-  assert settings.kinds(Own)['dtype'] == settings.kinds(settings.Transformers)['dtype']
+  assert settings.kinds(Own)['dtype'] == settings.kinds(base_settings.Transformers)['dtype']
   with pytest.raises(InputError, match='^--data: is missing: a file'):
     resolve(Own)
   # What must be given is shown first, and what few change last.
@@ -131,7 +126,11 @@ MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); ther
 @pytest.mark.parametrize('arguments, message', [
     (('experiments.seed_sweep', '--scale=huge'), 'error: '),
     (('experiments.seed_sweep', '--sedes=1'),
-     "error: Unknown command line flag 'sedes' (did you mean --seeds?); see --help"),
+     'error: --sedes is no flag (did you mean --seeds?); see --help'),
+    (('experiments.seed_sweep', '--seeds'), 'error: --seeds: expected one argument; see --help'),
+    (('experiments.seed_sweep', '--seeds', '5-2'), "error: --seeds: '5-2' runs downwards"),
+    (('experiments.seed_sweep', 'tiny_gpt2'), "error: 'tiny_gpt2' is not a flag; did you mean --"),
+    (('experiments.lineage', '--json=yes', 'a'), 'error: --json: ignored explicit argument'),
     (('experiments.seed_sweep', 'smoke'), 'error: '),
     (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
     (('experiments.shared.cells',), 'error: '),
@@ -161,10 +160,10 @@ own = [programs.load(name).__name__ for name in programs.EXPERIMENTS]
 loaded = list(sys.modules)
 for name in own: del sys.modules[name]  # Each begins anew when it is run.
 from experiments.ablation import Settings
-from experiments.shared import command_line
+from experiments.shared import program
 given, sys.argv[1:] = sys.argv[1], ['--scale=smoke']
 with contextlib.suppress(SystemExit):
-  command_line.run(lambda settings, directory: print(directory), 'ablation', Settings, '',
+  program.run(lambda settings, directory: print(directory), 'ablation', Settings, '',
                    several_hosts=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2)
 print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(given)]]))
@@ -220,7 +219,7 @@ def test_all_experiments_are_listed_and_run_by_name():
   listed = command('experiments').stdout
   assert max(map(len, listed.splitlines())) <= 100
   for name in EXPERIMENTS:
-    assert f'\n{name} ' in listed
+    assert f'\n  {name} ' in listed
   assert command('experiments', 'seed_sweep', '--help').stdout == command(
       'experiments.seed_sweep', '--help').stdout
 
@@ -245,74 +244,81 @@ def test_a_program_outlives_the_reader_of_its_output():
 ])
 def test_an_interrupt_is_no_traceback(program, code, said):
   """In a program at work, and while its modules are imported."""
-  done = run_python('-c', 'import os, signal, time\nfrom experiments.shared import launcher\n'
-                 "launcher.prepare('doctor')\nfrom experiments.shared import session\n" + program)
+  done = run_python('-c', 'import os, signal, time\nimport experiments\n'
+                    "experiments.prepare('doctor')\nfrom experiments.shared import session\n"
+                    + program)
   assert (done.returncode, done.stdout, done.stderr) == (code, *said)
 
 
-HELP_OF_ALL = f"""
-import contextlib, sys
-from experiments.shared import launcher
-sys.argv[1:] = ['--help']
-for name in {list(programs.FILES)}:
-  with contextlib.suppress(SystemExit):
-    launcher.prepare(name)
-  print('heavy:', *(each for each in {HEAVY} if each in sys.modules), end='<end>')
-"""
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_help_shows_every_flag_in_one_of_its_groups(name, monkeypatch, capsys):
+  module = programs.load(name)
+  own, doc = module.Settings, module.__doc__.strip()
+  monkeypatch.setattr('sys.argv', [name, '--help'])
+  with pytest.raises(SystemExit, match='0'):
+    program.run(module.main, name, own, doc)
+  shown = capsys.readouterr().out
+  assert shown.startswith(f'usage: python -m experiments.{name} {own.USAGE}'.rstrip())
+  assert f'\n\n{doc}\n\n' in shown
+  for flag in ('scale', 'output_dir', 'format', *settings.kinds(own)):
+    assert len(re.findall(rf'^  --{flag}\b', shown, re.M)) == 1, flag
+  assert ('--help=models' in shown) == ('config' in settings.kinds(own))
 
 
-def test_help_needs_no_jax():
-  """What is checked before a program's module runs imports nothing that takes long."""
-  done = subprocess.run([sys.executable, '-c', HELP_OF_ALL], capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
-  *shown, rest = done.stdout.split('<end>')
-  for name, text in zip(programs.FILES, shown, strict=True):
-    docstring = programs.load(name).__doc__
-    flags = '\n\nFlags:\n  --' if name != 'doctor' else '\nheavy:'  # Which has none.
-    assert text.startswith(f'{docstring.strip()}{flags}'), name
-    assert text.endswith('\nheavy:') and not rest, name
+def test_models_are_listed_once():
+  shown = command('experiments.seed_sweep', '--help=models').stdout
+  assert all(f'{name}: ' in shown for name in configs.PRESETS)
 
 
-@pytest.mark.parametrize('arguments', [('--seeds=5-2',), ('--sedes=1',), ('tiny_gpt2',)])
-def test_a_mistake_is_found_without_jax(arguments):
-  code = (f'import sys\nfrom experiments.shared import launcher\nsys.argv[1:] = {arguments}\n'
-          f'try: launcher.prepare("seed_sweep")\n'
-          f'finally: print([name for name in {HEAVY} if name in sys.modules])')
-  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-  assert (done.returncode, done.stdout) == (2, '[]\n')
+@pytest.mark.parametrize('given, expected', [
+    (('--seeds', '1-3', '--json', 'a', '--length=8', 'b', '--nojson'),
+     (dict(seeds='1-3', json=False, length='8'), ['a', 'b'])),
+    (('a', '--seeds='), (dict(seeds=''), ['a'])), ((), ({}, [])),
+])
+def test_flags_and_words_come_in_any_order(given, expected, monkeypatch):
+  """The value of a flag follows = or a space, and --noNAME is the opposite of --NAME."""
+  @dataclasses.dataclass(frozen=True)
+  class Words(base_settings.Inputs):
+    seeds: list[int] = settings.setting([1])
+    json: bool = settings.setting(False, fields.switch, 'as JSON')
+    words: list[str] = dataclasses.field(default_factory=list)
+    WORDS = 'words'
 
-
-def test_choices_read_from_source_are_those_of_the_modules():
-  assert networks.METHODS == tuple(METHODS)
-  assert robustness.TRANSFORMS == (*PRESERVING, *DAMAGING, *MIXTURES, 'train on')
-  assert programs.load('adversary').NAMES == tuple(CONSTRUCTIONS)
-
-
-def test_what_a_last_statement_needs(tmp_path):
-  path = tmp_path / 'program.py'
-  path.write_text('''
-import no_such_module
-import json, also_none
-from os import path, nothing
-def parse(text): return later + json.loads(text)
-unused = no_such_module.x
-later = made = 1
-def main(): also_none.run()
-if made: main(parse('2'), path)
-''')
+  texts, words = expected
+  monkeypatch.setattr('sys.argv', ['program', *given])
+  if texts.get('seeds') == '':
+    with pytest.raises(SystemExit, match='2'):
+      program.run(print, 'own', Words, '', has_folder=False)
+    return
   found = []
-  given = {'main': lambda *arguments: found.append(arguments)}
-  exec(compile(launcher.last_statement(path, given), path, 'exec'), given)
-  assert found == [(3, os.path)]
+  with pytest.raises(SystemExit):
+    program.run(found.append, 'own', Words, '', has_folder=False)
+  assert found == [resolve(Words, words=words, **texts)]
+
+
+def test_a_recipe_refuses_what_its_flag_refuses():
+  """One declaration checks both."""
+  good = dict(num_steps=9, batch_size=4, length=8, warmup_steps=2)
+  assert Recipe(**good).num_steps == 9
+  for wrong in (dict(num_steps=0), dict(length=2**20 + 1), dict(peak_lr=-1.0), dict(clip=0.0),
+                dict(num_steps=9.5), dict(batch_size=True), dict(adapter='dora'),
+                dict(weight_decay=float('nan')), dict(start_id=-1)):
+    name, value = *wrong, *wrong.values()
+    with pytest.raises(InputError) as error:
+      Recipe(**good | wrong)
+    assert error.value.field == name
+    with pytest.raises(InputError, match=f'^--{name}: '):
+      resolve(base_settings.Training, **{name: fields.as_text(value)})
 
 
 def test_the_package_alone_changes_nothing():
   """Only a program starts itself again for huge pages, and sets what tqdm reads."""
-  shown = 'print(sorted(set(os.environ.items()) ^ before), list(sys.modules)[count:])'
+  shown = ('print(sorted(set(os.environ.items()) ^ before), '
+           '{*list(sys.modules)[count:]} - sys.stdlib_module_names)')
   code = ('import os, sys; before, count = set(os.environ.items()), len(sys.modules);'
           f'import experiments; {shown}')
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-  assert done.stdout == "[] ['experiments']\n", done.stderr
+  assert done.stdout == "[] {'experiments'}\n", done.stderr
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='huge pages are asked for on Linux')
@@ -333,13 +339,6 @@ def test_a_program_has_huge_pages_unless_its_user_says_otherwise(way, given, exp
   done = subprocess.run([sys.executable, '-u', *way, 'tiny_gpt2:1'], capture_output=True,
                         text=True, env=variables)
   assert done.stdout == f'{expected} \\u2013\n', done.stderr
-
-
-def test_help_shows_every_flag():
-  done = command('experiments.seed_sweep', '--help')
-  assert done.returncode == 0
-  for flag in ('scale', 'output_dir', *settings.kinds(seed_sweep.Settings)):
-    assert f'--{flag}: ' in done.stdout
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from bornbiased_jax.errors import InputError
 from experiments.reproduce import __main__ as reproduce
 from experiments.reproduce import catalogue, page
 from experiments.reproduce.catalogue import ITEMS, Run
+from experiments.shared import base_settings
 from experiments.shared.settings import resolve
-from experiments.shared.settings import training as training_settings
 import programs
 import two_hosts
 
@@ -40,7 +40,7 @@ def settings_of(run, scale):
 def test_programs_take_the_flags_of_their_runs(scale, run):
   settings = settings_of(run, scale)
   if getattr(settings, 'keep_steps', None):
-    training_settings.check_keep_steps(settings)
+    base_settings.check_keep_steps(settings)
   # Each network is compared with another one that is not its own, and thresholds need several.
   assert run.program != 'robustness' or len(settings.seeds) >= 3
 

@@ -1,13 +1,73 @@
-"""From the text of a flag to its value, which results.json can hold; a mistake is an InputError."""
+"""Fields of dataclasses that are flags too: help, the parser of a text and the check of a value.
+
+What a `Kind` says once is what --help shows, what the text of a flag is parsed by, and what refuses
+a value that somebody gives in Python (`check`): a value must be what its own text says.
+"""
 
 from collections.abc import Callable
+import dataclasses
 import math
 import re
+from typing import Any, NamedTuple
 
-from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 
 MAX_SEED = 2**32 - 1
+
+
+class Kind(NamedTuple):
+  """What a field may be: how its text is parsed, its help, and a hint if it must be given."""
+
+  parse: Callable[[str], Any]
+  help: str
+  hint: str | None = None
+
+  @property
+  def is_switch(self) -> bool:
+    return self.parse is switch
+
+
+def field(parse: Callable, help: str, **default) -> Any:
+  """A field of a dataclass that is a flag of the same name too; `default` as of `dataclasses`."""
+  return dataclasses.field(metadata={'kind': Kind(parse, help)}, **default)
+
+
+def kinds(of: type) -> dict[str, Kind]:
+  """The kind of each field that `field` has made."""
+  return {each.name: each.metadata['kind'] for each in dataclasses.fields(of)
+          if 'kind' in each.metadata}
+
+
+def check(instance: Any) -> None:
+  """Raises InputError, which names the field, for a value that its flag could not have."""
+  for name, kind in kinds(type(instance)).items():
+    value = getattr(instance, name)
+    try:
+      kind.parse(as_text(value))
+    except InputError as error:
+      raise InputError(f'{name}={value!r}: {error}', name) from None
+
+
+def as_text(value: Any) -> str:
+  """A value as one would write it in a flag.
+
+  >>> [as_text(value) for value in ([0, 1, 2, 3], (42, 43), 3e-4, False, None)]
+  ['0-3', '42,43', '0.0003', 'false', 'none']
+  """
+  if isinstance(value, bool):
+    return str(value).lower()
+  if value is None or isinstance(value, list | tuple) and not value:
+    return 'none'
+  if isinstance(value, float):
+    return f'{value:g}'
+  if not isinstance(value, list | tuple):
+    return str(value)
+  numbers = len(value) > 2 and isinstance(value[0], int)
+  is_range = numbers and list(value) == list(range(value[0], value[-1] + 1))
+  return f'{value[0]}-{value[-1]}' if is_range else ','.join(map(str, value))
+
+
+# Parsers. A mistake is an InputError.
 
 
 def switch(given: bool) -> bool:
@@ -24,6 +84,11 @@ def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
 def natural(text: str) -> int:
   """A whole number that may be 0, such as a seed or a position."""
   return whole(text, 0)
+
+
+def num_tokens(text: str) -> int:
+  """The length of a sequence."""
+  return whole(text, 1, 2**20)
 
 
 def number(text: str) -> float:
@@ -75,11 +140,6 @@ def seed_range(text: str) -> list[int]:
   if last >= first + 10**6:
     raise InputError(f'{text!r} is more than a million seeds')
   return list(range(first, last + 1))
-
-
-def preset_name(text: str) -> str:
-  """The name of an architecture, which says what a file says (`configs.canonical`)."""
-  return configs.canonical(text)
 
 
 def choice(*choices: str):
