@@ -1,4 +1,4 @@
-"""How does the bias at initialization grow? With depth, length and the scale of weights.
+"""How the bias at initialization grows with depth, length and the scale of weights.
 
 Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.infinite_width) and with what finite width adds (theory.finite_width). Ensembles of
