@@ -41,7 +41,7 @@ from bornbiased_jax.analysis import ensemble, sizes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import choice, optional, whole
+from bornbiased_jax.fields import choice, num_tokens, optional, whole
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.models import attention_kernels, initialization, sharding
@@ -50,7 +50,7 @@ from bornbiased_jax.training.step import abstract_state, sharded_step
 
 from .shared import measurements, program, provenance
 from .shared.results import make_directory, write_json
-from .shared.settings import ProgramSettings, name_flag, preset_name, setting
+from .shared.settings import NAMED, ProgramSettings, name_flag, setting
 
 LESS_MEMORY = ('--remat=full, more --accumulation, --fsdp instead of --data, more chips, or a '
                'smaller --batch_size, --num_seeds or --length')
@@ -80,7 +80,8 @@ PROGRAMS = {
 
 
 def of_program(name: str, parse: Callable | None = None, what: str = '') -> Any:
-  """A setting whose default is that of the program."""
+  """A setting whose default is that of the program, of the kind that others have of its name."""
+  what = what or NAMED[name].help
   defaults = {program: own[name] for program, own in PROGRAMS.items() if own.get(name)}
   text = ', '.join(f'{program}: {value}' for program, value in defaults.items())
   return setting(None, parse, f'{what} (default: {text})' if text else what)
@@ -89,7 +90,7 @@ def of_program(name: str, parse: Callable | None = None, what: str = '') -> Any:
 @dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   program: str = setting('train', choice(*PROGRAMS), f'what to compile, of {", ".join(PROGRAMS)}')
-  config: str | None = of_program('config', preset_name, 'model, one of those below')
+  config: str | None = of_program('config')
   topology: str | None = of_program(
       'topology', topology_name, f'kind of chip ({", ".join(CHIPS)}) and number of chips along '
       'each side, as v5e:2x4 or v5p:2x2x1')
@@ -100,18 +101,17 @@ class Settings(ProgramSettings):
       "all chips, or per batch of every network ('sweep'); if not given, what the package chooses "
       'on a TPU')
   length: int | None = of_program(
-      'length', optional(whole), 'tokens per sequence; if not given, as many as the model can read')
-  accumulation: int | None = of_program(
-      'accumulation', whole, 'parts of a batch, computed one after another')
+      'length', optional(num_tokens), 'tokens per sequence; if not given, as many as the model can '
+      'read')
+  accumulation: int | None = of_program('accumulation')
   data: int | None = of_program(
       'data', optional(whole), 'chips that share a batch, each with the whole state; if not given, '
       "those that --fsdp leaves, with 'train' all")
   fsdp: int | None = of_program(
       'fsdp', optional(whole), 'chips that share a batch and the state; if not given, those that '
       "--data leaves, with 'fingerprint' all")
-  dtype: str | None = of_program('dtype', choice(*configs.DTYPES), 'number format')
-  remat: str | None = of_program('remat', choice(*configs.REMATS),
-                                 'what the backward pass computes again')
+  dtype: str | None = of_program('dtype')
+  remat: str | None = of_program('remat')
   num_sequences: int | None = of_program('num_sequences', whole, 'sequences that networks read')
   tensor: int | None = of_program('tensor', whole, 'chips that share each matrix product')
   output_dir: str | None = setting(None, str, 'folder of scale_plan.json; if not given, none is '

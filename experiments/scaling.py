@@ -1,4 +1,4 @@
-"""How the bias at initialization grows with depth, length and the scale of weights.
+"""How the bias at initialization grows with depth, length and scale of weights.
 
 Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.infinite_width) and with what finite width adds (theory.finite_width). Ensembles of
@@ -44,7 +44,7 @@ UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items(
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: str = setting('tiny_gpt2', preset_name, paper='nano_gpt2', help=(
-      'model from which the variants differ, one of those below'))
+      'model from which the variants differ (see --help=models)'))
   seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
   num_sequences: int = setting(200, smoke=30, paper=10_000)
   length: int = setting(64, smoke=8, paper=256)

@@ -1,4 +1,4 @@
-"""Grows attention sinks on a small task, with interventions (after Fig 12, Table 7).
+"""Attention sinks grown on a small task, under interventions (Fig 12, Table 7).
 
 The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow each other as in
 Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network

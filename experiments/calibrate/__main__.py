@@ -60,7 +60,7 @@ SHARED_EMBEDDING_SEED = 2**32 - 1
 class Settings(Inputs):
   config: list[str] | None = setting(
       ['tiny_llama2', 'tiny_gpt2'], optional(listed(preset_name)),
-      'models, comma-separated, of those below, or none, for --runs alone',
+      'models, comma-separated (see --help=models), or none, for --runs alone',
       smoke=['tiny_llama2'], paper=['nano_llama2', 'nano_gpt2'])
   widths: list[int] | None = setting(
       None, optional(listed(whole)),

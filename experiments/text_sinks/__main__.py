@@ -1,4 +1,4 @@
-"""Attention sinks of networks that read text, under interventions (Fig 12, Table 7).
+"""Attention sinks of networks on text, under interventions (Fig 12, Table 7).
 
     python -m experiments.text_sinks --data=my_train.jsonl.xz --texts=my_test.txt,other.jsonl.xz
     python -m experiments.text_sinks my_llama/ --tokenizer=my_llama/tokenizer.model \\
