@@ -64,6 +64,7 @@ class Settings(ProgramSettings):
   networks: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'networks'
+  USAGE: ClassVar = 'NETWORK'
 
 
 def main(settings):

@@ -1,7 +1,6 @@
 """Does a program fit on a TPU slice? Needs no TPU.
 
-On this machine XLA compiles the package's own jitted function for the chips of --topology, which is
-NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number of chips along each side:
+On this machine XLA compiles the package's own jitted function for the chips of --topology:
 
   train         a step of AdamW, with its state in float32
   sweep         a batch of sequences through every network of an ensemble, as in
@@ -9,10 +8,7 @@ NAME:AxB (v5e, v6e) or NAME:AxBxC (v4, v5p) with the number of chips along each 
   fingerprint   a batch through one network that is spread over all chips
 
     python -m experiments.scale_plan --config=nano_llama2 --topology=v5e:2x4 --batch_size=64
-    python -m experiments.scale_plan --config=llama2_7b --topology=v5e:16x16 --batch_size=256 \\
-        --fsdp=256
     python -m experiments.scale_plan --program=sweep --config=gpt2_1b2 --topology=v6e:2x4
-    python -m experiments.scale_plan --program=fingerprint --topology=v5e:2x4 --length=1024
 
 It needs libtpu (pip install -e '.[tpu]') and 20 s to 17 min on two CPU cores. Prints XLA's analysis
 of memory and cost per chip, in which the body of a loop costs what it costs once; with --output_dir

@@ -51,6 +51,7 @@ class Settings(ExperimentSettings):
   probe_seed: int = setting(0)
 
   WORDS: ClassVar = 'runs'
+  USAGE: ClassVar = 'RUN ...'
 
 
 def main(settings, output_dir):

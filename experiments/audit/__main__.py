@@ -59,6 +59,7 @@ class Settings(ExperimentSettings):
   history: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'history'
+  USAGE: ClassVar = 'RUN_OR_FOLDER | NETWORK@STEP ...'
 
 
 def main(settings, output_dir):

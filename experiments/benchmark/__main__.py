@@ -39,6 +39,7 @@ class Settings(ExperimentSettings):
   names: list[str] = dataclasses.field(default_factory=list)
 
   WORDS: ClassVar = 'names'
+  USAGE: ClassVar = '[TASK ...]'
 
 
 def main(settings: Settings, output_dir: Path) -> None:

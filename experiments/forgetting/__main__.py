@@ -44,7 +44,7 @@ ALL_F = [0.0, 0.5, 1.0, 2.0, 4.0, 6.6, 10.0]
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   config: list[str] = setting(['tiny_llama2', 'tiny_gpt2'], listed(preset_name),
-                              'models, comma-separated (see --help=models); the first is the main one',
+                              'models, comma-separated (see --help=models), the main one first',
                               smoke=['tiny_llama2'])
   seeds: list[int] = setting(range(8), smoke=[0, 1])
   optimizers: list[str] = setting(list(PEAK_LR), some_of(*PEAK_LR),

@@ -9,17 +9,14 @@ for saved signatures. What a folder holds and cannot be read is left out, and na
 on the console, in results.json and on the page.
 
 Each pair reads what experiments.seedprint has it read, and its z, p-value and reasons are the
-same. The verdict is then corrected for the number of pairs (Benjamini and Yekutieli): a pair that
-is called related alone, but not after this correction, is inconclusive. No verdict gets stronger.
+same. How long it takes is said before it starts. The verdict is corrected for the number of pairs
+(Benjamini and Yekutieli): a pair that is called related alone, but not after this correction, is
+inconclusive. No verdict gets stronger.
 
 Writes into OUTPUT_DIR (results/lineage_SCALE) results.json (a row per pair), report.html, one
 self-contained page to send to others, matrix.csv (z) and figure.png. What was read of each network,
 its signature, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no network
 again, but judges all pairs anew. A report there on other networks moves to a folder of its own.
-
-Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
-of 7 B in 2 hours, once for each smaller vocabulary beside it, and compare a pair of such in about
-10 seconds, 3 minutes and 20 minutes. What it will take is said before it starts.
 
 Exit codes: 0 some pair is related, 5 all are unrelated, 3 none is related and some are
 inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash.
@@ -67,6 +64,7 @@ class Settings(SharedInputs):
   length: int = setting(64, smoke=4, paper=1024)
 
   WORDS: ClassVar = 'networks'
+  USAGE: ClassVar = 'FOLDER_OR_NETWORK ...'
 
 
 def main(settings, output_dir):

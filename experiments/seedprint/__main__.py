@@ -3,30 +3,16 @@
     python -m experiments.seedprint my_llama/ their_llama/
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
 
-A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
-another one), a transformers directory (safetensors), ORG/MODEL or ORG/MODEL@REVISION of the Hugging
-Face Hub if no folder here is called ORG, BASE+ADAPTER for one of these with an adapter of PEFT,
-PRESET:SEED for a random network, or a signature that this program has saved (.safetensors).
+A network is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for another
+one), a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
+folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED for a random network,
+or a signature that this program has saved (.safetensors). How long it takes is said before it
+starts. How the verdict is made: bornbiased_jax/lineage/README.md.
 
-The first network is the base, the second the suspect. Four tests decide. They compare the order of
-MLP units and of the value channels of attention heads: chance alone decides which of two neighbours
-comes first when a network is drawn, whatever it is trained with, and a descendant keeps it. Two of
-them compare features as they are, and two in a basis that is fitted to one half of the layers and
-tested on the other, so that channels may be permuted, rotated or cut. Three tests explain: they
-compare hidden states for the same random inputs (SeedPrint, Algorithm 1 of the paper, with a
-permutation test in place of its t-test), hidden states in any basis, and units in any order. Alone
-they never show descent, but a pair that is alike in one of them is not called unrelated. p-values
-of tests that decide are upper bounds. For a test that has no result the report gives the reason.
-
-Writes results.json, figure.png and report.html, one self-contained page, to a folder of OUTPUT_DIR
-(results/seedprint_SCALE). The folder is called BASE_and_SUSPECT, with _ for each / and : in the
-names; settings of the probe that differ from those of the scale are added to its name. What was
-read of each network, its signature, is kept in OUTPUT_DIR/signatures, and can be compared later
-without the network.
-
-Two CPU cores (200 GFLOP/s) read a network of 100 M parameters in about 2 minutes, of 1 B in 20 and
-of 7 B in 2 hours, and compare two of such in about 10 seconds, 3 minutes and 20 minutes. What it
-will take is said before it starts.
+Writes results.json, figure.png and report.html, one self-contained page, to OUTPUT_DIR/
+BASE_and_SUSPECT, with _ for each / and : in the names; settings of the probe that differ from those
+of the scale are added to the name. What was read of each network, its signature, is kept in
+OUTPUT_DIR/signatures, and can be compared later without the network.
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 """
@@ -74,6 +60,7 @@ class Settings(SharedInputs):
   length: int = setting(64, smoke=4, paper=1024)
 
   WORDS: ClassVar = 'words'
+  USAGE: ClassVar = 'BASE SUSPECT'
 
 
 def main(settings, output_dir):

@@ -85,6 +85,7 @@ class Settings(Schedule):
   save_every: int = setting(250, paper=1000)
 
   WORDS: ClassVar = 'networks'
+  USAGE: ClassVar = '[NETWORK ...]'
 
 
 # What tells the rows of networks apart. One that is named on the command line has its name as its
