@@ -15,7 +15,7 @@ from bornbiased_jax.training import loop
 from experiments import amplification
 from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
-from experiments.shared import session, verdict_page
+from experiments.shared import session, verdicts
 from experiments.shared.settings import resolve
 from small_networks import trained
 import tiny_runs
@@ -118,7 +118,7 @@ def test_a_sweep(pair, tmp_path):
 @pytest.mark.slow
 def test_a_comparison_of_two_networks(pair, tmp_path, networks):
   places, said, _ = pair
-  assert_first_alone_speaks(said['seedprint'], verdict_page.EXIT_CODES['inconclusive'])
+  assert_first_alone_speaks(said['seedprint'], verdicts.EXIT_CODES['inconclusive'])
   with pytest.raises(SystemExit):
     seedprint.main(resolve(seedprint.Settings, words=networks, **READ), tmp_path)
   found, one = results_in(places['seedprint']), results_in(tmp_path)
@@ -139,7 +139,7 @@ def test_a_comparison_of_two_networks(pair, tmp_path, networks):
 @pytest.mark.slow
 def test_a_zoo_whose_signatures_are_there(pair):
   places, said, (one, times) = pair
-  assert_first_alone_speaks(said['lineage'], verdict_page.EXIT_CODES['inconclusive'])
+  assert_first_alone_speaks(said['lineage'], verdicts.EXIT_CODES['inconclusive'])
   found = results_in(places['lineage'])
   assert found['environment']['num_processes'] == 2
   assert_alike(found['rows'], one['rows'])

@@ -42,7 +42,7 @@ from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 
-from ..shared import cost, figures, networks, program, provenance, verdict_page
+from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import differing, header, make_directory, write_json
 from ..shared.settings import name_flag, setting
@@ -73,7 +73,7 @@ def main(settings, output_dir):
   settings = dataclasses.replace(settings, suspect=same_network(settings.suspect, known))
   todo = pairs_of(known, settings.suspect)
   reads = probes_of(todo, known, probe)
-  cost.tell([(each, reads[name]) for name, each in known.items()
+  verdicts.tell([(each, reads[name]) for name, each in known.items()
              if not isinstance(each, Signature)],
             [tuple(networks.config_of(known[name]) for name in pair) for pair in todo])
   make_directory(output_dir)
@@ -160,7 +160,7 @@ def judge_all(todo, known, probe, taken) -> list[dict]:
 def about(taken: dict[str, dict[Probe, Signature]]) -> list[dict]:
   """What each network is."""
   signatures = {name: next(iter(own.values())) for name, own in taken.items()}
-  return [each.about | verdict_page.describe(each.config) | {'digest': each.digest, 'name': name}
+  return [each.about | verdicts.describe(each.config) | {'digest': each.digest, 'name': name}
           for name, each in signatures.items()]
 
 
@@ -169,10 +169,10 @@ def write(report: dict, output_dir: Path) -> None:
   names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
   keep_earlier(report, output_dir)
   write_json(output_dir / 'results.json', report)
-  verdict_page.show(report, output_dir, summary.text)
+  verdicts.show(report, output_dir, summary.text)
   write_matrix(output_dir / 'matrix.csv', names, rows)
   file = figures.write_with_page(picture.draw(names, rows, suspect), output_dir, functools.partial(
-      verdict_page.render, summary.facts(report)))
+      verdicts.render, summary.facts(report)))
   print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
 
@@ -211,7 +211,7 @@ def exit_code(rows: list[dict], is_incomplete) -> int:
   if is_incomplete:
     return 4
   found = {row['verdict'] for row in rows}
-  return next(code for verdict, code in verdict_page.EXIT_CODES.items() if verdict in found)
+  return next(code for verdict, code in verdicts.EXIT_CODES.items() if verdict in found)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,7 @@ from bornbiased_jax.lineage import Signature, levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING
 
 from ..shared import networks
-from ..shared.cost import counted
+from ..shared.verdicts import counted
 
 Known = dict[str, ModelConfig | Signature]
 # Of the pairs that are called related, at most this share is expected to be independent.

@@ -7,8 +7,8 @@ from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
 
-from ..shared.cost import counted
 from ..shared.tables import table
+from ..shared.verdicts import counted
 from . import pairs
 from .picture import shorten
 
@@ -111,7 +111,7 @@ def display(row: dict, label: dict[str, str]) -> dict[str, str]:
 
 
 def facts(report: dict) -> dict:
-  """What the page shows (`verdict_page.render`)."""
+  """What the page shows (`verdicts.render`)."""
   names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
   label = dict(zip(names, shorten(names), strict=True))
   networks = [each | {'label': label[each['name']],

@@ -7,7 +7,8 @@ A network is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@S
 one), a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
 folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED for a random network,
 or a signature that this program has saved (.safetensors). How long it takes is said before it
-starts. How the verdict is made: bornbiased_jax/lineage/README.md.
+starts; two CPU cores read 1 B parameters in about 20 minutes. How the verdict is made:
+bornbiased_jax/lineage/README.md.
 
 Writes results.json, figure.png and report.html, one self-contained page, to OUTPUT_DIR/
 BASE_and_SUSPECT, with _ for each / and : in the names; settings of the probe that differ from those
@@ -37,7 +38,7 @@ from bornbiased_jax.lineage import Signature, sentences
 from bornbiased_jax.lineage.resolve import is_signature
 from bornbiased_jax.names import FORMS
 
-from ..shared import cost, figures, networks, program, provenance, verdict_page
+from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import header, make_directory, write_json
 from ..shared.settings import name_flag, setting, values_of
@@ -79,19 +80,19 @@ def main(settings, output_dir):
                                       on_batch=bar.update)
   recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
   report = header('seedprint', recorded, record()) | report | {
-      side: report[side] | verdict_page.describe(config) for side, config in configs.items()}
+      side: report[side] | verdicts.describe(config) for side, config in configs.items()}
   report['summary'] = summarize(report)
   make_directory(folder)
   write(report, folder)
-  sys.exit(verdict_page.EXIT_CODES[report['verdict']])
+  sys.exit(verdicts.EXIT_CODES[report['verdict']])
 
 
 def write(report, folder: Path) -> None:
   """Prints the report, and writes all files."""
   write_json(folder / 'results.json', report)
-  verdict_page.show(report, folder, text)
+  verdicts.show(report, folder, text)
   file = figures.write_with_page(picture.draw(report), folder, functools.partial(
-      verdict_page.render, facts(report)))
+      verdicts.render, facts(report)))
   print(f'wrote {folder}/results.json, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)
 
@@ -126,7 +127,7 @@ def check(settings, probe) -> dict[str, ModelConfig]:
   for flag, name in names.items():
     networks.check_readable(name, known[flag], probe)
   configs = {flag: networks.config_of(each) for flag, each in known.items()}
-  cost.tell([(each, [probe]) for each in known.values() if not isinstance(each, Signature)],
+  verdicts.tell([(each, [probe]) for each in known.values() if not isinstance(each, Signature)],
             [tuple(configs.values())])
   return configs
 
@@ -174,14 +175,14 @@ def certainty(report) -> str:
   if report['identical']:
     return sentences.IDENTICAL
   if report['verdict'] == 'related':
-    return verdict_page.chance(report['p_value'])
+    return verdicts.chance(report['p_value'])
   if report['verdict'] == 'unrelated':
     return report['reasons'][0] + ' ' + report['reasons'][1]
   return 'This is no finding in either direction; what is missing stands among the reasons.'
 
 
 def facts(report) -> dict:
-  """What the page shows (`verdict_page.render`)."""
+  """What the page shows (`verdicts.render`)."""
   sides = {side: report[side] for side in ('base', 'suspect')}
   names = {side: str(each.get('name')) for side, each in sides.items()}
   return {'title': f'{report["verdict"].capitalize()}: {names["base"]} and {names["suspect"]}',
@@ -218,7 +219,7 @@ def display(row) -> dict[str, str]:
   if row['level'] is not None:
     found = dict.fromkeys(('z', 'p-value'), '') | {'alike above': f'{row["level"]:g}'}
   else:
-    found = {'z': f'{row["z"]:z.1f}', 'p-value': verdict_page.p_of_test(row), 'alike above': ''}
+    found = {'z': f'{row["z"]:z.1f}', 'p-value': verdicts.p_of_test(row), 'alike above': ''}
   return {'test': row['test'], 'decides': 'yes' if row['decides'] else 'no',
           'likeness': f'{row["statistic"]:z.3f}', **found}
 

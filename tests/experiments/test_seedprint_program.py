@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from experiments.seedprint import __main__ as seedprint
-from experiments.shared import verdict_page
+from experiments.shared import verdicts
 from experiments.shared.settings import resolve
 
 A, B, C = (f'tiny_gpt2,num_layers=2,mlp_width=64:{seed}' for seed in (1, 2, 3))
@@ -98,7 +98,7 @@ def test_how_certain_a_verdict_is():
 @pytest.mark.parametrize('decides, p_value, text', [
     (True, 0.01, '≤ 0.01'), (False, 0.01, '0.01'), (False, 1e-12, '≤ 1e-12')])
 def test_a_bound_of_a_p_value_is_shown_as_one(decides, p_value, text):
-  assert verdict_page.p_of_test({'decides': decides, 'p_value': p_value}) == text
+  assert verdicts.p_of_test({'decides': decides, 'p_value': p_value}) == text
 
 
 def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
@@ -145,5 +145,5 @@ def test_names_from_elsewhere_stay_text():
           'environment': {}, 'run': {'started': None, 'seconds': None, 'commit': hostile,
                                      'command': hostile}}
   left_out = [{'name': hostile, 'reason': hostile}]
-  page = verdict_page.render(seedprint.facts(pair) | {'left_out': left_out}, b'')
+  page = verdicts.render(seedprint.facts(pair) | {'left_out': left_out}, b'')
   assert '<script>' not in page and '&lt;b&gt;' in page
