@@ -90,8 +90,8 @@ class Run:
                        'renormalized_experts=False', 'config')
     check_id('start_id', self.recipe.start_id, self.config.vocab_size)
     if self.recipe.length > self.config.length:
-      raise InputError(f'length={self.recipe.length} exceeds the configuration\'s '
-                       f'length={self.config.length}')
+      raise InputError(f'length={self.recipe.length} exceeds the {self.config.length} positions of '
+                       'the model', 'length')
     for text in (self.data, self.validation):
       text.check_length(self.recipe.length)
 

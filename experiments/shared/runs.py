@@ -19,7 +19,6 @@ from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, provenance
 from .base_settings import Training
-from .networks import check_length
 from .results import Results, differing, make_directory
 from .settings import name_flag, pick
 
@@ -166,7 +165,6 @@ def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:
             if getattr(settings, name) is not None}
     config = configs.get(settings.config, length=length,
                          vocab_size=settings.vocab_size or data.vocab_size, **own)
-  check_length(settings.length, config, 'the model')
   for name in ('intervention_position', 'intervention_strength'):
     if name in own and config.intervention not in configs.AT_ONE_POSITION:
       raise InputError(f'--{name}: only with an --intervention at one position, of '

@@ -72,7 +72,7 @@ def test_a_preset_beside_a_parent_is_refused(tmp_path):
     (dict(batch_size='3', accumulation='2'), '--accumulation: accumulation=2 does not divide'),
     (dict(warmup_steps='6'), '--warmup_steps: warmup_steps=6 must be fewer'),
     (dict(balance='1'), '--balance: .* has no experts'),
-    (dict(max_length='8'), '--length: 16 exceeds the 8 positions of the model'),
+    (dict(max_length='8'), '--length: length=16 exceeds the 8 positions of the model'),
 ])
 def test_wrong_input_is_named(tmp_path, wrong, message):
   with pytest.raises(InputError) as error:
