@@ -35,8 +35,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.lineage import Signature, sentences
-from bornbiased_jax.lineage.resolve import is_signature
-from bornbiased_jax.names import FORMS
+from bornbiased_jax.lineage.resolve import FORMS, is_signature
 
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
