@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 import pytest
 
 from bornbiased_jax.analysis import ensemble
-from bornbiased_jax.analysis.theory import experts
+from bornbiased_jax.analysis.theory import random_energy
 from experiments import coordinates
 from experiments.shared import measurements, provenance
 
@@ -35,7 +35,7 @@ def few_networks_of_theory():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(measurements, 'FLOPS_OF_THEORY', 0)
     patch.setattr(coordinates, 'NUM_NETWORKS', 5)  # As many as other programs have.
-    patch.setattr(experts, '_NUM_TOKENS', 100)
+    patch.setattr(random_energy, '_NUM_TOKENS', 100)
     yield
 
 

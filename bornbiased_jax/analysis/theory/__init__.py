@@ -6,16 +6,12 @@ that a network prefers, and `expert_shares` of the experts that its routers choo
 single layers, and what the fingerprints PCS and CKA show for unrelated networks, stand beside them.
 The order is that in which the modules are best read:
 
-- `.closed_forms`: Propositions 2, 4 and 5, and Equation 2
-- `.coincidence`: which token ids coincide, in random sequences and in windows of texts
-- `.hermite`: the covariance of an activation at correlated inputs
-- `.architecture`: what theory reads of a configuration, and of which it has none
-- `.blocks`: how attention and MLPs change similarities
+- `.closed_forms`: Propositions 2, 4 and 5, Equation 2, and the covariance of an activation
+- `.blocks`: what theory reads of a configuration, and how attention and MLPs change similarities
 - `.infinite_width`: similarities in a whole random network of infinite width
 - `.fluctuations`: how much networks of finite width differ, and the dimensions of their states
 - `.finite_width`: what fluctuations change in the mean
-- `.random_energy`: how often a network predicts its preferred token
-- `.experts`: how many tokens a random router sends to each expert
+- `.random_energy`: how often a network predicts its preferred token, and a router its experts
 """
 
 from bornbiased_jax.analysis.theory.closed_forms import (
@@ -29,11 +25,11 @@ from bornbiased_jax.analysis.theory.closed_forms import (
     relu_similarity,
     rotary_coherence,
 )
-from bornbiased_jax.analysis.theory.experts import expert_shares
 from bornbiased_jax.analysis.theory.finite_width import FiniteWidth, finite_width
 from bornbiased_jax.analysis.theory.infinite_width import InfiniteWidth, infinite_width
 from bornbiased_jax.analysis.theory.random_energy import (
     Preference,
+    expert_shares,
     preference,
     preference_at_initialization,
 )

@@ -8,7 +8,7 @@ from scipy import integrate
 
 from bornbiased_jax.analysis import ensemble, positions, probes, similarity, statistics, theory
 from bornbiased_jax.analysis.simplified import StackConfig, stack
-from bornbiased_jax.analysis.theory.hermite import covariance_powers
+from bornbiased_jax.analysis.theory.closed_forms import covariance_powers
 from bornbiased_jax.configs import ACTIVATIONS
 
 

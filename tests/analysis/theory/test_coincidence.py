@@ -6,7 +6,7 @@ import pytest
 from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.theory import coincidence
+from bornbiased_jax.analysis.theory.infinite_width import coincidences, pairs_of_windows
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks
 
@@ -25,7 +25,7 @@ def test_ids_of_windows_coincide_or_not(kind, start_id):
   """Within either window and between the two, for all pairs that are met once."""
   probe = Probe(kind, 5, 4, text=TEXT, start_id=start_id)
   first, second, third, fourth, fifth = windows(probe)
-  found = coincidence.kernels(CONFIG, 4, probe)
+  found = coincidences(CONFIG, 4, probe)
   for number, (one, other) in enumerate((
       (first, second), (second, third), (third, fourth), (fourth, fifth), (fifth, first),
       (first, third), (second, fourth), (third, fifth), (fourth, first), (fifth, second))):
@@ -41,7 +41,7 @@ def test_ids_of_windows_coincide_or_not(kind, start_id):
 def test_each_window_is_in_as_many_pairs_as_any_other(num_sequences, length, of_each):
   """Windows that each network draws for itself are as many as can be, whatever their number."""
   probe = Probe('text', num_sequences, length, text=TEXT, of_each=of_each)
-  windows_NT, first_P, second_P = coincidence._pairs(CONFIG, probe)
+  windows_NT, first_P, second_P = pairs_of_windows(CONFIG, probe)
   met_N = np.bincount(first_P) + np.bincount(second_P)
   assert len(met_N) == len(windows_NT) and len(set(met_N)) == 1
   assert np.all(first_P != second_P)
@@ -52,7 +52,7 @@ def test_each_window_is_in_as_many_pairs_as_any_other(num_sequences, length, of_
 
 def test_windows_of_a_text_coincide_as_often_as_its_ids():
   """Neighbours more often than any two ids, which do so as often between windows."""
-  within_TT, _, between_TT = coincidence.kernels(
+  within_TT, _, between_TT = coincidences(
       CONFIG, 4, Probe('text', 400, 4, text=TEXT)).mean(axis=0)
   any_two = np.mean(np.equal.outer(IDS, IDS))
   for lag in (1, 2, 3):
@@ -63,7 +63,7 @@ def test_windows_of_a_text_coincide_as_often_as_its_ids():
 
 
 def test_random_sequences_begin_with_one_start_token():
-  found = coincidence.kernels(CONFIG, 3, Probe('tokens', 5, 3, start_id=7))
+  found = coincidences(CONFIG, 3, Probe('tokens', 5, 3, start_id=7))
   within, between = np.full((3, 3), 1 / 40), np.full((3, 3), 1 / 40)
   np.fill_diagonal(within, 1)
   between[0, 0] = 1

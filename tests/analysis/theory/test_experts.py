@@ -10,7 +10,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.theory import fluctuations
-from bornbiased_jax.analysis.theory.hermite import choice_overlap, overlap
+from bornbiased_jax.analysis.theory.closed_forms import choice_overlap, overlap
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import mlp
 from small_networks import mean_cosines, random_networks, read

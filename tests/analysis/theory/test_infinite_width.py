@@ -5,8 +5,8 @@ import pytest
 
 from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis import theory
-from bornbiased_jax.analysis.theory import architecture, blocks
-from bornbiased_jax.analysis.theory.hermite import covariance_powers
+from bornbiased_jax.analysis.theory import blocks
+from bornbiased_jax.analysis.theory.closed_forms import covariance_powers
 from bornbiased_jax.errors import InputError
 from small_networks import last_cosines, random_networks
 
@@ -18,7 +18,8 @@ def small(**fields):
 
 
 def average(kernel_TT, weights_TT=None):
-  return blocks._average(weights_TT, blocks._average(weights_TT, kernel_TT, axis=-2), axis=-1)
+  of_rows_TT = blocks.weighted_mean(weights_TT, kernel_TT, axis=-2)
+  return blocks.weighted_mean(weights_TT, of_rows_TT, axis=-1)
 
 
 def test_averaging_is_proposition_4_at_finite_length():
@@ -63,7 +64,7 @@ def test_slopes_of_alibi_are_averaged_over_heads():
 
 def test_without_slopes_alibi_is_no_positions(monkeypatch):
   expected = theory.infinite_width(small(positions='none', intervention='mask'), 9)
-  monkeypatch.setattr(architecture.attention, 'alibi_slopes',
+  monkeypatch.setattr(blocks.attention, 'alibi_slopes',
                       lambda config: np.zeros(4, np.float32))
   found = theory.infinite_width(small(intervention='mask'), 9)
   for given, wanted in zip(found, expected, strict=True):
@@ -164,16 +165,9 @@ def test_what_does_not_change_networks_does_not_change_the_theory():
   np.testing.assert_array_equal(given, expected)
 
 
-def test_an_intervention_that_the_theory_does_not_know(monkeypatch):
-  monkeypatch.setattr(configs.checks, 'INTERVENTIONS', (*configs.INTERVENTIONS, 'new'))
-  for predict in (theory.infinite_width, theory.finite_width):
-    with pytest.raises(InputError, match="does not know intervention='new'"):
-      predict(small(intervention='new'), 8)
-
-
 @pytest.mark.parametrize('fields, word', [
     (dict(norm_place='after'), "norm_place='after'"), (dict(norm_place='both'), "'both'"),
-    (dict(score_cap=5.0), 'score_cap=5.0'),
+    (dict(score_cap=5.0), 'score_cap=5.0'), (dict(intervention='sink_logit'), 'sink_logit'),
     (dict(windows=(None, 7, 9)), 'windows of 7 for 8 tokens'),
 ], ids=str)
 def test_what_the_theory_does_not_know(fields, word):
@@ -185,8 +179,8 @@ def test_what_the_theory_does_not_know(fields, word):
 
 def test_what_cannot_be_is_refused():
   config = small()
-  for arguments in ((0,), (65,), (8, 'words')):
-    with pytest.raises(InputError):
+  for arguments, word in (((0,), 'length'), ((65,), 'positions'), ((8, 'words'), 'probe')):
+    with pytest.raises(InputError, match=word):
       theory.infinite_width(config, *arguments)
   limit = theory.infinite_width(config, 8)
   for length in (0, 9, 2.0):

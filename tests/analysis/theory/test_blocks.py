@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis.theory import architecture
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.analysis.theory.blocks import architecture_of
 from small_networks import born
 
 
@@ -25,7 +24,7 @@ def variance_of(kernel_LDF, size):
     ('tiny_gpt2', dict(positions='learned')), ('tiny_qwen2', dict(num_kv_heads=2))])
 def test_variances_are_those_of_networks_drawn(name, fields):
   config, params = drawn(name, **fields)
-  network, blocks = architecture.of(config, 'tokens'), params['blocks']
+  network, blocks = architecture_of(config, 'tokens'), params['blocks']
   measured = {
       'token_variance': float(params['embedding'].var()),
       'value_variance': variance_of(blocks['value']['kernel'], config.width),
@@ -50,22 +49,15 @@ def test_scores_have_the_variance_of_networks_drawn(fields):
       for name in ('query', 'key'))
   divisor = config.score_divisor or config.head_size
   score_HNN = np.einsum('nhk,mhk->hnm', query_NHK[:500], key_NHK[500:]) / divisor**0.5
-  np.testing.assert_allclose(architecture.of(config, 'tokens').score_variance,
+  np.testing.assert_allclose(architecture_of(config, 'tokens').score_variance,
                              float(score_HNN.var()), rtol=0.1)
 
 
 def test_normed_queries_and_keys_have_scores_of_variance_1():
-  assert architecture.of(configs.get('tiny_llama2', qk_norm=True), 'tokens').score_variance == 1
+  assert architecture_of(configs.get('tiny_llama2', qk_norm=True), 'tokens').score_variance == 1
 
 
 def test_vectors_are_never_the_same_and_have_no_factor():
   config = configs.get('tiny_gpt2', scaled_embedding=True)
-  tokens, vectors = (architecture.of(config, probe) for probe in ('tokens', 'gaussian'))
+  tokens, vectors = (architecture_of(config, probe) for probe in ('tokens', 'gaussian'))
   assert tokens.token_variance == pytest.approx(config.width * vectors.token_variance)
-
-
-@pytest.mark.parametrize('arguments, word', [
-    ((0, 'tokens'), 'length'), ((513, 'tokens'), 'positions'), ((8, 'words'), 'probe')], ids=str)
-def test_what_cannot_be_is_refused(arguments, word):
-  with pytest.raises(InputError, match=word):
-    architecture.check(configs.get('tiny_gpt2', length=512), *arguments)
