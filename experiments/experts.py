@@ -28,7 +28,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, whole
 from bornbiased_jax.models import read
 from bornbiased_jax.models.initialization import stream_key
-from bornbiased_jax.models.mlp import chosen
+from bornbiased_jax.models.layers import chosen
 
 from .shared import program
 from .shared.base_settings import Transformers

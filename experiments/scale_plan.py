@@ -33,7 +33,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, sizes
+from bornbiased_jax.analysis import ensemble
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
@@ -216,7 +216,7 @@ def sweep(settings, devices):
     raise InputError(f'--num_seeds={settings.num_seeds} cannot be spread evenly over the '
                      f'{len(devices)} devices of --topology')
   probe = Probe('tokens', settings.num_sequences, settings.length)
-  batch_size = settings.batch_size or sizes.batch_size_of(config, probe, 'tpu')
+  batch_size = settings.batch_size or ensemble.batch_size_of(config, probe, 'tpu')
   settings.batch_size = min(batch_size, probe.num_sequences)
   mesh = Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
 

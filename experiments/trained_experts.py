@@ -26,7 +26,7 @@ from bornbiased_jax.analysis import Probe, Statistic, measure
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, number
 from bornbiased_jax.files import local
-from bornbiased_jax.models.mlp import chosen
+from bornbiased_jax.models.layers import chosen
 from bornbiased_jax.training import monitor
 
 from .shared import base_settings, program, runs

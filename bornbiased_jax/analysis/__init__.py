@@ -6,11 +6,10 @@ The order is that in which the modules are best read:
 - `.statistics`: sums over sequences, from which results are computed at the end
 - `.preference`: which token a network predicts, and how often
 - `.similarity`: how alike its representations are, and the direction they share
-- `.positions`: how much its representations vary at each position
 - `.ensemble`: a statistic of many networks at once
 - `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
 - `.theory`: what all of this is in wide networks, from their configuration alone
-- `.attention_sink`: attention sinks, what goes with them, and the loss of a text
+- `.attention_sink`: attention sinks, and what goes with them
 
 `ensemble.measure` brings them together: it takes an ensemble of networks, a statistic, a
 probe and the seeds, and yields one row of results per seed. `frame` makes a table of pandas of
@@ -22,13 +21,12 @@ from bornbiased_jax.analysis.attention_sink import (
     SinkRate,
     diagnostics,
     effective_rank,
+    positional_std,
     sink_rate,
-    strided_loss,
     super_neurons,
     uniform_weight,
 )
 from bornbiased_jax.analysis.ensemble import Ensemble, measure, transformer
-from bornbiased_jax.analysis.positions import positional_std
 from bornbiased_jax.analysis.preference import log10_p, predictions, uniform_baseline
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.similarity import inter_sequence, intra_sequence, isotropic_std
@@ -43,9 +41,9 @@ from bornbiased_jax.analysis.statistics import (
 )
 
 __all__ = (
-    'theory', 'SinkRate', 'diagnostics', 'effective_rank', 'sink_rate', 'strided_loss',
-    'super_neurons', 'uniform_weight', 'Ensemble', 'measure', 'transformer', 'positional_std',
-    'log10_p', 'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
+    'theory', 'SinkRate', 'diagnostics', 'effective_rank', 'positional_std', 'sink_rate',
+    'super_neurons', 'uniform_weight', 'Ensemble', 'measure', 'transformer', 'log10_p',
+    'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
     'isotropic_std', 'StackConfig', 'attn0', 'bare_attention', 'mlp0', 'stack', 'Statistic',
     'combine', 'frame', 'histogram', 'merge', 'p_value_text',
 )

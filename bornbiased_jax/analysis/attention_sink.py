@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis.sizes import in_batches
+from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_id, check_ids
+from bornbiased_jax.errors import InputError, check_ids
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.loss import token_losses
+from bornbiased_jax.models.batches import in_batches
 from bornbiased_jax.models.transformer import read
 
 # The mean weight above which Gu et al. call a head a sink.
@@ -168,41 +168,35 @@ def super_neurons(config: ModelConfig, params: dict,
           'concentration_LF': written_LFD[..., -4:].sum(axis=-1) / written_LFD.sum(axis=-1)}
 
 
-def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int,
-                 stride: int | None = None, start_id: int | None = None) -> float:
-  """Mean loss of a text in nats per token; its exp is the perplexity of Table 7.
-
-  The text is read in windows of `length` + 1 ids that start `stride` ids apart. All
-  predictions of the first window count, and of every other window the last `stride`, so that
-  no token is predicted twice. Ids behind the last whole window are left out.
+def positional_std(name: str) -> Statistic:
+  """How much a channel varies over sequences, at each position.
 
   Args:
-    config, params: the network.
-    ids: the token ids of the text, in order.
-    length: number of tokens that are read at once, T.
-    stride: distance of windows in tokens; None means `length`, windows side by side.
-    start_id: token id that every window begins with, in place of the one there; None: none.
+    name: an intermediate of shape [..., B, T, C], such as 'value_aggregate'.
 
-  Raises:
-    InputError: a stride that is not from 1 to length, a text shorter than one window, or a start
-      token outside the vocabulary.
+  Returns:
+    A statistic with the result `std` [..., T]: the square root of the unbiased variance
+    over sequences, averaged over the C channels. NaN for a single sequence.
+
+  Example:
+    >>> spread = positional_std('x')  # Two sequences of three positions, one channel:
+    >>> sums = spread.measure({'x': jnp.array([[[0.], [3.], [7.]], [[2.], [3.], [7.]]])})
+    >>> spread.summarize(sums)['std'].round(4).tolist()
+    [1.4142, 0.0, 0.0]
   """
-  stride = length if stride is None else stride
-  if not 1 <= stride <= length:
-    raise InputError(f'stride={stride} is not from 1 to length={length}')
-  if len(ids) <= length:
-    raise InputError(f'{len(ids)} tokens are no window of length {length} with the token '
-                     'after it')
-  check_id('start_id', start_id, config.vocab_size)
-  starts = np.arange(0, len(ids) - length, stride)
-  windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
-  windows_NT = windows_NT.astype(np.int32)
-  if start_id is not None:  # As data.windows.begin does, which this room does not know.
-    windows_NT[:, 0] = start_id
-  losses_NT = _in_batches(_losses, config, params, windows_NT)
-  total = (losses_NT[0].sum(dtype=np.float64)
-           + losses_NT[1:, length - stride:].sum(dtype=np.float64))
-  return float(total / (length + (len(starts) - 1) * stride))
+
+  def measure(outputs):
+    x = outputs[name].astype(jnp.float32)  # Axes from the right: channels, positions, sequences.
+    return {'sum': x.sum(-3), 'squared': (x * x).sum((-3, -1)), 'count': jnp.int32(x.shape[-3])}
+
+  def summarize(sums):
+    count, channels = int(sums['count']), sums['sum'].shape[-1]
+    mean_squared = np.sum((np.asarray(sums['sum'], np.float64) / count) ** 2, axis=-1)
+    total = np.asarray(sums['squared'], np.float64) / count - mean_squared
+    unbiased = count / (count - 1) if count > 1 else np.nan
+    return {'std': np.sqrt(np.maximum(0, total) * unbiased / channels)}
+
+  return Statistic((name,), measure, summarize)
 
 
 def _in_batches(measure, config, params, tokens_NT):
@@ -260,8 +254,3 @@ def _first_activation(config, params, tokens_BT):
   hidden_BLTF, = _read(config, params, tokens_BT[:, :1], 'mlp_hidden')
   magnitude_BLF = jnp.abs(hidden_BLTF[:, :, 0])
   return magnitude_BLF / magnitude_BLF.mean(axis=-1, keepdims=True)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _losses(config, params, tokens_BT):
-  return token_losses(config, params, tokens_BT, attend=attention.blocked)

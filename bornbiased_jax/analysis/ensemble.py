@@ -18,12 +18,15 @@ import numpy as np
 
 from bornbiased_jax import hosts
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import batch_size_of, networks_at_once, program_bytes
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.models.batches import default_batch_size
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
+
+# The share of a device's memory that the networks of a chunk may take.
+_MEMORY_SHARE = 0.5
 
 
 class Ensemble(NamedTuple):
@@ -76,6 +79,37 @@ def network_bytes(ensemble: Ensemble, statistic: Statistic, probe: Probe, batch_
   with jax.default_matmul_precision('highest'):
     lowered = draw.lower(jnp.uint32(0)), batch.lower(jax.eval_shape(draw, jnp.uint32(0)), 0)
   return max(map(program_bytes, lowered))
+
+
+def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
+  """Number of networks under one vmap on a device: as many as fit into half its memory.
+
+  On a CPU it is one: a single network keeps all cores busy, and more would only compete for the
+  cache. `bytes_of_one` is called on accelerators only, because finding out takes compilations.
+  """
+  if jax.default_backend() == 'cpu':
+    return 1
+  memory = jax.local_devices()[0].memory_stats()['bytes_limit']
+  return max(1, min(int(_MEMORY_SHARE * memory // bytes_of_one()), num_seeds))
+
+
+def program_bytes(lowered: jax.stages.Lowered) -> int:
+  """Memory in bytes of a program's arguments, intermediates and outputs; compiles it.
+
+  Example:
+    >>> program_bytes(jax.jit(lambda x: x + 1).lower(jax.numpy.zeros(256))) >= 2048
+    True
+  """
+  memory: Any = lowered.compile().memory_analysis()
+  return (memory.argument_size_in_bytes + memory.temp_size_in_bytes
+          + memory.output_size_in_bytes)
+
+
+def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
+  """`default_batch_size` of a network of this configuration that reads a probe."""
+  # Simplified stacks have no heads, as they average positions alike.
+  return default_batch_size(probe.num_sequences, probe.length, backend,
+                            num_heads=getattr(config, 'num_heads', 0))
 
 
 def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: Statistic,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.keys import make_key
+from bornbiased_jax.models.initialization import make_key
 
 
 def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
@@ -20,7 +20,7 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
 
   A multiplication and an addition count as two. Attention counts its full T x T
   square, with windows too; norms, activations and softmax count nothing. Of experts those count
-  that are chosen, although `mlp.mixture` computes all.
+  that are chosen, although `layers.mixture` computes all.
 
   Args:
     config: the architecture.

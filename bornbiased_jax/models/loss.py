@@ -7,10 +7,13 @@ import functools
 import jax
 from jax import lax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, check_id, check_ids
 from bornbiased_jax.models import attention
-from bornbiased_jax.models.mlp import balance_loss
+from bornbiased_jax.models.batches import in_batches
+from bornbiased_jax.models.layers import balance_loss
 from bornbiased_jax.models.transformer import head_of, read, unembed
 
 # Number of positions per sequence whose logits exist at the same time.
@@ -41,7 +44,7 @@ def balanced_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, balan
                   ) -> tuple[jax.Array, jax.Array]:
   """What training minimizes, and `next_token_loss`, which is a part of it.
 
-  The other part is `mlp.balance_loss` of the experts, times `balance`.
+  The other part is `layers.balance_loss` of the experts, times `balance`.
   """
   names = ('hidden', 'router_logits') if balance else ('hidden',)
   with _precision(config):
@@ -70,6 +73,51 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   """
   hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
   return _losses(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
+
+
+def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int,
+                 stride: int | None = None, start_id: int | None = None) -> float:
+  """Mean loss of a text in nats per token; its exp is the perplexity of Table 7.
+
+  The text is read in windows of `length` + 1 ids that start `stride` ids apart. All
+  predictions of the first window count, and of every other window the last `stride`, so that
+  no token is predicted twice. Ids behind the last whole window are left out.
+
+  Args:
+    config, params: the network.
+    ids: the token ids of the text, in order.
+    length: number of tokens that are read at once, T.
+    stride: distance of windows in tokens; None means `length`, windows side by side.
+    start_id: token id that every window begins with, in place of the one there; None: none.
+
+  Raises:
+    InputError: a stride that is not from 1 to length, a text shorter than one window, or a start
+      token outside the vocabulary.
+  """
+  stride = length if stride is None else stride
+  if not 1 <= stride <= length:
+    raise InputError(f'stride={stride} is not from 1 to length={length}')
+  if len(ids) <= length:
+    raise InputError(f'{len(ids)} tokens are no window of length {length} with the token '
+                     'after it')
+  check_id('start_id', start_id, config.vocab_size)
+  starts = np.arange(0, len(ids) - length, stride)
+  windows_NT = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), length + 1)[starts]
+  windows_NT = windows_NT.astype(np.int32)
+  if start_id is not None:  # As data.windows.begin does, which this room does not know.
+    windows_NT[:, 0] = start_id
+  check_ids(windows_NT, config.vocab_size)
+  with jax.default_matmul_precision('highest'):
+    losses_NT = in_batches(lambda index_B: _blocked_losses(config, params, windows_NT[index_B]),
+                           *windows_NT.shape)
+  total = (losses_NT[0].sum(dtype=np.float64)
+           + losses_NT[1:, length - stride:].sum(dtype=np.float64))
+  return float(total / (length + (len(starts) - 1) * stride))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _blocked_losses(config, params, tokens_BT):
+  return token_losses(config, params, tokens_BT, attend=attention.blocked)
 
 
 def _losses(config, head_VD, hidden_BTD, target_BT):

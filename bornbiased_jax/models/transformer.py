@@ -20,8 +20,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, rotary
 from bornbiased_jax.models.interventions import intervene, intervene_weights
-from bornbiased_jax.models.linear import dense, draw
-from bornbiased_jax.models.mlp import mixture, mlp
+from bornbiased_jax.models.layers import dense, draw, mixture, mlp
 
 # The intermediates that `read` returns by name, and the shape of each.
 READS = {

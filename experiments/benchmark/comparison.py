@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import default_batch_size
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.models.batches import default_batch_size
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 

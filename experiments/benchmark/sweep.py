@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, probes, sizes
-from bornbiased_jax.models import flops
+from bornbiased_jax.analysis import ensemble, probes
+from bornbiased_jax.models import batches, flops
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
@@ -48,7 +48,7 @@ def forward(name, length, rounds, statistic):
   """A batch of an experiment (probe, forward pass and statistics) and of its peers, in turn."""
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
   config = configs.get(name, dtype=dtype)
-  batch_size = sizes.default_batch_size(10**6, length)
+  batch_size = batches.default_batch_size(10**6, length)
   probe = probes.Probe('tokens', batch_size, length)
   params = init_params(config, 42)
   product, product_flops = flops.matmul(dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from bornbiased_jax import configs, hosts
-from bornbiased_jax.analysis import ensemble, probes, sizes
+from bornbiased_jax.analysis import ensemble, probes
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic
@@ -160,7 +160,7 @@ def _measure_cell(cell, settings, results, bar, num_networks):
 def _sizes(cell, settings):
   """Sequences per batch, and networks per chunk."""
   probe = cell.probe
-  batch_size = settings.batch_size or sizes.batch_size_of(cell.network.config, probe)
+  batch_size = settings.batch_size or ensemble.batch_size_of(cell.network.config, probe)
   chunk_size = settings.chunk_size or ensemble.default_chunk_size(
       cell.network, cell.statistic, probe, len(cell.seeds), batch_size)
   return batch_size, chunk_size

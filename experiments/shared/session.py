@@ -20,7 +20,7 @@ from bornbiased_jax import files, hosts
 from bornbiased_jax.environment import unusable_platform
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import Kind, natural, switch, whole
-from bornbiased_jax.models.keys import pin_settings
+from bornbiased_jax.models.initialization import pin_settings
 
 from .settings import name_flag
 

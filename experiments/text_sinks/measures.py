@@ -5,6 +5,7 @@ import numpy as np
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Corpus, windows
+from bornbiased_jax.models import strided_loss
 
 from ..shared.tables import ci95
 
@@ -50,6 +51,6 @@ def losses(config: ModelConfig, params: dict, texts: dict[str, Corpus],
            settings) -> dict[str, float]:
   """Mean loss on each text, in nats per token."""
   most = settings.loss_sequences * settings.length + 1
-  strided = lambda tokens: attention_sink.strided_loss(config, params, tokens, settings.length,
-                                                       start_id=settings.start_id)
+  strided = lambda tokens: strided_loss(config, params, tokens, settings.length,
+                                        start_id=settings.start_id)
   return {name: strided(text.tokens[:most]) for name, text in texts.items()}

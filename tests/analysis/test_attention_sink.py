@@ -10,8 +10,9 @@ from scipy import stats
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import attention
 from bornbiased_jax.models.initialization import param_shapes
-from bornbiased_jax.models.loss import next_token_loss
+from bornbiased_jax.models.loss import next_token_loss, strided_loss, token_losses
 from bornbiased_jax.storage import huggingface
 from small_networks import GPT2, GROUPED, LLAMA, random_networks, read, sharpened, tokens
 
@@ -84,7 +85,8 @@ def test_memory_grows_with_length_not_its_square():
     ids = jax.ShapeDtypeStruct((1, length), 'int32')
     return measure.lower(config, params, ids).compile().memory_analysis().temp_size_in_bytes
 
-  for measure in (attention_sink._measure_received, attention_sink._losses):
+  losses = functools.partial(token_losses, attend=attention.blocked)
+  for measure in (attention_sink._measure_received, jax.jit(losses, static_argnums=0)):
     assert temporary(measure, 2048) < 2.7 * temporary(measure, 1024)
 
 
@@ -129,7 +131,7 @@ def test_side_by_side_windows_are_the_training_loss_also_with_a_start_token():
   windows = np.stack([ids[:65], ids[64:129]])
   for start_id in (None, 3):
     windows[:, 0] = windows[:, 0] if start_id is None else start_id
-    made = attention_sink.strided_loss(GROUPED, params, ids, 64, start_id=start_id)
+    made = strided_loss(GROUPED, params, ids, 64, start_id=start_id)
     assert made == pytest.approx(float(loss(params, windows)), abs=1e-5)
 
 
@@ -147,16 +149,16 @@ def test_strided_loss_is_that_of_transformers(stride, peer):
     with torch.inference_mode():
       predicted = int((labels[:, 1:] != -100).sum())
       total, count = total + float(peer(window, labels=labels).loss) * predicted, count + predicted
-  made = attention_sink.strided_loss(GROUPED, params, ids, 64, stride)
+  made = strided_loss(GROUPED, params, ids, 64, stride)
   assert made == pytest.approx(total / count, abs=1e-4)
 
 
 @pytest.mark.parametrize('call, message', [
     (lambda params: attention_sink.sink_rate(LLAMA, params, tokens(), 150), 'position=150'),
-    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 64)[0], 64), 'no window'),
-    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, start_id=-1),
+    (lambda params: strided_loss(LLAMA, params, tokens(1, 64)[0], 64), 'no window'),
+    (lambda params: strided_loss(LLAMA, params, tokens(1, 99)[0], 64, start_id=-1),
      'start_id=-1 is not one of'),
-    (lambda params: attention_sink.strided_loss(LLAMA, params, tokens(1, 99)[0], 64, 65),
+    (lambda params: strided_loss(LLAMA, params, tokens(1, 99)[0], 64, 65),
      'stride=65'),
     (lambda params: attention_sink.sink_rate(LLAMA, params, tokens() + LLAMA.vocab_size), 'id '),
     (lambda params: attention_sink.sink_rate(

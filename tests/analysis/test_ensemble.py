@@ -288,3 +288,11 @@ def test_networks_that_cannot_be_measured_together():
                               (ensemble.transformer(CONFIG), None, 'seeds=')):
     with pytest.raises(InputError, match=named):
       list(ensemble.measure(given, preference.predictions(V), probe, seeds, chunk_size=4))
+
+
+
+def test_a_probe_of_a_network_with_heads_or_without():
+  config, probe = configs.get('gpt2_1b2'), Probe('tokens', 10_000, 1024)
+  assert ensemble.batch_size_of(config, probe, 'tpu') == 16
+  without = types.SimpleNamespace(vocab_size=19)
+  assert ensemble.batch_size_of(without, probe, 'tpu') == 64

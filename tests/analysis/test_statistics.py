@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.analysis import positions, preference, similarity
+from bornbiased_jax.analysis import attention_sink, preference, similarity
 from bornbiased_jax.analysis.statistics import Statistic, combine, frame, histogram, merge
 from bornbiased_jax.errors import InputError
 from random_outputs import OUTPUTS, N, V, results
@@ -24,7 +24,7 @@ SINGLE = {
     'inter_sequence_by_layer': similarity.inter_sequence('residual_last', pair_std=True),
     'intra_sequence': similarity.intra_sequence('hidden'),
     'intra_sequence_by_layer': similarity.intra_sequence('residual'),
-    'positional_std': positions.positional_std('residual'),
+    'positional_std': attention_sink.positional_std('residual'),
     'histogram': histogram('residual', EDGES),
 }
 STATISTICS = SINGLE | {
@@ -94,7 +94,7 @@ def test_combine_reads_a_name_once():
 
 def test_positional_std():
   expected = np.sqrt(np.var(OUTPUTS['residual'].astype(np.float64), axis=1, ddof=1).mean(-1))
-  actual = results(positions.positional_std('residual'), OUTPUTS)['std']
+  actual = results(attention_sink.positional_std('residual'), OUTPUTS)['std']
   np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 

@@ -17,7 +17,7 @@ from bornbiased_jax import analysis, configs, data, models
 from bornbiased_jax.analysis.probes import KINDS, OF_TEXT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import signature as evidence_signature
-from bornbiased_jax.models import initialization, keys
+from bornbiased_jax.models import initialization
 from bornbiased_jax.models.initialization import stream_key
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import init_state, train_step
@@ -76,7 +76,7 @@ def digests():
 
 def main():
   """Prints the settings that a library would refuse, and what a program computes under them."""
-  changed = [name for _, name, *_ in keys._find_changed()]
+  changed = [name for _, name, *_ in initialization._find_changed()]
   session.run(lambda: print(json.dumps([changed, digests()])))
 
 
@@ -120,10 +120,10 @@ def test_a_change_of_settings_is_noticed(config, name, value):
 
 def test_a_key_is_that_of_jax_by_default():
   for seed in (0, 42, 2**32 - 1):
-    assert jax.random.key_data(keys.make_key(seed)).tolist() == [0, seed]
+    assert jax.random.key_data(initialization.make_key(seed)).tolist() == [0, seed]
   own = jax.random.key(3)
   with jax.default_prng_impl('rbg'):
-    assert keys.make_key(3) == own
+    assert initialization.make_key(3) == own
 
 
 def test_the_library_makes_keys_in_one_place():
@@ -132,7 +132,8 @@ def test_the_library_makes_keys_in_one_place():
            for node in ast.walk(ast.parse(path.read_text()))
            if isinstance(node, ast.Attribute)
            and ast.unparse(node) in ('jax.random.key', 'jax.random.PRNGKey')]
-  assert [call.partition(':')[0] for call in calls] == ['bornbiased_jax/models/keys.py'], calls
+  paths = [call.partition(':')[0] for call in calls]
+  assert paths == ['bornbiased_jax/models/initialization.py'], calls
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ import numpy as np
 from oldest import JAX_IS_OLD
 import pytest
 
-from bornbiased_jax.models.linear import multiply_on_cpu
+from bornbiased_jax.models.layers import multiply_on_cpu
 
 LAST_WITH_FIRST = (((2,), (0,)), ((), ()))
 

@@ -10,7 +10,7 @@ import scipy
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import mlp, sharding
+from bornbiased_jax.models import layers, sharding
 from bornbiased_jax.models.initialization import param_shapes
 from small_networks import LLAMA, SMALL, logits, random_networks, read, tokens
 
@@ -20,7 +20,7 @@ EXPERTS = configs.get('tiny_moe', **SMALL, num_experts=5, experts_per_token=2, s
 @pytest.mark.parametrize('renormalized', [True, False])
 def test_the_largest_logits_are_chosen(renormalized):
   logits_NE = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
-  weight_NE = np.asarray(mlp.route(jnp.asarray(logits_NE), 2, renormalized))
+  weight_NE = np.asarray(layers.route(jnp.asarray(logits_NE), 2, renormalized))
   chosen_NE = np.argsort(np.argsort(logits_NE)) >= 3
   shown_NE = np.where(chosen_NE, logits_NE, -np.inf) if renormalized else logits_NE
   expected_NE = np.where(chosen_NE, scipy.special.softmax(shown_NE, axis=1), 0)
@@ -43,7 +43,7 @@ def test_what_is_read_is_what_is_computed():
   names = 'router_logits', 'expert_weights', 'logits'
   found = read(EXPERTS, params, ids, *names)
   assert found['router_logits'].shape == found['expert_weights'].shape == (3, 1, 3, 5)
-  np.testing.assert_array_equal(mlp.route(found['router_logits'], 2, True),
+  np.testing.assert_array_equal(layers.route(found['router_logits'], 2, True),
                                 found['expert_weights'])
   # An expert that is never chosen does not matter, and one that is chosen does.
   used_LE = np.asarray(found['expert_weights']).sum(axis=(1, 2)) > 0
@@ -69,10 +69,10 @@ def test_balance_is_that_of_transformers():
   # Theirs is a sum over the chosen, and mixes layers if there are several.
   theirs = [float(mixtral.load_balancing_loss_func((torch.tensor(each).reshape(-1, 5),), 5, 2)) / 2
             for each in logits_LBTE]
-  assert float(mlp.balance_loss(EXPERTS, jnp.asarray(logits_LBTE))) == pytest.approx(
+  assert float(layers.balance_loss(EXPERTS, jnp.asarray(logits_LBTE))) == pytest.approx(
       np.mean(theirs), rel=1e-5)
   alike = dataclasses.replace(EXPERTS, experts_per_token=5)
-  assert float(mlp.balance_loss(alike, jnp.zeros((1, 2, 3, 5)))) == pytest.approx(1)
+  assert float(layers.balance_loss(alike, jnp.zeros((1, 2, 3, 5)))) == pytest.approx(1)
 
 
 def test_a_mesh_shares_out_whole_experts():

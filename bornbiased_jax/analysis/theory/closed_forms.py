@@ -21,7 +21,7 @@ import scipy
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES, param_shapes
-from bornbiased_jax.models.mlp import route
+from bornbiased_jax.models.layers import route
 
 # The last power takes what is left of E f², so that the series is exact at r = 1. Behind a
 # kink, as of ReLU, it converges like NUM_POWERS^(-3/2), else much faster.

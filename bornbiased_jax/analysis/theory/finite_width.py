@@ -24,7 +24,7 @@ from bornbiased_jax.analysis.theory import blocks, fluctuations
 from bornbiased_jax.analysis.theory.infinite_width import first_kernels
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
-from bornbiased_jax.models.keys import make_key
+from bornbiased_jax.models.initialization import make_key
 
 # They leave an error of 3 % in the mean of a tiny LLaMA. Longer sequences can afford fewer.
 NUM_SAMPLES = 256

@@ -38,9 +38,8 @@ from bornbiased_jax.analysis.theory.finite_width import finite_width
 from bornbiased_jax.analysis.theory.infinite_width import infinite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
-from bornbiased_jax.models.initialization import Seed, as_seed
-from bornbiased_jax.models.keys import make_key
-from bornbiased_jax.models.mlp import chosen
+from bornbiased_jax.models.initialization import Seed, as_seed, make_key
+from bornbiased_jax.models.layers import chosen
 
 _BATCH_SIZE = 256
 # Tokens that each network reads.

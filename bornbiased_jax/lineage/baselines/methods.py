@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import verdict
@@ -24,6 +23,7 @@ from bornbiased_jax.lineage.evidence import signature as signatures
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates, input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.testing import every_test, seedprint
+from bornbiased_jax.models.batches import in_batches
 from bornbiased_jax.models.transformer import head_of, read
 
 NUM_LOGITS = 256

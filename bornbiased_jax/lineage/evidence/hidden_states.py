@@ -15,13 +15,13 @@ import numpy as np
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.sizes import default_batch_size, in_batches
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage.evidence import archive
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
+from bornbiased_jax.models.batches import default_batch_size, in_batches
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
@@ -153,7 +153,7 @@ def checked(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, pr
 
 def spread_batch_size(config: ModelConfig, probe: Probe, mesh: Mesh | None,
                       batch_size: int | None = None, backend: str | None = None) -> int:
-  """Sequences per forward pass: `batch_size`, by default as `sizes.default_batch_size` says.
+  """Sequences per forward pass: `batch_size`, by default as `batches.default_batch_size` says.
 
   It is rounded up so that all devices of a mesh have as many. Few large batches gather parameters
   that are spread less often.

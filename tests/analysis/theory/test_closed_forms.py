@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bornbiased_jax.analysis import ensemble, positions, probes, similarity, statistics, theory
+from bornbiased_jax.analysis import attention_sink, ensemble, probes, similarity, statistics, theory
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.theory.closed_forms import covariance_powers
 from bornbiased_jax.configs import ACTIVATIONS
@@ -99,7 +99,7 @@ def test_uniform_attention_follows_proposition_5_and_equation_2():
   T, n, width = 256, 16, 512
   found, = measured(StackConfig(('attention',) * 2, width, width), statistics.combine({
       'similarity': similarity.intra_sequence('residual'),
-      'spread': positions.positional_std('residual')}), n, T, [0])
+      'spread': attention_sink.positional_std('residual')}), n, T, [0])
   expected = [theory.position_similarity(1), theory.position_similarity(2)]
   np.testing.assert_allclose(found['similarity']['cosine'], expected, rtol=0.01)
   std_T = found['spread']['std'][0]

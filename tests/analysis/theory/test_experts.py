@@ -12,7 +12,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.theory import fluctuations
 from bornbiased_jax.analysis.theory.closed_forms import choice_overlap, overlap
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import mlp
+from bornbiased_jax.models import layers
 from small_networks import mean_cosines, random_networks, read
 
 # Few sequences would share what each has in common.
@@ -41,7 +41,7 @@ def test_two_inputs_choose_alike_as_often_as_drawn_ones():
   a, b, common = jax.random.normal(jax.random.key(1), (3, 40_000, 5))
   for r in (0.0, 0.3, 0.9, 1.0):
     pair = [0.8 * (r**0.5 * common + (1 - r)**0.5 * own) for own in (a, b)]
-    expected = np.prod([mlp.route(each, 3, True) for each in pair], axis=0).sum(axis=1)
+    expected = np.prod([layers.route(each, 3, True) for each in pair], axis=0).sum(axis=1)
     found = overlap(jnp.float32(r), jnp.asarray(choice_overlap(5, 3, True, 0.8)))
     mean, error = mean_and_error(expected)
     assert abs(float(found) - mean) < 4 * error + 0.004, r

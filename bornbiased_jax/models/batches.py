@@ -1,4 +1,4 @@
-"""How much a device takes at once: sequences per batch, and networks under one vmap."""
+"""How many sequences a device takes at once, and a function of all sequences batch by batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from bornbiased_jax import hosts
-from bornbiased_jax.analysis.probes import Probe
 
 # Tokens per batch of one network: on a CPU so many that they stay in its cache, on an
 # accelerator so many that they fill it.
@@ -16,8 +15,6 @@ _BATCH_TOKENS_ACCELERATOR = 65536
 # An accelerator holds a batch's attention weights, in float32, two or three times at once. This
 # leaves most of the 16 GB of a TPU v5e to the parameters.
 _BATCH_WEIGHTS_BYTES = 2**31
-# The share of a device's memory that the networks of a chunk may take.
-_MEMORY_SHARE = 0.5
 
 
 def default_batch_size(num_sequences: int, length: int, backend: str | None = None, *,
@@ -41,13 +38,6 @@ def default_batch_size(num_sequences: int, length: int, backend: str | None = No
   return -(-num_sequences // num_batches)
 
 
-def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
-  """`default_batch_size` of a network of this configuration that reads a probe."""
-  # Simplified stacks have no heads, as they average positions alike.
-  return default_batch_size(probe.num_sequences, probe.length, backend,
-                            num_heads=getattr(config, 'num_heads', 0))
-
-
 def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length: int,
                size: int | None = None) -> Any:
   """Calls a function for all sequences, batch by batch, and joins what it returns.
@@ -68,27 +58,3 @@ def in_batches(measure: Callable[[np.ndarray], Any], num_sequences: int, length:
   parts = [jax.tree.map(hosts.on_host, measure(np.arange(first, first + size) % num_sequences))
            for first in range(0, num_sequences, size)]
   return jax.tree.map(lambda *columns: np.concatenate(columns)[:num_sequences], *parts)
-
-
-def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
-  """Number of networks under one vmap on a device: as many as fit into half its memory.
-
-  On a CPU it is one: a single network keeps all cores busy, and more would only compete for the
-  cache. `bytes_of_one` is called on accelerators only, because finding out takes compilations.
-  """
-  if jax.default_backend() == 'cpu':
-    return 1
-  memory = jax.local_devices()[0].memory_stats()['bytes_limit']
-  return max(1, min(int(_MEMORY_SHARE * memory // bytes_of_one()), num_seeds))
-
-
-def program_bytes(lowered: jax.stages.Lowered) -> int:
-  """Memory in bytes of a program's arguments, intermediates and outputs; compiles it.
-
-  Example:
-    >>> program_bytes(jax.jit(lambda x: x + 1).lower(jax.numpy.zeros(256))) >= 2048
-    True
-  """
-  memory: Any = lowered.compile().memory_analysis()
-  return (memory.argument_size_in_bytes + memory.temp_size_in_bytes
-          + memory.output_size_in_bytes)

@@ -3,14 +3,11 @@
 import functools
 import itertools
 import math
-import types
 
 import jax
 import pytest
 
-from bornbiased_jax import configs
-from bornbiased_jax.analysis import sizes
-from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.models import batches
 
 
 @pytest.mark.parametrize('backend, tokens', [('cpu', 2048), ('gpu', 65536), ('tpu', 65536)])
@@ -18,7 +15,7 @@ def test_default_batch_size(monkeypatch, backend, tokens):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   numbers, lengths = (1, 7, 100, 10_000), (1, 16, 1000, 2048, 5000, 70_000)
   for num_sequences, length in itertools.product(numbers, lengths):
-    size = sizes.default_batch_size(num_sequences, length)
+    size = batches.default_batch_size(num_sequences, length)
     assert 1 <= size <= num_sequences
     assert size == 1 or size * length <= tokens
     # There are as few batches as that allows, and the last is no smaller than it must be.
@@ -29,7 +26,7 @@ def test_default_batch_size(monkeypatch, backend, tokens):
 
 @pytest.mark.parametrize('backend', ['cpu', 'gpu', 'tpu'])
 def test_attention_weights_limit_a_batch_on_accelerators(backend):
-  size = functools.partial(sizes.default_batch_size, 10_000, backend=backend)
+  size = functools.partial(batches.default_batch_size, 10_000, backend=backend)
   heads = 32
   for length in (64, 512, 1024, 4096):
     weights = 4 * heads * length**2
@@ -40,10 +37,3 @@ def test_attention_weights_limit_a_batch_on_accelerators(backend):
   # So few that their weights are small, where memory allows no less than one sequence.
   assert size(64, num_heads=heads) == size(64)
   assert size(32_768, num_heads=heads) == 1
-
-
-def test_a_probe_of_a_network_with_heads_or_without():
-  config, probe = configs.get('gpt2_1b2'), Probe('tokens', 10_000, 1024)
-  assert sizes.batch_size_of(config, probe, 'tpu') == 16
-  without = types.SimpleNamespace(vocab_size=19)
-  assert sizes.batch_size_of(without, probe, 'tpu') == 64
