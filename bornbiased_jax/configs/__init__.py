@@ -1,16 +1,15 @@
 """A model's architecture: its fields, the paper's models as presets, and what names mean.
 
 - `.model`: `ModelConfig`, a frozen dataclass
-- `.checks`: what its fields may be, alone and together
+- `.fields`: what its fields may be, alone and together; activations by name, and scaled RoPE
 - `.presets`: the paper's models by name, Pythia's smallest, and small ones for a CPU
 - `.names`: `get`, from a name and changed fields, or a file, to a configuration
-- `.activations`: the activations of MLPs by name, to which one's own can be added
 
 None of them imports JAX.
 """
 
-from bornbiased_jax.configs.activations import ACTIVATIONS
-from bornbiased_jax.configs.checks import (
+from bornbiased_jax.configs.fields import (
+  ACTIVATIONS,
   AT_ONE_POSITION,
   DTYPES,
   INIT_SCHEMES,
@@ -19,11 +18,11 @@ from bornbiased_jax.configs.checks import (
   POSITIONS,
   REMATS,
   SUBLAYERS,
+  RopeScaling,
 )
 from bornbiased_jax.configs.model import BASE_STD, ModelConfig, from_dict
 from bornbiased_jax.configs.names import canonical, get, is_name
 from bornbiased_jax.configs.presets import PRESETS
-from bornbiased_jax.rope_scaling import RopeScaling
 
 __all__ = (
     'ACTIVATIONS', 'AT_ONE_POSITION', 'BASE_STD', 'DTYPES', 'INIT_SCHEMES', 'INTERVENTIONS',

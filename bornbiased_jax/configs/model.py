@@ -5,9 +5,9 @@ import dataclasses
 import math
 from typing import Any
 
-from bornbiased_jax.configs import checks
+from bornbiased_jax.configs import fields
+from bornbiased_jax.configs.fields import RopeScaling
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.rope_scaling import RopeScaling
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
 BASE_STD = 0.02
@@ -154,9 +154,9 @@ class ModelConfig:
   prefix_plus: bool = False
 
   def __post_init__(self):
-    checks.check_counts(self)  # From which the defaults follow.
+    fields.check_counts(self)  # From which the defaults follow.
     self._fill_defaults()
-    checks.check(self)
+    fields.check(self)
 
   def _fill_defaults(self):
     if self.head_size is None and self.width % self.num_heads:
@@ -232,10 +232,10 @@ class ModelConfig:
     return self.linear_std
 
 
-def from_dict(fields: Any, of_what: str) -> ModelConfig:
-  """The configuration that `dataclasses.asdict` turned into `fields`."""
+def from_dict(stored: Any, of_what: str) -> ModelConfig:
+  """The configuration that `dataclasses.asdict` turned into `stored`."""
   try:
-    return ModelConfig(**fields)
+    return ModelConfig(**stored)
   except TypeError as error:
     raise InputError(f'{of_what} whose configuration this version does not know: '
                      f'{error}') from None

@@ -7,10 +7,10 @@ import os
 import typing
 from typing import Any
 
+from bornbiased_jax.configs.fields import RopeScaling
 from bornbiased_jax.configs.model import ModelConfig
 from bornbiased_jax.configs.presets import PRESETS
 from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.rope_scaling import RopeScaling
 
 _FIELDS = {field.name: field for field in dataclasses.fields(ModelConfig)}
 _REQUIRED = [name for name, field in _FIELDS.items() if field.default is dataclasses.MISSING]

@@ -6,9 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, RopeScaling
 from bornbiased_jax.models.attention import UNLIMITED
-from bornbiased_jax.rope_scaling import RopeScaling
 
 
 def rotate(config: ModelConfig, x_BTHK: jax.Array, first_position: int = 0,

@@ -27,7 +27,7 @@ def positional_std(config, params, ids):
 
 
 def test_one_that_is_implemented_nowhere_is_named(monkeypatch):
-  monkeypatch.setattr(configs.checks, 'INTERVENTIONS', ('new',))
+  monkeypatch.setattr(configs.fields, 'INTERVENTIONS', ('new',))
   config = configs.get('tiny_gpt2', intervention='new')
   with pytest.raises(InputError, match="intervention='new' is not implemented"):
     param_shapes(config)

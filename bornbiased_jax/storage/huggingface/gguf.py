@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, RopeScaling
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.models.rotary import frequencies
-from bornbiased_jax.rope_scaling import RopeScaling
 from bornbiased_jax.storage.huggingface.config import from_stored
 from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family

@@ -3,9 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import ModelConfig, RopeScaling
 from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.rope_scaling import RopeScaling
 from bornbiased_jax.storage.huggingface.entries import COUNT, NUMBER, entry, of_type, only
 from bornbiased_jax.storage.huggingface.windows import FULL, SLIDING
 
