@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import lzma
 import os
 from pathlib import Path
 import re
@@ -73,6 +74,19 @@ def check_fetched(path: Path) -> None:
     if file.read(len(_POINTER)) == _POINTER:
       raise InputError(f'{path} is a pointer of Git LFS, not the file itself: run git lfs pull in '
                        'its folder')
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+  """Makes an InputError of what fails in the block that reads a file, possibly an .xz."""
+  try:
+    yield
+  except EOFError:
+    raise InputError(f'{path} is cut short; copy it again') from None
+  except lzma.LZMAError:
+    raise InputError(f'{path} is not an .xz file, or damaged; copy it again') from None
+  except OSError as error:
+    raise InputError(f'cannot read {path}: {error.strerror}') from None
 
 
 def read_json(file: Path) -> dict:

@@ -6,7 +6,6 @@ its length. Where a document is cut depends on its text alone.
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
-import contextlib
 import hashlib
 import json
 import lzma
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import reading
 
 EMBEDDED = 'tinyshakespeare'
 SUFFIXES = ('.txt', '.txt.xz', '.jsonl', '.jsonl.xz')
@@ -130,25 +130,13 @@ def _text_files(spec):
 
 
 def _file_source(path):
-  with _reading(path):
+  with reading(path):
     content = np.memmap(path, np.uint8, 'r') if path.stat().st_size else np.zeros(0, np.uint8)
     return Source(path.name, content.size, digest(content), lambda: _file_fragments(path))
 
 
-@contextlib.contextmanager
-def _reading(path):
-  try:
-    yield
-  except EOFError:
-    raise InputError(f'{path} is cut short; copy it again') from None
-  except lzma.LZMAError:
-    raise InputError(f'{path} is not an .xz file, or damaged; copy it again') from None
-  except OSError as error:
-    raise InputError(f'cannot read {path}: {error.strerror}') from None
-
-
 def _file_fragments(path):
-  with _reading(path), open(path, 'rb') as stored:
+  with reading(path), open(path, 'rb') as stored:
     with lzma.open(stored) if path.suffix == '.xz' else stored as file:
       if path.name.removesuffix('.xz').endswith('.jsonl'):
         parts = (part for text in _json_texts(path, file) for part in _cut(_blocks(text)))

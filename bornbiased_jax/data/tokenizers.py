@@ -14,7 +14,7 @@ import tokenizers
 from bornbiased_jax.data import tokenizer_files
 from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import check_fetched
+from bornbiased_jax.files import check_fetched, reading
 
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
 # What ends a document if tokenizer_config.json names no eos_token.
@@ -248,10 +248,6 @@ def _named(kind, content):
 
 def _read(path):
   check_fetched(path)
-  try:
+  with reading(path):
     content = path.read_bytes()
     return lzma.decompress(content) if path.suffix == '.xz' else content
-  except OSError as error:
-    raise InputError(f'cannot read the tokenizer {path}: {error.strerror}') from None
-  except lzma.LZMAError:
-    raise InputError(f'{path} is not an .xz file, or damaged; copy it again') from None

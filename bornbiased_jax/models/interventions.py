@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
 
 
 def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Array,
@@ -54,10 +53,7 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
       return jnp.where(at_k_T11, spread_BTHK, aggregate_BTHK)
     case 'norm':
       return jnp.where(at_k_T11, strength * aggregate_BTHK, aggregate_BTHK)
-    case 'none' | 'rmsnorm' | 'sink_logit':
-      return aggregate_BTHK
-    case unknown:
-      raise InputError(f'intervention={unknown!r} is not implemented', 'intervention')
+  return aggregate_BTHK
 
 
 def factors(config: ModelConfig, position_T: np.ndarray) -> np.ndarray:

@@ -287,14 +287,15 @@ class Transformer(nn.Module):
 
   def _check_names(self, names):
     sublayers, num_experts = self.config.sublayers, self.config.num_experts
+    absent = set(_OF_ATTENTION) if sublayers == 'mlp_only' else set()
+    if sublayers == 'attention_only':
+      absent |= {'mlp_input', 'mlp_hidden', *_OF_EXPERTS}
+    absent |= set(_OF_EXPERTS) if num_experts == 1 else {'mlp_hidden'}
+    readable = [name for name in READS if name not in absent]
     for name in names:
-      if name not in READS:
-        raise InputError(f'cannot read {name!r}; what can be read: {", ".join(READS)}')
-      if (sublayers == 'mlp_only' and name in _OF_ATTENTION
-          or sublayers == 'attention_only' and name in ('mlp_input', 'mlp_hidden', *_OF_EXPERTS)):
-        raise InputError(f'cannot read {name!r} of a model with sublayers={sublayers!r}')
-      if name in _OF_EXPERTS and num_experts == 1 or name == 'mlp_hidden' and num_experts > 1:
-        raise InputError(f'cannot read {name!r} of a model with num_experts={num_experts}')
+      if name not in readable:
+        raise InputError(f'cannot read {name!r} of a model with sublayers={sublayers!r} and '
+                         f'num_experts={num_experts}; what can be read: {", ".join(readable)}')
 
   def _embed(self, inputs):
     """What enters the residual stream [B, T, D], from token ids or continuous inputs."""

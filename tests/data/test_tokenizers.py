@@ -150,10 +150,10 @@ def write(folder, name, content):
 @pytest.mark.parametrize('make, message', [
     (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a tokenizer.json"),
     (lambda folder: 'a,b,c', 'no tokenizer'),
-    (lambda folder: str(folder / 'none.json'), 'cannot read the tokenizer .*none.json'),
+    (lambda folder: str(folder / 'none.json'), 'cannot read .*none.json'),
     (lambda folder: str(folder), 'has no tokenizer that can be read'),
     (lambda folder: str(folder / 'none.model'),
-     'cannot read the tokenizer .*none.model: No such file'),
+     'cannot read .*none.model: No such file'),
     (lambda folder: write(folder, 'a.model', b''), 'a.model is not a SentencePiece model'),
     (lambda folder: write(folder, 'a.model', b'junk'), 'a.model is not a SentencePiece model'),
     (lambda folder: f'{write(folder, "encoder.json.xz", lzma.compress(b"{}")[:-5])},b',

@@ -14,7 +14,6 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.attention_kernels import splash
-from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import checkpoint, huggingface
 from small_networks import GROUPED, LLAMA, born, random_networks, read, sharpened, tokens
 
@@ -24,13 +23,6 @@ AT_ONE = ('mask', 'variance', 'norm')
 
 def positional_std(config, params, ids):
   return attention_sink.diagnostics(config, params, ids)['positional_std_LT']
-
-
-def test_one_that_is_implemented_nowhere_is_named(monkeypatch):
-  monkeypatch.setattr(configs.fields, 'INTERVENTIONS', ('new',))
-  config = configs.get('tiny_gpt2', intervention='new')
-  with pytest.raises(InputError, match="intervention='new' is not implemented"):
-    param_shapes(config)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
+from bornbiased_jax.configs import RopeScaling
 from bornbiased_jax.models import rotary
 from bornbiased_jax.models.attention import UNLIMITED
-from bornbiased_jax.configs import RopeScaling
 
 SIZES = dict(num_layers=1, num_heads=1, mlp_width=8, vocab_size=8)
 
