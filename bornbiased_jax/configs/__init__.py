@@ -1,14 +1,14 @@
 """A model's architecture: its fields, the paper's models as presets, and what names mean.
 
 - `.model`: `ModelConfig`, a frozen dataclass
-- `.fields`: what its fields may be, alone and together; activations by name, and scaled RoPE
+- `.checks`: what its fields may be, alone and together; activations by name, and scaled RoPE
 - `.presets`: the paper's models by name, Pythia's smallest, and small ones for a CPU
 - `.names`: `get`, from a name and changed fields, or a file, to a configuration
 
 None of them imports JAX.
 """
 
-from bornbiased_jax.configs.fields import (
+from bornbiased_jax.configs.checks import (
   ACTIVATIONS,
   AT_ONE_POSITION,
   DTYPES,

@@ -5,8 +5,8 @@ import dataclasses
 import math
 from typing import Any
 
-from bornbiased_jax.configs import fields
-from bornbiased_jax.configs.fields import RopeScaling
+from bornbiased_jax.configs import checks
+from bornbiased_jax.configs.checks import RopeScaling
 from bornbiased_jax.errors import InputError
 
 # GPT-2's std at initialization, and the smallest width at which it is used unchanged.
@@ -154,9 +154,9 @@ class ModelConfig:
   prefix_plus: bool = False
 
   def __post_init__(self):
-    fields.check_counts(self)  # From which the defaults follow.
+    checks.check_counts(self)  # From which the defaults follow.
     self._fill_defaults()
-    fields.check(self)
+    checks.check(self)
 
   def _fill_defaults(self):
     if self.head_size is None and self.width % self.num_heads:

@@ -7,7 +7,7 @@ import os
 import typing
 from typing import Any
 
-from bornbiased_jax.configs.fields import RopeScaling
+from bornbiased_jax.configs.checks import RopeScaling
 from bornbiased_jax.configs.model import ModelConfig
 from bornbiased_jax.configs.presets import PRESETS
 from bornbiased_jax.errors import InputError, show

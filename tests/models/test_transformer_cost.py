@@ -78,16 +78,6 @@ def test_multiplications(config):
   assert made('residual_last', 'hidden_last') == last
 
 
-def test_the_rate_is_the_flops_of_the_product_over_the_median_time(monkeypatch):
-  product, num_flops = flops.matmul('float32')
-  assert num_flops == 2 * multiplications(jax.make_jaxpr(product)())
-  # Three rounds take 1, 4 and 2 seconds.
-  clock = iter([0.0, 1.0, 10.0, 14.0, 20.0, 22.0])
-  monkeypatch.setattr(flops, 'matmul', lambda dtype: (lambda: 0.0, num_flops))
-  monkeypatch.setattr(flops.time, 'perf_counter', lambda: next(clock))
-  assert flops.matmul_rate.__wrapped__('float32', rounds=3) == num_flops / 2
-
-
 @pytest.mark.parametrize('names', [('logits',), ('hidden',), LAST, ('residual', 'value_aggregate')])
 def test_only_what_is_read_leaves_the_layers(names):
   scans = [equation for equation, _ in equations(traced(LLAMA, names))
