@@ -40,7 +40,6 @@ def train(run: Run) -> dict:
   """
   for text in (run.data, run.validation):
     text.check(run.config.vocab_size)
-  windows.num_windows(run.data.tokens, run.recipe.length)
   _validation_windows(run)
   state, parents = begin(run)
   take_step, start = compiled_step(run), int(jnp.max(state.step))
