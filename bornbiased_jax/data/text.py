@@ -168,13 +168,9 @@ def _json_texts(path, file):
     try:
       text = json.loads(line.decode('utf-8-sig'))['text']
       text.encode()  # JSON can hold half a surrogate pair, which is not text.
-    except UnicodeError:
-      raise InputError(f'{path}, line {number}: not UTF-8 text') from None
-    except (ValueError, RecursionError):
-      raise InputError(f'{path}, line {number}: not JSON; each line is an object like '
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+      raise InputError(f'{path}, line {number}: not a JSON object with text in UTF-8, like '
                        '{"text": "…"}') from None
-    except (KeyError, TypeError, AttributeError):
-      raise InputError(f'{path}, line {number}: no text under "text"') from None
     yield text
 
 
