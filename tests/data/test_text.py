@@ -83,13 +83,11 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     ('a.txt', b'good \xc3\xa9 ' * 20_000 + b'\xff bad',
      'a.txt is not UTF-8 text: see byte 160000$'),
     ('a.txt', 'cut short: é'.encode()[:-1], 'a.txt is not UTF-8 text: see byte 11$'),
-    ('a.jsonl', b'{"text": "a"}\n{"text": "\xff"}', 'a.jsonl, line 2: not a JSON object with text in UTF-8'),
-    ('a.jsonl', '{"text": "\\ud800"}', 'a.jsonl, line 1: not a JSON object with text in UTF-8'),
-    ('a.jsonl', '{"text": "a"}\n{"tex": "b"}', 'a.jsonl, line 2: not a JSON object with text in UTF-8'),
-    ('a.jsonl', '\n{"text": 5}', 'a.jsonl, line 2: not a JSON object with text in UTF-8'),
-    ('a.jsonl', '["text"]', 'a.jsonl, line 1: not a JSON object with text in UTF-8'),
-    ('a.jsonl', 'plain text', 'a.jsonl, line 1: not a JSON object with text in UTF-8'),
-    ('a.jsonl', '[' * 10**5, 'a.jsonl, line 1: not JSON'),
+    *(('a.jsonl', content, f'a.jsonl, line {line}: not a JSON object with text in UTF-8')
+      for content, line in (
+          (b'{"text": "a"}\n{"text": "\xff"}', 2), ('{"text": "\\ud800"}', 1),
+          ('{"text": "a"}\n{"tex": "b"}', 2), ('\n{"text": 5}', 2), ('["text"]', 1),
+          ('plain text', 1), ('[' * 10**5, 1))),
     ('a.txt.gz', b'', "no text '.*a.txt.gz': give a file .txt"),
 ])
 def test_a_mistake_in_a_text_is_one_line(name, content, message, tmp_path):
