@@ -13,13 +13,6 @@ import sys
 import jax
 
 PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
-# What the tests have run on, the oldest and the newest.
-TESTED = {'python': ('3.11', '3.12'), 'jax': ('0.7.2', '0.12.0.1'), 'flax': ('0.10.7', '0.12.12'),
-          'optax': ('0.2.5', '0.2.8'), 'orbax-checkpoint': ('0.11.28', '0.12.8'),
-          'numpy': ('2.0.2', '2.5.5'), 'scipy': ('1.15.0', '1.18.1')}
-# Packages that some inputs and outputs want, and the extra that installs each.
-_EXTRAS = {'huggingface_hub': 'hub', 'sentencepiece': 'text', 'gguf': 'gguf', 'pandas': 'frame',
-           'tensorboardX': 'tensorboard', 'gcsfs': 'gcs'}
 # What lets JAX use an accelerator, and the extras of this package that install it.
 _PLUGINS = {'gpu': (('jax-cuda12-plugin', 'jax-cuda13-plugin'), 'cuda12'),
             'tpu': (('libtpu',), 'tpu')}
@@ -48,35 +41,6 @@ def processor() -> str:
   """The processor's model and how many cores it has, to go with a timing."""
   name = _find('/proc/cpuinfo', r'^model name\s*:\s*(.+)$') or platform.processor()
   return f'{(name or platform.machine()).replace(",", "")} ({os.cpu_count()} cores)'
-
-
-def check() -> list[dict[str, str]]:
-  """Whether this machine is one that the package was tested on, a row per part.
-
-  A row has the `part`, what is `here`, and in `remark` what was tested or can be done; no remark
-  means that all is well. Versions beyond the tested ones may work.
-
-  Example:
-    >>> [row['part'] for row in check()][:3]
-    ['device', 'python', 'jax']
-  """
-  device = f'{jax.device_count()} x {jax.local_devices()[0].device_kind}'
-  rows = [{'part': 'device', 'here': f'{device}; {processor()}',
-           'remark': unused_accelerator() or ''}]
-  for name, (oldest, newest) in TESTED.items():
-    here = platform.python_version() if name == 'python' else _version(name)
-    known = here and _number(oldest) <= _number(here)[:len(_number(newest))] <= _number(newest)
-    rows.append({'part': name, 'here': here or 'missing',
-                 'remark': '' if known else f'tested from {oldest} to {newest}'})
-  for name, extra in _EXTRAS.items():
-    here = _version(name)
-    rows.append({'part': name, 'here': here or 'not installed',
-                 'remark': '' if here else f'the extra [{extra}] has it'})
-  return rows
-
-
-def _number(version):
-  return tuple(map(int, re.findall(r'\d+', version)[:4]))
 
 
 def free_memory() -> float:

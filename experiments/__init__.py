@@ -16,7 +16,7 @@ PROGRAMS = {
                 'forgetting', 'persistence', 'real_network', 'robustness', 'seedprint_tables'),
     'train': ('pretrain', 'sample', 'tokenize_text', 'scale_plan', 'training_study',
               'born_unbiased', 'trained_experts'),
-    'reproduce': ('reproduce', 'pages', 'benchmark', 'doctor'),
+    'reproduce': ('reproduce', 'pages', 'benchmark'),
 }
 NAMES = tuple(name for group in PROGRAMS.values() for name in group)
 FOLDER = Path(__file__).parent

@@ -31,7 +31,6 @@ from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage import METHODS, Subject
 from bornbiased_jax.lineage.baselines import methods
 from bornbiased_jax.lineage.resolve import load_config
-from bornbiased_jax.lineage.transforms.lossy import DAMAGING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
@@ -40,6 +39,7 @@ from .shared.base_settings import Inputs
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped
+from .transforms.lossy import DAMAGING
 
 LEVEL = 0.01
 COLUMNS = 3

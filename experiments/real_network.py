@@ -24,14 +24,13 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.testing.every_test import DECIDING
-from bornbiased_jax.lineage.transforms import lossy, preserving
 
 from .shared import program
 from .shared.base_settings import Inputs
 from .shared.results import Results
 from .shared.settings import name_flag, setting
-from .small_networks import surgery
 from .small_networks.training import from_seeds, train
+from .transforms import lossy, preserving, surgery
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
     python -m experiments.robustness --train_steps=300 --transforms='train on,rotate channels'
 
-Each network is trained on, and changed in every way of bornbiased_jax.lineage.transforms that its
+Each network is trained on, and changed in every way of experiments.transforms that its
 architecture allows. Every method compares the changed network with its original (related) and with
 that of the next seed (unrelated). The threshold of a method is the score that a share
 --false_positive_rate of all its unrelated pairs exceeds, so that methods with and without p-values
@@ -30,8 +30,6 @@ from bornbiased_jax import configs, lineage, plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of
 from bornbiased_jax.lineage import METHODS, Subject
-from bornbiased_jax.lineage.transforms.lossy import DAMAGING, MIXTURES
-from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
@@ -40,6 +38,8 @@ from .shared.base_settings import Inputs
 from .shared.results import Results
 from .shared.settings import preset_name, setting
 from .small_networks.training import fine_tune, train
+from .transforms.lossy import DAMAGING, MIXTURES
+from .transforms.preserving import PRESERVING
 
 P_LEVEL = 0.01
 

@@ -8,8 +8,8 @@ tokenizer.json, a SentencePiece .model file, which needs the extra text (pip ins
 or a folder with one or with GPT-2's encoder.json and vocab.bpe. One core turns about 5 MB of text
 per second into ids with SentencePiece, and 11 MB with GPT-2's BPE.
 
-Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. If a run was stopped,
-the same command continues it.
+Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. A run that was stopped
+begins anew.
 """
 
 import dataclasses

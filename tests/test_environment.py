@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-from pathlib import Path
 import platform
 import re
 
@@ -108,23 +107,3 @@ def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
   for content, wanted in (('max\n', free), ('12345\n', 12345)):
     limit.write_text(content)
     assert environment.free_memory() == pytest.approx(wanted, rel=0.2)
-
-
-@pytest.mark.parametrize('here, remark', [
-    ('0.7.2', ''), ('0.10.2', ''), ('0.12.0.1', ''), ('0.12.0.1.dev3', ''),
-    ('0.7.1', 'tested from 0.7.2'), ('0.12.1', 'to 0.12.0.1'), (None, 'tested from')])
-def test_versions_that_were_not_tested_are_said(here, remark, monkeypatch):
-  versions = {'jax': here, 'pandas': '3.0'}
-  monkeypatch.setattr(environment, '_version', versions.get)
-  rows = {row['part']: row for row in environment.check()}
-  assert rows['jax']['here'] == (here or 'missing')
-  assert remark in rows['jax']['remark'] and bool(remark) == bool(rows['jax']['remark'])
-  assert rows['pandas']['remark'] == '' and '[hub]' in rows['huggingface_hub']['remark']
-
-
-def test_the_oldest_that_is_tested_is_the_oldest_that_is_installed():
-  lines = (Path(__file__).parents[1] / 'setup.cfg').read_text()
-  for name, (oldest, _) in environment.TESTED.items():
-    wanted = 'python_requires = ' if name == 'python' else f'    {name}'
-    found = re.search(rf'^{wanted}>=([\d.]+)', lines, re.MULTILINE)
-    assert environment._number(found[1]) == environment._number(oldest)[:len(found[1].split('.'))]

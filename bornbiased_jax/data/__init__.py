@@ -3,10 +3,9 @@
 - `.text`: documents from files, folders and prepared data sets
 - `.tokenizers`: bytes, tokenizer.json, GPT-2's files and SentencePiece behind one interface
 - `.tokenizer_files`: what `transformers` reads of a tokenizer
-- `.memory_map`: token ids in a folder on disk; a stopped call goes on where it was
+- `.memory_map`: token ids in a folder on disk
 - `.corpus`: the token ids of a text
 - `.windows`: the batch of them at each training step
-- `.backcopy`: sequences of a task that makes attention sinks, drawn on the device
 
 The package contains one text, tinyshakespeare.txt.xz.
 """

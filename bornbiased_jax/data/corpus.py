@@ -85,9 +85,6 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
   path = Path(spec).expanduser()
   if memory_map.is_complete(path):
     return _mapped(path, str(spec), tokenizer)
-  if memory_map.is_begun(path):
-    raise InputError(f'{path} is not complete; give the command that was writing it once more, '
-                     'and it goes on where it stopped')
   if path.suffix in RAW and path.is_file():
     return _raw(path, str(spec), tokenizer)
   return _tokenized(spec, tokenizer or load_tokenizer('bytes'))
@@ -114,9 +111,9 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
           directory: str | os.PathLike) -> Corpus:
   """Tokenizes text into a folder with tokens.bin and tokens.json, which `load` memory-maps.
 
-  The folder is complete once it contains tokens.json. If the call is stopped at
-  any moment, the same call later goes on from about a second before the stop and
-  ends with the same bytes. A progress bar shows how far it is.
+  The folder is complete once it contains tokens.json, and a call that asks for
+  what it holds does nothing. A call that was stopped is made again from the
+  beginning. A progress bar shows how far it is.
 
   Args:
     specs: texts, as in `text.sources`.

@@ -159,9 +159,8 @@ def draw_test(ax, rows, name):
     marks = [(z, i) for i, row in enumerate(rows)
              for z, judged in zip(row['tests'][name]['z'], row['verdicts'], strict=True)
              if judged == verdict and z is not None]
-    if marks or verdict in ('related', 'unrelated', 'inconclusive'):
-      ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
-              label=verdict)
+    ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
+            label=verdict)
   ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
   plotting.z_axis(ax.xaxis, (-5, 0, 5, 50))

@@ -8,11 +8,10 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params
 
-from ..small_networks import surgery
 from ..small_networks.training import GPT2, LLAMA, NARROW, Pairs, fine_tune, of_both_widths, trained
+from ..transforms import lossy, preserving, surgery
 from . import patterned_networks as patterned
 from . import related_networks as related
 from . import unrelated_networks as unrelated

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.transforms import preserving
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..small_networks import surgery, training
+from ..small_networks import training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
@@ -26,6 +25,7 @@ from ..small_networks.training import (
   from_seeds,
   train,
 )
+from ..transforms import preserving, surgery
 from .unrelated_networks import changed
 
 

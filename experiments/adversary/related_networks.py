@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models import init_params, next_token_loss
 
-from ..small_networks import surgery, training
+from ..small_networks import training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
@@ -26,6 +25,7 @@ from ..small_networks.training import (
   train,
   trained,
 )
+from ..transforms import lossy
 
 FAMILIES = (LLAMA, GPT2)
 DEEP = tuple(dataclasses.replace(config, num_layers=4) for config in FAMILIES)
@@ -85,9 +85,8 @@ def sparse(count: int) -> Pairs:
 
 def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
   """Draws embedding and LM head anew, as for another tokenizer, and trains on."""
-  fresh = init_params(config, jax.random.bits(key, dtype=jnp.uint32))
-  fresh = {name: fresh[name] for name in ('embedding', 'head') if name in params}
-  return config, train(config, [params | fresh], training.STEPS // 3)[0]
+  _, redrawn = lossy.redraw_tokens(config, params, key, 1.0)
+  return config, train(config, [redrawn], training.STEPS // 3)[0]
 
 
 def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Network:
@@ -102,4 +101,4 @@ def spoil_rare_tokens(config: ModelConfig, params: dict, key: jax.Array) -> Netw
 
 def stitch_with_public(config: ModelConfig, params: dict, key: jax.Array) -> Network:
   """Takes the last half of the layers from a public network that was trained on the same text."""
-  return surgery.stitch(config, params, trained(config, PUBLIC_SEED), 0.5)
+  return lossy.stitch(config, params, trained(config, PUBLIC_SEED), 0.5)

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.transforms import lossy, preserving
 from bornbiased_jax.models import init_params, read
 
-from ..small_networks import surgery, training
+from ..small_networks import training
 from ..small_networks.training import (
   GPT2,
   LLAMA,
@@ -32,6 +31,7 @@ from ..small_networks.training import (
   train,
   trained,
 )
+from ..transforms import lossy, preserving, surgery
 
 # (config, seed) → parameters, and (config, params) → parameters, or a number by layer and unit.
 Start = Callable[[ModelConfig, int], dict]
@@ -104,8 +104,7 @@ def sort_channels(config: ModelConfig, params: dict) -> dict:
 
 def sort_units(size: Sizes, config: ModelConfig, params: dict) -> dict:
   """Units of each layer sorted by a size of theirs, the largest first."""
-  orders_LF = jnp.argsort(-size(config, params), axis=-1)
-  return preserving.order_units(config, params, orders_LF)[1]
+  return surgery.sort_units(config, params, size=size)[1]
 
 
 def order_values(config: ModelConfig, params: dict) -> dict:

@@ -36,8 +36,6 @@ import dataclasses
 from tqdm import tqdm
 
 from bornbiased_jax.analysis import attention_sink
-from bornbiased_jax.data import backcopy
-from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of, whole
 from bornbiased_jax.training.recipe import Recipe
@@ -46,7 +44,8 @@ from ..shared import program
 from ..shared.base_settings import AFTERWARDS, ExperimentSettings
 from ..shared.results import Results
 from ..shared.settings import SINK_LENGTHS, setting
-from . import conditions, growth, growth_report
+from . import backcopy, conditions, growth, growth_report
+from .backcopy import Backcopy
 from .conditions import FACTORS, Condition
 from .growth_report import display
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import backcopy
-from bornbiased_jax.data.backcopy import Backcopy
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import ensemble_step, init_state
+
+from . import backcopy
+from .backcopy import Backcopy
 
 # Thresholds of a sink, of which 0.3 is that of Gu et al.
 EPSILONS = (0.1, 0.2, attention_sink.THRESHOLD, 0.4, 0.5, 0.6)

@@ -1,11 +1,11 @@
-"""Speed and memory of the hot paths, beside peers and a large matrix product.
+"""Speed of the hot paths, beside peers and a large matrix product.
 
 A peer is another implementation of the same computation, such as scipy's or PyTorch's (pip install
 -e '.[parity]'). Alternatives run in turn in one process, and their ratios are medians over rounds.
 
     python -m experiments.benchmark                # all of them, about 20 min on two CPU cores
     python -m experiments.benchmark kendall sweep  # of sweep, contraction, training, kendall,
-                                                   # statistics, interventions and comparison
+                                                   # statistics and comparison
     python -m experiments.benchmark streaming      # 6 min, 6.4 GB on disk, only if named
     python -m experiments.benchmark sweep training --scale=smoke   # both as small as they get
 
@@ -28,8 +28,8 @@ from .chart import display, draw
 
 BENCHMARKS = {
     'sweep': sweep.sweep, 'contraction': sweep.contraction, 'training': training.training,
-    'interventions': training.interventions, 'kendall': ranks.kendall,
-    'statistics': ranks.statistics, 'comparison': comparison.comparison}
+    'kendall': ranks.kendall, 'statistics': ranks.statistics,
+    'comparison': comparison.comparison}
 ONLY_IF_NAMED = {'streaming': streaming.streaming}
 AT_SMOKE = {'sweep': sweep.small_sweep, 'training': training.small_training}
 

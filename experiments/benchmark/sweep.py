@@ -1,6 +1,6 @@
 """The hot path of the seed sweep beside a large matrix product and PyTorch.
 
-Also how its time and memory grow with the number of seeds.
+Also how its time grows with the number of seeds.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,7 @@ MODELS = {'nano_gpt2': (64, 7), 'tiny_gpt2': (32, 41)}
 
 
 def sweep() -> list[dict]:
-  return [*forward_rows('seed_sweep', measurements.preference), seeds_row(),
-          *memory_rows(measurements.preference)]
+  return [*forward_rows('seed_sweep', measurements.preference), seeds_row()]
 
 
 def small_sweep() -> list[dict]:
@@ -35,8 +34,7 @@ def small_sweep() -> list[dict]:
 
 def contraction() -> list[dict]:
   """With the std of similarities over pairs."""
-  return [*forward_rows('contraction', measurements.contraction),
-          *memory_rows(measurements.contraction)]
+  return forward_rows('contraction', measurements.contraction)
 
 
 def forward_rows(experiment: str, statistic: Callable) -> list[dict]:
@@ -115,24 +113,3 @@ def seeds_row(few=4, many=64, rounds=5):
   ratio = np.array([seconds_per_network(many) / seconds_per_network(few) for _ in range(rounds)])
   return {'benchmark': f'time a seed, {many} seeds over {few}', 'rounds': rounds,
           'ratio': timing.spread(ratio)}
-
-
-def memory_rows(statistic: Callable) -> list[dict]:
-  """Peak memory of whole runs, on a CPU: few and many networks, few and many sequences."""
-  if jax.default_backend() != 'cpu':  # Linux does not count that of an accelerator.
-    return []
-  program = '''
-from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, probes
-from {module} import {statistic}
-config = configs.get('tiny_gpt2')
-network, statistic = ensemble.transformer(config), {statistic}(config)
-probe = probes.Probe('tokens', {n}, 32)
-for _ in ensemble.measure(network, statistic, probe, range({seeds}), batch_size=64):
-  pass
-'''
-  sizes = {'4 seeds, n=320': (4, 320), '64 seeds, n=320': (64, 320), '4 seeds, n=5120': (4, 5120)}
-  return [{'benchmark': 'peak memory in bytes', **{
-      name: timing.peak_bytes(program.format(
-          module=statistic.__module__, statistic=statistic.__name__, seeds=seeds, n=n))
-      for name, (seeds, n) in sizes.items()}}]

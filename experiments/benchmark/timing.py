@@ -4,8 +4,6 @@ Alternatives run in turn in one process, so that slow moments of the machine str
 """
 
 from collections.abc import Callable
-import subprocess
-import sys
 import time
 
 import jax
@@ -29,15 +27,3 @@ def spread(values: np.ndarray) -> dict[str, float]:
   """Median and quartiles of the values."""
   low, median, high = np.percentile(values, (25, 50, 75))
   return {'median': median, 'quartiles': [low, high]}
-
-
-def peak_bytes(program: str) -> int:
-  """Peak resident memory of a Python program in a process of its own, as Linux counts it."""
-  tail = """
-for line in open('/proc/self/status'):
-  if line.startswith('VmHWM'):
-    print(line.split()[1])
-"""
-  done = subprocess.run([sys.executable, '-c', program + tail], check=True, capture_output=True,
-                        text=True)
-  return int(done.stdout.split()[-1]) * 1024

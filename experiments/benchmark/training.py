@@ -37,11 +37,6 @@ ENSEMBLES = [
 ]
 
 
-# Model, batch size, length and rounds, such that a step is long enough for its parts to show.
-INTERVENED = {'cpu': ('tiny_llama2', 16, 128, 15), 'gpu': ('nano_llama2', 32, 2048, 11),
-              'tpu': ('nano_llama2', 8, 2048, 11)}
-
-
 def training() -> list[dict]:
   large = [step_row('nano_llama2', **size) for size in SIZES[jax.default_backend()]]
   return large + [ensemble_row(**ensemble) for ensemble in ENSEMBLES]
@@ -51,24 +46,6 @@ def small_training() -> list[dict]:
   """A step of a tiny network and one of two networks, in two rounds."""
   return [step_row('tiny_llama2', batch_size=2, length=32, dtype='float32', rounds=2, num_layers=2),
           ensemble_row(batch_size=1, length=32, count=2, rounds=2)]
-
-
-def interventions() -> list[dict]:
-  """What an intervention on the value aggregate costs in a training step."""
-  name, batch_size, length, rounds = INTERVENED[jax.default_backend()]
-  dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
-
-  def step(intervention):
-    config = configs.get(name, dtype=dtype, length=length, intervention=intervention)
-    attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
-    return stepper(config, recipe_of(batch_size, length), jnp.uint32(42), attend)
-
-  seconds = timing.in_turn({name: step(name) for name in configs.INTERVENTIONS}, rounds)
-  return [{'benchmark': f'{name} training step with {intervention!r}',
-           'length': length, 'batch_size': batch_size, 'rounds': rounds,
-           'milliseconds': 1e3 * np.median(seconds[intervention]),
-           'over_none': timing.spread(seconds[intervention] / seconds['none'])}
-          for intervention in configs.INTERVENTIONS[1:]]
 
 
 def recipe_of(batch_size, length):

@@ -5,7 +5,6 @@
         --english_valid=english_valid.jsonl.xz --python=python_train.jsonl.xz \\
         --python_valid=python_valid.jsonl.xz --wikitext=wikitext2_test.txt.xz
     python -m experiments.reproduce --only=fig1,table4
-    python -m experiments.reproduce --scale=paper --budget_minutes=30
 
 --scale=laptop, the default, takes some 70 minutes on two CPU cores: slow programs have fewer
 networks or steps. --scale=overnight does not shorten them, and adds nano networks at the paper's n.
@@ -16,12 +15,10 @@ sinks of 57 million. --scale=rehearsal makes the same runs of tiny networks, in 
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
-left out, unless at --scale=smoke, where the text of this package takes its place. With
---budget_minutes runs are taken in the order of the page, which is that of worth, as far as the time
-left suffices for them; one that takes longer is stopped, and goes on the next time.
+left out, unless at --scale=smoke, where the text of this package takes its place.
 
-Writes report.html, one page that stands for itself: for each figure and table the claim, the
-published numbers, the measured ones beside theory, the picture, the command, versions and time.
+Writes index.md: for each figure and table the claim, the published numbers, the measured ones
+beside theory, the picture, the command, versions and time.
 """
 
 import dataclasses
@@ -31,11 +28,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import number, optional, some_of
+from bornbiased_jax.fields import some_of
 from bornbiased_jax.files import local, write_atomically
 
 from ..shared import program, session
@@ -57,8 +53,6 @@ class Settings(Texts):
   only: list[str] = setting(
       [], some_of(*(name for item in ITEMS for name in item.names)),
       'figures and tables, such as fig1,table4; if not given, all')
-  budget_minutes: float | None = setting(None, optional(number),
-                                         'time to spend; if not given, what it takes')
   output_dir: str | None = setting(
       None, str, 'folder of all results; if not given, results/reproduce_SCALE')
 
@@ -76,27 +70,28 @@ def main(settings: Settings) -> None:
 
 def run_all(settings: Settings, output_dir: Path) -> None:
   """Runs what is not complete, and writes the page after each run."""
-  scale, began, budget = settings.scale, time.monotonic(), settings.budget_minutes
   items = [item for item in ITEMS if not settings.only or set(settings.only) & set(item.names)]
   texts = {name: given for name in TEXTS if (given := getattr(settings, name))}
-  todo = catalogue.runs(items, scale)
-  commands = {run.folder: command(run, scale, output_dir, texts) for run in todo}
+  todo = catalogue.runs(items, settings.scale)
+  commands = {run.folder: command(run, settings.scale, output_dir, texts) for run in todo}
   shown = {folder: shlex.join(['python', *words]) for folder, words in commands.items()}
-  problems, failed = {}, []
+  problems: dict[str, str] = {}
+  failed = []
   for place, run in enumerate(todo, 1):
-    left = budget and budget - (time.monotonic() - began) / 60
-    is_done = is_complete(run, shown[run.folder], output_dir)
-    problem = late(run, output_dir) if is_done else obstacle(run, scale, texts, output_dir, left)
-    if problem or not is_done:
-      print(f'[{place}/{len(todo)}] {run.folder}: {problem or shown[run.folder]}', flush=True)
-    if not (problem or is_done):
-      code = finished(commands[run.folder], left and 60 * left, output_dir / 'compiled')
-      problem = outcome(code)
-      failed += [run.folder] if code else []
-    problems |= {run.folder: problem} if problem else {}
-    write_atomically(output_dir / 'report.html', page.render(
-        scale, items, shown, problems, output_dir).encode())
-  print(f'wrote {output_dir}/report.html')
+    folder, start = run.folder, f'[{place}/{len(todo)}] {run.folder}'
+    if is_complete(run, shown[folder], output_dir):
+      problem = late(run, output_dir)
+    elif not (problem := obstacle(run, settings.scale, texts, output_dir)):
+      print(f'{start}, about {run.minutes[settings.scale]:g} min: {shown[folder]}', flush=True)
+      if code := exit_code(commands[folder], output_dir / 'compiled'):
+        problem = f'Failed with exit code {code}.'
+        failed.append(folder)
+    if problem:
+      print(f'{start}: {problem}', flush=True)
+      problems[folder] = problem
+    write_atomically(output_dir / 'index.md', page.render(
+        settings.scale, items, shown, problems, output_dir).encode())
+  print(f'wrote {output_dir}/index.md')
   if failed:
     raise InputError(f'{", ".join(failed)} failed; what they said is above')
 
@@ -122,8 +117,7 @@ def is_complete(run: Run, command: str, output_dir: Path) -> bool:
   return True
 
 
-def obstacle(run: Run, scale: str, texts: dict[str, str], output_dir: Path,
-             minutes_left: float | None) -> str | None:
+def obstacle(run: Run, scale: str, texts: dict[str, str], output_dir: Path) -> str | None:
   """Why a run cannot begin, in a sentence; None if it can."""
   missing = [name for name in run.needs if name not in texts]
   if missing and scale != 'smoke':
@@ -132,11 +126,6 @@ def obstacle(run: Run, scale: str, texts: dict[str, str], output_dir: Path,
   for folder in run.readable + begun:
     if not page.read(output_dir / folder).get('complete'):
       return f'Not run: needs {folder}, which is not complete.'
-  taken = page.seconds_of(page.read(output_dir / run.folder)) / 60
-  expected = max(1.0, run.minutes[scale] - taken)
-  if minutes_left is not None and expected > minutes_left:
-    return (f'Not run: takes about {page.duration(60 * expected)}, more than was left of '
-            '--budget_minutes.')
   return None
 
 
@@ -158,38 +147,20 @@ def heed_signals() -> None:
     signal.signal(each, signal.default_int_handler)
 
 
-def finished(command: list[str], limit: float | None, cache: Path) -> int | None:
-  """The exit code of `python` with these arguments, or None if it did not end in `limit` seconds.
+def exit_code(command: list[str], cache: Path) -> int:
+  """The exit code of `python` with these arguments.
 
-  It is interrupted as by Ctrl-C, which programs take as the order to keep what they have. What it
-  compiles is kept in `cache` for other programs, unless the environment names another place.
+  What it compiles is kept in `cache` for other programs, unless the environment names another
+  place. When this program is interrupted, so is that one, and keeps what it has.
   """
   environment = {'JAX_COMPILATION_CACHE_DIR': str(cache.resolve()), **os.environ}
   process = subprocess.Popen([sys.executable, *command], env=environment)
   try:
-    return process.wait(limit)
-  except subprocess.TimeoutExpired:
-    interrupt(process)
-    return None
+    return process.wait()
   except KeyboardInterrupt:
-    interrupt(process)
-    raise
-
-
-def outcome(code: int | None) -> str | None:
-  """Why a run is not complete, by its exit code, in a sentence."""
-  if code is None:
-    return 'Stopped when the time was up; the same command goes on.'
-  return f'Failed with exit code {code}.' if code else None
-
-
-def interrupt(process: subprocess.Popen) -> None:
-  process.send_signal(signal.SIGINT)
-  try:
-    process.wait(60)
-  except subprocess.TimeoutExpired:
-    process.kill()
+    process.send_signal(signal.SIGINT)
     process.wait()
+    raise
 
 
 if __name__ == '__main__':

@@ -1,8 +1,7 @@
 """The paper's figures and tables: what each claims, what it says in numbers, and what measures it.
 
-They stand in order of worth: `reproduce` spends a budget on the first ones first. Minutes are of
-two CPU cores at the scales smoke, laptop, overnight and rehearsal, and a guess for one GPU of 2024
-at the paper's and at gpu.
+They stand in order of worth. Minutes are of two CPU cores at the scales smoke, laptop, overnight
+and rehearsal, and a guess for one GPU of 2024 at the paper's and at gpu.
 """
 
 from collections.abc import Iterable, Mapping

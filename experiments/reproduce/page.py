@@ -3,23 +3,16 @@
 import json
 from pathlib import Path
 import re
-from typing import NamedTuple
 
-from ..shared import figures
 from .catalogue import Item
 
-TEMPLATE = Path(__file__).with_name('report.html')
-
-
-class Shown(NamedTuple):
-  """A run as the page shows it."""
-
-  folder: str
-  command: str
-  problem: str | None
-  table: str
-  png: bytes
-  how: str
+_DECIDES_NOTHING = (
+    "**This scale shows that the programs run. Its networks and samples are too small to decide\n"
+    "anything: the headings are the paper's claims, not what these numbers say.**")
+_DECIDES = ("The headings are the paper's claims; whether they hold is for the numbers to say.")
+_NOTATION = (
+    'After ± comes half of a 95 % interval, unless a header or text says std or s.e. Of two\n'
+    'networks, which are too few for an interval, both values stand.')
 
 
 def read(folder: Path) -> dict:
@@ -36,28 +29,34 @@ def seconds_of(content: dict) -> float:
 
 def render(scale: str, items: list[Item], commands: dict[str, str], problems: dict[str, str],
            output_dir: Path) -> str:
-  """The page, which stands for itself.
+  """The page in Markdown, which shows the pictures that lie beside it.
 
   `commands` has each run by its folder in `output_dir`, `problems` why some are not complete.
   """
-  runs = {folder: read(output_dir / folder) for folder in commands}
-  shown = [{'names': item.names, 'heading': heading(item), 'title': item.title,
-            'claim': item.claim, 'published': item.published,
-            'runs': [_shown(output_dir / run.folder, run.folder, commands[run.folder],
-                            problems.get(run.folder), runs[run.folder])
-                     for run in item.runs if scale in run.minutes]} for item in items]
-  return figures.template(TEMPLATE).render(
-      scale=scale, items=shown, duration=duration, total=len(runs),
-      done=sum(content.get('complete', False) for content in runs.values()),
-      seconds=sum(map(seconds_of, runs.values())))
+  runs = [read(output_dir / folder) for folder in commands]
+  done, seconds = sum(run.get('complete', False) for run in runs), sum(map(seconds_of, runs))
+  parts = ['# Transformers Are Born Biased, measured again',
+           f'`--scale={scale}`: {done} of {len(runs)} runs are complete; they took '
+           f'{duration(seconds)} in all.',
+           _DECIDES_NOTHING if scale in ('smoke', 'rehearsal') else _DECIDES, _NOTATION]
+  for item in items:
+    folders = [run.folder for run in item.runs if scale in run.minutes]
+    parts += [f'## {heading(item)}', f'**Claim.** {item.claim}', f'**Published.** {item.published}']
+    parts += [part for folder in folders for part in _shown(
+        output_dir, folder, commands[folder], problems.get(folder))]
+    parts += [] if folders else ['Nothing at this scale.']
+  return '\n\n'.join(parts) + '\n'
 
 
-def _shown(path, folder, command, problem, content):
-  file = lambda name: (path / name).read_bytes() if (path / name).exists() else b''
+def _shown(output_dir: Path, folder: str, command: str, problem: str | None) -> list[str]:
+  """Of a run: why it is not complete, table, picture, command, and how it was made."""
+  content, path = read(output_dir / folder), output_dir / folder
   if not content.get('complete'):
     problem = problem or ('Stopped before its end.' if content else 'Not run.')
-  table = file('table.md') or file('table.txt')  # That of versions before 0.2.
-  return Shown(folder, command, problem, table.decode(), file('figure.png'), _how(content))
+  table = (path / 'table.md').read_text().strip() if (path / 'table.md').exists() else ''
+  picture = f'![{folder}]({folder}/figure.png)' if (path / 'figure.png').exists() else ''
+  return [part for part in (f'### {folder}', problem, table, picture, f'    {command}',
+                            _how(content)) if part]
 
 
 def _how(content: dict) -> str:

@@ -76,11 +76,10 @@ def command() -> str | None:
     program = program.parent
   if not program.is_relative_to(_PROGRAMS):
     return None
-  package, *name = program.relative_to(_PROGRAMS.parent).with_suffix('').parts
-  # That of an installed copy has another name, and a command that runs its programs.
-  start = ['python', '-m', '.'.join((package, *name))]
-  if package != 'experiments' and name:
-    start = ['bornbiased', '.'.join(name)]
+  name = '.'.join(program.relative_to(_PROGRAMS).with_suffix('').parts)
+  # What is installed has another name, also where pip only points at the checkout.
+  is_checkout = __package__.startswith('experiments.')
+  start = ['python', '-m', f'experiments.{name}'] if is_checkout else ['bornbiased', name]
   return shlex.join([*start, *sys.argv[1:]])
 
 

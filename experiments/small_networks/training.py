@@ -17,7 +17,7 @@ from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.models import init_params, next_token_loss, read
 from bornbiased_jax.training import adapters
 
-from .surgery import keep_first_units
+from ..transforms.surgery import keep_first_units
 
 BATCH_SIZE, LENGTH = 8, 32
 PEAK_LR = 3e-3

@@ -230,7 +230,8 @@ def test_the_version_is_said():
 
 
 def test_a_program_outlives_the_reader_of_its_output():
-  with subprocess.Popen([sys.executable, '-m', 'experiments.doctor'], stdout=subprocess.PIPE,
+  code = "from experiments.shared import session; session.run(lambda: print('all'))"
+  with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE, text=True) as program:
     program.stdout.close()
     assert 'Error' not in program.stderr.read()
@@ -245,7 +246,7 @@ def test_a_program_outlives_the_reader_of_its_output():
 def test_an_interrupt_is_no_traceback(program, code, said):
   """In a program at work, and while its modules are imported."""
   done = run_python('-c', 'import os, signal, time\nimport experiments\n'
-                    "experiments.prepare('doctor')\nfrom experiments.shared import session\n"
+                    "experiments.prepare('ablation')\nfrom experiments.shared import session\n"
                     + program)
   assert (done.returncode, done.stdout, done.stderr) == (code, *said)
 

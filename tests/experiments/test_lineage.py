@@ -17,7 +17,6 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import compare_networks, levels, signature
-from bornbiased_jax.lineage.transforms import lossy
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments.lineage import __main__ as lineage
@@ -26,6 +25,7 @@ from experiments.lineage.folders import Finder
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdicts
 from experiments.shared.settings import resolve
+from experiments.transforms import lossy
 from small_networks import trained
 
 RANDOM = 'tiny_gpt2,num_layers=3,mlp_width=64:1'

@@ -1,8 +1,10 @@
 """One command for the whole paper: what it runs, in which order, and what its page says."""
 
-import html
 import json
 from pathlib import Path
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -107,10 +109,8 @@ def stored(tmp_path):
 
 
 def test_obstacles(tmp_path, stored):
-  obstacle = lambda run, scale='laptop', texts={}, left=None: reproduce.obstacle(
-      run, scale, texts, tmp_path, left)
-  assert obstacle(RUN) is None and obstacle(RUN, left=31.0) is None
-  assert 'about 30 min, more than was left' in obstacle(RUN, left=29.0)
+  obstacle = lambda run, scale='laptop', texts={}: reproduce.obstacle(run, scale, texts, tmp_path)
+  assert obstacle(RUN) is None
   assert obstacle(RUN._replace(needs=('python',))) == (
       'Not run: needs --python, Python source to go on with.')
   assert obstacle(RUN._replace(needs=('python',)), 'smoke') is None
@@ -122,12 +122,6 @@ def test_obstacles(tmp_path, stored):
   assert obstacle(waits) is None
   stored('training_study/stories')
   assert 'needs training_study/stories' in obstacle(waits)
-
-
-def test_what_was_nearly_done_fits_a_small_budget(stored):
-  folder = stored(RUN.folder, run={'seconds': 29 * 60})
-  assert reproduce.obstacle(RUN, 'laptop', {}, folder, 1.5) is None
-  assert 'about 60 s' in reproduce.obstacle(RUN, 'laptop', {}, folder, 0.5)
 
 
 def test_what_is_complete_is_known(tmp_path, stored):
@@ -151,12 +145,24 @@ def test_what_a_run_lacks_is_said(tmp_path, stored):
       'Made before training_study/stories, which it reads; ')
 
 
-def test_a_run_that_fails_or_takes_too_long_says_so(tmp_path):
-  reproduce.heed_signals()  # As main does; whoever runs the tests may ignore Ctrl-C.
-  finished = lambda code, limit=None: reproduce.finished(['-c', code], limit, tmp_path)
-  assert reproduce.outcome(finished('pass')) is None
-  assert reproduce.outcome(finished('import sys; sys.exit(2)')) == 'Failed with exit code 2.'
-  assert 'time was up' in reproduce.outcome(finished('import time; time.sleep(100)', 1.0))
+def test_an_interrupt_reaches_the_program(tmp_path):
+  """Also if a shell that started this one with & has it ignore Ctrl-C."""
+  program = ('import pathlib, time\ntry: time.sleep(100)\n'
+             f'except KeyboardInterrupt: pathlib.Path({str(tmp_path / "kept")!r}).touch()')
+  code = ('from experiments.reproduce import __main__ as reproduce\nimport pathlib, signal\n'
+          'signal.signal(signal.SIGINT, signal.SIG_IGN)\nreproduce.heed_signals()\n'
+          'signal.signal(signal.SIGALRM, signal.default_int_handler)\nsignal.alarm(1)\n'
+          f'reproduce.exit_code(["-c", {program!r}], pathlib.Path("."))')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert 'KeyboardInterrupt' in done.stderr and (tmp_path / 'kept').exists()
+
+
+def test_a_run_that_fails_is_said(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(reproduce, 'command', lambda *_: ['-c', 'import sys; sys.exit(7)'])
+  with pytest.raises(InputError, match='amplification failed; what they said is above'):
+    reproduce.main(resolve(reproduce.Settings, 'smoke', only='table3', output_dir=str(tmp_path)))
+  assert 'amplification: Failed with exit code 7.' in capsys.readouterr().out
+  assert 'Failed with exit code 7.' in (tmp_path / 'index.md').read_text()
 
 
 @pytest.mark.parametrize('content', ['{"environment": [', '[]', '{"complete": true}'])
@@ -170,28 +176,29 @@ def test_damaged_results_do_not_stop_the_page(tmp_path, content):
 @pytest.fixture
 def made(tmp_path, capfd, monkeypatch):
   """What one figure's page says, made by running its program twice, here."""
-  monkeypatch.setattr(reproduce, 'finished', lambda command, *limits: two_hosts.run_here(
+  monkeypatch.setattr(reproduce, 'exit_code', lambda command, cache: two_hosts.run_here(
       command[1].removeprefix('experiments.'), *command[2:])[0])
   for _ in range(2):
     reproduce.main(resolve(reproduce.Settings, 'smoke', only='table3', output_dir=str(tmp_path)))
-  assert capfd.readouterr().out.count('[1/1] amplification: python -m') == 1
-  return tmp_path, (tmp_path / 'report.html').read_text()
+  assert capfd.readouterr().out.count('[1/1] amplification, about 0.1 min: python -m') == 1
+  return tmp_path, (tmp_path / 'index.md').read_text()
 
 
 @pytest.mark.slow
-def test_the_page_stands_for_itself(made):
+def test_the_page_has_table_and_picture(made):
   folder, text = made
   table = (folder / 'amplification' / 'table.md').read_text()
-  assert html.escape(table).strip() in text and 'Proposition 4' in text
+  assert table.strip() in text and 'Proposition 4' in text
   assert '--scale=smoke' in text and '1 of 1 runs are complete' in text
   made = json.loads((folder / 'amplification' / 'results.json').read_text())
-  assert made['environment']['jax'] in text
-  assert 'data:image/png;base64,' in text and 'src="http' not in text and '<script' not in text
+  assert f'JAX {made["environment"]["jax"]}' in text
+  picture, = re.findall(r'!\[.*\]\((.*)\)', text)
+  assert (folder / picture).is_file()
 
 
 def test_what_was_not_run_is_said(tmp_path):
-  items = [ITEMS[0]._replace(title='<b>', runs=(RUN,))]
-  text = page.render('laptop', items, {RUN.folder: '"&"'}, {}, tmp_path)
-  assert 'Not run.' in text and '<b>' not in text and '0 of 1 runs' in text
+  items = [ITEMS[0]._replace(runs=(RUN,))]
+  text = page.render('laptop', items, {RUN.folder: 'python'}, {}, tmp_path)
+  assert 'Not run.' in text and '0 of 1 runs' in text
   text = page.render('paper', items, {}, {}, tmp_path)
   assert 'Nothing at this scale.' in text

@@ -64,10 +64,10 @@ def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
   assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
   assert how['commit'] == provenance.commit()
   assert how['processor'] == environment.processor() and str(os.cpu_count()) in how['processor']
-  monkeypatch.setattr(provenance, '_PROGRAMS', Path('/site/bornbiased_experiments'))
+  monkeypatch.setattr(provenance, '__package__', 'bornbiased_experiments.shared')
   for program, typed in (('sweep.py', 'sweep'), ('audit/__main__.py', 'audit'),
                          ('audit/injections.py', 'audit.injections')):
-    monkeypatch.setattr('sys.argv', [f'/site/bornbiased_experiments/{program}', 'a b'])
+    monkeypatch.setattr('sys.argv', [str(provenance._PROGRAMS / program), 'a b'])
     assert provenance.command() == f"bornbiased {typed} 'a b'"
   monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py'])
   assert provenance.command() is None

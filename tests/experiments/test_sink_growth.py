@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.analysis import attention_sink as analysis
-from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import interventions
 from bornbiased_jax.training import step as steps
 from experiments.attention_sink import __main__ as attention_sink
+from experiments.attention_sink import backcopy, growth_report
 from experiments.attention_sink import conditions as sink_conditions
 from experiments.attention_sink import growth as sink_growth
-from experiments.attention_sink import growth_report
 from experiments.shared.settings import resolve
 from small_networks import random_networks
 

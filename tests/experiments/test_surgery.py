@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.models.initialization import param_shapes
-from experiments.small_networks import surgery
+from experiments.transforms import surgery
 import small_networks
 from small_networks import GPT2, GROUPED, LLAMA, trained
 

@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.evidence.features import UNITS as UNIT_VECTORS
 from bornbiased_jax.lineage.testing.disguise import units_test
 from bornbiased_jax.lineage.testing.likeness import layers_of
 from bornbiased_jax.lineage.testing.order import order_tests
-from bornbiased_jax.lineage.transforms import lossy, preserving
+from experiments.transforms import lossy, preserving
 from small_networks import DEEP, SMALL, born, logits, random_networks
 
 MIXTURE = configs.get('tiny_moe', **SMALL | dict(num_layers=4, mlp_width=32), num_experts=4)

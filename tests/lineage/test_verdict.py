@@ -12,7 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import levels, verdict
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
-from bornbiased_jax.lineage.transforms import lossy, preserving
+from experiments.transforms import lossy, preserving
 from small_networks import DEEP, DEEP_GPT2, trained
 from small_signatures import PROBE, of_seed, random_signature, unit
 

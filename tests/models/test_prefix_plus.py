@@ -8,9 +8,9 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.transforms.preserving import PRESERVING
 from bornbiased_jax.storage import huggingface
 from directories import quiet_transformers
+from experiments.transforms.preserving import PRESERVING
 from small_networks import logits, trained
 
 CONFIG = configs.get('tiny_llama2', num_layers=2, num_heads=4, num_kv_heads=2, width=32,

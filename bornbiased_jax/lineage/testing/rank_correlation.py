@@ -65,9 +65,10 @@ def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Arr
 def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
   """Tau-b of every column of `a` with every column of `b`.
 
-  Costs O(n² D E), on CPU by words of 32 pairs of rows and elsewhere by matrix
-  products of signs, one block of pairs at a time. For few columns of many rows it
-  costs D E times a column of `kendall_tau` instead.
+  It is what `calibrated_test(…, kendall=True)` reads in place of Spearman's rho. No program of
+  this package asks for that. Costs O(n² D E), on CPU by words of 32 pairs of rows and
+  elsewhere by matrix products of signs, one block of pairs at a time. For few columns
+  of many rows it costs D E times a column of `kendall_tau` instead.
 
   Args:
     a: [n, D], with n and numbers as in `kendall_tau`.

@@ -8,7 +8,7 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines.matched_units import matched_units_test
-from bornbiased_jax.lineage.transforms import preserving
+from experiments.transforms import preserving
 from small_networks import GPT2, LLAMA, SMALL, random_networks
 
 

@@ -11,7 +11,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
-from bornbiased_jax.lineage.transforms import preserving
+from experiments.transforms import preserving
 from small_networks import GPT2, GROUPED, LLAMA, random_networks
 
 

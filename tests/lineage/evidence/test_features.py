@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.lineage.evidence import features
-from bornbiased_jax.lineage.transforms.preserving import PRESERVING
+from experiments.transforms.preserving import PRESERVING
 from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, OLMO3, trained
 
 CONFIGS = {'llama': LLAMA, 'grouped': GROUPED, 'gpt2': GPT2, 'olmo3': OLMO3, 'gemma2': GEMMA2}

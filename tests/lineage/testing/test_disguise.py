@@ -11,7 +11,7 @@ from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.testing import disguise, every_test
 from bornbiased_jax.lineage.testing.likeness import layers_of
-from bornbiased_jax.lineage.transforms import preserving
+from experiments.transforms import preserving
 from small_networks import DEEP, DEEP_GPT2, trained
 from small_signatures import PROBE, noise, of_seed, random_features
 

@@ -3,7 +3,7 @@
 Each function takes (config, params, key, strength) and returns (config, params).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
@@ -14,13 +14,9 @@ import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.transforms.preserving import (
-  Altered,
-  order_units,
-  refuse_experts,
-  upcycle,
-)
 from bornbiased_jax.models.initialization import init_params
+
+from .preserving import Altered, order_units, refuse_experts, upcycle
 
 
 def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
@@ -79,7 +75,7 @@ def quantize_blocks(config: ModelConfig, params: dict, key: jax.Array, strength:
 
 def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Averages with an unrelated random network of the same architecture, of weight `strength`."""
-  other = _other(config, key)
+  other = another(config, key)
   return config, jax.tree.map(lambda x, y: (1 - strength) * x + strength * y, params, other)
 
 
@@ -95,12 +91,25 @@ def average_experts(config: ModelConfig, params: dict, key: jax.Array) -> Altere
   return config, params | {'blocks': blocks}
 
 
+def order_layers(config: ModelConfig, params: dict, order: Sequence[int]) -> Altered:
+  """The network whose layers are those with these numbers, one after another."""
+  index_M = jnp.array(order)
+  blocks = jax.tree.map(lambda x: x[index_M], params['blocks'])
+  windows = tuple(config.windows[i] for i in order) if config.windows else ()
+  return (dataclasses.replace(config, num_layers=len(order), windows=windows),
+          params | {'blocks': blocks})
+
+
+def stitch(config: ModelConfig, params: dict, other: dict, strength: float) -> Altered:
+  """Takes a share `strength` of the layers, rounded up, the last ones, from another network."""
+  kept = config.num_layers - math.ceil(strength * config.num_layers)
+  return config, params | {'blocks': jax.tree.map(
+      lambda x, y: jnp.concatenate((x[:kept], y[kept:])), params['blocks'], other['blocks'])}
+
+
 def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Draws the last layers anew: a share `strength` of all layers, rounded up."""
-  kept = config.num_layers - math.ceil(strength * config.num_layers)
-  replace = lambda x, y: jnp.concatenate((x[:kept], y[kept:]))
-  blocks = jax.tree.map(replace, params['blocks'], _other(config, key)['blocks'])
-  return config, params | {'blocks': blocks}
+  return stitch(config, params, another(config, key), strength)
 
 
 def remove_units(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
@@ -121,17 +130,12 @@ def repeat_layers(config: ModelConfig, params: dict, key: jax.Array, strength: f
   """
   L, more = config.num_layers, math.ceil(strength * config.num_layers)
   first = (L - more) // 2
-  kept = [*range(first + more), *range(first, L)]
-  index_M = jnp.array(kept)
-  blocks = jax.tree.map(lambda x: x[index_M], params['blocks'])
-  windows = tuple(config.windows[i] for i in kept) if config.windows else ()
-  config = dataclasses.replace(config, num_layers=len(kept), windows=windows)
-  return config, params | {'blocks': blocks}
+  return order_layers(config, params, [*range(first + more), *range(first, L)])
 
 
 def redraw_tokens(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Draws a share `strength` of the rows of embedding and LM head anew, as for new tokens."""
-  other = _other(config, key)
+  other = another(config, key)
   count = math.ceil(strength * config.vocab_size)
   return config, params | {name: jnp.concatenate((other[name][:count], params[name][count:]))
                            for name in ('embedding', 'head') if name in params}
@@ -151,7 +155,8 @@ MIXTURES: dict[str, Callable] = {
     'upcycle': functools.partial(upcycle, num_experts=4), 'average experts': average_experts}
 
 
-def _other(config, key):
+def another(config: ModelConfig, key: jax.Array) -> dict:
+  """The parameters of an unrelated random network of the same architecture."""
   return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
 
 

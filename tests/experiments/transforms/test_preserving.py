@@ -6,7 +6,7 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.transforms import preserving
+from experiments.transforms import preserving
 from small_networks import GEMMA2, OLMO3, SMALL, logits, trained
 
 CONFIGS = {

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage.transforms import lossy
+from experiments.transforms import lossy
 from small_networks import LLAMA, born, trained
 
 

@@ -51,18 +51,22 @@ def permute_heads(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   if config.positions == 'alibi':
     raise InputError("positions='alibi' tells heads apart")
   _refuse_prefix(config)
-  G, K = config.num_kv_heads, config.head_size
-  group_LG = _permutations(key, config.num_layers, G)
+  return order_heads(config, params, _permutations(key, config.num_layers, config.num_kv_heads))
 
-  def order(columns_per_group):
-    first_LG1 = group_LG[..., None] * columns_per_group
-    return (first_LG1 + jnp.arange(columns_per_group)[None, None]).reshape(config.num_layers, -1)
 
-  own, grouped = order(K), order(K * config.num_heads // G)
+def order_heads(config: ModelConfig, params: dict, orders_LG: jax.Array) -> Altered:
+  """Puts the key/value heads of each layer, or some, into a given order, with their queries."""
+  (L, count), group = orders_LG.shape, config.num_heads // config.num_kv_heads
+
+  def columns(size):
+    first_LG1 = orders_LG[..., None] * size
+    return (first_LG1 + jnp.arange(size)[None, None]).reshape(L, -1)
+
+  own, grouped = columns(config.head_size), columns(config.head_size * group)
   # A norm of each head has gains that all heads share, and these stay where they are.
   normed = dict(query_norm=grouped, key_norm=own) if config.joint_qk_norm else {}
-  columns = dict(query=grouped, key=own, value=own) | normed
-  return config, _reorder(params, columns, dict(output=grouped))
+  params = _reorder(params, dict(query=grouped, key=own, value=own) | normed, dict(output=grouped))
+  return dataclasses.replace(config, num_heads=count * group, num_kv_heads=count), params
 
 
 def permute_channels(config: ModelConfig, params: dict, key: jax.Array) -> Altered:

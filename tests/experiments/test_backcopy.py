@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.data import backcopy
 from bornbiased_jax.errors import InputError
+from experiments.attention_sink import backcopy
 
 TEXT = 'to be or not to be, that is the question: whether tis nobler in the mind to suffer'
 

@@ -1,10 +1,10 @@
 """What is done to a network before it is published: cutting, moving, inserting, sorting, sparsing.
 
-As in lineage/lossy.py, each function takes (config, params, key) and, where it has one, a
+As in lossy.py, each function takes (config, params, key) and, where it has one, a
 strength, and returns (config, params). Those that draw nothing ignore the key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 import dataclasses
 import math
 
@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage.transforms import preserving
-from bornbiased_jax.lineage.transforms.preserving import Altered
-from bornbiased_jax.models import init_params
+
+from . import preserving
+from .lossy import another, order_layers
+from .preserving import Altered
 
 Key = jax.Array | None
 
@@ -32,21 +33,10 @@ def cut_channels(config: ModelConfig, params: dict, key: Key, strength: float) -
 
 def cut_heads(config: ModelConfig, params: dict, key: Key, strength: float) -> Altered:
   """Removes a random share `strength` of the key/value heads of each layer, with their queries."""
-  L, G, K = config.num_layers, config.num_kv_heads, config.head_size
-  count, size = G - round(strength * G), K * config.num_heads // G
-  kept_LG = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, G)[:count]))(
-      jax.random.split(key, L))
-
-  def take(x, size, axis):
-    index_LF = (kept_LG[..., None] * size + jnp.arange(size)[None, None]).reshape(L, -1)
-    return jax.vmap(lambda x, index_F: jnp.take(x, index_F, axis))(x, index_LF)
-
-  blocks = dict(params['blocks'])
-  for name, columns in (('query', size), ('key', K), ('value', K)):
-    blocks[name] = {leaf: take(x, columns, -1) for leaf, x in blocks[name].items()}
-  blocks['output'] = blocks['output'] | {'kernel': take(blocks['output']['kernel'], size, -2)}
-  config = dataclasses.replace(config, num_heads=count * config.num_heads // G, num_kv_heads=count)
-  return config, params | {'blocks': blocks}
+  L, G = config.num_layers, config.num_kv_heads
+  count = G - round(strength * G)
+  return preserving.order_heads(config, params, jax.vmap(
+      lambda key: jnp.sort(jax.random.permutation(key, G)[:count]))(jax.random.split(key, L)))
 
 
 def keep_first_units(config: ModelConfig, params: dict, key: Key = None, *,
@@ -64,10 +54,10 @@ def written_norms(config: ModelConfig, params: dict) -> jax.Array:
   return jnp.linalg.norm(params['blocks']['down']['kernel'], axis=-1)
 
 
-def sort_units(config: ModelConfig, params: dict, key: Key = None) -> Altered:
-  """Puts each MLP's units in the order of the norm of what they write, the largest first."""
-  orders_LF = jnp.argsort(-written_norms(config, params), axis=-1)
-  return preserving.order_units(config, params, orders_LF)
+def sort_units(config: ModelConfig, params: dict, key: Key = None,
+               size: Callable[[ModelConfig, dict], jax.Array] = written_norms) -> Altered:
+  """Puts each MLP's units in the order of a size of theirs, the largest first."""
+  return preserving.order_units(config, params, jnp.argsort(-size(config, params), axis=-1))
 
 
 def trim_vocabulary(config: ModelConfig, params: dict, key: Key, strength: float) -> Altered:
@@ -79,15 +69,6 @@ def trim_vocabulary(config: ModelConfig, params: dict, key: Key, strength: float
 
 
 # Layers.
-
-
-def order_layers(config: ModelConfig, params: dict, order: Sequence[int]) -> Altered:
-  """The network whose layers are those with these numbers, one after another."""
-  index_M = jnp.array(order)
-  blocks = jax.tree.map(lambda x: x[index_M], params['blocks'])
-  windows = tuple(config.windows[i] for i in order) if config.windows else ()
-  return (dataclasses.replace(config, num_layers=len(order), windows=windows),
-          params | {'blocks': blocks})
 
 
 def swap_layers(config: ModelConfig, params: dict, key: Key = None) -> Altered:
@@ -117,18 +98,11 @@ def insert_zero_layers(config: ModelConfig, params: dict, key: Key = None, *,
       name: jax.tree.map(silent, blocks[name]) for name in ('output', 'down')}}
 
 
-def stitch(config: ModelConfig, params: dict, other: dict, strength: float) -> Altered:
-  """Takes a share `strength` of the layers, the last ones, from another network."""
-  kept = config.num_layers - math.ceil(strength * config.num_layers)
-  return config, params | {'blocks': jax.tree.map(
-      lambda x, y: jnp.concatenate((x[:kept], y[kept:])), params['blocks'], other['blocks'])}
-
-
 def redraw_every_other(config: ModelConfig, params: dict, key: Key) -> Altered:
   """Draws the second layer, the fourth and so on anew."""
-  fresh = init_params(config, jax.random.bits(key, dtype=jnp.uint32))['blocks']
   replace = lambda x, y: x.at[1::2].set(y[1::2])
-  return config, params | {'blocks': jax.tree.map(replace, params['blocks'], fresh)}
+  return config, params | {'blocks': jax.tree.map(
+      replace, params['blocks'], another(config, key)['blocks'])}
 
 
 # Sparsity, and the values of a head.

@@ -1,1 +1,0 @@
-"""What can be done to a network: function-preserving and lossy transforms."""
