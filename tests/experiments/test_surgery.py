@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.models.initialization import param_shapes
-from experiments.transforms import surgery
+from experiments.transforms import lossy, surgery
 import small_networks
 from small_networks import GPT2, GROUPED, LLAMA, trained
 
@@ -114,7 +114,7 @@ def test_layers_are_where_they_should_be():
   before = up((config, params))
   np.testing.assert_array_equal(up(surgery.swap_layers(config, params)), before[[0, 2, 1]])
   np.testing.assert_array_equal(up(surgery.move_layer(config, params)), before[[1, 2, 0]])
-  stitched = up(surgery.stitch(config, params, other, 0.5))
+  stitched = up(lossy.stitch(config, params, other, 0.5))
   np.testing.assert_array_equal(stitched, [before[0], *up((config, other))[1:]])
   drawn = surgery.redraw_every_other(config, params, KEY())
   assert shapes(drawn[1]) == shapes(params)
