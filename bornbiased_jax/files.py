@@ -1,10 +1,10 @@
-"""Writing files so that a reader finds either the whole new content or the old file.
+"""Files of others, of which nothing is trusted, and ours, of which a reader finds all or nothing.
 
 A path is local, or that of an object in a bucket, gs://BUCKET/NAME. Of several hosts that run
 one program the first alone writes, as all have the same content.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import importlib.util
 import io
@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 import re
 import shutil
-from typing import BinaryIO
+from typing import Any, BinaryIO
 import uuid
 
 from bornbiased_jax import hosts
@@ -23,6 +23,15 @@ from bornbiased_jax.errors import InputError, show
 _BUCKET = 'gs://'
 _LARGEST_JSON = 100_000_000
 _POINTER = b'version https://git-lfs.github.com/spec/'
+# What an entry of JSON must be, in words and as a test. The tests compare types, because in Python
+# a bool is an int.
+_is_count = lambda value: type(value) is int and 0 < value < 2**31
+COUNT = ('a whole number from 1 to 2147483647', _is_count)
+COUNT_OR_NULL = (COUNT[0] + ' or null', lambda value: value is None or _is_count(value))
+NUMBER = ('a positive number below 1e30',
+          lambda value: type(value) in (int, float) and 0 < value < 1e30)
+NUMBER_OR_NULL = (NUMBER[0] + ' or null', lambda value: value is None or NUMBER[1](value))
+FLAG = ('true or false', lambda value: type(value) is bool)
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
@@ -103,6 +112,40 @@ def read_json(file: Path) -> dict:
   if not isinstance(content, dict):
     raise InputError(f'{file} must hold a JSON object {{…}}')
   return content
+
+
+@contextlib.contextmanager
+def naming(file: str | os.PathLike) -> Iterator[None]:
+  """Within it the message of an InputError begins with the name of a file."""
+  try:
+    yield
+  # Python compares and shows what is nested deeply by recursion.
+  except (InputError, RecursionError) as error:
+    raise InputError(f'{file}: {error}') from None
+
+
+def entry(stored: dict, name: str, words: str, is_right: Callable[[Any], bool]) -> Any:
+  """The entry `name`, which must be there and be of a kind, such as *COUNT; else InputError."""
+  if name not in stored:
+    raise InputError(f'{name} is missing; it must be {words}')
+  if not is_right(stored[name]):
+    raise InputError(f'{name}={show(stored[name])} must be {words}')
+  return stored[name]
+
+
+def only(name: str, value: Any, *choices: Any) -> None:
+  """Raises InputError unless the value of the entry `name` is one of these."""
+  if value not in choices:
+    raise InputError(f'{name}={show(value)} is not supported; {", ".join(map(show, choices))} '
+                     f'{"are" if len(choices) > 1 else "is"}')
+
+
+def of_type(stored: dict, name: str, kind: type) -> Any:
+  """The dict or list under `name`, empty if it is missing or null; InputError if it is neither."""
+  value = stored.get(name)
+  if not isinstance(value, kind | None):
+    raise InputError(f'{name}={show(value)} must be a JSON {"object" if kind is dict else "array"}')
+  return value or kind()
 
 
 def remove_folder(path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage.huggingface.weights import leaf_shapes
+from bornbiased_jax.storage.huggingface.families import leaf_shapes
 
 
 def from_tree(config: ModelConfig, tree: Mapping[str, Any], names: Mapping[str, str]) -> dict:

@@ -128,7 +128,7 @@ def test_every_type_is_dequantized(name, tmp_path):
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
   writer.close()
-  matrix, vector = read_header(tmp_path / 'x.gguf').tensors
+  matrix, vector = read_header(tmp_path / 'x.gguf')[1].values()
   wanted = gguf.dequantize(stored, kind)
   assert matrix.shape == [40, 256] and wanted.any()
   np.testing.assert_array_equal(matrix.read(), wanted)

@@ -2,42 +2,9 @@
 
 import pytest
 
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
-from bornbiased_jax.storage.huggingface import entries
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from directories import minimal_config, refusal, write_config
-
-
-@pytest.mark.parametrize('kind, right, wrong', [
-    (entries.COUNT, [1, 2**31 - 1], [0, -1, True, 1.0, '1', None, 2**31, 10**3000]),
-    (entries.COUNT_OR_NULL, [1, None], [0, False, 2.0, 'null']),
-    (entries.NUMBER, [1, 1e-9], [0, -1.0, 10**400, float('nan'), float('inf'), True, '1', None]),
-    (entries.NUMBER_OR_NULL, [0.5, None], [0, False, 'null']),
-    (entries.FLAG, [True, False], [0, 1, 'true', None]),
-], ids=['count', 'count or null', 'number', 'number or null', 'flag'])
-def test_kinds(kind, right, wrong):
-  for value in right:
-    assert entries.entry({'name': value}, 'name', *kind) is value
-  for value in wrong:
-    with pytest.raises(InputError, match='^name=.* must be '):
-      entries.entry({'name': value}, 'name', *kind)
-  with pytest.raises(InputError, match='^name is missing; it must be '):
-    entries.entry({}, 'name', *kind)
-
-
-def test_values_of_strangers_fit_on_a_line():
-  with pytest.raises(InputError) as error:
-    entries.only({'name': 'line\n' * 10**5}, 'name', 'none')
-  assert '\n' not in str(error.value) and len(str(error.value)) < 300
-
-
-def test_nothing_is_an_empty_container():
-  assert entries.of_type({}, 'name', dict) == {}
-  assert entries.of_type({'name': None}, 'name', list) == []
-  with pytest.raises(InputError, match='must be a JSON array'):
-    entries.of_type({'name': {}}, 'name', list)
-
+from directories import assert_these_are_refused, minimal_config, refusal, write_config
 
 # What people have published: entries of config.json of SmolLM2-135M, TinyLlama-1.1B and
 # gemma-3-1b-it, with their sizes.
@@ -148,53 +115,51 @@ def test_windows_are_those_of_transformers(family, entries, transformers, tmp_pa
   assert (config.windows or (None,) * 7) == expected
 
 
-@pytest.mark.parametrize('family, entries, words', [
-    ('gemma2', dict(use_bidirectional_attention=True), 'use_bidirectional_attention=True is not'),
-    ('gemma3_text', dict(use_bidirectional_attention='no'), "use_bidirectional_attention='no'"),
-    ('gemma3_text', dict(attn_logit_softcapping=50.0), 'attn_logit_softcapping=50.0 is not'),
-    ('gemma2', dict(attn_logit_softcapping=0.0), 'attn_logit_softcapping=0.0 must be a positive'),
-    ('gemma2', dict(final_logit_softcapping='30'), "final_logit_softcapping='30' must be a"),
-    ('gemma2', dict(final_logit_softcapping=True), 'final_logit_softcapping=True must be a'),
-    ('gemma2', dict(query_pre_attn_scalar=None), 'query_pre_attn_scalar=None must be a whole'),
-    ('gemma2', dict(query_pre_attn_scalar=24.5), 'query_pre_attn_scalar=24.5 must be a whole'),
-    ('gemma2', dict(head_dim=None), 'head_dim=None must be a whole number'),
-    ('gemma3_text', dict(num_key_value_heads=None), 'num_key_value_heads=None must be a whole'),
-    ('gemma2', dict(hidden_activation=None), 'hidden_activation=None must be one of'),
-    ('gemma2', dict(num_attention_heads=3), 'num_attention_heads=3 does not divide'),
-    ('gemma2', dict(architectures=['GemmaForCausalLM']), "'Gemma2ForCausalLM'"),
-    ('olmo2', dict(num_key_value_heads=3), 'num_kv_heads=3 does not divide num_heads=4'),
-    ('olmo2', dict(attention_bias=None), 'attention_bias=None must be true or false'),
-    # Windows
-    ('gemma2', dict(layer_types=MIXED[1:]), 'layer_types has 6 entries for 7 layers'),
-    ('gemma2', dict(layer_types=[]), 'layer_types has 0 entries for 7 layers'),
-    ('gemma2', dict(layer_types='full_attention'), 'must be a JSON array'),
-    ('gemma2', dict(layer_types=[FULL] * 6 + ['chunked_attention']),
-     "layer_types with 'chunked_attention' is not supported; 'full_attention' and"),
-    ('gemma2', dict(layer_types=[[FULL]] * 7), "layer_types with ['full_attention'] is not"),
-    ('gemma2', dict(sliding_window=None), 'sliding_window=None must be a whole number'),
-    ('olmo3', dict(sliding_window=0), 'sliding_window=0 must be a whole number'),
-    ('olmo3', dict(sliding_window=True), 'sliding_window=True must be a whole number'),
-    ('mistral', dict(sliding_window='8'), "sliding_window='8' must be a whole number"),
-    ('phi3', dict(sliding_window=4.0), 'sliding_window=4.0 must be a whole number'),
-    ('mistral', dict(use_sliding_window=True), 'use_sliding_window=True is not supported'),
-    ('mistral', dict(layer_types=MIXED), 'contradicts the layers of this family'),
-    ('llama', dict(layer_types=MIXED, sliding_window=5), 'contradicts the layers of this family'),
-    ('llama', dict(layer_types=[FULL] * 6), 'layer_types has 6 entries for 7 layers'),
-    ('qwen2', dict(layer_types=MIXED), "'sliding_attention' needs use_sliding_window=true"),
-    ('qwen2', dict(layer_types=MIXED, use_sliding_window=True, sliding_window=None),
-     'sliding_window=None must be'),
-    ('qwen2', dict(use_sliding_window='yes'), "use_sliding_window='yes' must be true or false"),
-    ('qwen3', dict(max_window_layers=None), 'max_window_layers=None must be a whole number'),
-    ('gemma3_text', dict(sliding_window_pattern=None), 'sliding_window_pattern=None must be'),
-    ('gemma3_text', dict(sliding_window_pattern=0), 'sliding_window_pattern=0 must be'),
-    ('gemma3_text', dict(sliding_window_pattern=2, layer_types=MIXED),
-     'contradicts sliding_window_pattern'),
-    ('gemma3_text', dict(num_hidden_layers=2**31 - 1), '10000 is the most'),
-    ('mistral', dict(num_hidden_layers=2**31 - 1), '10000 is the most'),
-], ids=str)
-def test_what_is_refused(family, entries, words, tmp_path):
-  write_config(tmp_path, minimal_config(family, num_hidden_layers=7) | entries)
-  assert words in refusal(tmp_path)
+REFUSED = [
+    ('gemma2', dict(use_bidirectional_attention=True)),
+    ('gemma3_text', dict(use_bidirectional_attention='no')),
+    ('gemma3_text', dict(attn_logit_softcapping=50.0)),
+    ('gemma2', dict(attn_logit_softcapping=0.0)),
+    ('gemma2', dict(final_logit_softcapping='30')),
+    ('gemma2', dict(final_logit_softcapping=True)),
+    ('gemma2', dict(query_pre_attn_scalar=None)),
+    ('gemma2', dict(query_pre_attn_scalar=24.5)),
+    ('gemma2', dict(head_dim=None)),
+    ('gemma3_text', dict(num_key_value_heads=None)),
+    ('gemma2', dict(hidden_activation=None)),
+    ('gemma2', dict(num_attention_heads=3)),
+    ('gemma2', dict(architectures=['GemmaForCausalLM'])),
+    ('olmo2', dict(num_key_value_heads=3)),
+    ('olmo2', dict(attention_bias=None)),
+    ('gemma2', dict(layer_types=MIXED[1:])),
+    ('gemma2', dict(layer_types=[])),
+    ('gemma2', dict(layer_types='full_attention')),
+    ('gemma2', dict(layer_types=[FULL] * 6 + ['chunked_attention'])),
+    ('gemma2', dict(layer_types=[[FULL]] * 7)),
+    ('gemma2', dict(sliding_window=None)),
+    ('olmo3', dict(sliding_window=0)),
+    ('olmo3', dict(sliding_window=True)),
+    ('mistral', dict(sliding_window='8')),
+    ('phi3', dict(sliding_window=4.0)),
+    ('mistral', dict(use_sliding_window=True)),
+    ('mistral', dict(layer_types=MIXED)),
+    ('llama', dict(layer_types=MIXED, sliding_window=5)),
+    ('llama', dict(layer_types=[FULL] * 6)),
+    ('qwen2', dict(layer_types=MIXED)),
+    ('qwen2', dict(layer_types=MIXED, use_sliding_window=True, sliding_window=None)),
+    ('qwen2', dict(use_sliding_window='yes')),
+    ('qwen3', dict(max_window_layers=None)),
+    ('gemma3_text', dict(sliding_window_pattern=None)),
+    ('gemma3_text', dict(sliding_window_pattern=0)),
+    ('gemma3_text', dict(sliding_window_pattern=2, layer_types=MIXED)),
+    ('gemma3_text', dict(num_hidden_layers=2**31 - 1)),
+    ('mistral', dict(num_hidden_layers=2**31 - 1)),
+]
+
+
+@pytest.mark.parametrize('family, entries', REFUSED, ids=str)
+def test_what_is_refused(family, entries, tmp_path):
+  assert_these_are_refused(tmp_path, minimal_config(family, num_hidden_layers=7), entries)
 
 
 @pytest.mark.parametrize('name', ['falcon', 'gptj', 'gemma', 'gemma3', 'phimoe', 'olmo', 'phi',
@@ -202,23 +167,19 @@ def test_what_is_refused(family, entries, words, tmp_path):
 def test_other_families_are_refused_by_name(name, tmp_path):
   write_config(tmp_path, minimal_config('llama') | dict(model_type=name))
   message = refusal(tmp_path)
-  assert f'model_type={name!r} is not supported; {", ".join(FAMILIES)} are' in message
+  assert f'model_type={name!r}' in message and all(family in message for family in FAMILIES)
 
 
-@pytest.mark.parametrize('name, right, wrong, words', [
-    ('is_causal', True, False, 'is_causal=False is not supported'),
-    ('is_causal', True, None, 'is_causal=None is not supported'),
-    # The same files would be another network.
-    ('transformers_weights', None, 'other.safetensors', "='other.safetensors' is not supported"),
-    ('per_layer_config', None, {'1': {'length': 3}}, "={'1': {'length': 3}} is not supported")])
 @pytest.mark.parametrize('family', FAMILIES)
-def test_what_no_family_may_have_is_refused(family, name, right, wrong, words, tmp_path):
+def test_what_no_family_may_have_is_refused(family, tmp_path):
   sizes = dict(n_embd=32, n_layer=3, n_head=4, n_positions=256, layer_norm_epsilon=1e-5,
                activation_function='gelu') if family == 'gpt2' else {}
-  write_config(tmp_path, minimal_config(family, **sizes) | {name: right})
-  huggingface.load_config(tmp_path)
-  write_config(tmp_path, minimal_config(family, **sizes) | {name: wrong})
-  assert words in refusal(tmp_path)
+  stored = minimal_config(family, is_causal=True, transformers_weights=None, per_layer_config=None)
+  # With the last two the same files would be another network.
+  for entries in (dict(is_causal=False), dict(is_causal=None),
+                  dict(transformers_weights='other.safetensors'),
+                  dict(per_layer_config={'1': {'length': 3}})):
+    assert_these_are_refused(tmp_path, stored | sizes, entries)
 
 
 def test_names_of_gpt2_that_all_families_share_go_first(transformers, tmp_path):

@@ -122,7 +122,7 @@ def test_goldens_saved_again_are_the_same(tmp_path):
     (dict(sublayers='mlp_only'), "sublayers='mlp_only'"),
     (dict(norm='rmsnorm'), "norm='rmsnorm'"),
     (dict(positions='alibi'), "positions='alibi'"), (dict(positions='none'), "positions='none'"),
-    (dict(activation='own'), "activation='own', for which transformers has no name"),
+    (dict(activation='own'), "activation_function='own' must be one of"),
     (dict(gated_mlp=True), 'gated_mlp=True'),
     (dict(qk_norm=True), 'qk_norm=True'),
     (dict(mlp_bias=False), 'mlp_bias=False'),
@@ -187,7 +187,7 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   config = configs.ModelConfig(**_TINY)
-  monkeypatch.setattr('bornbiased_jax.storage.huggingface.saving.save_file', interrupted)
+  monkeypatch.setattr('bornbiased_jax.storage.huggingface.tensors.save_file', interrupted)
   with pytest.raises(KeyboardInterrupt):
     huggingface.save(tmp_path / 'saved', config, random_params(config))
   assert not list(tmp_path.iterdir())

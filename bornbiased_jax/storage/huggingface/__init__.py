@@ -3,15 +3,13 @@
 - `.io`: loads and saves a directory
 - `.config`: config.json, in both directions
 - `.families`: what each family of `transformers` calls our fields and modules
-- `.rope`, `.windows`: what the families say of RoPE and of sliding windows
-- `.tensors`: the tensors of safetensors files, read when they are needed
-- `.weights`: which of them holds which of our parameters
+- `.positions`: what the families say of sliding windows and of RoPE
+- `.tensors`: the tensors of safetensors files, read when they are needed, also quantized ones
 - `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
-- `.adapters`: adapters of PEFT, merged into these
-- `.saving`: folders that appear complete, and those of adapters
-- `.entries`: the entries of a stranger's JSON file
+- `.adapters`: adapters of PEFT, merged into these, and written
 """
 
+from bornbiased_jax.storage.huggingface.adapters import save_adapter
 from bornbiased_jax.storage.huggingface.gguf import is_gguf
 from bornbiased_jax.storage.huggingface.io import (
   Files,
@@ -21,7 +19,6 @@ from bornbiased_jax.storage.huggingface.io import (
   open_layers,
   save,
 )
-from bornbiased_jax.storage.huggingface.saving import save_adapter
 
 __all__ = (
     'is_gguf', 'Files', 'load', 'load_config', 'open_files', 'open_layers', 'save', 'save_adapter',

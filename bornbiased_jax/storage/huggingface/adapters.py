@@ -1,4 +1,4 @@
-"""Adapters of PEFT (LoRA, rsLoRA, DoRA), merged into the tensors of a directory of `transformers`.
+"""Adapters of PEFT: LoRA, rsLoRA and DoRA, merged into the tensors of a directory; LoRA written.
 
 What is merged is read as a tensor in a file is, all of it or some rows, and only then computed:
 
@@ -8,7 +8,9 @@ The tensors of the adapter, not its configuration, say which modules it changes.
 """
 
 import dataclasses
+import json
 import math
+import os
 from pathlib import Path
 import re
 from typing import NamedTuple
@@ -17,17 +19,18 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.files import read_json
+from bornbiased_jax.files import COUNT, FLAG, NUMBER, entry, naming, of_type, only, read_json
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, NUMBER, entry, of_type, only
-from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.huggingface.config import choose_family
+from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
 from bornbiased_jax.storage.huggingface.tensors import (
-    DTYPES,
-    INDEX,
-    WHOLE,
-    Tensor,
-    is_finite,
-    tensors_in,
+  DTYPES,
+  INDEX,
+  WHOLE,
+  Tensor,
+  is_finite,
+  tensors_in,
+  write_folder,
 )
 
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
@@ -139,11 +142,9 @@ def _refusal(tensor, words):
 
 
 def _read_settings(file):
-  stored = read_json(file)
-  try:
-    if stored.get('peft_type') != 'LORA':
-      raise InputError(f'peft_type={show(stored.get("peft_type"))} is not supported; \'LORA\' is')
-    stored = _DEFAULTS | stored
+  stored = _DEFAULTS | read_json(file)
+  with naming(file):
+    only('peft_type', stored.get('peft_type'), 'LORA')
     for name, kind in _KINDS.items():
       entry(stored, name, *kind)
     for name, kind in dict(rank_pattern=COUNT, alpha_pattern=NUMBER).items():
@@ -152,11 +153,8 @@ def _read_settings(file):
         entry({f'{name} of {show(pattern)}': value}, f'{name} of {show(pattern)}', *kind)
         _compile(pattern)
     known = {'peft_type', 'rank_pattern', 'alpha_pattern'} | _KINDS.keys() | _IDLE
-    for name in sorted(stored.keys() - known):
-      if stored[name]:
-        only(stored, name, None)
-  except InputError as error:
-    raise InputError(f'{file}: {error}') from None
+    for name in sorted(name for name in stored.keys() - known if stored[name]):
+      only(show(name), stored[name], None)
   return stored
 
 
@@ -239,3 +237,63 @@ def _is_target(stored, module):
 def _by_pattern(patterns, module, default):
   return next((value for pattern, value in patterns.items() if _compile(pattern).match(module)),
               default)
+
+
+def save_adapter(path: str | os.PathLike, config: ModelConfig,
+                 factors: dict[str, dict[str, np.ndarray]], scale: float, base: str | None) -> None:
+  """Writes an adapter that `peft` can load, and `load(base, adapter=path)`.
+
+  Args:
+    path: directory to make; it must be missing or empty.
+    config: that of the base.
+    factors: of modules in a block, such as 'query', A [layers, in, rank] and B [layers, rank, out].
+    scale: by which A B is multiplied.
+    base: the name of the base for adapter_config.json, if it has one.
+
+  Raises:
+    InputError: `transformers` has no such model, or `path` is not empty or cannot be written.
+  """
+  _, family = choose_family(config)
+  names = {f'blocks/{name}/kernel': name for name in factors}
+  shapes = {leaf: shape for leaf, shape in leaf_shapes(config).items() if leaf in names}
+  tensors: dict[str, np.ndarray] = {}
+  ranks: dict[str, int] = {}
+  for group in groups(config, family, shapes):
+    parts = [factors[names[leaf]] for leaf in group.leaves]
+    ranks[_ending(group)] = rank = sum(part['A'].shape[-1] for part in parts)
+    tensors |= _tensors(group, parts, rank, config, family)
+  least = min(ranks.values())
+  larger = {name: rank for name, rank in ranks.items() if rank > least}
+  stored = dict(
+      peft_type='LORA', task_type='CAUSAL_LM', base_model_name_or_path=base, bias='none',
+      r=least, lora_alpha=scale * least, rank_pattern=larger,
+      alpha_pattern={name: scale * rank for name, rank in larger.items()},
+      target_modules=sorted(ranks), lora_dropout=0.0, fan_in_fan_out=not family.transposed,
+      inference_mode=True)
+  write_folder(path, {CONFIG: (json.dumps(stored, indent=2) + '\n').encode()}, WEIGHTS, tensors)
+
+
+def _ending(group: Group):
+  """What all layers call a module."""
+  return group.template.rpartition('{}.')[2].removesuffix('.weight')
+
+
+def _tensors(group, parts, rank, config, family):
+  """The factors of all layers; of modules that are fused, B has a block of rows for each."""
+  widened, first = [], 0
+  for part in parts:
+    layers, own, outs = part['B'].shape
+    widened.append(np.zeros((layers, rank, outs), np.float32))
+    widened[-1][:, first:first + own] = part['B']
+    first += own
+  tensors = {}
+  for name, layer in group.stored():
+    outs = sum(b.shape[-1] for b in widened)
+    b = np.empty((outs, rank) if group.transposed else (rank, outs), np.float32)
+    for ours, theirs in group.aligned(widened, layer, b, config, family):
+      theirs[...] = ours
+    a = np.concatenate([np.asarray(part['A'][layer]).T for part in parts])
+    prefix = f'base_model.model.{name.removesuffix(".weight")}'
+    tensors[f'{prefix}.lora_A.weight'] = np.ascontiguousarray(a)
+    tensors[f'{prefix}.lora_B.weight'] = np.ascontiguousarray(b if group.transposed else b.T)
+  return tensors

@@ -6,41 +6,52 @@ The rows of `families` say what a family calls our fields.
 from pathlib import Path
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.files import read_json
-from bornbiased_jax.storage.huggingface.entries import (
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import (
   COUNT,
   COUNT_OR_NULL,
   FLAG,
   NUMBER,
   NUMBER_OR_NULL,
   entry,
+  naming,
   only,
+  read_json,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
-from bornbiased_jax.storage.huggingface.quantized import read_settings
-from bornbiased_jax.storage.huggingface.rope import read_rope, rope_to_stored
-from bornbiased_jax.storage.huggingface.windows import read_windows, windows_to_stored
+from bornbiased_jax.storage.huggingface.positions import (
+  read_rope,
+  read_windows,
+  rope_to_stored,
+  windows_to_stored,
+)
+from bornbiased_jax.storage.huggingface.tensors import read_quantization
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
-_ONLY = dict(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-             add_cross_attention=False, is_causal=True,
+_ONLY = dict(scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,),
+             add_cross_attention=(False,), is_causal=(True,),
              # Other files of weights beside the usual ones, and layers of other settings.
-             transformers_weights=None, per_layer_config=None)
+             transformers_weights=(None,), per_layer_config=(None,))
 _ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
                     gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh',
                     relu2='squared_relu')
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 # For each of our fields what its value in config.json must be.
 _KINDS = {
-    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_layers', 'num_heads'), COUNT),
+    **dict.fromkeys(('vocab_size', 'width', 'length', 'num_heads', 'experts_per_token',
+                     'shared_mlp_width'), COUNT),
+    # A stranger's number takes no memory before the tensors are looked for.
+    'num_layers': ('a whole number from 1 to 10000',
+                   lambda value: COUNT[1](value) and value <= 10_000),
+    'num_experts': ('a whole number from 2 to 2147483647',
+                    lambda value: COUNT[1](value) and value > 1),
     **dict.fromkeys(('mlp_width', 'num_kv_heads', 'head_size'), COUNT_OR_NULL),
     **dict.fromkeys(('score_cap', 'logit_cap'), NUMBER_OR_NULL),
     'norm_epsilon': NUMBER,
     # A class of transformers has it as a whole number.
     'score_divisor': COUNT,
-    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual'),
-                    FLAG),
+    **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual',
+                     'renormalized_experts'), FLAG),
     'activation': (f'one of {", ".join(_ACTIVATIONS)}',
                    lambda value: type(value) is str and value in _ACTIVATIONS),
 }
@@ -51,35 +62,27 @@ _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 def read_config(file: Path) -> tuple[ModelConfig, Family, dict]:
   """Reads config.json: the configuration, its family, and how weights are quantized, or {}."""
   stored = read_json(file)
-  try:
-    name = stored.get('model_type')
-    family = FAMILIES.get(name) if isinstance(name, str) else None
-    if family is None:
-      raise InputError(f'model_type={show(name)} is not supported; {", ".join(FAMILIES)} are')
-    quantization = read_settings(stored)
+  with naming(file):
+    only('model_type', stored.get('model_type'), *FAMILIES)
+    family = FAMILIES[stored['model_type']]
     named = stored.get('architectures')
     if named and str(named).lower() != str([family.architecture]).lower():
-      only(stored, 'architectures', [family.architecture])
-    return from_stored(stored, family), family, quantization
-  except (InputError, RecursionError) as error:
-    raise InputError(f'{file}: {error}') from None
+      only('architectures', named, [family.architecture])
+    return from_stored(stored, family), family, read_quantization(stored)
 
 
 def from_stored(stored: dict, family: Family) -> ModelConfig:
   """The configuration that the entries of config.json describe; raises InputError if none."""
-  stored = _ONLY | family.defaults | stored
+  stored = {name: right for name, (right,) in _ONLY.items()} | family.defaults | stored
   stored |= {name: stored[first] for first, name in family.aliases.items() if first in stored}
-  kinds = _KINDS | family.kinds
-  values = {ours: entry(stored, name, *kinds[ours]) for ours, name in family.fields.items()}
+  values = {ours: entry(stored, name, *(COUNT if ours in family.never_null else _KINDS[ours]))
+            for ours, name in family.fields.items()}
   values['activation'] = _ACTIVATIONS[values['activation']]
   # JSON may have it as a whole number, which need not fit in an int of JAX.
   values['norm_epsilon'] = float(values['norm_epsilon'])
   values['mlp_width'] = values['mlp_width'] or 4 * values['width']
-  for name, wanted in _ONLY.items():
-    only(stored, name, wanted)
-  for name, choices in family.only.items():
-    if stored[name] not in choices:
-      only(stored, name, choices[0])
+  for name, choices in (_ONLY | family.only).items():
+    only(name, stored[name], *choices)
   if values.get('score_divisor') == values.get('head_size'):
     values.pop('score_divisor', None)
   values['windows'] = read_windows(stored, family.windows, values['num_layers'])
@@ -89,16 +92,16 @@ def from_stored(stored: dict, family: Family) -> ModelConfig:
   if family.constants['positions'] == 'rope':
     values |= read_rope(stored, family.rope, values['windows'])
     if 'head_size' not in family.fields and stored.get('head_dim') is not None:
-      only(stored, 'head_dim', values['width'] // values['num_heads'])
+      only('head_dim', stored['head_dim'], values['width'] // values['num_heads'])
   return ModelConfig(**values, **family.constants)
 
 
 def to_stored(config: ModelConfig, family: Family) -> dict:
   """The entries of config.json that describe `config`, as far as the family can."""
   stored = {theirs: getattr(config, ours, None) for ours, theirs in family.fields.items()}
-  if config.activation not in _STORED_ACTIVATIONS:
-    raise InputError(f'activation={config.activation!r}, for which transformers has no name')
-  stored[family.fields['activation']] = _STORED_ACTIVATIONS[config.activation]
+  # Others keep their name, which no family has.
+  stored[family.fields['activation']] = _STORED_ACTIVATIONS.get(config.activation,
+                                                                config.activation)
   if 'score_divisor' in family.fields:
     divisor = config.head_size if config.score_divisor is None else config.score_divisor
     stored[family.fields['score_divisor']] = int(divisor) if divisor == int(divisor) else divisor

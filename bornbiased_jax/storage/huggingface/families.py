@@ -1,19 +1,24 @@
-"""What `transformers` calls our fields and modules: one row per family, read both ways."""
+"""What `transformers` calls our fields and modules: one row per family, read both ways.
 
-from collections.abc import Callable
+`groups` says which tensors hold which of our parameters by such a row.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.storage.huggingface.entries import COUNT, FLAG, SEVERAL
-from bornbiased_jax.storage.huggingface.rope import RopeRules
-from bornbiased_jax.storage.huggingface.windows import (
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.models.initialization import param_shapes
+from bornbiased_jax.storage.huggingface.positions import (
   ALL_BUT_EACH_2ND,
   ALL_BUT_EACH_4TH,
   BY_PATTERN,
   EVERY_LAYER,
   NO_WINDOWS,
   SWITCHED,
+  RopeRules,
   WindowRules,
 )
 
@@ -43,7 +48,7 @@ class Family(NamedTuple):
   rope: RopeRules = RopeRules()
   windows: WindowRules = NO_WINDOWS
   gain_less: float = 0.0  # what their norms add to the stored weight
-  kinds: dict = {}  # field of ModelConfig → what its entry must be, if not as elsewhere
+  never_null: tuple[str, ...] = ()  # fields whose entries may be null in other families
   only: dict = {}  # entry of config.json → the values that our Transformer can compute
   aliases: dict = {}  # second name of an entry, which goes before the first → the first
 
@@ -119,8 +124,7 @@ def _with_experts(architecture, experts, defaults, constants, more_fields=None, 
   modules = {ours: theirs for ours, theirs in _LLAMA.modules.items()
              if ours not in ('blocks/gate', 'blocks/up', 'blocks/down')}
   return _like_llama(architecture, defaults, constants, modules=modules | experts,
-                     more_fields=_EXPERT_FIELDS | (more_fields or {}), kinds=_EXPERT_KINDS,
-                     **others)
+                     more_fields=_EXPERT_FIELDS | (more_fields or {}), **others)
 
 
 _NO_BIAS = dict(qkv_bias=False, output_bias=False, mlp_bias=False)
@@ -133,7 +137,7 @@ _GEMMA: dict[str, Any] = dict(
         'blocks/mlp_norm': 'layers.{}.pre_feedforward_layernorm'},
     more_fields=dict(activation='hidden_activation', score_divisor='query_pre_attn_scalar',
                      logit_cap='final_logit_softcapping'),
-    kinds=dict(head_size=COUNT, num_kv_heads=COUNT), whole_heads=True, gain_less=1.0)
+    never_null=('head_size', 'num_kv_heads'), whole_heads=True, gain_less=1.0)
 _GEMMA_DEFAULTS = dict(num_key_value_heads=4, head_dim=256, hidden_activation='gelu_pytorch_tanh',
                        query_pre_attn_scalar=256, sliding_window=4096, tie_word_embeddings=True,
                        use_bidirectional_attention=False)
@@ -154,8 +158,6 @@ _SHARED_EXPERT = {f'blocks/shared/{name}': f'layers.{{}}.mlp.shared_expert.{name
                       'blocks/shared_gate': 'layers.{}.mlp.shared_expert_gate'}
 _EXPERT_FIELDS = dict(num_experts='num_experts', experts_per_token='num_experts_per_tok',
                       renormalized_experts='norm_topk_prob')
-_EXPERT_KINDS = dict(num_experts=SEVERAL, experts_per_token=COUNT, renormalized_experts=FLAG,
-                     shared_mlp_width=COUNT)
 _LOCAL = dict(num_local_experts='num_experts')
 # All layers must have experts.
 _SPARSE: dict[str, Any] = dict(decoder_sparse_step=(1,), mlp_only_layers=([], None))
@@ -225,3 +227,67 @@ FAMILIES = {
         dict(mlp_bias=False, qk_norm=True, joint_qk_norm=True), only=dict(clip_qkv=(None,)),
         aliases=_LOCAL),
 }
+
+
+class Group(NamedTuple):
+  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
+
+  template: str
+  leaves: tuple
+  counts: tuple[int, ...]  # of layers and experts, by which its leaves are stacked
+  shape: tuple  # shape of a stored tensor
+  transposed: bool
+  shift: np.float32  # our value less the stored one
+
+  def stored(self, *layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name of each stored tensor, of one layer or of all, and its index in such leaves."""
+    for index in _indices(self.counts[len(layer):]):
+      yield self.template.format(*layer, *index), index
+
+  def fill(self, leaves, index, tensor, config, family):
+    """Fills the leaves at `index` with a stored tensor."""
+    for ours, theirs in self.aligned(leaves, index, tensor, config, family):
+      ours[...] = theirs
+      if self.shift:
+        ours += self.shift
+
+  def aligned(self, leaves, index, tensor, config, family):
+    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
+    tensor = tensor.T if self.transposed else tensor
+    sizes = [leaf.shape[-1] for leaf in leaves]
+    parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
+    return [(leaf[index].reshape(part.shape), part)
+            for leaf, part in zip(leaves, parts, strict=True)]
+
+
+def _indices(counts):
+  """All indices of arrays of this shape, of which a stranger's may be huge."""
+  if not counts:
+    yield ()
+    return
+  for first in range(counts[0]):
+    for others in _indices(counts[1:]):
+      yield first, *others
+
+
+def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of each leaf of the parameters, by its name."""
+  return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
+
+
+def groups(config: ModelConfig, family: Family,
+           shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
+  """What a family stores of a network whose leaves have these shapes."""
+  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
+  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
+  for ours, theirs in (modules | dict(head=family.head)).items():
+    for ending, suffix in endings.items():
+      leaves = tuple(module + ending for module in ours.split())
+      if leaves[0] in shapes:
+        counts = (config.num_layers, config.num_experts)[:theirs.count('{}')]
+        parts = [shapes[leaf][len(counts):] for leaf in leaves]
+        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+        transposed = family.transposed and ending == '/kernel'
+        shape = shape[::-1] if transposed else shape
+        shift = np.float32(family.gain_less if ending == '/scale' else 0)
+        yield Group(theirs + suffix, leaves, counts, shape, transposed, shift)

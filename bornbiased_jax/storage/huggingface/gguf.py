@@ -12,9 +12,9 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig, RopeScaling
 from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import COUNT, entry, naming, only
 from bornbiased_jax.models.rotary import frequencies
 from bornbiased_jax.storage.huggingface.config import from_stored
-from bornbiased_jax.storage.huggingface.entries import COUNT, entry, only
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
 from bornbiased_jax.storage.huggingface.tensors import Tensor
@@ -69,11 +69,8 @@ def is_gguf(path: str | os.PathLike) -> bool:
 
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
   """The configuration, the family with its names of GGUF, and the tensors of `transformers`."""
-  metadata, tensors = read_header(file)
-  found = {tensor.stored_name: tensor for tensor in tensors}
-  if len(found) < len(tensors):
-    raise InputError(f'{file}: two tensors have one name')
-  try:
+  metadata, found = read_header(file)
+  with naming(file):
     architecture = _architecture(metadata)
     family = _family(FAMILIES[_FAMILIES[architecture]])
     prefix = f'{architecture}.'
@@ -81,22 +78,18 @@ def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
              if name.startswith(prefix)}
     config = from_stored(_stored(architecture, family, given, found), family)
     if architecture != 'llama':
-      return config, family, tensors
+      return config, family, list(found.values())
     if factors := found.pop(_ROPE_FACTORS, None):
       config = _with_rope_factors(config, factors)
-  except InputError as error:
-    raise InputError(f'{file}: {error}') from None
   return config, family, [_in_halves(tensor, config) for tensor in found.values()]
 
 
 def _architecture(metadata):
   if metadata.get('split.count', 0) not in (0, 1):
     raise InputError('it is one part of several; join them: llama-gguf-split --merge FIRST WHOLE')
-  only({'general.type': 'model'} | metadata, 'general.type', 'model')
+  only('general.type', metadata.get('general.type', 'model'), 'model')
   name = metadata.get('general.architecture')
-  if name not in _FAMILIES:
-    raise InputError(f'general.architecture={show(name)} is not supported; '
-                     f'{", ".join(_FAMILIES)} are')
+  only('general.architecture', name, *_FAMILIES)
   return name
 
 
@@ -118,11 +111,11 @@ def _stored(architecture, family, given, found):
       {*_SCALING, *_YARN, 'rope.dimension_count', 'attention.value_length'} if others else set())
   for name, value in given.items():
     if name not in known and (name not in _IDLE or _IDLE[name] not in (None, value)):
-      raise InputError(f'{architecture}.{name}={show(value)} is not supported')
+      raise InputError(f'{architecture}.{show(name)}={show(value)} is not supported')
   width, heads = (entry(given, _FIELDS[name], *COUNT) for name in ('width', 'num_heads'))
   given = {'attention.head_count_kv': heads, 'attention.key_length': width // heads} | given
   head_size = given['attention.key_length']
-  only({'attention.value_length': head_size} | given, 'attention.value_length', head_size)
+  only('attention.value_length', given.get('attention.value_length', head_size), head_size)
   embedding = found.get(f'{_MODULES["embedding"]}.weight')
   stored = dict(
       vocab_size=embedding.shape[0] if embedding else None, hidden_act='silu',

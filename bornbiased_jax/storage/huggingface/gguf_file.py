@@ -11,7 +11,7 @@ import math
 import os
 from pathlib import Path
 import struct
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -31,15 +31,11 @@ _MOST_TEXTS, _MOST_BYTES = 2**24, 2**24
 _MOST_ENTRIES, _MOST_AXES = 100_000, 4
 
 
-class Header(NamedTuple):
-  """What a GGUF file says of itself. Arrays of metadata are None."""
+def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+  """The metadata of a GGUF file, whose arrays are None, and its tensors, both by their names.
 
-  metadata: dict[str, Any]
-  tensors: list[Tensor]
-
-
-def read_header(file: Path) -> Header:
-  """The header of a GGUF file, all of it checked; raises InputError if it is not right."""
+  All of the header is checked; raises InputError if it is not right.
+  """
   quants = _package(file)
   with _open(file) as handle:
     reader = _Reader(handle)
@@ -51,16 +47,21 @@ def read_header(file: Path) -> Header:
                        if version == _BIG_ENDIAN else
                        f'its version is {version}; {_VERSIONS} are read')
     num_tensors, num_entries = reader.count(), reader.count()
-    metadata = {}
-    for _ in range(num_entries):
-      name = reader.text()
-      if name in metadata:
-        raise InputError(f'{show(name)} is there twice')
-      metadata[name] = reader.value(reader.number('I'))
-    infos = [reader.tensor() for _ in range(num_tensors)]
+    metadata = _by_name((reader.text(), reader.value(reader.number('I')))
+                        for _ in range(num_entries))
+    infos = _by_name(reader.tensor() for _ in range(num_tensors))
     start = _aligned(reader, metadata)
     make = functools.partial(_tensor, file, stamp(file), start, reader.size, quants)
-    return Header(metadata, [make(*info) for info in infos])
+    return metadata, {name: make(name, *info) for name, info in infos.items()}
+
+
+def _by_name(pairs):
+  found = {}
+  for name, value in pairs:
+    if name in found:
+      raise InputError(f'{show(name)} is there twice')
+    found[name] = value
+  return found
 
 
 def _package(file):
@@ -137,14 +138,14 @@ class _Reader:
     self._advance(length)
     self._handle.seek(self.place)
 
-  def tensor(self) -> tuple[str, list[int], int, int]:
-    """The name, shape, type and offset of a tensor."""
+  def tensor(self) -> tuple[str, tuple[list[int], int, int]]:
+    """The name of a tensor, and its shape, type and offset."""
     name, num_axes = self.text(), self.number('I')
     if not 0 < num_axes <= _MOST_AXES:
       raise InputError(f'tensor {show(name)} has {num_axes} axes')
     # The axis that varies fastest comes first.
-    return name, [self.number('Q') for _ in range(num_axes)][::-1], self.number('I'), \
-        self.number('Q')
+    shape = [self.number('Q') for _ in range(num_axes)][::-1]
+    return name, (shape, self.number('I'), self.number('Q'))
 
 
 def _aligned(reader, metadata):

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 from pathlib import Path
+import re
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -13,17 +14,25 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
-from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
-from bornbiased_jax.storage.huggingface.quantized import dequantized
-from bornbiased_jax.storage.huggingface.saving import write_folder
-from bornbiased_jax.storage.huggingface.tensors import WHOLE, Tensor, open_tensors
-from bornbiased_jax.storage.huggingface.weights import find, groups, leaf_shapes
-from bornbiased_jax.storage.layers import Layers
+from bornbiased_jax.storage.huggingface.tensors import (
+  DTYPES,
+  WHOLE,
+  Tensor,
+  dequantized,
+  open_tensors,
+  write_folder,
+)
+from bornbiased_jax.storage.layers import ROWS, Layers
+
+_HEADS = ('lm_head.weight', 'embed_out.weight')
+# Tensors that older versions stored although they are no weights.
+_BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
 
 
 def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
@@ -104,16 +113,16 @@ class Files:
     return _layers(self._family, *self._checked(self._adapter))
 
   def digests(self) -> dict[str, str]:
-    """The digests of the base and of the adapter, each by itself; both are read for it."""
-    base = _layers(self._family, *self._checked(None))
-    return {'base': base.digest(), 'adapter': self._adapter.digest()}
+    """The digests of the base and of its adapter, if it has one; both are read for it."""
+    own = {'adapter': self._adapter.digest()} if self._adapter else {}
+    return {'base': _layers(self._family, *self._checked(None)).digest()} | own
 
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
     config, family = self._base, self._family
     shapes = leaf_shapes(config)
     wanted = list(groups(config, family, shapes))
-    tensors = find(self._path, config, family, wanted, self._tensors())
+    tensors = _find(self._path, config, family, wanted, self._tensors())
     if adapter is not None:
       config, tensors = adapters.merge(adapter, config, family, tensors)
       shapes = leaf_shapes(config)  # An untied head is one more.
@@ -130,9 +139,6 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                        'GGUF file has other names')
     config, family, found = open_gguf(path)
     return Files(path, config, family, lambda: found, None)
-  if not os.path.isdir(path):
-    raise InputError(f'{path} is not a directory; give the one that holds config.json and '
-                     'model.safetensors')
   if (path / adapters.CONFIG).is_file():
     raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
                      'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
@@ -142,6 +148,66 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
   return Files(path, config, family,
                (lambda: dequantized(plain(), quantization)) if quantization else plain,
                None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def _find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],
+          found: Iterable[Tensor]) -> dict[str, Tensor]:
+  """The tensors by the names of the family: those that are wanted, of right shapes, no others."""
+  tensors: dict[str, Tensor] = {}
+  for tensor in found:
+    name = tensor.stored_name
+    name = name if name.startswith(family.base) else family.base + name
+    name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
+    if name in tensors:
+      raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
+    tensors[name] = tensor
+  head, embedding = f'{family.head}.weight', f'{family.base}{family.modules["embedding"]}.weight'
+  # Of two names of one tensor save_model of safetensors keeps the first in the alphabet.
+  if config.tied_head and embedding not in tensors and head in tensors:
+    tensors[embedding] = tensors.pop(head)
+  _check_all(path, tensors, wanted, family)
+  _check_tied(tensors, config, family)
+  return tensors
+
+
+def _check_all(path, tensors, wanted, family):
+  known = {f'{family.head}.weight'}
+  for group in wanted:
+    for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{path} has no tensor {name} {list(group.shape)}')
+      _check_kind(name, tensors[name], group.shape)
+      known.add(name)
+  for name in sorted(tensors.keys() - known):
+    if not _BUFFERS.fullmatch(name):
+      raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
+                       'place in this model')
+
+
+def _check_kind(name, tensor, shape):
+  # A shape may have any number of ones.
+  if tensor.shape != list(shape):
+    source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
+    raise InputError(f'{tensor.file}: tensor {name} is {show(tensor.shape)}; {source} '
+                     f'{list(shape)}')
+  if tensor.dtype not in DTYPES:
+    raise InputError(f'{tensor.file}: tensor {name} is {tensor.dtype}, and only '
+                     f'{", ".join(DTYPES)} can be read; load the model by from_pretrained(…, '
+                     "dtype='float32') of transformers, and save it by save_pretrained")
+
+
+def _check_tied(tensors, config, family):
+  head = tensors.get(f'{family.head}.weight')
+  if not (head and config.tied_head):
+    return
+  _check_kind(f'{family.head}.weight', head, (config.vocab_size, config.width))
+  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+  for first in range(0, config.vocab_size, ROWS):
+    last = min(first + ROWS, config.vocab_size)
+    rows = [tensor.read(first, last) for tensor in (embedding, head)]
+    if not np.array_equal(*rows):
+      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
+                       'tie_word_embeddings is true')
 
 
 def _layers(family, config, tensors, wanted, shapes):
