@@ -122,7 +122,7 @@ def test_goldens_saved_again_are_the_same(tmp_path):
     (dict(sublayers='mlp_only'), "sublayers='mlp_only'"),
     (dict(norm='rmsnorm'), "norm='rmsnorm'"),
     (dict(positions='alibi'), "positions='alibi'"), (dict(positions='none'), "positions='none'"),
-    (dict(activation='own'), "activation_function='own' must be one of"),
+    (dict(activation='own'), "hidden_act='own' must be one of"),
     (dict(gated_mlp=True), 'gated_mlp=True'),
     (dict(qk_norm=True), 'qk_norm=True'),
     (dict(mlp_bias=False), 'mlp_bias=False'),
