@@ -1,6 +1,5 @@
 """A history of checkpoints: which networks it has, and what is read of each."""
 
-import filecmp
 import re
 import sys
 from typing import NamedTuple
@@ -63,20 +62,17 @@ def find(given: list[str]) -> dict[int, str]:
 
 def _expand(given):
   path = path_of(given)
-  if steps := checkpoint.steps(path):
-    if not any((path / str(step) / 'config.json').exists() for step in steps):
-      return [f'{given.rstrip("/")}@{step}' for step in steps]
+  steps = checkpoint.steps(path)
+  if steps and not any((path / str(step) / 'config.json').exists() for step in steps):
+    return [f'{given.rstrip("/")}@{step}' for step in steps]
   children = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-  if (path / 'config.json').exists():
-    if not any(step_of(child.name) is not None for child in children):
-      return [given]
-    print(f'left out: {path} has no step in its name; what it holds is read', file=sys.stderr)
-  if not children:
+  inside = [child for child in children if step_of(child.name) is not None]
+  if not inside:
     return [given]
   for child in children:
-    if step_of(child.name) is None:
+    if child not in inside:
       print(f'left out: {child} has no step in its name', file=sys.stderr)
-  return [str(child) for child in children if step_of(child.name) is not None]
+  return list(map(str, inside))
 
 
 def step_of(name: str) -> int | None:
@@ -101,17 +97,6 @@ def open_network(name: str) -> Layers:
   if resolved.folder is not None:
     return huggingface.open_layers(resolved.folder, resolved.adapter)
   return in_memory(*resolved.load())
-
-
-def same_files(names: list[str]) -> list[str]:
-  """The files of weights that several transformers directories have in common, byte for byte."""
-  folders = [resolve.resolve(name).folder for name in names]
-  if any(folder is None or not folder.is_dir() for folder in folders):
-    return []
-  first, *others = folders
-  return [file.name for file in sorted(first.glob('*.safetensors')) if all(
-      (other / file.name).is_file() and filecmp.cmp(file, other / file.name, shallow=False)
-      for other in others)]
 
 
 def in_memory(config: ModelConfig, params: dict) -> Layers:

@@ -194,8 +194,10 @@ FAULTS = {
 
 def summarize(rows: list[dict]) -> list[dict]:
   """A row per kind, and one of all sound histories."""
-  kinds = [[row for row in rows if row['kind'] == kind] for kind in [*FAULTS, *SOUND]]
-  made = [_summary(group[0]['kind'], group) for group in kinds if group]
+  # A stored result may have kinds that are no longer measured.
+  known = dict.fromkeys(row['kind'] for row in sorted(rows, key=lambda row: row['is_sound']))
+  kinds = [[row for row in rows if row['kind'] == kind] for kind in known]
+  made = [_summary(group[0]['kind'], group) for group in kinds]
   return made + [_summary('all sound histories', [row for row in rows if row['is_sound']])]
 
 

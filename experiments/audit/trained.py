@@ -54,63 +54,27 @@ def _run(config, schedule, frozen, steps, start, batches, peak, decay):
   return lax.scan(part, (start, optimizer.init(start)), batches)[1]
 
 
-def joined(first: History, second: History) -> History:
-  """A history, and what went on from its last checkpoint."""
-  return first | {step + max(first): params for step, params in second.items() if step}
-
-
 def resumed(config, seed, *, data_seed=0, peak=3e-3):
   """Stopped half way, and continued with another order of the text and a new optimizer."""
   first = run(config, seed, count=5, steps=STEPS // 2, schedule='constant')
   second = run(config, seed, start=first[max(first)], count=5, steps=STEPS // 2,
                data_seed=data_seed, peak=peak, schedule='warmup')
-  return joined(first, second)
-
-
-def unfrozen_later(config, seed):
-  first = run(config, seed, frozen=('embedding',), count=4, steps=STEPS // 2)
-  second = run(config, seed, start=first[max(first)], count=5, steps=STEPS // 2)
-  return joined(first, second)
-
-
-def moving_average(config, seed):
-  """Every checkpoint is an exponential moving average."""
-  history, mean = run(config, seed, schedule='constant'), None
-  for step, params in history.items():
-    mean = params if mean is None else mix([mean, params], [0.6, 0.4])
-    history[step] = mean
-  return history
+  return _joined(first, second)
 
 
 def averaged_end(config, seed, count=4):
   """The last checkpoint is the mean of the last ones."""
   history = run(config, seed, schedule='constant')
   *_, last = history
-  return history | {last: mix(list(history.values())[-count:])}
-
-
-def souped_end(config, seed):
-  """The last checkpoint is the mean of two networks that went on differently."""
-  history = run(config, seed)
-  *_, before, last = history
-  others = [run(config, seed, start=history[before], count=1, steps=STEPS // 4, data_seed=each)
-            for each in (3, 4)]
-  return history | {last: mix([other[max(other)] for other in others])}
-
-
-def merged_and_continued(config, seed):
-  """In the middle stands the mean of the checkpoint there and two before; training goes on."""
-  first = run(config, seed, count=5, steps=STEPS // 2, schedule='constant')
-  merged = mix(list(first.values())[-3:])
-  second = run(config, seed, start=merged, count=4, steps=STEPS // 2, data_seed=1)
-  return joined(first | {max(first): merged}, second)
+  return history | {last: jax.tree.map(lambda *leaves: np.mean(leaves, axis=0),
+                                       *list(history.values())[-count:])}
 
 
 def uneven(config, seed):
   """Steps 0, 1, 2, 4, 8, … as Pythia has them, then evenly spaced."""
   first = run(config, seed, schedule='constant', steps=64, count=64, peak=1e-3)
   second = run(config, seed, start=first[64], count=4, steps=STEPS - 64)
-  return joined({step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)}, second)
+  return _joined({step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)}, second)
 
 
 def rounded(config, seed, dtype, **how):
@@ -118,28 +82,19 @@ def rounded(config, seed, dtype, **how):
   return jax.tree.map(lambda x: np.asarray(x, dtype).astype(np.float32), run(config, seed, **how))
 
 
-def mix(networks: list[dict], weights: list[float] | None = None) -> dict:
-  """The mean of networks."""
-  weights = weights or [1 / len(networks)] * len(networks)
-  return jax.tree.map(lambda *leaves: sum(
-      np.float32(w) * leaf for w, leaf in zip(weights, leaves, strict=True)), *networks)
+def _joined(first, second):
+  """A history, and what went on from its last checkpoint."""
+  return first | {step + max(first): params for step, params in second.items() if step}
 
 
 SOUND: dict[str, Callable[..., History]] = {
     'rate falls to 0': run,
-    'constant rate': functools.partial(run, schedule='constant'),
-    'warm-up': functools.partial(run, schedule='warmup', peak=1e-2),
-    'warm restarts': functools.partial(run, schedule='restarts'),
     'strong warm restarts': functools.partial(run, schedule='restarts', peak=2e-2),
     'strong weight decay': functools.partial(run, decay=1.0, peak=1e-2),
     'resumed': resumed,
     'another order of the text': functools.partial(resumed, data_seed=5, peak=1e-2),
     'frozen embedding': functools.partial(run, frozen=('embedding',)),
-    'embedding frozen at first': unfrozen_later,
-    'moving averages': moving_average,
     'average at the end': averaged_end,
-    'average of two runs at the end': souped_end,
-    'merged and continued': merged_and_continued,
     'uneven steps': uneven,
     'bfloat16': functools.partial(rounded, dtype=jnp.bfloat16),
     'bfloat16, small rate': functools.partial(rounded, dtype=jnp.bfloat16, peak=3e-5),

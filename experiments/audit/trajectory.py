@@ -3,18 +3,16 @@
 Of three checkpoints on a path the first and the last are the farthest apart, in every matrix.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import itertools
-import math
 
 import jax.numpy as jnp
 import numpy as np
-import scipy
 
-from .descent import CONTINUED
-from .finding import finding, places, steps_text
 from .history import Checkpoint
 
+# Weights of which the typical tensor correlates so are one network's.
+CONTINUED = 0.5
 # Two steps are out of order if, by this factor in the typical matrix, the earlier one is farther
 # from a step before both and nearer to one after both. Sound histories have at most 1.
 EXCHANGED = 1.1
@@ -25,11 +23,47 @@ LEAST_EXCHANGED = 2
 ELSEWHERE = 1.5
 # The same of a whole checkpoint. An average at the end of a history may have 2.
 OFF_PATH = 2.0
-# A matrix whose entries correlate less does not go on, where others have CONTINUED.
-BROKEN = 0.1
 # An exact repeat cannot be rounding if other matrices moved by so many units of their type.
 ROUNDING = 4
 _UNITS = {jnp.bfloat16: 2**-9, np.float16: 2**-12, np.float32: 2**-25}
+
+
+# What the value of a finding is.
+_MEASURES = {'repeat': 'digest', 'repeat in part': 'tensors', 'unchanged': 'tensors',
+             'other origin': 'likeness', 'order in part': 'tensors'}
+
+
+def finding(kind: str, steps: list[int], what: str, where: Iterable[str] = (),
+            value: float | str | None = None, p_value: float | None = None,
+            is_fault: bool = True) -> dict:
+  """A row: `what` is a sentence, `where` are names of tensors; it is a note if it is no fault."""
+  return {'kind': kind, 'steps': steps, 'where': places(where), 'what': what, 'value': value,
+          'measure': _MEASURES.get(kind, 'distance ratio'), 'p_value': p_value,
+          'is_fault': is_fault, 'tensors': list(where)}
+
+
+def places(names: Iterable[str]) -> str:
+  """The parts of a network that tensors are of: 'layer 3, embedding'."""
+  return ', '.join(dict.fromkeys(name.partition('/')[0] for name in names))
+
+
+def steps_text(steps: list[int]) -> str:
+  """
+  >>> steps_text([4]), steps_text([4, 8]), steps_text([0, 4, 8, 9])
+  ('step 4', 'steps 4 and 8', 'steps 0, 4, 8, 9')
+  """
+  if len(steps) == 1:
+    return f'step {steps[0]}'
+  joint = ' and ' if len(steps) == 2 else ', '
+  return f'steps {joint.join(map(str, steps))}'
+
+
+def correlation(a: Checkpoint, b: Checkpoint) -> float:
+  """That of the entries of equal places, in the typical matrix."""
+  names = [name for name, each in a.tensors.items() if len(each.shape) > 1
+           and name in b.tensors and np.ptp(each.sample) > 0 and np.ptp(b.tensors[name].sample) > 0]
+  return float(np.median([np.corrcoef(a.tensors[name].sample, b.tensors[name].sample)[0, 1]
+                          for name in names])) if names else 0.0
 
 
 class Trajectory:
@@ -48,7 +82,7 @@ class Trajectory:
     x_PNS = np.array([[history[step].tensors[name].sample for step in self.steps]
                       for name in self.names], np.float64)
     self.unit_N = np.array([_unit(x_PNS[:, i]) for i in range(len(self.steps))])
-    self.x_PNS, norm_PN = x_PNS, np.linalg.norm(x_PNS, axis=2)
+    norm_PN = np.linalg.norm(x_PNS, axis=2)
     gram_PNN = x_PNS @ x_PNS.swapaxes(1, 2)
     square_PNN = norm_PN[:, :, None]**2 + norm_PN[:, None]**2 - 2 * gram_PNN
     scale = np.maximum(norm_PN.max(axis=1), 1e-30)[:, None, None]
@@ -73,13 +107,12 @@ class Trajectory:
       return found
     self._choose(np.flatnonzero(moves), range(len(self.steps)))
     found += self.exchanges()
-    return found + self.partial_exchange() + self.from_elsewhere() + self.breaks()
+    return found + self.partial_exchange() + self.from_elsewhere()
 
   def _choose(self, tensors, order):
     self.steps = [self.steps[i] for i in order]
     self.names = [self.names[p] for p in tensors]
     self.digests = [[self.digests[p][i] for i in order] for p in tensors]
-    self.x_PNS = self.x_PNS[np.ix_(tensors, order)]
     self.far_PNN = self.far_PNN[np.ix_(tensors, order, order)]
 
   def partial_repeats(self) -> Iterator[dict]:
@@ -95,9 +128,8 @@ class Trajectory:
       what = (f'{places(names)} of {steps_text(steps)}: the same numbers, while other tensors '
               'went on' if is_fault else
               f'{places(names)}: unchanged from step {steps[0]} to step {steps[-1]}')
-      yield finding('repeat in part' if is_fault else 'unchanged', steps, where=names,
-                     what=f'{what[0].upper()}{what[1:]}.', is_fault=is_fault,
-                     value=len(names))
+      yield finding('repeat in part' if is_fault else 'unchanged', steps,
+                    f'{what[0].upper()}{what[1:]}.', names, len(names), is_fault=is_fault)
 
   def _is_fault(self, p, same):
     """Whether a matrix cannot have been left alone by training in the steps in which it is same."""
@@ -114,7 +146,7 @@ class Trajectory:
     order, claimed, largest = list(range(len(self.steps))), self.steps, 0.0
     typical_NN = np.median(self.far_PNN / np.median(self.far_PNN, axis=(1, 2), keepdims=True),
                            axis=0)
-    for _ in order:
+    for _ in claimed:
       now_NN = typical_NN[np.ix_(order, order)]
       ratio_NN = exchange_ratios(now_NN[None])[0]
       if ratio_NN.max() <= EXCHANGED:
@@ -157,41 +189,16 @@ class Trajectory:
         continue
       is_odd_P = (detour_P > ELSEWHERE) & (detour_P > ELSEWHERE * typical)
       if is_odd_P.any():
-        found.append(self._odd(t, t - 1, is_odd_P, float(detour_P[is_odd_P].max())))
+        found.append(self._odd(t, is_odd_P, float(detour_P[is_odd_P].max())))
     return found
 
-  def _odd(self, t, neighbour, is_odd_P, value):
+  def _odd(self, t, is_odd_P, value):
     names = [name for name, is_odd in zip(self.names, is_odd_P, strict=True) if is_odd]
-    r = max(self._correlations(neighbour, t)[is_odd_P])
-    p_value = min(1.0, len(names) * float(scipy.stats.norm.sf(r * math.sqrt(self.x_PNS.shape[2]))))
-    return finding('from elsewhere', [self.steps[t]], where=names, value=value, p_value=p_value,
-                    what=f'{places(names)[0].upper()}{places(names)[1:]} of step {self.steps[t]} '
-                    'is not of this place in the history: beside the steps around it, it lies '
-                    f'{value:.1f} times as far away as they do from each other.')
-
-  def breaks(self) -> list[dict]:
-    """Layers of the first or last step that have nothing in common with the step beside it.
-
-    The same matrices of other layers have: in one layer alone nothing is learned so fast.
-    """
-    found = []
-    kinds = [name.partition('/')[2] for name in self.names]
-    for end, beside in ((0, 1), (-1, -2)):
-      here_P = self._correlations(end, beside)
-      others_P = np.array([np.median([r for r, each in zip(here_P, kinds, strict=True)
-                                      if each == kind]) for kind in kinds])
-      is_odd_P = (here_P < BROKEN) & (others_P > CONTINUED)
-      if is_odd_P.any():
-        ratio_P = self.far_PNN[:, end, beside] / np.median(self.far_PNN[:, end, beside])
-        found.append(self._odd(end, beside, is_odd_P, float(ratio_P[is_odd_P].max())))
-    return found
-
-  def _correlations(self, i, j):
-    """Of each matrix in two steps; 1 if it is constant."""
-    a_PS, b_PS = (self.x_PNS[:, k] - self.x_PNS[:, k].mean(axis=1, keepdims=True) for k in (i, j))
-    size_P = np.linalg.norm(a_PS, axis=1) * np.linalg.norm(b_PS, axis=1)
-    return np.divide((a_PS * b_PS).sum(axis=1), size_P, where=size_P > 0,
-                     out=np.ones(len(size_P)))
+    where = places(names)
+    return finding('from elsewhere', [self.steps[t]], where=names, value=value, what=(
+        f'{where[0].upper()}{where[1:]} of step {self.steps[t]} is not of this place in the '
+        f'history: beside the steps around it, it lies {value:.1f} times as far away as they do '
+        'from each other.'))
 
 
 def _unit(x):
@@ -216,13 +223,12 @@ def exchange_ratios(far_PNN: np.ndarray) -> np.ndarray:
 
 def shortening_exchange(far_NN: np.ndarray) -> tuple[int, int] | None:
   """The two steps whose exchange makes the way through all steps shortest, if any does."""
-  n = len(far_NN)
-  length = lambda order: far_NN[order[:-1], order[1:]].sum()
-  lengths = {None: length(np.arange(n))}
-  for i, j in itertools.combinations(range(n), 2):
-    order = np.arange(n)
-    order[[i, j]] = j, i
-    lengths[i, j] = length(order)
+  order = np.arange(len(far_NN))
+  lengths: dict[tuple[int, int] | None, float] = {None: far_NN[order[:-1], order[1:]].sum()}
+  for i, j in itertools.combinations(order, 2):
+    other = order.copy()
+    other[[i, j]] = j, i
+    lengths[i, j] = far_NN[other[:-1], other[1:]].sum()
   return min(lengths, key=lengths.__getitem__)
 
 
