@@ -1,4 +1,4 @@
-"""Trains networks that differ only in their seed, or trains them on (Table 13, 14).
+"""Trains networks that differ only in their seed, or trains on (Table 13, 14).
 
 All seeds see the same data in the same order. A new folder begins from --resume (with its
 optimizer) if given, else from --init_from (parameters alone), else from the seeds; the command of a

@@ -237,7 +237,7 @@ def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypat
     (dict(forgetting='0,20'), '8 are too few for F = 20'),
     (dict(length='5000'), '--length: 5000 exceeds'),
     (dict(config='tiny_llama2,init_scheme=mup'), "--config: init_scheme='mup' has"),
-    (dict(batch_size='2', variants='batch / 4'), 'batch_size=0 must be'),
+    (dict(batch_size='2', variants='batch / 4'), 'batch_size=0: '),
     (dict(train_length='5000'), '--train_length: 5000 exceeds')])
 def test_mistakes_are_named_before_training(flags, message, tmp_path):
   with pytest.raises(InputError, match=message):
