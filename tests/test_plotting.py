@@ -49,8 +49,6 @@ def test_cells_are_darker_the_larger_their_value_and_grey_without_one(ax):
   ax.figure.draw_without_rendering()
   np.testing.assert_allclose(cells.get_facecolors()[[0, 1, 3], 0], [1, 0.5, 0], atol=0.01)
   assert cells.get_facecolors()[2, 3] == 0 and ax.get_facecolor()[:3] == pytest.approx([0.8] * 3)
-  assert [(text.get_text(), text.get_color()) for text in ax.texts if text.get_text()] == [
-      ('none', 'black'), ('all', 'white')]
   # The first row is at the top.
   bottom, top = ax.get_ylim()
   assert top < 0 < 1 < bottom
@@ -63,7 +61,6 @@ def test_z_is_linear_where_chance_reaches(ax, name):
   at = ax.transData.transform([(z, z) for z in (0, 1, 2, 5, 50, 500)])[:, 'xy'.index(name)]
   assert at[2] - at[1] == pytest.approx(at[1] - at[0])
   assert at[5] - at[4] == pytest.approx(at[4] - at[3])
-  assert [label.get_text() for label in axis.get_ticklabels()] == ['−5', '0', '50']
 
 
 @pytest.mark.parametrize('networks, ends', [(50, (10, 90)), (8, (0, 100))])
@@ -89,12 +86,6 @@ def test_of_two_networks_there_is_no_band_but_both(ax):
              for line in both)
 
 
-def test_a_closed_form_is_a_black_dashed_line(ax):
-  plotting.theory(ax, [1, 2], [3, 4], 'Prop 2')
-  line, = ax.lines
-  assert (line.get_color(), line.get_linestyle(), line.get_label()) == ('k', '--', 'Prop 2')
-
-
 def test_a_loss_curve_averages_hundredths_and_shows_validation_as_dots(ax):
   """Here the loss is the number of the step, so that its averages are averages of steps."""
   lines = [{'step': step, 'loss': float(step)} for step in range(1, 301)]
@@ -105,26 +96,3 @@ def test_a_loss_curve_averages_hundredths_and_shows_validation_as_dots(ax):
   np.testing.assert_allclose(curve.get_ydata(), np.arange(2, 301, 3))
   assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([100], [7.0])
   assert dots.get_linestyle() == 'None' and dots.get_color() == curve.get_color()
-
-
-def test_logarithmic_axes_have_plain_numbers(ax):
-  ax.set_xscale('log')
-  ax.set_xlim(0.4, 25)
-  plotting.plain_log_ticks(ax.xaxis)
-  ax.figure.draw_without_rendering()
-  shown = [label.get_text() for label in ax.get_xticklabels()
-           if 0.4 <= label.get_position()[0] <= 25]
-  assert shown == ['0.5', '1', '2', '5', '10', '20']
-
-
-def test_a_long_name_is_broken_at_its_commas(ax):
-  name = 'tiny_gpt2,num_layers=6,width=192,activation=squared_relu,positions=alibi'
-  ax.plot([0, 1], label=name)
-  ax.set(title='tiny_gpt2,num_layers=6', xticks=[0, 1], xticklabels=[name, 'tiny_gpt2'])
-  ax.legend()
-  plotting.encode(ax.figure, 'png')
-  ticks = [label.get_text() for label in ax.get_xticklabels()]
-  for text in (ax.get_legend().get_texts()[0].get_text(), ticks[0]):
-    assert max(map(len, text.split('\n'))) <= 30
-    assert text.replace('\n', '').replace(' ', '') == name
-  assert ticks[1] == 'tiny_gpt2' and ax.get_title(loc='left') == 'tiny_gpt2,num_layers=6'

@@ -1,15 +1,23 @@
 """A run that a test goes on with is one of the same code, and theory draws few networks."""
 
 import functools
+import os
 
+from filelock import FileLock
 import jax
 from jax.sharding import AxisType
 import pytest
 
 from bornbiased_jax.analysis import ensemble
 from bornbiased_jax.analysis.theory import random_energy
-from experiments import coordinates
+from bornbiased_jax.models import init_params, sharding
+from experiments import activation, coordinates, scaling
+from experiments.adversary import related_networks
 from experiments.shared import measurements, provenance
+import programs
+
+# Of the activation's cells, what is compared with theory, once for each.
+BLOCKS = ('MLP0', 'relu'), (activation.SATURATED, 'tanh'), ('standard', 'tanh')
 
 
 @pytest.fixture(autouse=True, scope='session')
@@ -20,12 +28,15 @@ def one_commit():
     yield
 
 
-@pytest.fixture(autouse=True, scope='module')
-def ensembles_on_one_device():
-  """Their programs compile and run in less time than those that are spread (test_ensemble)."""
+@pytest.fixture(autouse=True, scope='session')
+def one_device():
+  """Programs that take all devices compile and run in less time on one of them."""
+  one, make_mesh = jax.devices()[:1], sharding.make_mesh
+  of_seeds = jax.make_mesh((1,), ('seed',), axis_types=(AxisType.Auto,), devices=one)
   with pytest.MonkeyPatch.context() as patch:
-    one = jax.make_mesh((1,), ('seed',), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    patch.setattr(ensemble, '_mesh', lambda: one)
+    patch.setattr(ensemble, '_mesh', lambda: of_seeds)
+    patch.setattr(sharding, 'make_mesh', lambda *shape, devices=None: (
+        make_mesh(*shape, devices=devices) if devices else make_mesh(1, devices=one)))
     yield
 
 
@@ -39,7 +50,42 @@ def few_networks_of_theory():
     yield
 
 
+@pytest.fixture(autouse=True, scope='session')
+def less():
+  """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
+    patch.setattr(activation, 'GELU_WIDTH', 512)
+    for name in ('mlp0_cells', 'block_cells'):
+      cells = getattr(activation, name)
+      patch.setattr(activation, name, lambda settings, cells=cells: [
+          cell for cell in cells(settings) if tuple(cell.fields.values()) in BLOCKS])
+    patch.setattr(scaling, 'UNITS', {name: scaling.UNITS[name] for name in (
+        'gelu', 'centred gelu')})
+    yield
+
+
 @pytest.fixture
 def present_commit(monkeypatch):
   """For tests of how the commit is found: it is looked for each time."""
   monkeypatch.setattr(provenance, 'commit', provenance.commit.__wrapped__)
+
+
+@pytest.fixture(scope='session')
+def small(tmp_path_factory):
+  """The folder of what a program makes at its smallest, run once for all tests and workers."""
+  is_worker = 'PYTEST_XDIST_WORKER' in os.environ
+  root = tmp_path_factory.getbasetemp()
+  root = (root.parent if is_worker else root) / 'small'
+  root.mkdir(exist_ok=True)
+  done = set()
+
+  def folder(name):
+    with FileLock(root / f'{name}.lock'):
+      if name not in done and not (root / f'{name}.done').exists():
+        programs.run_small(name, root / name, folder)
+        (root / f'{name}.done').touch()
+      done.add(name)
+    return root / name
+
+  return folder

@@ -1,73 +1,20 @@
-"""Experiments on ensembles at their smallest scale: they run, resume and say what they should."""
-
-import json
-from pathlib import Path
-import re
+"""Experiments on ensembles at their smallest scale say what they should."""
 
 from flax.traverse_util import flatten_dict
 import jax
 import numpy as np
 import pytest
+import scipy
 
-from bornbiased_jax import configs, plotting
-from bornbiased_jax.models import init_params
-from experiments import ablation, activation, coordinates, experts, real_text, scaling
-from experiments.adversary import related_networks
+from bornbiased_jax import configs
+from bornbiased_jax.analysis import probes
+from bornbiased_jax.models.initialization import init_params
+from experiments import ablation, coordinates, experts, real_text, scaling, seed_sweep
 from experiments.shared.settings import resolve
-import programs
+from programs import results_of
 from small_networks import random_networks, read
 
 pytestmark = pytest.mark.slow
-EXPERIMENTS = ('contraction', 'ablation', 'amplification', 'intra_sequence', 'scaling',
-               'coordinates', 'layer_theory', 'real_text', 'experts', 'adversary', 'activation')
-# Most draw and read the same random networks, so that these are compiled once.
-SHARED = dict(seeds='0-2', num_sequences='40', embedding_seed='0')
-GIVEN = {name: SHARED for name in ('contraction', 'ablation', 'layer_theory')} | {
-    'amplification': dict(lengths='8'),
-    'intra_sequence': SHARED | dict(num_sequences='20', lengths='8'),
-    'scaling': SHARED | dict(large_sequences='40'),
-    'coordinates': SHARED | dict(depths='4'),
-    'real_text': SHARED | dict(config='tiny_gpt2'),
-    'experts': SHARED | dict(config='tiny_gpt2')}
-
-# Of the activation's cells, what is compared with theory, once for each.
-BLOCKS = ('MLP0', 'relu'), (activation.SATURATED, 'tanh'), ('standard', 'tanh')
-
-
-@pytest.fixture(scope='module')
-def less():
-  """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
-    patch.setattr(activation, 'GELU_WIDTH', 512)
-    for name in ('mlp0_cells', 'block_cells'):
-      cells = getattr(activation, name)
-      patch.setattr(activation, name, lambda settings, cells=cells: [
-          cell for cell in cells(settings) if tuple(cell.fields.values()) in BLOCKS])
-    patch.setattr(scaling, 'UNITS', {name: scaling.UNITS[name] for name in (
-        'gelu', 'centred gelu')})
-    yield
-
-
-def small(experiment):
-  name = experiment.__name__.removesuffix('.__main__').split('.')[-1]
-  return resolve(experiment.Settings, 'smoke', **GIVEN.get(name, {}))
-
-
-@pytest.fixture(scope='module')
-def smoke(tmp_path_factory, less):
-  """Results of an experiment at --scale=smoke, run once."""
-  done = {}
-
-  def run(name):
-    if name not in done:
-      experiment = programs.load(name)
-      directory = tmp_path_factory.mktemp(name)
-      experiment.main(small(experiment), directory)
-      done[name] = directory, json.loads((directory / 'results.json').read_text())
-    return done[name]
-
-  return run
 
 
 def test_every_factor_has_a_variant_that_is_the_model_itself():
@@ -81,43 +28,8 @@ def test_every_factor_has_a_variant_that_is_the_model_itself():
     assert len(set(found)) == len(found)
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
-def test_runs_and_draws(name, smoke, capsys, monkeypatch):
-  directory, results = smoke(name)
-  assert results['complete'] and results['rows'] and results['summary']
-  assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
-  before = (directory / 'results.json').read_bytes()
-  experiment = programs.load(name)
-  monkeypatch.setattr(plotting, 'save', lambda *figure: None)  # Drawn, and not encoded again.
-  experiment.main(small(experiment), directory)
-  assert (directory / 'results.json').read_bytes() == before
-  assert 'wrote ' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize('name', ['contraction', 'ablation', 'amplification', 'scaling',
-                                  'coordinates'])
-def test_results_are_what_the_page_says_of_them(name, smoke):
-  page = (Path(__file__).parents[2] / 'experiments' / 'README.md').read_text()
-  parts = re.search(r'\| in `results.json`.*?(?=\n\n)', page, re.DOTALL)[0]
-  results = smoke(name)[1]
-  assert {part for line in parts.splitlines()
-          for part in re.findall(r'`(\w+)`', line.split('|')[1])} == set(results) | {'inputs'}
-  assert set(results['run']) == {'command', 'commit', 'processor', 'started', 'seconds'}
-  assert {'jax', 'backend', 'device', 'num_devices', 'xla_flags'} <= set(results['environment'])
-  assert all('seed' in row for row in results['rows'])
-  for row in results['summary']:
-    for field, value in row.items():
-      mean = row[field.removesuffix('_ci95').removesuffix('_both')]
-      if field.endswith('_ci95') and isinstance(value, list):
-        assert value[0] <= mean <= value[1]
-      elif field.endswith('_ci95'):
-        assert value is None or value >= 0
-      elif field.endswith('_both'):
-        assert sum(value) / 2 == pytest.approx(mean)
-
-
-def test_large_models_are_predicted_without_a_network(smoke):
-  *variants, large = smoke('scaling')[1]['summary']
+def test_large_models_are_predicted_without_a_network(small):
+  *variants, large = results_of(small('scaling'))['summary']
   assert large['factor'] == 'tiny_gpt2' and large['networks'] == 0
   assert 0.1 < large['theory_cosine'] < 0.3 and 0 < large['theory_top1_frequency'] < 1
   theory = {row['value']: row['theory_cosine'] for row in variants}
@@ -126,8 +38,8 @@ def test_large_models_are_predicted_without_a_network(smoke):
   assert measured['gelu'] > 0.15 and abs(measured['centred gelu']) < 0.05
 
 
-def test_layers_are_compared_with_their_own_architecture(smoke):
-  for row in smoke('layer_theory')[1]['summary']:
+def test_layers_are_compared_with_their_own_architecture(small):
+  for row in results_of(small('layer_theory'))['summary']:
     assert len(row['layer_cosine']) == len(row['layer_theory']) == 4
     # Three networks that read 40 sequences each differ by a standard deviation of .03.
     assert abs(row['layer_cosine'][-1] - row['layer_theory'][-1]) < 0.1
@@ -148,8 +60,8 @@ def test_a_network_with_experts_is_read_by_its_own_routers():
     assert found['idlest'][layer, 0] == pytest.approx(share_E.min())
 
 
-def test_text_stands_beside_its_theory(smoke):
-  rows = {row['reads']: row for row in smoke('real_text')[1]['summary']}
+def test_text_stands_beside_its_theory(small):
+  rows = {row['reads']: row for row in results_of(small('real_text'))['summary']}
   for row in rows.values():
     # Three networks, whose std on text is a fifth of the cosine.
     assert row['cosine'] == pytest.approx(row['law_L'][-1], abs=0.06)
@@ -167,31 +79,27 @@ def test_all_models_read_texts_at_all_lengths_and_the_controls_at_one():
       for reads in kinds]
 
 
-def test_a_variant_is_drawn_without_panels_of_its_own(smoke):
+def test_a_variant_has_its_own_architecture_and_fewer_of_the_wide_networks():
   settings = resolve(coordinates.Settings, 'smoke', checks='depth, gpt2,width, alibi',
                      widths='64,128', seeds='0-5')
   wide = [coordinates.cell(settings, 'width, alibi', width) for width in settings.widths]
   assert [(cell.network.config.width, cell.network.config.mlp_width, len(cell.seeds))
           for cell in wide] == [(64, 256, 6), (128, 512, 4)]
   assert all(cell.network.config.positions == 'alibi' for cell in wide)
-  rows = smoke('coordinates')[1]['summary']
-  rows += [row | {'check': 'width, alibi', 'value': 64} for row in rows]
-  # Three coordinates, the preferred token's share, and two panels of all checks.
-  assert len(coordinates.draw(rows, settings).axes) == 4 + 2
 
 
 @pytest.mark.parametrize('name', ['activation', 'amplification'])
-def test_summary_stands_beside_its_theory(name, smoke):
-  compared = [row for row in smoke(name)[1]['summary'] if row['theory'] is not None]
+def test_summary_stands_beside_its_theory(name, small):
+  compared = [row for row in results_of(small(name))['summary'] if row['theory'] is not None]
   assert compared
   for row in compared:
     # Networks of width 256 scatter by .02; what the rows expect is .09 apart.
     assert abs(row['measured'] - row['theory']) < 0.03
 
 
-def test_gpt2_contracts_by_its_mlp(smoke):
+def test_gpt2_contracts_by_its_mlp(small):
   cosine = {row['sublayers']: row['inter_sequence_cosine']
-            for row in smoke('ablation')[1]['summary']}
+            for row in results_of(small('ablation'))['summary']}
   assert cosine['mlp_only'] > 0.15 and cosine['full'] > 0.15
   assert abs(cosine['attention_only']) < 0.05
 
@@ -213,20 +121,49 @@ def test_ablation_variants_read_the_same_probe_and_share_their_weights():
       np.testing.assert_array_equal(part[leaf], full[leaf])
 
 
-def test_every_network_and_variant_of_the_ablation_has_a_row(smoke):
-  rows = smoke('ablation')[1]['rows']
-  assert {row['seed'] for row in rows} == {0, 1, 2}
-  assert len(rows) == 3 * 3
-
-
-def test_contraction_grows_with_depth_in_gpt2(smoke):
-  rows = [row for row in smoke('contraction')[1]['rows'] if row['config'] == 'tiny_gpt2']
+def test_contraction_grows_with_depth_in_gpt2(small):
+  rows = [row for row in results_of(small('contraction'))['rows'] if row['config'] == 'tiny_gpt2']
   layers = np.mean([row['layer_cosine'] for row in rows], axis=0)
   assert np.all(np.diff(layers) > 0)
 
 
-def test_positions_follow_the_closed_forms(smoke):
-  for row in smoke('intra_sequence')[1]['rows']:
+def test_positions_follow_the_closed_forms(small):
+  for row in results_of(small('intra_sequence'))['rows']:
     # 20 sequences of 128 channels: the relative error of each std is 1/sqrt(2 · 2560), and two are
     # divided. The theory itself is off by 2 %.
     assert np.all(np.abs(np.array(row['std_over_theory']) - 1) < 5 / np.sqrt(20 * 128) + 0.02)
+
+
+def test_a_row_of_the_sweep_equals_a_plain_recomputation(small):
+  settings, rows = (results_of(small('seed_sweep'))[part] for part in ('settings', 'rows'))
+  row = next(row for row in rows if (row['seed'], row['length']) == (2, 8))
+  config = configs.get(settings['config'][0])
+  params = init_params(config, 2, embedding_seed=0)
+  tokens = probes.Probe('tokens', 100, 8).inputs(config, np.arange(100))
+  plain = read(config, params, tokens, 'logits', 'hidden_last')
+  count = np.bincount(plain['logits'][:, -1].argmax(-1), minlength=config.vocab_size)
+  assert (row['top1_id'], row['top1_count']) == (count.argmax(), count.max())
+  hidden = np.asarray(plain['hidden_last'])
+  direction = (hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)).mean(0)
+  assert row['direction_top1_id'] == (np.asarray(params['embedding']) @ direction).argmax()
+  np.testing.assert_allclose(row['direction'], direction / np.linalg.norm(direction), atol=6e-5)
+
+
+def test_the_cosine_of_directions_at_two_lengths_is_a_mean_over_networks(small):
+  results = results_of(small('seed_sweep'))
+  short, long = ([row['direction'] for row in results['rows'] if row['length'] == length]
+                 for length in (4, 8))
+  cosine = 1 - np.mean([scipy.spatial.distance.cosine(*pair)
+                        for pair in zip(short, long, strict=True)])
+  assert 0.5 < cosine < 1
+  assert results['summary'][1]['direction_cosine'] == pytest.approx(cosine, abs=1e-3)
+  assert 'direction_cosine' not in results['summary'][0]
+
+
+def test_theory_of_a_text_is_its_own(small):
+  """That of random tokens would be 0.07."""
+  config = results_of(small('seed_sweep'))['settings']['config'][0]
+  settings = resolve(seed_sweep.Settings, 'smoke', config=config, num_sequences='100',
+                     probe='text', data='tinyshakespeare', lengths='8')
+  cell = seed_sweep.transformer_cell(config, 8, settings, seed_sweep.measurements.preference, None)
+  assert seed_sweep.predicted(8, cell)['theory_cosine'] > 0.3

@@ -1,6 +1,5 @@
 """How much of birth decay leaves, what is learned, and where tests stop to find a birth."""
 
-import json
 import math
 
 import jax
@@ -10,13 +9,12 @@ import optax
 import pytest
 
 from bornbiased_jax import data
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.models import init_params
 from experiments.forgetting import __main__ as forgetting
 from experiments.forgetting import measurement, recipes, report, training
 from experiments.forgetting.training import Cell
-from experiments.shared.settings import resolve
+from programs import results_of
 
 VOCABULARY = 257
 CONFIG = 'tiny_llama2,mlp_width=64,num_heads=2,num_layers=2,width=32'
@@ -28,10 +26,6 @@ OF_ONE_CELL = {'config': 'a', 'optimizer': 'adamw', 'steps': 8, 'variant': 'plai
 def cell(**changed):
   return Cell(**dict(config=CONFIG, optimizer='adamw', forgetting=2.0, steps=40,
                      batch_size=2, length=8) | changed)
-
-
-def settings(**flags):
-  return resolve(forgetting.Settings, 'smoke', **dict(config=CONFIG) | flags)
 
 
 def birth_of(cell, seed=0):
@@ -189,16 +183,9 @@ def test_known_recipes_forget_as_their_schedules_say():
   assert F['OLMo 2 7B, stage 1'] < recipes.forgetting(whole)
 
 
-@pytest.fixture(scope='module')
-def study(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('forgetting')
-  forgetting.main(settings(), directory)
-  return directory, json.loads((directory / 'results.json').read_text())
-
-
 @pytest.mark.slow
-def test_a_run_has_every_pair_and_finds_births_alone(study):
-  directory, results = study
+def test_a_run_has_every_pair_and_finds_births_alone(small):
+  results = results_of(small('forgetting'))
   keys = [(each['forgetting'], *forgetting.key_of(each)) for each in results['rows']]
   pairs = [('birth', (0, 0), None), ('sibling', (0, 0), 0.0), ('birth', (1, 1), None),
            ('sibling', (1, 1), 0.0), ('unrelated', (0, 1), None)]
@@ -212,40 +199,4 @@ def test_a_run_has_every_pair_and_finds_births_alone(study):
              if each['pair'] == 'unrelated')
   for each in results['cells']:
     assert each['slope'] == pytest.approx(each['law'], rel=0.02)
-  assert (directory / 'figure.png').stat().st_size > 10000
   assert {each['test'] for each in results['summary']} == set(report.ALL)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_the_cell_that_was_stopped(study, tmp_path, monkeypatch):
-  _, whole = study
-  results = whole | {'complete': False, 'summary': [], 'rows': whole['rows'][:13]}
-  for added in ('cells', 'recipes'):
-    results.pop(added)
-  (tmp_path / 'results.json').write_text(json.dumps(results))
-  asked = []
-  rows = measurement.rows
-  monkeypatch.setattr(measurement, 'rows', lambda cell, *rest: (
-      asked.append(cell.forgetting), rows(cell, *rest))[1])
-  forgetting.main(settings(), tmp_path)
-  again = json.loads((tmp_path / 'results.json').read_text())
-  assert asked == [2.0] and again['rows'] == whole['rows']
-
-
-@pytest.mark.parametrize('flags, message', [
-    (dict(steps='10'), '--steps: 10 is not a multiple of 8'),
-    (dict(forgetting='0,20'), '8 are too few for F = 20'),
-    (dict(length='5000'), '--length: 5000 exceeds'),
-    (dict(config='tiny_llama2,init_scheme=mup'), "--config: init_scheme='mup' has"),
-    (dict(batch_size='2', variants='batch / 4'), 'batch_size=0: '),
-    (dict(train_length='5000'), '--train_length: 5000 exceeds')])
-def test_mistakes_are_named_before_training(flags, message, tmp_path):
-  with pytest.raises(InputError, match=message):
-    forgetting.main(settings(**flags), tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize('half, ends, text', [
-    (None, [None, None], '> 10'), (0.0, [0.0, 0.0], '0.0'), (4.2, [3.9, None], '4.2 (3.9–> 10)')])
-def test_an_interval_that_says_no_more_is_left_out(half, ends, text):
-  assert report.half_text({'most': 10.0, 'birth': half, 'birth_ci95': ends}, 'birth') == text

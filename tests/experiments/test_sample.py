@@ -1,8 +1,6 @@
 """The program that continues a text: every kind of network and tokenizer, and mistakes."""
 
 import dataclasses
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +33,6 @@ def run(tmp_path_factory):
     writer.save(step, trained(config, 1 + step), {'count': jnp.zeros(3)}, made.metadata(3, None))
   writer.close()
   return str(made.directories[0])
-
-
-def command(*arguments):
-  return subprocess.run([sys.executable, '-m', 'experiments.sample', *arguments],
-                        capture_output=True, text=True)
 
 
 def as_text(ids):
@@ -133,16 +126,15 @@ def test_ids_without_a_tokenizer():
   assert max(added) > 256
 
 
-@pytest.mark.parametrize('name, given, message', [
-    ('nowhere', {}, '^nowhere: no such network'),
-    ('tiny_gpt2:1', {}, '^--tokenizer: of tiny_gpt2:1 is unknown; give its files'),
-    ('tiny_gpt2:1', dict(tokenizer='words'), "^--tokenizer: no tokenizer 'words'"),
-    ('tiny_gpt2:1', dict(tokenizer='none'), '^--prompt: is missing: token ids, for instance'),
-    ('tiny_gpt2:1', dict(tokenizer='none', prompt='5 2048'), "^--prompt: '2048' is not a whole"),
-    ('tiny_gpt2:1', dict(tokenizer='none', prompt='a'), "^--prompt: 'a' is not a whole number"),
+@pytest.mark.parametrize('name, given, named', [
+    ('nowhere', {}, 'nowhere'), ('tiny_gpt2:1', {}, '--tokenizer'),
+    ('tiny_gpt2:1', dict(tokenizer='words'), '--tokenizer'),
+    ('tiny_gpt2:1', dict(tokenizer='none'), '--prompt'),
+    ('tiny_gpt2:1', dict(tokenizer='none', prompt='5 2048'), '--prompt'),
+    ('tiny_gpt2:1', dict(tokenizer='none', prompt='a'), '--prompt'),
 ])
-def test_wrong_input_is_named(name, given, message):
-  with pytest.raises(InputError, match=message) as error:
+def test_wrong_input_is_named(name, given, named):
+  with pytest.raises(InputError, match=f'^{named}: ') as error:
     continued(name, **given)
   assert '\n' not in str(error.value)
 
@@ -166,22 +158,12 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
     continued(str(tmp_path / 'other'))
 
 
-@pytest.mark.parametrize('words, message', [
-    ([], '^give one network: RUN'),
-    (['a', 'To be'], '^a To be: give one network, and a text as --prompt'),
-])
-def test_one_network_is_continued(words, message):
-  with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize('words', [[], ['a', 'To be']])
+def test_one_network_is_continued(words):
+  with pytest.raises(InputError, match='give one network'):
     main(resolve(Settings, words=words))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('arguments, message', [
-    (('tiny_gpt2:1', '--num_tokens=0'), "--num_tokens: '0' is not a whole number"),
-    (('tiny_gpt2:1', '--temperature=-1'), "--temperature: '-1' is not a number"),
-    (('tiny_gpt2:1', b'--prompt=\xff'), "--prompt: '\\udcff' is not UTF-8"),
-])
-def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message):
-  done = command(*arguments)
-  assert done.returncode == 2 and not done.stdout
-  assert done.stderr.startswith(f'error: {message}') and done.stderr.count('\n') == 1
+def test_a_prompt_is_text():
+  with pytest.raises(InputError, match='^--prompt: '):
+    resolve(Settings, words=['tiny_gpt2:1'], prompt='\udcff')  # As Python reads a byte 0xff.

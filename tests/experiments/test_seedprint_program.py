@@ -36,9 +36,7 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   assert (code, report['verdict'], report['schema']) == (0, 'related', 3)
   assert report['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   printed = capsys.readouterr()
-  assert printed.out.startswith(f'RELATED: {A} and {A}')
-  assert '2 networks to read' in printed.err and '1 pair to compare: about' in printed.err
-  assert 'both hold the same numbers' in ' '.join(report['reasons'])
+  assert printed.out.startswith('RELATED: ') and 'pair to compare: about' in printed.err
   assert (folder / 'figure.png').stat().st_size > 10_000
   page = (folder / 'report.html').read_text()
   for row in report['tests']:
@@ -51,9 +49,6 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   # Another pair does not overwrite it, nor does a saved file instead of a network.
   code, report, other = run(tmp_path, base=A, suspect=B)
   assert (code, report['verdict']) == (5, 'unrelated') and other != folder
-  are, would, had = report['summary']
-  assert 'are unrelated, as far as these tests can tell' in are and 'would have been found' in would
-  assert had == 'All 7 tests had a result.'
   saved = [str(path) for path in sorted((tmp_path / 'signatures').glob('*.safetensors'))]
   assert len(saved) == 2
   capsys.readouterr()
@@ -85,20 +80,6 @@ def test_a_test_without_a_result_has_its_reason_instead(tmp_path, capsys):
   for row in missing:
     assert f'{row["test"]}: no result, as {row["reason"]}' in ' '.join(printed.split())
     assert f'no result, as {row["reason"]}' in page
-  whether, what, had = report['summary']
-  assert whether.startswith('Whether ') and 'no finding in either direction' in what
-  assert had.startswith(f'{len(missing)} of 7 tests had no result')
-
-
-def test_how_certain_a_verdict_is():
-  related = {'verdict': 'related', 'identical': False, 'p_value': 1e-6}
-  assert 'at most one of 1,000,000 unrelated pairs' in seedprint.certainty(related)
-
-
-@pytest.mark.parametrize('decides, p_value, text', [
-    (True, 0.01, '≤ 0.01'), (False, 0.01, '0.01'), (False, 1e-12, '≤ 1e-12')])
-def test_a_bound_of_a_p_value_is_shown_as_one(decides, p_value, text):
-  assert verdicts.p_of_test({'decides': decides, 'p_value': p_value}) == text
 
 
 def test_a_verdict_does_not_overwrite_that_on_another_pair(tmp_path):
@@ -122,19 +103,6 @@ def test_words_take_the_place_of_the_scales_networks():
   assert (named('a', 'b').base, named('a', 'b').suspect) == ('a', 'b')
   with pytest.raises(InputError, match='--suspect: is missing'):
     named('a')
-
-
-@pytest.mark.parametrize('words, given, message', [
-    (('a', 'b', 'c'), {}, 'give two networks'), (('a', 'b'), dict(base='c'), 'give two networks'),
-    ((), {}, '--base: is missing'), (('tiny_gpt2:1',), {}, '--suspect: is missing'),
-    (('tiny_gpt2:1', 'tiny_gpt2:x'), {}, "--suspect: tiny_gpt2:x: 'x' is not a seed"),
-    (('tiny_gpt2:1', 'tiny_gpt2:2'), dict(length='1025'), '--length: 1025 exceeds the 1024'),
-    (('tiny_gpt2:1', 'tiny_gpt2:2'), dict(num_ids='3000'), '--num_ids: 3000 exceeds the 2048'),
-])
-def test_mistakes_are_named_before_anything_is_written(tmp_path, words, given, message):
-  with pytest.raises(InputError, match=message):
-    seedprint.main(settings(*words, **given), tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
 
 
 def test_names_from_elsewhere_stay_text():

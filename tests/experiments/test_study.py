@@ -1,5 +1,6 @@
 """The training study and the experiments that read its checkpoints, at smoke scale."""
 
+import functools
 import itertools
 import json
 import shutil
@@ -12,30 +13,28 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS
 from bornbiased_jax.lineage.evidence.hidden_states import of_seeds
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import (
   baselines,
-  persistence,
   pretrain,
   robustness,
   seedprint_tables,
   training_study,
 )
 from experiments.calibrate import __main__ as calibrate
-from experiments.calibrate import judged_pairs, unrelated_pairs
+from experiments.calibrate import judged_pairs, report, unrelated_pairs
 from experiments.shared import networks, runs
 from experiments.shared.settings import resolve
 from experiments.small_networks import training as small_training
-import tiny_runs
+from programs import results_of
+from small_networks import DEEP, DEEP_GPT2
+from small_signatures import random_signature
 
 pytestmark = pytest.mark.slow
 
-one_device = tiny_runs.one_device
-READERS = [persistence, seedprint_tables, baselines, robustness]
 CONFIG = 'tiny_llama2,num_layers=2,num_heads=2,width=64,mlp_width=96'
 NUM_SEQUENCES = '200'  # More than twice the width, and so the networks can be compared.
 
@@ -47,49 +46,25 @@ def smoke(experiment, **given):
   return resolve(experiment.Settings, 'smoke', **small | given)
 
 
-def small(**given):
+def pretraining(**given):
   own = {} if given.keys() & {'init_from', 'resume'} else dict(config=CONFIG)
   return resolve(pretrain.Settings, 'smoke', **dict(batch_size='2', length='16') | own | given)
 
 
-@pytest.fixture(scope='module')
-def study(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('study')
-  settings = smoke(training_study, seeds='42,43', batch_size='2', length='16')
-  training_study.main(settings, directory)
-  return directory
-
-
-@pytest.mark.parametrize('wrong, message', [
-    (dict(continued='42,7'), '--continued: 7 is not one of --seeds=42,43,44'),
-    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
-    (dict(keep_steps='7'), '--keep_steps: 7 exceeds --num_steps=6'),
-    (dict(python_keep_steps='2,5'), '--python_keep_steps: 5 exceeds --python_steps=4'),
-])
-def test_a_study_is_checked_before_anything_is_made(tmp_path, wrong, message):
-  with pytest.raises(InputError, match=message):
-    training_study.main(smoke(training_study, batch_size='2', **wrong), tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize('flag', ['init_from', 'resume'])
-def test_seeds_that_a_folder_lacks_are_named_before_training(study, tmp_path, monkeypatch, flag):
-  monkeypatch.setattr(loop, 'train', lambda run: pytest.fail('trained'))
-  settings = small(seeds='42,44', together='1', **{flag: str(study / 'english')})
-  message = '--seeds: .*english has no seed_44; it has seed_42, seed_43$'
-  with pytest.raises(InputError, match=message):
-    pretrain.main(settings, tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
+@pytest.fixture
+def study(small):
+  return small('training_study')
 
 
 def test_an_adapter_is_trained_from_a_folder_of_runs(study, tmp_path):
   base = study / 'english'
-  pretrain.main(small(seeds='42', init_from=str(base), adapter='lora', rank='2'), tmp_path)
+  pretrain.main(pretraining(seeds='42', init_from=str(base), adapter='lora', rank='2'), tmp_path)
   ends = [checkpoint.load_params(path / 'seed_42')[1] for path in (base, tmp_path)]
   change = ends[1]['blocks']['up']['kernel'] - ends[0]['blocks']['up']['kernel']
   assert (np.linalg.matrix_rank(change, 1e-4) == 2).all()
   np.testing.assert_array_equal(ends[0]['embedding'], ends[1]['embedding'])
-  run, = runs.runs_of(small(seeds='42', init_from=str(base), adapter='prefix_plus'), tmp_path / 'b')
+  run, = runs.runs_of(
+      pretraining(seeds='42', init_from=str(base), adapter='prefix_plus'), tmp_path / 'b')
   assert run.config.prefix_plus and run.recipe.adapter == 'prefix_plus'
 
 
@@ -125,10 +100,6 @@ def test_the_study_leaves_checkpoints_of_known_lineage(study):
       assert row['perplexity'] == pytest.approx(np.exp(row['validation_loss']))
 
 
-def results_of(directory):
-  return json.loads((directory / 'results.json').read_text())
-
-
 def only_recorded(monkeypatch):
   """Has training change nothing but results.json."""
   monkeypatch.setattr(loop, 'train', lambda run: {})
@@ -140,7 +111,7 @@ def only_recorded(monkeypatch):
 def test_results_of_an_earlier_version_without_a_record(tmp_path, monkeypatch, complete):
   only_recorded(monkeypatch)
   monkeypatch.setattr(runs, 'is_trained', lambda *run: complete)
-  settings = small(seeds='1')
+  settings = pretraining(seeds='1')
   (tmp_path / 'results.json').write_text(json.dumps({
       'experiment': 'pretrain', 'settings': vars(runs.recorded(settings)), 'complete': complete}))
   (tmp_path / 'seed_1' / '3').mkdir(parents=True)
@@ -153,7 +124,7 @@ def test_the_time_of_sessions_without_a_record_is_unknown(study, tmp_path, monke
   only_recorded(monkeypatch)
   (tmp_path / 'pretrain' / 'seed_1' / '3').mkdir(parents=True)
   for _ in range(2):  # It stays unknown in the next session.
-    pretrain.main(small(seeds='1'), tmp_path / 'pretrain')
+    pretrain.main(pretraining(seeds='1'), tmp_path / 'pretrain')
   shutil.copytree(study / 'english', tmp_path / 'study' / 'english')
   (tmp_path / 'study' / 'english' / 'results.json').unlink()
   settings = smoke(training_study, seeds='42,43', batch_size='2', length='16')
@@ -173,7 +144,7 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   assert whole['run'].keys() == english['run'].keys() == fields
   assert whole['run']['seconds'] >= english['run']['seconds'] + python['run']['seconds'] - 0.1
   # A run that was killed goes on from the time that it has noted.
-  settings, trained = small(seeds='1'), []
+  settings, trained = pretraining(seeds='1'), []
   only_recorded(monkeypatch)
   monkeypatch.setattr(loop, 'train', lambda run: trained.append(results_of(tmp_path)) or {})
   pretrain.main(settings, tmp_path)
@@ -197,7 +168,7 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   pretrain.main(settings, tmp_path)
   assert results_of(tmp_path) == done
   # Other settings, which training may refuse, touch the file only at the end.
-  pretrain.main(small(seeds='1', data_seed='7'), tmp_path)
+  pretrain.main(pretraining(seeds='1', data_seed='7'), tmp_path)
   assert trained[-1] == done != results_of(tmp_path)
 
 
@@ -206,14 +177,8 @@ def test_results_have_no_preset_where_the_model_is_the_parents(study):
   assert config == [CONFIG, None]
 
 
-def read_study(experiment, study, directory, **given):
-  experiment.main(smoke(experiment, study=str(study), **given), directory)
-  assert (directory / 'figure.png').stat().st_size > 10000
-  return results_of(directory)
-
-
-def test_the_studys_bias_persists(study, tmp_path):
-  rows = read_study(persistence, study, tmp_path)['rows']
+def test_the_studys_bias_persists(small):
+  rows = results_of(small('persistence'))['rows']
   english, python = (0, 3, 6), (0, 2, 4)
   assert [(row['seed'], row['phase'], row['step']) for row in rows] == [
       *((42, 'english', step) for step in english), *((42, 'python', step) for step in python),
@@ -221,12 +186,12 @@ def test_the_studys_bias_persists(study, tmp_path):
   for row in rows:
     assert row['own_tau'] > row['control_tau'] + 0.1
     for counted in ('token', 'dimension'):
-      assert sum(row[f'largest_{counted}_counts']) == int(NUM_SEQUENCES)
+      assert sum(row[f'largest_{counted}_counts']) == 200
   assert rows[0]['own_tau'] == pytest.approx(1, abs=1e-6)
 
 
-def test_the_studys_pairs_are_judged(study, tmp_path):
-  results = read_study(seedprint_tables, study, tmp_path)
+def test_the_studys_pairs_are_judged(small):
+  results = results_of(small('seedprint_tables'))
   judged = {(row['group'], row['related']): (row['pairs'], row['misjudged'])
             for row in results['summary']}
   # Six steps leave descendants that every test finds; the other pairs share nothing.
@@ -259,11 +224,10 @@ def test_networks_that_went_on_with_several_texts_are_paired(tmp_path):
                        ('english2@0', 'stories2')]
 
 
-def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
+def test_every_method_judges_every_pair_of_the_study(small):
   """One method for each thing that methods read."""
-  methods = ['Verdict', 'SeedPrint', 'MLP units', 'REEF', 'PCS']
-  assert set(methods) < set(METHODS)
-  results = read_study(baselines, study, tmp_path, methods=','.join(methods))
+  results = results_of(small('baselines'))
+  methods = results['settings']['methods']
   # 2 seeds: from init, from the middle, one continued; one pair of either kind of unrelated ones.
   # The continued one also has three changed descendants and one unrelated network.
   assert len(results['rows']) == len(methods) * (2 + 1 + 2 + 1 + 1 + (1 + 3 + 1))
@@ -276,41 +240,13 @@ def test_every_method_judges_every_pair_of_the_study(study, tmp_path):
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
 
 
-@pytest.mark.parametrize('experiment', READERS)
-@pytest.mark.parametrize('wrong, message', [
-    (dict(study='nowhere'), '--study: nowhere/english/seed_42 has no checkpoint of step 0'),
-    (dict(seeds='42,43,44'), '--study: .*seed_44 has no checkpoint of step 0'),
-    (dict(num_sequences='128'), '--num_sequences: .* more than 128 are needed'),
-    (dict(length='9999'), '--length: 9999 exceeds the 2048 positions of the networks'),
-])
-def test_what_a_study_lacks_is_named_and_nothing_written(study, tmp_path, experiment, wrong,
-                                                         message):
-  made = smoke(experiment, **dict(study=str(study), seeds='42,43') | wrong)
-  if experiment is robustness and len(made.seeds) < 3:
-    made.seeds.append(42)  # A third, which the study has.
-  with pytest.raises(InputError, match=message):
-    experiment.main(made, tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize('experiment', READERS[:2])
-def test_a_network_is_not_compared_with_itself(study, tmp_path, experiment):
-  with pytest.raises(InputError, match='--seeds: at least two'):
-    experiment.main(smoke(experiment, study=str(study), seeds='42'), tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-def test_robustness_of_random_networks(tmp_path):
-  settings = smoke(robustness)
-  robustness.main(settings, tmp_path)
-  summary = results_of(tmp_path)['summary']
+def test_robustness_of_random_networks(small):
+  summary = results_of(small('robustness'))['summary']
   found = {(row['transform'], row['strength']): row['found'] for row in summary}
   assert list(found) == [('none', None), ('permute units', None), ('quantize', 8), ('quantize', 4)]
   assert found['permute units', None] == {'SeedPrint': 1, 'MLP units': 0, 'Intrinsic': 1}
   assert found['none', None]['MLP units'] == 1
   assert summary[1]['logit_change'] < 1e-4 < summary[3]['logit_change']
-  with pytest.raises(InputError, match='--seeds: at least three'):
-    robustness.main(smoke(robustness, seeds='1,2'), tmp_path)
 
 
 def test_robustness_of_networks_that_it_trains_itself(monkeypatch):
@@ -355,58 +291,39 @@ def test_an_architecture_has_its_name(preset, name):
   assert calibrate.label(configs.get(preset)).startswith(f'{name} of width 128')
 
 
-def test_unrelated_networks_are_calibrated(tmp_path, study):
-  calibrate.main(smoke(calibrate, probes='gaussian,verdict'), tmp_path)
-  row, judged = results_of(tmp_path)['rows']
+def test_unrelated_networks_are_calibrated(small):
+  results = results_of(small('calibrate'))
+  row, judged = results['rows']
   assert row['pairs'] == judged['pairs'] == 10 and row['input_shared']
   assert row['calibrated_0.01'] <= row['unprojected_0.01'] and abs(row['mean_z']) < 1.5
   assert 'published_t_0.01' not in judged
   assert judged['verdict_0.001'] == 0 and 'related' not in judged['verdicts']
-  found = results_of(tmp_path)['summary'][1]['z_of']
+  found = results['summary'][1]['z_of']
   assert found.keys() == set(judged_pairs.WITH_P_VALUE)
   for name, test in found.items():
     z, p_values = (np.array(judged[field][name]) for field in ('z', 'p_values'))
     assert test['pairs'] == len(z) == 10 and test['max'] == z.max() < 4
     assert test['mean'] == pytest.approx(z.mean()) and test['mean'] < 1.5
     assert [test['p_0.05'], test['p_0.01']] == [sum(p_values <= 0.05), sum(p_values <= 0.01)]
-  two_runs = smoke(calibrate, probes='gaussian', runs=str(study / 'english'))
-  with pytest.raises(InputError, match='has 2 folders seed_'):
-    calibrate.main(two_runs, tmp_path / 'trained')
-  with pytest.raises(InputError, match='--num_sequences: .* more than 128 are needed'):
-    calibrate.main(smoke(calibrate, num_sequences='128'), tmp_path / 'trained')
-  assert not (tmp_path / 'trained').exists()
 
 
-def test_networks_of_several_architectures_are_judged_with_each_other(tmp_path, monkeypatch):
-  """With verdicts that are made up: of networks of one width alone, and of one family."""
-  def compare(a, b):
-    has_result = {name: a.width == b.width for name in judged_pairs.WITH_P_VALUE}
-    has_result['unit order'] = a == b
-    return {'verdict': 'unrelated' if a == b else 'inconclusive', 'p_value': 0.5, 'tests': [
-        {'test': name, 'z': 0.0 if has else None, 'p_value': 0.5 if has else None}
-        for name, has in has_result.items()]}
-
-  monkeypatch.setattr(calibrate, 'init_params', lambda *of: None)
-  monkeypatch.setattr(calibrate.signatures, 'of_network', lambda config, *of: config)
-  monkeypatch.setattr(judged_pairs.lineage, 'compare', compare)
-  presets = [f'{name},num_layers=2,num_heads=2,mlp_width=96'
-             for name in ('tiny_gpt2', 'tiny_llama2')]
-  settings = smoke(calibrate, probes='verdict', config=','.join(presets), widths='16,32',
+def test_networks_of_several_architectures_are_judged_with_each_other():
+  settings = smoke(calibrate, probes='verdict', config='tiny_gpt2,tiny_llama2', widths='16,32',
                    seeds='0-2')
-  calibrate.main(settings, tmp_path)
-  content = results_of(tmp_path)
-  pairs = {row['cell'].removesuffix(', gpt2 init, verdict'): row['pairs']
-           for row in content['rows']}
-  names = [f'{preset} ({width})' for preset in presets for width in (16, 32)]
-  assert pairs == dict.fromkeys(names, 3) | {
-      f'{a} and {b}': 9 for a, b in itertools.combinations(names, 2)}
-  whole = content['summary'][-1]
+  names = [f'{preset} ({width})' for preset in settings.config for width in settings.widths]
+  assert list(calibrate.random_cells(settings)) == [
+      f'{name}, gpt2 init, verdict'
+      for name in (*names, *map(' and '.join, itertools.combinations(names, 2)))]
+  groups = {name: {seed: functools.partial(random_signature, config, seed) for seed in seeds}
+            for name, config, seeds in (('gated', DEEP, range(3)), ('plain', DEEP_GPT2, (3, 4)))}
+  rows = [{'cell': name} | judge() for name, judge in judged_pairs.verdict_cells(
+      groups, 'verdict').items()]
+  assert [row['pairs'] for row in rows] == [3, 1, 6]
+  whole = report.summarize(rows)[-1]
   assert whole['cell'] == 'all random networks, verdict'
-  assert whole['pairs'] == sum(whole['verdicts'].values()) == 4 * 3 + 6 * 9
-  assert whole['verdicts'] == {'unrelated': 4 * 3, 'inconclusive': 6 * 9}
-  assert whole['z_of']['SeedPrint']['pairs'] == 4 * 3 + 2 * 9
-  assert whole['z_of']['unit order']['pairs'] == 4 * 3
-  assert whole['z_of']['unit order, fitted basis']['pairs'] == 4 * 3 + 2 * 9
+  assert whole['pairs'] == sum(whole['verdicts'].values()) == 10
+  # Units are compared within a family alone.
+  assert [whole['z_of'][name]['pairs'] for name in ('SeedPrint', 'unit order')] == [10, 4]
 
 
 def test_no_two_networks_that_are_judged_have_one_seed():
@@ -447,9 +364,5 @@ def test_calibrate_and_the_test_agree(tmp_path):
 def test_runs_go_on_from_a_checkpoint_that_went_out_to_transformers(study, tmp_path):
   config, params = checkpoint.load_params(study / 'english' / 'seed_42')
   huggingface.save(tmp_path / 'model', config, params)
-  onwards = lambda seeds: runs.runs_of(
-      small(init_from=str(tmp_path / 'model'), seeds=seeds), tmp_path / 'onwards')
-  run, = onwards('1')
-  with pytest.raises(InputError, match='--seeds: 2 networks that all go on from .* the same'):
-    onwards('1,2')
+  run, = runs.runs_of(pretraining(init_from=str(tmp_path / 'model'), seeds='1'), tmp_path / 'on')
   assert run.config.vocab_size == 257 and run.config.num_layers == 2

@@ -1,6 +1,5 @@
-"""The attention sink study at smoke scale: all share seeds and data, and it can be resumed."""
+"""The attention sink study at smoke scale: all networks share seeds and data."""
 
-import json
 import math
 
 import jax
@@ -12,20 +11,18 @@ from bornbiased_jax import configs
 from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
-from bornbiased_jax.training import loop
 from bornbiased_jax.training.start import begin
 from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 from experiments.text_sinks import measures, report
+from programs import results_of
 from small_networks import random_networks
 from small_tokenizers import write_gpt2
-import tiny_runs
 
 pytestmark = pytest.mark.slow
 
-one_device = tiny_runs.one_device
 SIZE = 'mlp_width=64,num_heads=2,num_layers=2,width=32'
 # For networks of others: as many ids as `write_gpt2` has, or the 257 of bytes, padded.
 THEIRS = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=271)
@@ -37,19 +34,13 @@ def settings(networks=(), **overrides):
   return resolve(text_sinks.Settings, 'smoke', networks, **small)
 
 
-@pytest.fixture(scope='module')
-def study(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('sinks')
-  text_sinks.main(settings(), directory)
-  return directory
-
-
-def results(directory):
-  return json.loads((directory / 'results.json').read_text())
+@pytest.fixture
+def study(small):
+  return small('text_sinks')
 
 
 def test_every_network_and_step_has_a_row(study):
-  rows = results(study)['rows']
+  rows = results_of(study)['rows']
   trained = [(row['intervention'], row['seed'], row['step'])
              for row in rows if not row['afterwards']]
   assert trained == [(name, seed, step) for name in ('none', 'mask') for seed in (42, 43)
@@ -75,18 +66,18 @@ def test_variants_share_seeds_and_data(study):
 
 def test_at_birth_a_masked_position_draws_nobody(study):
   """Apart from the weight on itself, which its floor has: heads attend almost uniformly there."""
-  none, row = (next(row for row in results(study)['rows']
+  none, row = (next(row for row in results_of(study)['rows']
                     if row['intervention'] == name and row['step'] == 0)
                for name in ('none', 'mask'))
   assert row['position_floor'][-1] > 1.3 * none['position_floor'][-1]
   assert row['position_weight'][-1] - row['position_floor'][-1] == pytest.approx(
       none['position_weight'][-1] - none['position_floor'][-1], abs=1e-2)
-  later, = (row for row in results(study)['rows'] if row['afterwards'] and row['seed'] == 42)
+  later, = (row for row in results_of(study)['rows'] if row['afterwards'] and row['seed'] == 42)
   assert later['position_floor'][-1] == row['position_floor'][-1]
 
 
 def test_losses_are_paired_by_seed(study):
-  made = results(study)
+  made = results_of(study)
   (text, value), = made['summary'][1]['loss'].items()
   loss = {(row['intervention'], row['seed']): row['loss'][text] for row in made['rows']
           if row['loss'] and not row['afterwards']}
@@ -97,38 +88,13 @@ def test_losses_are_paired_by_seed(study):
 
 
 def test_the_base_is_none_wherever_it_stands(study):
-  rows = [row for row in results(study)['rows'] if row['loss']]
+  rows = [row for row in results_of(study)['rows'] if row['loss']]
   one, other = report.summarize(rows), report.summarize(rows[::-1])
   difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss']
                                 for row in summary}
   for case, losses in difference(one).items():
     for text, loss in losses.items():
       assert difference(other)[case][text]['difference'] == pytest.approx(loss['difference'])
-
-
-def test_a_stopped_run_goes_on(study, monkeypatch):
-  """Stopped while measuring, it measures the rest, and trains nothing again."""
-  path = study / 'results.json'
-  before = results(study)
-  path.write_text(json.dumps(before | {'rows': before['rows'][:5], 'complete': False}))
-  measured, measure = [], text_sinks.measure
-  monkeypatch.setattr(text_sinks, 'measure',
-                      lambda *arguments: measured.append(1) or measure(*arguments))
-  monkeypatch.setattr(loop, 'compiled_step',
-                      lambda run: lambda *arguments: pytest.fail('trained again'))
-  text_sinks.main(settings(), study)
-  after = results(study)
-  assert after | {'run': None} == before | {'run': None}
-  assert after['run']['seconds'] >= before['run']['seconds']
-  assert len(measured) == len(before['rows']) - 5
-
-
-def test_the_same_command_measures_nothing_twice(study, monkeypatch, capsys):
-  before = results(study)
-  monkeypatch.setattr(text_sinks, 'measure', lambda *arguments: pytest.fail('measured again'))
-  text_sinks.main(settings(), study)
-  assert results(study) == before
-  assert 'perplexity' in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -147,7 +113,7 @@ def test_networks_of_others_are_measured_without_training(network, tmp_path):
   path, tokenizer = network
   ways = dict(lengths='16', afterwards='amplify', tokenizer=str(path))
   text_sinks.main(settings([str(path)], **ways), tmp_path / 'out')
-  rows = results(tmp_path / 'out')['rows']
+  rows = results_of(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(path), afterwards) for afterwards in (None, 'amplify')]
   written = sorted(path.name for path in (tmp_path / 'out').iterdir())
@@ -174,49 +140,11 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
   writer.close()
   text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
                   tmp_path / 'out')
-  (row,) = results(tmp_path / 'out')['rows']
+  (row,) = results_of(tmp_path / 'out')['rows']
   assert row['begins_with'] == '7 (run)'
   text = text_sinks.load_texts(settings())[1]
   assert row['loss'] == measures.losses(THEIRS, random_networks(THEIRS, 1)[0], text,
                                         settings(start_id='7'))
-
-
-@pytest.mark.parametrize('wrong, message', [
-    (dict(lengths='8,32'), '--lengths: 32 exceeds --length=16'),
-    (dict(position='8'),
-     '--position: 8 is not one of 8 positions, from 0, of the shortest of --lengths'),
-    (dict(data='none'), '--data: is missing'),
-    (dict(accumulation='3'), 'accumulation=3 does not divide batch_size=2'),
-    (dict(strength='0'), "--strength: '0' is not a number above 0"),
-    (dict(interventions='mask'), "--interventions: 'none' must be among them"),
-    (dict(texts='short.txt'), "--texts: short.txt has 6 tokens, fewer than one sequence of 16"),
-    (dict(start_id='257'), '--start_id: 257 is not one of the 257 token ids of --tokenizer=bytes'),
-    (dict(networks=['tiny_nothing:1']), 'tiny_nothing:1: no such network'),
-    (dict(networks=['tiny_llama2:1']), '--tokenizer: bytes has 257 token ids, tiny_llama2:1 2048'),
-    (dict(texts='long.txt,large.uint16'), '--texts: .*outside the vocabulary of 257 ids'),
-    (dict(data='long.txt', length='64'),
-     '--data: long.txt, last 5% has 25 tokens, fewer than one sequence of 64'),
-    (dict(networks=['tiny_llama2:1'], data='none'), '--data: is missing'),
-])
-def test_wrong_input_is_named_before_anything_runs(wrong, message, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'short.txt').write_text('short')
-  (tmp_path / 'long.txt').write_text('long ' * 99)
-  (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
-  monkeypatch.setattr(text_sinks.runs, 'train', lambda *arguments: pytest.fail('trained'))
-  monkeypatch.setattr(text_sinks, 'measure', lambda *arguments: pytest.fail('measured'))
-  with pytest.raises(InputError, match=message):
-    text_sinks.main(settings(**wrong), tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize('name, text, message', [
-    ('afterwards', 'rmsnorm', "--afterwards: 'rmsnorm' is not one of"),
-    ('interventions', 'amplified', "--interventions: 'amplified' is not one of"),
-])
-def test_wrong_flags_are_named(name, text, message):
-  with pytest.raises(InputError, match=message):
-    settings(**{name: text})
 
 
 def test_an_intervention_may_begin_with_another_text(study, tmp_path):

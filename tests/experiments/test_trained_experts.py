@@ -1,15 +1,13 @@
 """Experts that are followed through training: shares, their order, and pairs of seeds."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from bornbiased_jax.errors import InputError
 from experiments import trained_experts
 from experiments.shared.settings import resolve
-from tiny_runs import one_device  # noqa: F401
+from programs import results_of
 
 EVEN = np.full((1, 4), 0.25)
 
@@ -47,28 +45,10 @@ def test_arms_differ_in_their_birth_and_balance_loss():
 
 
 @pytest.mark.slow
-def test_the_balance_loss_balances(tmp_path, monkeypatch):
-  settings = resolve(trained_experts.Settings, 'smoke', balances='0,10', seeds='42,43')
-  arms = trained_experts.arms_of(settings)
-  arms = {key: arms[key] for key in [('gpt2', 10.0)]}  # It says all that is looked at.
-  monkeypatch.setattr(trained_experts, 'arms_of', lambda settings: arms)
-  trained_experts.main(settings, tmp_path)
-  written = (tmp_path / 'results.json').read_bytes()
-  assert (tmp_path / 'figure.png').read_bytes().startswith(b'\x89PNG')
-  trained_experts.main(settings, tmp_path)
-  assert (tmp_path / 'results.json').read_bytes() == written
-  results = json.loads(written)
-  assert results['complete']
-  of = {(row['init'], row['balance'], row['step']): row for row in results['summary']}
-  for step in (0, 3, 6):
-    assert {key[:2] for key in of if key[2] == step} == arms.keys()
-  assert of['gpt2', 10.0, 0]['birth_rank'] == 1
-  assert of['gpt2', 10.0, 6]['busiest'] < of['gpt2', 10.0, 0]['busiest']
+def test_the_balance_loss_balances(small):
+  results = results_of(small('trained_experts'))
+  of = {(row['init'], row['step']): row for row in results['summary'] if row['balance'] == 10}
+  assert of['gpt2', 0]['birth_rank'] == 1
+  assert of['gpt2', 6]['busiest'] < of['gpt2', 0]['busiest']
   for row in results['rows']:
     np.testing.assert_allclose(np.sum(row['share'], axis=-1), 1, rtol=1e-6)
-
-
-def test_a_network_without_experts_is_refused(tmp_path):
-  settings = resolve(trained_experts.Settings, 'smoke', config='tiny_gpt2')
-  with pytest.raises(InputError, match='--config: tiny_gpt2 has no experts'):
-    trained_experts.main(settings, tmp_path)

@@ -1,4 +1,4 @@
-"""Sentences say what was found, and no more; levels are those of the normal law."""
+"""Caveats name what two networks share or differ in; levels are those of the normal law."""
 
 import dataclasses
 
@@ -8,45 +8,11 @@ import pytest
 
 from bornbiased_jax.lineage import levels, sentences
 from bornbiased_jax.lineage.evidence import signature, tensors
-from bornbiased_jax.lineage.testing.every_test import TESTS, run_tests
-from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
+from bornbiased_jax.lineage.testing.every_test import run_tests
 from small_networks import DEEP_GPT2, born
 from small_signatures import PROBE
 
 POSITIONS = dataclasses.replace(DEEP_GPT2, positions='learned')
-
-
-@pytest.mark.parametrize('likeness, words', [(0.04, '20 % of the size'), (0.5, '100 % of'),
-                                             (0.9, None)])
-def test_a_small_likeness_may_be_that_of_an_ingredient(likeness, words):
-  results = {'unit order': TestResult(likeness, 0.0, 0.01, likeness / 0.01, -20.0)}
-  results['value order'] = results['unit order']
-  said = sentences.related(results, ['unit order', 'value order'], 1e-4)
-  assert 'unit order (z = ' in said[0] and 'one in 10,000 pairs' in said[1]
-  assert 'did not' not in said[-1] and said[-1] == sentences.MEANING
-  assert (words in said[2]) if words else len(said) == 3
-  by_units = sentences.related(results, ['unit order'], 1e-4)
-  assert by_units[-2:] == [sentences.UNITS_DECIDE, sentences.MEANING]
-
-
-def test_p_values_of_tests_that_decide_are_bounds():
-  assert sentences.p_text(-3.0) == '≤ 0.001' and sentences.p_text(-40.0) == '< 1e-12'
-  results = {name: TestResult(0.5, 0.0, 0.1, 5.0, -3.0) for name in TESTS}
-  assert sentences.found(results, ['unit order', 'SeedPrint']) == (
-      'They agree in unit order (z = 5.0, p-value ≤ 0.001), SeedPrint (z = 5.0, p-value 0.001).')
-  alike = TestResult(0.61, level=levels.ALIKE_IN_ANY_BASIS)
-  assert '(0.61, and networks of one text up to 0.5)' in sentences.found(
-      {'hidden states, any basis': alike}, ['hidden states, any basis'])
-
-
-def test_what_is_missing_has_its_reason():
-  excluded = TestResult(0.5, 0.4, 0.1, 1.0, -0.5, reason='a pattern')
-  assert sentences.excluded('unit order', excluded).startswith(
-      'The unit order is no evidence here: a pattern.')
-  why = [does_not_apply('other widths'), does_not_apply('other widths')]
-  assert sentences.no_test('units', why) == (
-      'No test of MLP units applies: other widths. A descendant may have been missed.')
-  assert 'below 0.40 may have been missed' in sentences.too_little_power('values', 0.4)
 
 
 def caveats(config, params, other, others):

@@ -1,0 +1,75 @@
+"""A mistake that only the program can see names its flag, before anything is written."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+import programs
+
+STUDY = dict(study='{training_study}', num_sequences='200')
+READERS = 'persistence', 'seedprint_tables', 'baselines', 'robustness'
+SINKS = dict(batch_size='2', length='16', lengths='16,8', position='4', afterwards='mask')
+
+MISTAKES = [
+    ('training_study', dict(continued='42,7'), 'continued'),
+    ('training_study', dict(accumulation='3'), 'accumulation'),
+    ('training_study', dict(keep_steps='7'), 'keep_steps'),
+    ('training_study', dict(python_keep_steps='2,5'), 'python_keep_steps'),
+    *((name, dict(seeds='42,43,42' if name == 'robustness' else '42,43') | STUDY | wrong, flag)
+      for name in READERS for wrong, flag in (
+          (dict(study='nowhere'), 'study'), (dict(seeds='42,43,44'), 'study'),
+          (dict(num_sequences='128'), 'num_sequences'), (dict(length='9999'), 'length'))),
+    ('persistence', STUDY | dict(seeds='42'), 'seeds'),
+    ('seedprint_tables', STUDY | dict(seeds='42'), 'seeds'),
+    ('robustness', dict(seeds='1,2'), 'seeds'),
+    ('calibrate', dict(seeds='1,2'), 'seeds'),
+    ('calibrate', dict(probes='gaussian', runs='{training_study}/english'), 'runs'),
+    ('calibrate', dict(num_sequences='128'), 'num_sequences'),
+    ('pretrain', dict(seeds='42,44', init_from='{training_study}/english'), 'seeds'),
+    ('pretrain', dict(seeds='42,44', resume='{training_study}/english'), 'seeds'),
+    ('pretrain', dict(seeds='1,2', init_from='{training_study}/english/seed_42'), 'seeds'),
+    ('trained_experts', dict(config='tiny_gpt2'), 'config'),
+    ('forgetting', dict(steps='10'), 'steps'),
+    ('forgetting', dict(forgetting='0,20'), 'steps'),
+    ('forgetting', dict(length='5000'), 'length'),
+    ('forgetting', dict(config='tiny_llama2,init_scheme=mup'), 'config'),
+    ('forgetting', dict(batch_size='2', variants='batch / 4'), 'batch_size'),
+    ('forgetting', dict(train_length='5000'), 'train_length'),
+    ('attention_sink', dict(position='32'), 'position'),
+    ('attention_sink', dict(lengths='8'), 'lengths'),
+    ('text_sinks', SINKS | dict(lengths='8,32'), 'lengths'),
+    ('text_sinks', SINKS | dict(position='8'), 'position'),
+    ('text_sinks', SINKS | dict(data='none'), 'data'),
+    ('text_sinks', SINKS | dict(accumulation='3'), 'accumulation'),
+    ('text_sinks', SINKS | dict(interventions='mask'), 'interventions'),
+    ('text_sinks', SINKS | dict(texts='short.txt'), 'texts'),
+    ('text_sinks', SINKS | dict(start_id='257'), 'start_id'),
+    ('text_sinks', SINKS | dict(texts='long.txt,large.uint16'), 'texts'),
+    ('text_sinks', SINKS | dict(data='long.txt', length='64'), 'data'),
+    ('text_sinks tiny_llama2:1', SINKS, 'tokenizer'),
+    ('text_sinks tiny_llama2:1', SINKS | dict(data='none'), 'data'),
+    ('seedprint a b c', {}, None), ('seedprint a b', dict(base='c'), None),
+    ('seedprint tiny_gpt2:1', {}, 'suspect'),
+    ('seedprint tiny_gpt2:1 tiny_gpt2:x', {}, 'suspect'),
+    ('seedprint tiny_gpt2:1 tiny_gpt2:2', dict(length='1025'), 'length'),
+    ('seedprint tiny_gpt2:1 tiny_gpt2:2', dict(num_ids='3000'), 'num_ids'),
+    ('lineage tiny_gpt2:1', {}, None), ('lineage tiny_gpt2:1 nowhere', {}, None),
+    ('text_sinks tiny_nothing:1', {}, None),
+    ('through_training', {}, None), ('through_training .', {}, None),
+]
+
+
+@pytest.mark.parametrize('command, flags, named', MISTAKES, ids=lambda value: (
+    value if isinstance(value, str) else '' if value is None else ' '.join(value.values())))
+def test_a_mistake_is_named_before_anything_is_written(command, flags, named, small, tmp_path,
+                                                       monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'short.txt').write_text('short')
+  (tmp_path / 'long.txt').write_text('long ' * 99)
+  (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
+  name, *words = command.split()
+  with pytest.raises(InputError) as error:
+    programs.run(name, tmp_path / 'out', *words, **programs.filled(flags, small))
+  assert not (tmp_path / 'out').exists() and '\n' not in str(error.value)
+  flag = error.value.field or str(error.value).partition(':')[0].removeprefix('--')
+  assert named in (None, flag), error.value

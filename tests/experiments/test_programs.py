@@ -1,0 +1,100 @@
+"""Each program at its smallest measures every row, goes on where it stopped, and draws again."""
+
+import json
+from pathlib import Path
+import re
+import shutil
+
+import pytest
+
+import programs
+from programs import SMALL, results_of
+
+pytestmark = pytest.mark.slow
+
+PAGE = (Path(programs.__file__).parents[1] / 'experiments' / 'README.md').read_text()
+PARTS = re.search(r'\| in `results.json`.*?(?=\n\n)', PAGE, re.DOTALL)[0]
+# Those that have no rows train networks, and say of these only the losses.
+TRAININGS = [name for name, small in SMALL.items() if not small.num_rows]
+MEASURING = [name for name in SMALL if name not in TRAININGS]
+# Parts of results.json that one program has.
+OWN = {'forgetting': {'cells', 'recipes'}, 'pretrain': {'rates'}}
+
+
+def test_every_program_with_a_folder_of_results_is_here():
+  """But for those that write reports or times, which have tests of their own."""
+  assert set(programs.EXPERIMENTS) - SMALL.keys() == {'audit', 'benchmark', 'lineage', 'seedprint'}
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_a_program_measures_every_row_and_says_how(name, small):
+  directory, results = small(name), results_of(small(name))
+  rows = list(map(json.dumps, results['rows']))
+  assert len(set(rows)) == len(rows) == SMALL[name].num_rows
+  assert results['complete'] and results['summary'] and results['experiment'] == name
+  assert results.keys() - {'inputs'} - OWN.get(name, set()) == {
+      part for line in PARTS.splitlines()
+      for part in re.findall(r'`(\w+)`', line.split('|')[1])} - {'inputs'}
+  assert results['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
+  assert results['environment'].keys() >= {'jax', 'backend', 'device', 'num_devices', 'xla_flags'}
+  for row in results['summary']:
+    assert_intervals(row)
+  lines = (directory / 'table.md').read_text().splitlines()
+  assert len(lines) == len(results['summary']) + 2
+  assert (directory / 'figure.png').read_bytes().startswith(b'\x89PNG')
+
+
+def assert_intervals(row):
+  """Beside a mean stand its interval, half of it, or both values."""
+  for field, value in row.items():
+    mean = row.get(field.removesuffix('_ci95').removesuffix('_both'))
+    if field.endswith('_ci95') and isinstance(value, list) and None not in (mean, *value):
+      assert value[0] <= mean <= value[1]
+    elif field.endswith('_ci95') and not isinstance(value, list):
+      assert value is None or value >= 0
+    elif field.endswith('_both') and mean is not None:
+      assert sum(value) / 2 == pytest.approx(mean)
+
+
+@pytest.mark.parametrize('name', MEASURING)
+def test_what_is_complete_is_drawn_again_from_its_results_alone(name, small, tmp_path, capsys):
+  """As in a downloaded folder, in which there are no checkpoints."""
+  directory = small(name)
+  shutil.copy(directory / 'results.json', tmp_path)
+  programs.run_small(name, tmp_path, small)
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+      'figure.png', 'results.json', 'table.md']
+  for path in tmp_path.iterdir():
+    assert path.read_bytes() == (directory / path.name).read_bytes(), path.name
+  assert 'wrote ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('name', MEASURING)
+def test_a_stopped_program_goes_on_to_the_same_rows(name, small, tmp_path):
+  """It keeps the rows that are there, of which each is marked, and trains nothing again."""
+  whole = results_of(small(name))
+  directory = shutil.copytree(small(name), tmp_path / name)
+  programs.stop(directory, len(whole['rows']) // 2)
+  before = checkpoints(directory)
+  after = programs.run_small(name, directory, small)
+  assert after['complete'] and after['run']['seconds'] >= whole['run']['seconds']
+  is_kept = [row.pop('kept', False) for row in after['rows']]
+  assert after['rows'] == whole['rows'] and sum(is_kept) == len(whole['rows']) // 2
+  assert checkpoints(directory) == before
+
+
+@pytest.mark.parametrize('name', TRAININGS)
+def test_networks_that_are_there_are_not_trained_again(name, small, tmp_path):
+  whole = programs.run_small(name, tmp_path, small)
+  before = checkpoints(tmp_path)
+  again = programs.run_small(name, tmp_path, small)
+  programs.stop(tmp_path, 0)
+  for after in (again, programs.run_small(name, tmp_path, small)):
+    assert after['complete'] and after['summary'] == whole['summary']
+  assert before and checkpoints(tmp_path) == before
+
+
+def checkpoints(directory):
+  """When each file of a checkpoint was written."""
+  return {path: path.stat().st_mtime_ns for step in directory.rglob('seed_*/[0-9]*')
+          for path in step.rglob('*')}
