@@ -28,6 +28,25 @@ MISTAKES = [
     ('pretrain', dict(seeds='42,44', init_from='{training_study}/english'), 'seeds'),
     ('pretrain', dict(seeds='42,44', resume='{training_study}/english'), 'seeds'),
     ('pretrain', dict(seeds='1,2', init_from='{training_study}/english/seed_42'), 'seeds'),
+    *(('pretrain', dict(batch_size='2', length='16') | wrong, flag) for wrong, flag in (
+        (dict(config='tiny_gpt2', init_from='a'), 'config'),
+        (dict(data='nowhere.txt'), 'data'), (dict(data='tfds:no_such_set'), 'data'),
+        (dict(data='short.txt'), 'data'), (dict(data='empty.txt'), 'data'),
+        (dict(valid='nowhere.txt'), 'valid'), (dict(tokenizer='nowhere.model'), 'tokenizer'),
+        (dict(init_from='nowhere'), 'init_from'), (dict(resume='nowhere'), 'resume'),
+        (dict(init_from='a', resume='b'), 'init_from'), (dict(keep_steps='3,99'), 'keep_steps'),
+        (dict(intervention='mask', intervention_position='16'), 'intervention_position'),
+        (dict(intervention_position='3'), 'intervention_position'),
+        (dict(intervention='gain', intervention_strength='3'), 'intervention_strength'),
+        (dict(adapter='lora'), 'adapter'), (dict(rank='4'), 'rank'),
+        (dict(adapter='prefix_plus', init_from='a', alpha='2'), 'alpha'),
+        (dict(min_lr='1'), 'min_lr'), (dict(accumulation='3'), 'accumulation'),
+        (dict(warmup_steps='6'), 'warmup_steps'), (dict(balance='1'), 'balance'),
+        (dict(max_length='8'), 'length'), (dict(peak_lr='fast'), 'peak_lr'),
+        (dict(clip='-1'), 'clip'), (dict(keep_steps='1,x'), 'keep_steps'),
+        (dict(config='big'), 'config'), (dict(remat='some'), 'remat'),
+        (dict(num_steps='0'), 'num_steps'), (dict(adapter='ia3'), 'adapter'),
+        (dict(rank='0'), 'rank'))),
     ('trained_experts', dict(config='tiny_gpt2'), 'config'),
     ('forgetting', dict(steps='10'), 'steps'),
     ('forgetting', dict(forgetting='0,20'), 'steps'),
@@ -65,6 +84,7 @@ def test_a_mistake_is_named_before_anything_is_written(command, flags, named, sm
                                                        monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'short.txt').write_text('short')
+  (tmp_path / 'empty.txt').touch()
   (tmp_path / 'long.txt').write_text('long ' * 99)
   (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
   name, *words = command.split()
