@@ -43,7 +43,7 @@ from ..shared import base_settings, program, runs
 from ..shared.base_settings import AFTERWARDS, Schedule, Training
 from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.results import Results
-from ..shared.settings import SINK_LENGTHS, TO_TRAIN_ON, name_flag, setting
+from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, name_flag, setting
 from . import report
 from .measures import losses, measure
 from .report import display
@@ -150,7 +150,7 @@ def check(settings) -> None:
     raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
                      'positions, from 0, of the shortest of --lengths')
   if not settings.data and not (settings.networks and settings.texts):
-    raise InputError(f'--data: is missing: {base_settings.A_TEXT}')
+    raise InputError(f'--data: is missing: {A_TEXT}')
   if settings.networks:
     return
   if 'none' not in settings.interventions:
