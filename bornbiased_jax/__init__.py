@@ -19,9 +19,9 @@ True
 model of `transformers` (`.storage`), or a preset with a seed, as here.
 
 >>> import jax, numpy as np
->>> from bornbiased_jax import lineage
+>>> from bornbiased_jax import lineage, storage
 >>> probe = analysis.Probe('tokens', num_sequences=1000, length=4)
->>> config, params = lineage.load('tiny_gpt2:1')
+>>> config, params = storage.open('tiny_gpt2:1').load()
 >>> copy = jax.tree.map(lambda x: np.float32(np.float16(x)), params)  # Rounded to 16 bits.
 >>> subjects = [lineage.Subject(config, each, probe) for each in (params, copy)]
 >>> lineage.judge(*subjects)['verdict']

@@ -26,11 +26,10 @@ import itertools
 import jax
 import numpy as np
 
-from bornbiased_jax import configs, lineage, plotting
+from bornbiased_jax import configs, lineage, plotting, storage
 from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage import METHODS, Subject
 from bornbiased_jax.lineage.baselines import methods
-from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
 
@@ -74,7 +73,7 @@ class Settings(Inputs):
 
 def main(settings, output_dir):
   todo = pairs(settings)
-  config = load_config(todo[0][2])
+  config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
   statements = networks.passages(settings.statements, settings.tokenizer,
                                  settings.statement_length, config)
@@ -122,9 +121,9 @@ def load(name: str) -> tuple[configs.ModelConfig, dict]:
   """A network by its name, to which `AND` and a transform may be appended."""
   original, _, change = name.rpartition(AND)
   if change not in CHANGED:
-    return lineage.load(name)
+    return storage.open(name).load()
   transform, _ = DAMAGING[change]
-  return transform(*lineage.load(original), jax.random.key(0), CHANGED[change])
+  return transform(*storage.open(original).load(), jax.random.key(0), CHANGED[change])
 
 
 def halfway(steps: list[int]) -> int:

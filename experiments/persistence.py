@@ -18,7 +18,7 @@ import functools
 import jax
 import numpy as np
 
-from bornbiased_jax import plotting
+from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis import similarity
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import optional, whole
@@ -54,7 +54,7 @@ def main(settings, output_dir):
           for seed in settings.seeds}
   for (text, seed), run in networks.continued(settings).items():
     runs[seed][text] = run
-  check(settings, checkpoint.load_config(runs[settings.seeds[0]]['english']))
+  check(settings, storage.open(str(runs[settings.seeds[0]]['english'])).config)
   results = Results(output_dir, 'persistence', settings)
   probe = networks.probe_of(settings)
   take = functools.lru_cache(maxsize=3)(

@@ -19,7 +19,7 @@ import itertools
 
 import jax
 
-from bornbiased_jax import lineage, plotting
+from bornbiased_jax import lineage, plotting, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage import levels
@@ -49,7 +49,7 @@ class Settings(Inputs):
 
 def main(settings, output_dir):
   results = Results(output_dir, 'real_network', settings)
-  base = name_flag('network', lineage.load, settings.network)
+  base = name_flag('network', lambda: storage.open(settings.network).load())
   descendants = make_descendants(base, settings)
   scratch = train(base[0], from_seeds(base[0], settings.seeds), settings.steps,
                   source=settings.text)

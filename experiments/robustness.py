@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import configs, lineage, plotting
+from bornbiased_jax import configs, plotting, storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of
 from bornbiased_jax.lineage import METHODS, Subject
@@ -107,7 +107,7 @@ def random_networks(settings) -> dict[int, Subject]:
 def load(settings, step, phase='english') -> dict[int, Subject]:
   """The study's networks by seed, those that are there: at a step ('@0'), or at the last ('')."""
   runs = {seed: networks.run_of(settings, phase, seed) for seed in settings.seeds}
-  return {seed: networks.subject(*lineage.load(f'{run}{step}'), settings)
+  return {seed: networks.subject(*storage.open(f'{run}{step}').load(), settings)
           for seed, run in runs.items() if checkpoint.steps(run)}
 
 

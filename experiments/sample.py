@@ -25,16 +25,15 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from bornbiased_jax import lineage, models
+from bornbiased_jax import models, storage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import natural, number, whole
-from bornbiased_jax.lineage.resolve import load_config, locate
-from bornbiased_jax.storage import hub
+from bornbiased_jax.storage import Model, hub
 
 from .shared import program
-from .shared.networks import beginning_of, recorded
+from .shared.networks import beginning_of
 from .shared.settings import ProgramSettings, name_flag, setting
 
 
@@ -80,35 +79,35 @@ def main(settings):
 def continued(name: str, prompt: str = '', num_tokens: int = 200, temperature: float = 1.0,
               seed: int = 0, tokenizer: str | None = None, start_id: int | None = None) -> str:
   """The prompt and what the network `name` adds, as text or, without a tokenizer, as ids."""
-  config = load_config(name)
-  known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, name, tokenizer)
+  model = storage.open(name)
+  config = model.config
+  known = None if tokenizer == 'none' else name_flag('tokenizer', tokenizer_of, model, tokenizer)
   begin = ()
-  if known and (beginning := beginning_of(name, known, start_id)).ids:
+  if known and (beginning := beginning_of(model, known, start_id)).ids:
     begin = beginning.ids
     print(f'the text begins with id {beginning}', file=sys.stderr)
   ids = name_flag('prompt', ids_of, prompt, config, known, begin)
-  config, params = lineage.load(name)
+  config, params = model.load()
   added = models.sample(config, params, ids[None], num_tokens, jax.random.key(seed), temperature,
                         known.vocab_size if known else None)
   ids = np.concatenate([ids, added[0]])
   return known.decode(ids[len(begin):]) if known else ' '.join(map(str, ids))
 
 
-def tokenizer_of(name: str, given: str | None) -> Tokenizer:
+def tokenizer_of(model: Model, given: str | None) -> Tokenizer:
   """The tokenizer that is given for a network, or else the one that it is known to have."""
-  kind, place, _ = locate(name)
   trained = 'unknown'
-  if kind == 'run':
-    trained = (recorded(place).get('data') or {}).get('tokenizer', trained)
-  known = place if kind == 'transformers' else 'bytes' if trained == 'bytes' else None
-  if kind == 'hub' and not given:
-    known = str(hub.tokenizer(place))
+  if model.kind == 'run':
+    trained = (model.recorded.get('data') or {}).get('tokenizer', trained)
+  known = model.place if model.kind == 'transformers' else 'bytes' if trained == 'bytes' else None
+  if model.kind == 'hub' and not given:
+    known = str(hub.tokenizer(model.place))
   if not (given or known):
-    raise InputError(f"of {name} is {trained}; give its files, or 'none' for "
+    raise InputError(f"of {model.name} is {trained}; give its files, or 'none' for "
                      'token ids')
   found = load_tokenizer(given or known)
   if trained not in ('unknown', found.name):
-    raise InputError(f'{name} was trained with {trained}, and this is {found.name}')
+    raise InputError(f'{model.name} was trained with {trained}, and this is {found.name}')
   return found
 
 

@@ -28,12 +28,11 @@ from matplotlib.ticker import MaxNLocator
 import numpy as np
 import scipy
 
-from bornbiased_jax import plotting
+from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.lineage.baselines import published
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
-from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
@@ -75,7 +74,7 @@ TESTS = {'t': ('t-test', 'o', -0.2), 'u': ('U test', 'x', 0.2)}
 
 def main(settings, output_dir):
   todo = pairs(settings)
-  config = load_config(todo[0][2])
+  config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
   results = Results(output_dir, 'seedprint_tables', settings)
   probe, cache = networks.probe_of(settings), output_dir / 'hidden_states'

@@ -19,13 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax import lineage, plotting
+from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis import Probe, Statistic, combine, inter_sequence, measure, predictions
 from bornbiased_jax.analysis.attention_sink import THRESHOLD
 from bornbiased_jax.analysis.similarity import normalize
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage.resolve import load_config
 from bornbiased_jax.storage import checkpoint
 
 from .shared import program
@@ -78,7 +77,7 @@ def checkpoints_of(settings) -> list[tuple]:
     steps = checkpoint.steps(run)
     if not steps:
       raise InputError(f'{run}: {checkpoint.why_none(path_of(run))}')
-    config = load_config(run)
+    config = storage.open(run).config
     check_length(settings.length, config, run)
     found += [(config, run, step) for step in steps]
   return found
@@ -93,7 +92,7 @@ def rows_of(settings, checkpoints) -> list[dict]:
   rows, first = [], {}
   for config in dict.fromkeys(config for config, _, _ in checkpoints):
     named = [(run, step) for own, run, step in checkpoints if own == config]
-    networks = (lineage.load(f'{run}@{step}') for run, step in named)
+    networks = (storage.open(f'{run}@{step}').load() for run, step in named)
     bar = tqdm(named, desc='measuring', unit='checkpoint', delay=1, leave=False)
     for (run, step), found in zip(bar, measure(networks, statistic(config), probe), strict=True):
       direction = normalize(jnp.asarray(found['direction']['direction']))

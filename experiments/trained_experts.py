@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from bornbiased_jax import lineage, plotting
+from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis import Probe, Statistic, measure
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, number
@@ -100,7 +100,7 @@ def rows_of(directory: Path, settings: Settings, statistic: Statistic,
   """A row for every network and checkpoint of an arm, which is one ensemble."""
   steps = runs.saved_steps(settings)
   named = [(seed, step) for seed in settings.seeds for step in steps]
-  networks = (lineage.load(f'{directory}/seed_{seed}@{step}') for seed, step in named)
+  networks = (storage.open(f'{directory}/seed_{seed}@{step}').load() for seed, step in named)
   rows, losses, birth = [], {}, None
   for (seed, step), found in zip(named, measure(networks, statistic, probe), strict=True):
     if step == 0:

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, storage
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage import architectures, huggingface
 
 SMALL = dict(num_layers=2, num_heads=4, width=16, mlp_width=32, vocab_size=11)
 
@@ -158,19 +158,18 @@ OWN = dict(preset='tiny_gpt2', num_layers=6, width=192, rope_scaling=dict(LLAMA3
 ])
 def test_fields_behind_a_name(text, fields):
   assert configs.get(text) == configs.get('tiny_gpt2', **fields)
-  assert configs.get(configs.canonical(text)) == configs.get(text)
-  assert configs.is_name(text)
+  assert configs.get(configs.name_of(configs.get(text))) == configs.get(text)
+  assert storage.canonical(text) == configs.name_of(configs.get(text))
 
 
 def test_a_file_of_fields(tmp_path):
   file = tmp_path / 'own.json'
   file.write_text(json.dumps(OWN))
-  config = configs.get(f'{file},width=96')
+  config = configs.get(storage.canonical(f'{file},width=96'))
   changed = {name: value for name, value in OWN.items() if name != 'preset'}
   assert config == configs.get('tiny_gpt2', **changed | dict(width=96))
   file.write_text(json.dumps(dataclasses.asdict(config)))
-  assert configs.get(str(file)) == config
-  name = configs.canonical(str(file))
+  name = storage.canonical(str(file))
   assert name.startswith('tiny_gpt2,num_layers=6,width=96,') and '/' not in name
   assert configs.get(name) == config
 
@@ -179,10 +178,11 @@ def test_a_file_of_fields(tmp_path):
 def test_a_directory_of_transformers_without_weights(folder, tmp_path):
   (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
   config = huggingface.load_config(folder)
-  assert configs.get(str(tmp_path)) == configs.get(str(tmp_path / 'config.json')) == config
-  assert configs.get(configs.canonical(str(tmp_path))) == config
+  name = storage.canonical(str(tmp_path))
+  assert storage.canonical(str(tmp_path / 'config.json')) == name and configs.get(name) == config
   # What follows from a changed field is not what the file makes of the old one.
-  wide = configs.get(str(tmp_path), width=4 * config.width, num_heads=config.num_heads)
+  wide = configs.get(storage.canonical(
+      f'{tmp_path},width={4 * config.width},num_heads={config.num_heads}'))
   assert wide.linear_std == config.linear_std / 2
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
   file = tmp_path / 'own.json'
   file.write_text(content)
   with pytest.raises(InputError, match=named) as error:
-    configs.get(str(file))
+    storage.canonical(str(file))
   assert str(error.value).startswith(str(file)) and '\n' not in str(error.value)
 
 
@@ -224,13 +224,13 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
 ])
 def test_a_name_that_is_wrong(text, named):
   with pytest.raises(InputError, match=named):
-    configs.get(text)
+    storage.canonical(text)
 
 
 def test_no_name_is_none_of_the_working_directory(tmp_path, monkeypatch):
   (tmp_path / 'config.json').touch()
   monkeypatch.chdir(tmp_path)
-  assert not configs.is_name('') and configs.is_name('.')
+  assert not architectures.is_name('') and architectures.is_name('.')
 
 
 def test_configurations_do_without_jax():

@@ -121,8 +121,8 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
 
   Args:
     ensemble: random networks, such as `transformer(config)`; or given networks of one
-      architecture, each its configuration and parameters, as `lineage.load` returns them. They
-      are taken one chunk after the other, so that an iterator need not hold all of them.
+      architecture, each its configuration and parameters, as from `storage.Model.load`. They are
+      taken one chunk after the other, so that an iterator need not hold all of them.
     statistic: what to measure.
     probe: the inputs, the same for every network unless it is `of_each`.
     seeds: which random networks; of networks that are given, None.

@@ -3,7 +3,7 @@
 - `.model`: `ModelConfig`, a frozen dataclass
 - `.checks`: what its fields may be, alone and together; activations by name, and scaled RoPE
 - `.presets`: the paper's models by name, Pythia's smallest, and small ones for a CPU
-- `.names`: `get`, from a name and changed fields, or a file, to a configuration
+- `.names`: `get`, from a name and changed fields to a configuration, and `name_of`, back
 
 None of them imports JAX.
 """
@@ -21,11 +21,11 @@ from bornbiased_jax.configs.checks import (
   RopeScaling,
 )
 from bornbiased_jax.configs.model import BASE_STD, ModelConfig, from_dict
-from bornbiased_jax.configs.names import canonical, get, is_name
+from bornbiased_jax.configs.names import get, name_of
 from bornbiased_jax.configs.presets import PRESETS
 
 __all__ = (
     'ACTIVATIONS', 'AT_ONE_POSITION', 'BASE_STD', 'DTYPES', 'INIT_SCHEMES', 'INTERVENTIONS',
-    'LEARNED', 'POSITIONS', 'REMATS', 'SUBLAYERS', 'ModelConfig', 'from_dict', 'canonical', 'get',
-    'is_name', 'PRESETS', 'RopeScaling',
+    'LEARNED', 'POSITIONS', 'REMATS', 'SUBLAYERS', 'ModelConfig', 'from_dict', 'get', 'name_of',
+    'PRESETS', 'RopeScaling',
 )

@@ -162,20 +162,28 @@ class ModelConfig:
     if self.head_size is None and self.width % self.num_heads:
       raise InputError(f'num_heads={self.num_heads} does not divide width={self.width}; '
                        'choose a divisor or set head_size')
-    self._fill('head_size', self.width // self.num_heads)
-    self._fill('num_kv_heads', self.num_heads)
     if isinstance(self.rope_scaling, Mapping):  # As a file has it.
       object.__setattr__(self, 'rope_scaling', RopeScaling(**self.rope_scaling))
     if isinstance(self.windows, list | tuple):  # Also of a list, as a file has it.
       limited = any(window is not None for window in self.windows)
       object.__setattr__(self, 'windows', tuple(self.windows) if limited else ())
-    width = self.width if self.init_scheme == 'mup' else min(self.width, BASE_WIDTH)
-    self._fill('linear_std', BASE_STD * math.sqrt(BASE_WIDTH / width))
+    for name, default in self.computed().items():
+      if getattr(self, name) is None:
+        # A frozen dataclass refuses plain assignment, even in its own __post_init__.
+        object.__setattr__(self, name, default)
 
-  def _fill(self, name, default):
-    if getattr(self, name) is None:
-      # A frozen dataclass refuses plain assignment, even in its own __post_init__.
-      object.__setattr__(self, name, default)
+  def computed(self) -> dict[str, Any]:
+    """What the fields that follow from others are if they are not given; None if nothing follows.
+
+    Example:
+      >>> from bornbiased_jax import configs
+      >>> configs.get('tiny_gpt2', num_kv_heads=2).computed()['num_kv_heads']
+      4
+    """
+    width = self.width if self.init_scheme == 'mup' else min(self.width, BASE_WIDTH)
+    return {'head_size': None if self.width % self.num_heads else self.width // self.num_heads,
+            'num_kv_heads': self.num_heads,
+            'linear_std': BASE_STD * math.sqrt(BASE_WIDTH / width)}
 
   def layer(self, i: int) -> 'ModelConfig':
     """The configuration of layer `i`, counted from 0, as a network of one layer.

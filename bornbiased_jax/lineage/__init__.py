@@ -1,9 +1,8 @@
 """Does one network descend from another?
 
-Data flow one way. A name is resolved to a network; what is read of it is its signature; tests
-compare two signatures; the verdict combines the tests.
+Data flow one way. `storage.open` says which network a name means; what is read of it is its
+signature; tests compare two signatures; the verdict combines the tests.
 
-- `.resolve`: what the names of networks mean
 - `.evidence`: hidden features, hidden states and tensors of a network, and the signature of all
 - `.testing`: the tests of two signatures; `.testing.every_test` lists them
 - `.levels`: every level at which a test or a verdict turns
@@ -26,8 +25,7 @@ from bornbiased_jax.lineage.baselines.published import PublishedResult, default_
 from bornbiased_jax.lineage.baselines.similarities import ics, intrinsic, pcs, reef
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.networks import compare_networks, signature, states
-from bornbiased_jax.lineage.resolve import load
+from bornbiased_jax.lineage.networks import compare_networks, look_up, signature, states
 from bornbiased_jax.lineage.testing.rank_correlation import kendall_matrix, kendall_tau
 from bornbiased_jax.lineage.testing.result import TestResult
 from bornbiased_jax.lineage.testing.seedprint import CalibratedResult, calibrated_test, norm_trace
@@ -36,7 +34,7 @@ from bornbiased_jax.lineage.verdict import compare
 __all__ = (
     'matched_units_test', 'METHODS', 'Method', 'Score', 'Subject', 'judge', 'rank_p_value',
     'PublishedResult', 'default_k', 'published_test', 'ics', 'intrinsic', 'pcs', 'reef',
-    'compare_networks', 'signature', 'states', 'HiddenStates', 'Signature', 'load',
+    'compare_networks', 'look_up', 'signature', 'states', 'HiddenStates', 'Signature',
     'kendall_matrix', 'kendall_tau', 'TestResult', 'CalibratedResult', 'calibrated_test',
     'norm_trace', 'compare',
 )

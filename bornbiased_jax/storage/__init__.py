@@ -1,20 +1,23 @@
 """The doors through which networks enter and leave.
 
+- `.model`: `open`, which says what the name of a network means, and the `Model` that it returns
+- `.architectures`: `canonical`, the name of an architecture that a file describes
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: what names a network, and what notices damage
 - `.huggingface`: directories of `transformers`, from safetensors alone
 - `.huggingface.families`: how each of its families names our fields and modules
 - `.trees`: parameters of other programs in JAX, by their names there
-- `.adapted`: which model and which adapter a name means
 - `.hub`: models of the Hugging Face Hub, fetched into such directories
 """
 
 from bornbiased_jax.storage import hub, huggingface
-from bornbiased_jax.storage.checkpoint import Writer, load_config, load_params, steps
+from bornbiased_jax.storage.architectures import canonical
+from bornbiased_jax.storage.checkpoint import Writer, load_params, steps
 from bornbiased_jax.storage.digests import digest, leaf_digests
+from bornbiased_jax.storage.model import Model, open
 from bornbiased_jax.storage.trees import from_tree
 
 __all__ = (
-    'hub', 'huggingface', 'Writer', 'load_config', 'load_params', 'steps', 'digest', 'leaf_digests',
-    'from_tree',
+    'open', 'Model', 'canonical', 'hub', 'huggingface', 'Writer', 'load_params', 'steps', 'digest',
+    'leaf_digests', 'from_tree',
 )

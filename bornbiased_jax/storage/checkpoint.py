@@ -138,16 +138,8 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
   def abstract(metadata):
     return {'params': sharding.abstract(mesh, param_shapes(config_of(metadata)))}
 
-  there = _some_steps(directory)
-  if step is not None and step not in there:
-    raise InputError(f'{directory} has no step {step}; it has {", ".join(map(str, there))}')
   metadata, items = restore(directory, abstract, None if step is None else [step])
   return config_of(metadata), items['params']
-
-
-def load_config(directory: str | os.PathLike) -> ModelConfig:
-  """The configuration alone, from the latest step whose metadata can be read."""
-  return config_of(restore(directory, lambda metadata: {})[0])
 
 
 def _some_steps(directory):
@@ -164,7 +156,11 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
   Of the metadata `abstract` makes what is wanted: 'params', 'opt_state' or both, as trees of
   jax.ShapeDtypeStruct with shardings. `candidates` are the steps to choose from, by default all.
   """
-  step, *earlier = sorted(candidates or _some_steps(directory), reverse=True)
+  there = _some_steps(directory)
+  if missing := set(candidates or ()) - set(there):
+    raise InputError(f'{directory} has no step {min(missing)}; it has '
+                     f'{", ".join(map(str, there))}')
+  step, *earlier = sorted(candidates or there, reverse=True)
   try:
     return _restore_step(path_of(directory).absolute(), step, abstract)
   except _Damaged as damage:
@@ -221,8 +217,14 @@ def why_none(directory: Path) -> str:
   runs = sorted(path.name for path in directory.iterdir() if path.is_dir() and steps(path))
   if not runs:
     is_other = (directory / 'config.json').is_file()
-    return 'no checkpoint' + is_other * ', but a model of transformers, which lineage.load reads'
+    return 'no checkpoint' + is_other * ', but a model of transformers, which storage.open reads'
   return f'holds several runs; give one of {", ".join(str(directory / run) for run in runs)}'
+
+
+def runs_in(folder: str | os.PathLike) -> list[Path]:
+  """The runs seed_SEED in a folder, in the order of their seeds; none if it is a run itself."""
+  runs = [run for run in path_of(folder).glob('seed_*') if steps(run)]
+  return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def set_aside(directory: str | os.PathLike, after: int) -> None:

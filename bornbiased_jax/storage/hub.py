@@ -9,11 +9,7 @@ import os
 from pathlib import Path
 import re
 
-import jax
-
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE, pickle_advice, shard_names
 
@@ -35,24 +31,12 @@ def is_name(name: str) -> bool:
   return not os.path.isdir(match[1].partition('/')[0])
 
 
-def load_config(name: str, adapter: str | os.PathLike | None = None) -> ModelConfig:
-  """The configuration alone, for which config.json alone is fetched."""
-  return huggingface.load_config(_fetch(name), adapter)
-
-
-def load(name: str, mesh: jax.sharding.Mesh | None = None,
-         adapter: str | os.PathLike | None = None) -> tuple[ModelConfig, dict]:
-  """Fetches a model (`fetch`), and loads it as `huggingface.load` does."""
-  return huggingface.load(fetch(name), mesh, adapter)
-
-
 def fetch(name: str) -> Path:
   """The folder of a model, fetched as far as it is not in the cache.
 
-  Nothing large is fetched before config.json and the index of the shards are found to be right.
+  Nothing large is fetched before the index of the shards is found to be right.
   """
   folder = _fetch(name, INDEX)
-  huggingface.load_config(folder)
   files = shard_names(folder / INDEX) if (folder / INDEX).is_file() else [WHOLE]
   folder = _fetch(f'{_split(name)[0]}@{folder.name}', *files)
   if not (folder / files[0]).is_file():
@@ -67,9 +51,10 @@ def fetch_adapter(name: str) -> Path:
   return _fetch(name, adapters.WEIGHTS, header=adapters.CONFIG)
 
 
-def pinned(name: str) -> str:
-  """The name with the commit that its revision is now. Raises InputError as `load_config` does."""
-  return f'{_split(name)[0]}@{_fetch(name).name}'
+def pinned(name: str) -> tuple[str, Path]:
+  """The name with the commit that its revision is now, and the folder that has its config.json."""
+  folder = _fetch(name)
+  return f'{_split(name)[0]}@{folder.name}', folder
 
 
 def tokenizer(name: str) -> Path:

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bornbiased_jax import storage
 from bornbiased_jax.configs import LEARNED, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.storage import adapted, checkpoint, hub, huggingface
+from bornbiased_jax.files import path_of
+from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.training.adapters import add_prefix
 from bornbiased_jax.training.recipe import Recipe
@@ -131,19 +133,13 @@ def _pairs(part, earlier, now):
   return [(name, earlier.get(name), now.get(name)) for name in {**earlier, **now}]
 
 
-def runs_in(path: str | os.PathLike) -> list[Path]:
-  """The runs seed_SEED in a folder, in the order of their seeds; none if it is a run itself."""
-  runs = [run for run in Path(path).expanduser().glob('seed_*') if checkpoint.steps(run)]
-  return sorted(runs, key=lambda run: (len(run.name), run.name))
-
-
 def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int, Path]]:
   """Each seed with what its network begins with: its run in a folder of runs, or `path` itself."""
-  runs = {run.name: run for run in runs_in(path)}
+  runs = {run.name: run for run in checkpoint.runs_in(path)}
   for seed in seeds:
     if runs and f'seed_{seed}' not in runs:
       raise InputError(f'{path} has no seed_{seed}; it has {", ".join(runs)}')
-  return [(seed, runs.get(f'seed_{seed}', Path(path).expanduser())) for seed in seeds]
+  return [(seed, runs.get(f'seed_{seed}', path_of(path))) for seed in seeds]
 
 
 def _resume(run, seed, directory):
@@ -174,31 +170,25 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
   return metadata, TrainState(step, items['params'], items['opt_state'])
 
 
-def _init_from(run, seed, directory):
+def _init_from(run, seed, place):
   def select(metadata):
-    _refuse_other_network(run, seed, directory, metadata)
+    _refuse_other_network(run, seed, place, metadata)
     own = dataclasses.replace(run.config, prefix_plus=checkpoint.config_of(metadata).prefix_plus)
     return {'params': abstract_state(own, run.recipe, run.mesh).params}
 
-  if checkpoint.steps(directory):
-    metadata, items = checkpoint.restore(directory, select)
+  model = storage.open(str(place))
+  if model.kind == 'run':
+    step = None if model.number is None else [model.number]
+    metadata, items = checkpoint.restore(model.place, select, step)
     params, parent = items['params'], _parent(run.init_from, metadata)
   else:
-    params, parent = _from_transformers(run, str(directory))
-    parent |= {'directory': str(run.init_from), 'digest': digest(params)}
+    _refuse_other_model(run, place, model.config)
+    params = model.load(run.mesh)[1]
+    parent = {'directory': str(run.init_from), 'digest': digest(params)}
+    parent |= {'revision': model.revision} if model.revision else {}
 
   begin_with = _compiled_start(run.config, run.recipe, run.mesh)
   return begin_with(params, jnp.uint32(seed)), parent
-
-
-def _from_transformers(run, name):
-  """The parameters of a directory or of a model of the Hub, and which revision of it they are."""
-  base, adapter = adapted.split(name)
-  on_hub = hub.is_name(base)
-  door, place = (hub, hub.pinned(base)) if on_hub else (huggingface, base)
-  _refuse_other_model(run, name, door.load_config(place, adapter))
-  revision = {'revision': place.rpartition('@')[2]} if on_hub else {}
-  return door.load(place, run.mesh, adapter)[1], revision
 
 
 def _refuse_other_network(run, seed, directory, metadata):

@@ -8,14 +8,14 @@ from flax.traverse_util import flatten_dict
 import jax
 import numpy as np
 
+from bornbiased_jax import storage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor
-from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
@@ -93,10 +93,8 @@ def step_of(name: str) -> int | None:
 
 def open_network(name: str) -> Layers:
   """A network that is read layer by layer; of a run all of it is in memory."""
-  resolved = resolve.resolve(name)
-  if resolved.folder is not None:
-    return huggingface.open_layers(resolved.folder, resolved.adapter)
-  return in_memory(*resolved.load())
+  model = storage.open(name)
+  return in_memory(*model.load()) if model.files is None else model.layers()
 
 
 def in_memory(config: ModelConfig, params: dict) -> Layers:

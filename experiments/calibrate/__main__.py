@@ -28,14 +28,14 @@ import jax.numpy as jnp
 import scipy
 from tqdm import tqdm
 
-from bornbiased_jax import configs, lineage
+from bornbiased_jax import configs, lineage, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, optional, some_of, whole
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.lineage.evidence import signature as signatures
+from bornbiased_jax.lineage.networks import common_probe, probe_of_all
 from bornbiased_jax.models import init_params
-from bornbiased_jax.storage import load_config
 
 from ..shared import networks, program
 from ..shared.base_settings import Inputs
@@ -122,7 +122,7 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
   found, runs_by_name = {}, {}
   for folder in settings.runs or ():
     runs = runs_of(folder)
-    config = load_config(runs[0])
+    config = storage.open(runs[0]).config
     networks.check_sequences(settings, config)
     name = f'trained {label(config)}'
     name += f' ({folder})' * (name in runs_by_name)
@@ -190,7 +190,7 @@ def measure(states, settings) -> dict:
 
 def random_signatures(models: dict[str, configs.ModelConfig], settings) -> dict[str, Takers]:
   """By name of a model the signatures of its networks; no seed is that of two models."""
-  probe = networks.probe_of_all(probe_of('verdict', settings), models.values())
+  probe = probe_of_all(probe_of('verdict', settings), models.values())
   apart = 1 + max(settings.seeds)
 
   @functools.cache
@@ -204,8 +204,8 @@ def random_signatures(models: dict[str, configs.ModelConfig], settings) -> dict[
 
 def trained_signatures(runs_by_name: dict[str, list[str]], settings) -> dict[str, Takers]:
   """The same of runs."""
-  known = [load_config(runs[0]) for runs in runs_by_name.values()]
-  probe = networks.probe_of_all(probe_of('verdict', settings), known)
+  known = [storage.open(runs[0]) for runs in runs_by_name.values()]
+  probe = common_probe(probe_of('verdict', settings), known)
   take = functools.cache(lambda run: lineage.signature(run, probe))
   return {name: {Path(run).name: functools.partial(take, run)
                  for run in runs[:settings.verdict_seeds]}

@@ -41,6 +41,7 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
+from bornbiased_jax.storage import Model
 
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
@@ -49,6 +50,7 @@ from ..shared.settings import name_flag, setting
 from . import pairs, picture, summary
 from .folders import Finder
 
+Known = dict[str, Model | Signature]
 REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 
@@ -73,12 +75,13 @@ def main(settings, output_dir):
   settings = dataclasses.replace(settings, suspect=same_network(settings.suspect, known))
   todo = pairs_of(known, settings.suspect)
   reads = probes_of(todo, known, probe)
-  verdicts.tell([(each, reads[name]) for name, each in known.items()
+  verdicts.tell([(each.config, reads[name]) for name, each in known.items()
              if not isinstance(each, Signature)],
-            [tuple(networks.config_of(known[name]) for name in pair) for pair in todo])
+            [tuple(known[name].config for name in pair) for pair in todo])
   make_directory(output_dir)
   taken = finder.of_each(_bar(reads, unit='network', desc='signatures'),
-                         lambda name: take(name, reads[name], output_dir, settings.stream))
+                         lambda name: take(known[name], name, reads[name], output_dir,
+                                           settings.stream))
   rows = judge_all([pair for pair in todo if taken.keys() >= set(pair)], known, probe, taken)
   report = header('lineage', settings, record()) | {
       'networks': list(taken), 'about': about(taken), 'left_out': finder.left_out,
@@ -92,7 +95,7 @@ def _bar(*items, **about):
   return tqdm(*items, **about, delay=1, leave=False, disable=not hosts.is_first())
 
 
-def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, pairs.Known]:
+def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, Known]:
   """The networks of the command line that can be looked up, and what was left out.
 
   Raises:
@@ -102,11 +105,11 @@ def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, pairs.Known]
   finder = Finder(given, output_dir)
   names = dict.fromkeys(name for each in given for name in finder.expand(each))
   if settings.suspect is not None:
-    name_flag('suspect', networks.look_up, settings.suspect)
+    name_flag('suspect', lineage.look_up, settings.suspect)
     suspect = same_network(settings.suspect, names)
     names |= {suspect: None}
     finder.given.append(suspect)
-  known = finder.of_each(names, networks.look_up)
+  known = finder.of_each(names, lineage.look_up)
   readable = finder.of_each(
       known, lambda name: networks.check_readable(name, known[name], probe))
   return finder, {name: known[name] for name in readable}
@@ -121,7 +124,7 @@ def same_network(suspect: str | None, known: Iterable[str]) -> str | None:
                == place.resolve()), suspect.rstrip('/'))
 
 
-def pairs_of(known: pairs.Known, suspect: str | None) -> list[tuple[str, str]]:
+def pairs_of(known: Known, suspect: str | None) -> list[tuple[str, str]]:
   """(base, suspect) of all pairs, or of one network with each other."""
   if suspect is None:
     return list(itertools.combinations(known, 2))
@@ -137,12 +140,13 @@ def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
   return {name: list(own) for name, own in reads.items()}
 
 
-def take(name: str, probes: list[Probe], output_dir: Path, stream: str) -> dict[Probe, Signature]:
+def take(network: Model | Signature, name: str, probes: list[Probe], output_dir: Path,
+         stream: str) -> dict[Probe, Signature]:
   """The signatures of a network, by what it has read."""
-  networks.tell_streamed(name, stream)
+  networks.tell_streamed(network, stream)
   with _bar(total=sum(probe.num_sequences for probe in probes), desc=name[-40:],
             unit='seq') as bar:
-    return {probe: lineage.signature(name, probe, output_dir / 'signatures', stream=stream,
+    return {probe: lineage.signature(network, probe, output_dir / 'signatures', stream=stream,
                                      on_batch=bar.update) for probe in probes}
 
 

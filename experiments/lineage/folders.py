@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.lineage.evidence.archive import SUFFIX
 from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.storage.model import why_none
 
 # What programs write beside networks: folders without folders.
 _CACHES = ('signatures', 'hidden_states')
@@ -82,7 +82,7 @@ class Finder:
     left_before = len(self.left_out)
     above = (*above, path.resolve())
     found = [name for child in children if child.is_dir() for name in self._inside(child, above)]
-    if not found and resolve.why_none(path):
+    if not found and why_none(path):
       return [given]
     found += [str(child) for suffix in (SUFFIX, '.gguf') for child in children
               if child.name.lower().endswith(suffix) and child.is_file()]

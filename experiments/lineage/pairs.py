@@ -8,15 +8,15 @@ import scipy
 
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Signature, levels
+from bornbiased_jax.lineage.networks import common_probe
 from bornbiased_jax.lineage.testing.every_test import DECIDING
+from bornbiased_jax.storage import Model
 
 from ..shared import networks
 from ..shared.verdicts import counted
 
-Known = dict[str, ModelConfig | Signature]
 # Of the pairs that are called related, at most this share is expected to be independent.
 FALSE_DISCOVERY_RATE = 0.01
 # What a row keeps of a report, and of each test; what a test is stands once on the page.
@@ -24,20 +24,20 @@ _OF_PAIR = ('identical', 'p_value', 'agree', 'reasons', 'caveats')
 _OF_TEST = ('test', 'decides', 'statistic', 'z', 'p_value', 'level', 'reason')
 
 
-def probes(pair: tuple[str, str], known: Known, probe: Probe) -> list[Probe]:
+def probes(pair: tuple[str, str], known: dict[str, Model | Signature], probe: Probe) -> list[Probe]:
   """What each network of a pair reads: what experiments.seedprint has this pair read.
 
   A network that cannot read what a saved signature has read reads what it can.
   """
-  both = networks.probe_of_all(probe, [known[name] for name in pair])
+  both = common_probe(probe, [known[name] for name in pair])
   found = []
   for name in pair:
     read = both
     try:
       networks.check_readable(name, known[name], both)
     except InputError:
-      read = networks.probe_of_all(probe, [known[name]])
-    num_ids = read.num_ids or networks.config_of(known[name]).vocab_size
+      read = common_probe(probe, [known[name]])
+    num_ids = read.num_ids or known[name].config.vocab_size
     found.append(dataclasses.replace(read, num_ids=num_ids))
   return found
 

@@ -31,11 +31,12 @@ from typing import ClassVar
 from tqdm import tqdm
 
 from bornbiased_jax import hosts, lineage
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import optional, switch
 from bornbiased_jax.lineage import Signature, sentences
-from bornbiased_jax.lineage.resolve import FORMS, is_signature
+from bornbiased_jax.lineage.networks import common_probe
+from bornbiased_jax.storage import Model
+from bornbiased_jax.storage.model import FORMS, is_signature
 
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
@@ -68,18 +69,17 @@ def main(settings, output_dir):
   record, probe = provenance.begin(), networks.probe_of(settings)
   folder = output_dir / folder_name(settings)
   check_folder(folder, settings)
-  configs = check(settings, probe)
+  pair = check(settings, probe)
   make_directory(output_dir)
-  for name in (settings.base, settings.suspect):
-    networks.tell_streamed(name, settings.stream)
+  for each in pair.values():
+    networks.tell_streamed(each, settings.stream)
   with tqdm(total=2 * probe.num_sequences, unit='seq', delay=1, leave=False,
             disable=not hosts.is_first()) as bar:
-    report = lineage.compare_networks(settings.base, settings.suspect, probe,
-                                      output_dir / 'signatures', stream=settings.stream,
-                                      on_batch=bar.update)
+    report = lineage.compare_networks(*pair.values(), probe, output_dir / 'signatures',
+                                      stream=settings.stream, on_batch=bar.update)
   recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
   report = header('seedprint', recorded, record()) | report | {
-      side: report[side] | verdicts.describe(config) for side, config in configs.items()}
+      side: report[side] | verdicts.describe(each.config) for side, each in pair.items()}
   report['summary'] = summarize(report)
   make_directory(folder)
   write(report, folder)
@@ -114,21 +114,20 @@ def name_pair(settings: Settings) -> Settings:
   return settings
 
 
-def check(settings, probe) -> dict[str, ModelConfig]:
+def check(settings, probe) -> dict[str, Model | Signature]:
   """Says what it will cost; raises InputError for networks that are not there or cannot read it.
 
   Returns:
-    The architectures of base and suspect.
+    The networks or saved signatures, base and suspect.
   """
   names = {flag: getattr(settings, flag) for flag in ('base', 'suspect')}
-  known = {flag: name_flag(flag, networks.look_up, name) for flag, name in names.items()}
-  probe = networks.probe_of_all(probe, known.values())
+  pair = {flag: name_flag(flag, lineage.look_up, name) for flag, name in names.items()}
+  probe = common_probe(probe, list(pair.values()))
   for flag, name in names.items():
-    networks.check_readable(name, known[flag], probe)
-  configs = {flag: networks.config_of(each) for flag, each in known.items()}
-  verdicts.tell([(each, [probe]) for each in known.values() if not isinstance(each, Signature)],
-            [tuple(configs.values())])
-  return configs
+    networks.check_readable(name, pair[flag], probe)
+  verdicts.tell([(each.config, [probe]) for each in pair.values() if isinstance(each, Model)],
+                [tuple(each.config for each in pair.values())])
+  return pair
 
 
 def folder_name(settings: Settings) -> str:

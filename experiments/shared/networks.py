@@ -1,6 +1,5 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
-from collections.abc import Iterable
 from pathlib import Path
 import sys
 from typing import Any, NamedTuple
@@ -13,13 +12,12 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, resolve, states
+from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, states
 from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
-from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.networks import common_probe, streamed
+from bornbiased_jax.lineage.networks import streamed
 from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
-from bornbiased_jax.storage import checkpoint
+from bornbiased_jax.storage import Model, checkpoint
 
 from .base_settings import Inputs
 from .settings import name_flag
@@ -37,39 +35,23 @@ def take(name: str, probe: Probe, cache: Path) -> HiddenStates:
     return states(name, probe, cache, on_batch=bar.update)
 
 
-def look_up(name: str) -> ModelConfig | Signature:
-  """The model of a network, or a saved signature; raises InputError if there is none."""
-  return signature.load(name) if resolve.is_signature(name) else resolve.load_config(name)
-
-
-def config_of(known: ModelConfig | Signature) -> ModelConfig:
-  """The architecture of a network that was looked up."""
-  return known.config if isinstance(known, Signature) else known
-
-
-def tell_streamed(name: str, stream: str) -> None:
+def tell_streamed(network: Model | Signature, stream: str) -> None:
   """Says that a network will be read layer by layer, if it will (`lineage.networks.streamed`)."""
-  if not resolve.is_signature(name) and (layers := streamed(resolve.resolve(name), stream)):
+  if isinstance(network, Model) and (layers := streamed(network, stream)):
     size, free = 4e-9 * num_parameters(layers.config), free_memory() / 1e9
     why = ('as --stream=always asks' if stream == 'always' else
            f'{size:,.1f} GB in float32 are too much for the {free:,.1f} GB that are free')
-    print(f'{name} is read layer by layer ({why})', file=sys.stderr)
+    print(f'{network.name} is read layer by layer ({why})', file=sys.stderr)
 
 
-def probe_of_all(probe: Probe, known: Iterable[ModelConfig | Signature]) -> Probe:
-  """The probe of networks that are compared with each other (`lineage.networks.common_probe`)."""
-  saved = [each for each in known if isinstance(each, Signature)]
-  return common_probe(probe, saved, [each for each in known if not isinstance(each, Signature)])
-
-
-def check_readable(name: str, known: ModelConfig | Signature, probe: Probe) -> None:
+def check_readable(name: str, network: Model | Signature, probe: Probe) -> None:
   """Raises InputError if the network `name` cannot read a probe; a saved signature has read."""
-  if isinstance(known, Signature):
+  if isinstance(network, Signature):
     return
-  check_length(probe.length, known, name)
-  if (probe.num_ids or 0) > known.vocab_size:
-    raise InputError(f'--num_ids: {probe.num_ids} exceeds the {known.vocab_size} token ids of '
-                     f'{name}')
+  check_length(probe.length, network.config, name)
+  if (probe.num_ids or 0) > network.config.vocab_size:
+    raise InputError(f'--num_ids: {probe.num_ids} exceeds the {network.config.vocab_size} token '
+                     f'ids of {name}')
 
 
 def check_length(length: int, config: ModelConfig, name: str, flag: str = 'length') -> None:
@@ -145,23 +127,17 @@ class Beginning(NamedTuple):
     return f'{" ".join(map(str, self.ids))} ({self.said_by})' if self.ids else '–'
 
 
-def recorded(run: str) -> dict:
-  """What the latest checkpoint of a run says about it."""
-  return checkpoint.restore(run, lambda metadata: {})[0]
-
-
-def beginning_of(name: str, tokenizer: Tokenizer, start_id: int | None = None) -> Beginning:
+def beginning_of(model: Model, tokenizer: Tokenizer, start_id: int | None = None) -> Beginning:
   """What the run of a network was trained with, else the BOS of its tokenizer, else --start_id."""
-  kind, place, _ = resolve.locate(name)
-  if kind == 'run':
-    trained = (recorded(place).get('recipe') or {}).get('start_id')
+  if model.kind == 'run':
+    trained = (model.recorded.get('recipe') or {}).get('start_id')
     known = Beginning(() if trained is None else (trained,), 'run')
   else:
     known = Beginning(tokenizer.begin_ids, 'tokenizer')
   if start_id is None:
     return known
   if known.ids not in ((), (start_id,)):
-    raise InputError(f'--start_id: {start_id}, but sequences of {name} begin with {known}')
+    raise InputError(f'--start_id: {start_id}, but sequences of {model.name} begin with {known}')
   return known if known.ids else Beginning((start_id,), '--start_id')
 
 

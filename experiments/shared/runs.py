@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import configs, files, hosts, plotting
+from bornbiased_jax import configs, files, hosts, plotting, storage
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.resolve import load_config
+from bornbiased_jax.files import path_of
 from bornbiased_jax.models import sharding
-from bornbiased_jax.storage import adapted, checkpoint, hub
+from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, provenance
@@ -178,22 +178,21 @@ def parent(settings: Training) -> str | None:
 
 
 def parent_config(settings: Training) -> configs.ModelConfig:
-  """The model of a run, of a folder of runs (of its first), or one that `load_config` knows."""
+  """The model of a run, of a folder of runs (of its first), or of one of `transformers`."""
   for name in ('vocab_size', 'max_length', 'tied_head', 'init_scheme'):
     if getattr(settings, name) is not None:
       raise InputError(f'--{name}: the parent brings its own')
   flag, source = 'resume' if settings.resume else 'init_from', parent(settings)
-  is_model = flag == 'init_from' and (
-      hub.is_name(source) or name_flag(flag, adapted.split, source)[1])
-  if not (is_model or Path(source).expanduser().is_dir()):
+  is_folder, found = path_of(source).is_dir(), checkpoint.runs_in(source)
+  model = name_flag(flag, storage.open, str(next(iter(found), source))) if (
+      is_folder or flag == 'init_from') else None
+  if model is None or model.kind not in ('run', 'transformers', 'hub'):
     raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
                      'nor a transformers model')
-  found = start.runs_in(source)
   if not found and len(settings.seeds) > 1:
     raise InputError(f'--seeds: {len(settings.seeds)} networks that all go on from {source} would '
                      'be the same; give one seed, such as --seeds=42')
-  first = next(iter(found), source)
-  config = name_flag(flag, load_config, str(first))
+  config = name_flag(flag, lambda: model.config)
   name_flag('seeds', start.parents_of, source, settings.seeds)
   return config
 

@@ -14,7 +14,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar, TypeVar
 
-from bornbiased_jax import configs, fields
+from bornbiased_jax import configs, fields, storage
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import (
@@ -36,8 +36,8 @@ from bornbiased_jax.training import Recipe, Run
 
 
 def preset_name(text: str) -> str:
-  """The name of an architecture, which says what a file says (`configs.canonical`)."""
-  return configs.canonical(text)
+  """The name of an architecture, which says what a file says (`storage.canonical`)."""
+  return storage.canonical(text)
 
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'

@@ -32,12 +32,12 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from bornbiased_jax import configs, lineage
+from bornbiased_jax import configs, storage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, optional, positive, some_of, whole
 from bornbiased_jax.files import local
-from bornbiased_jax.lineage.resolve import load_config
+from bornbiased_jax.storage import Model
 
 from ..shared import base_settings, program, runs
 from ..shared.base_settings import AFTERWARDS, Schedule, Training
@@ -91,7 +91,7 @@ class Settings(Schedule):
 # What tells the rows of networks apart. One that is named on the command line has its name as its
 # intervention, and neither seed nor step.
 FIELDS = 'intervention', 'afterwards', 'seed', 'step'
-# By the values of these fields, networks as `lineage.load` takes them.
+# By the values of these fields, networks as `storage.open` takes them.
 Sources = dict[tuple, str]
 
 
@@ -117,12 +117,13 @@ def main(settings, output_dir):
 def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corpus],
              settings) -> dict:
   """The rest of the row of a network; a checkpoint before the last has no losses."""
-  config, params = lineage.load(source)
+  model = storage.open(source)
+  config, params = model.load()
   if row['afterwards']:
     config = dataclasses.replace(
         config, intervention=row['afterwards'], intervention_position=settings.position,
         intervention_strength=settings.strength)
-  beginning = check_beginning(source, tokenizer, settings)
+  beginning = check_beginning(model, tokenizer, settings)
   settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
   is_last = row['step'] in (None, settings.num_steps)
   found = measure(config, params, texts, settings,
@@ -133,10 +134,11 @@ def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corp
   return {'begins_with': str(beginning)} | found | {'loss': loss}
 
 
-def check_beginning(name: str, tokenizer: Tokenizer, settings) -> Beginning:
-  beginning = beginning_of(name, tokenizer, settings.start_id)
+def check_beginning(model: Model, tokenizer: Tokenizer, settings) -> Beginning:
+  beginning = beginning_of(model, tokenizer, settings.start_id)
   if len(beginning.ids) > 1:
-    raise InputError(f'sequences of {name} begin with ids {beginning}; only one can be set here')
+    raise InputError(f'sequences of {model.name} begin with ids {beginning}; only one can be set '
+                     'here')
   return beginning
 
 
@@ -183,12 +185,13 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   vocab_size = next(iter(texts.values())).vocab_size
   sources = {}
   for name in settings.networks:
-    config = load_config(name)
+    model = storage.open(name)
+    config = model.config
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
       raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
                        f"{config.vocab_size}; give the network's own")
     check_length(settings.length, config, name)
-    check_beginning(name, tokenizer, settings)
+    check_beginning(model, tokenizer, settings)
     afterwards = settings.afterwards if config.intervention == 'none' else None
     sources |= {(name, each, None, None): name for each in (None, *(afterwards or ()))}
   return sources

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import lineage
+from bornbiased_jax import storage
 from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sample
@@ -119,7 +119,7 @@ def test_a_model_of_the_hub_brings_its_tokenizer(tmp_path, monkeypatch):
 
 
 def test_ids_without_a_tokenizer():
-  config, params = lineage.load('tiny_gpt2:3')
+  config, params = storage.open('tiny_gpt2:3').load()
   added, = np.asarray(sample(config, params, np.array([[5, 7]]), 6, KEY, temperature=0))
   written = continued('tiny_gpt2:3', '5 7', 6, temperature=0.0, tokenizer='none')
   assert written.split() == ['5', '7', *map(str, added)]

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bornbiased_jax import analysis, lineage
+from bornbiased_jax import analysis, storage
 from bornbiased_jax.errors import InputError
 import programs
 from programs import results_of
@@ -20,7 +20,7 @@ def test_every_checkpoint_has_what_it_has_by_itself(small):
       (run, step) for run in runs for step in (0, 3, 6)]
   probe = analysis.Probe('tokens', settings['num_sequences'], settings['length'])
   for row in (results['rows'][0], results['rows'][-1]):
-    config, params = lineage.load(f'{row["run"]}@{row["step"]}')
+    config, params = storage.open(f'{row["run"]}@{row["step"]}').load()
     tokens_NT = probe.inputs(config, np.arange(settings['num_sequences']))
     rate = analysis.sink_rate(config, params, tokens_NT).rate
     assert row['sink_rate'] == pytest.approx(rate, abs=0.01)

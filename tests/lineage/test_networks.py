@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import lineage
+from bornbiased_jax import configs, lineage, storage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import networks
@@ -123,13 +123,14 @@ def test_a_saved_signature_has_the_verdict_of_its_network(runs, tmp_path):
 
 
 def test_the_probe_that_several_networks_can_read():
-  small, large = DEEP, dataclasses.replace(DEEP, vocab_size=90)
-  assert networks.common_probe(TOKENS, [], [small, small]) == Probe('pairs', 40, 6)
-  assert networks.common_probe(TOKENS, [], [small, large]) == Probe('pairs', 40, 6, num_ids=70)
+  small, large = (storage.open(f'{configs.name_of(dataclasses.replace(DEEP, vocab_size=size))}:1')
+                  for size in (DEEP.vocab_size, 90))
+  assert networks.common_probe(TOKENS, [small, small]) == Probe('pairs', 40, 6)
+  assert networks.common_probe(TOKENS, [small, large]) == Probe('pairs', 40, 6, num_ids=70)
   given = dataclasses.replace(TOKENS, num_ids=30)
-  assert networks.common_probe(given, [], [small, large]).num_ids == 30
+  assert networks.common_probe(given, [small, large]).num_ids == 30
   saved = signature.of_network(DEEP, trained(DEEP, 1), dataclasses.replace(given, seed=5))
-  assert networks.common_probe(TOKENS, [saved], [large]) == Probe('pairs', 40, 6, 5, 30)
+  assert networks.common_probe(TOKENS, [large, saved]) == Probe('pairs', 40, 6, 5, 30)
 
 
 def test_what_does_not_fit_into_memory_is_read_layer_by_layer(monkeypatch, tmp_path):

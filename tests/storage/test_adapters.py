@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bornbiased_jax import lineage
+from bornbiased_jax import lineage, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
@@ -120,9 +119,9 @@ def test_names_of_a_base_with_an_adapter(adapter, tmp_path, monkeypatch):
   (tmp_path / 'my+adapter').symlink_to(adapter)
   monkeypatch.chdir(tmp_path)
   for name in (f'{BASE}+{adapter}', str(adapter), 'my+base+my+adapter'):
-    assert digest(resolve.load(name)[1]) == wanted
-    assert resolve.load_config(name) == huggingface.load_config(BASE)
-  assert resolve.locate('my+base+adapter') == ('transformers', 'my+base', None)
+    assert digest(storage.open(name).load()[1]) == wanted
+    assert storage.open(name).config == huggingface.load_config(BASE)
+  assert storage.open('my+base+adapter').place == 'my+base'
 
 
 def test_an_adapter_of_a_model_of_the_hub(adapter, tmp_path, monkeypatch):
@@ -133,15 +132,15 @@ def test_an_adapter_of_a_model_of_the_hub(adapter, tmp_path, monkeypatch):
   small_hub.lay(tmp_path / 'cache', 'org/adapter', adapter)
   wanted = digest(huggingface.load(BASE, adapter=adapter)[1])
   for name in (f'org/base+{adapter}', 'org/base+org/adapter', f'{BASE}+org/adapter'):
-    assert digest(resolve.load(name)[1]) == wanted
-  assert resolve.resolve(f'org/base+{adapter}').about['revision'] == small_hub.COMMIT
+    assert digest(storage.open(name).load()[1]) == wanted
+  assert storage.open(f'org/base+{adapter}').revision == small_hub.COMMIT
   edit(adapter, base_model_name_or_path='org/base')
-  assert digest(resolve.load(str(adapter))[1]) == wanted
+  assert digest(storage.open(str(adapter)).load()[1]) == wanted
   for name, words in (
       ('org/adapter', 'org/adapter on the Hugging Face Hub is an adapter; give BASE'),
       ('org/base+org/base', 'has no adapter_config.json, so that it is no adapter')):
     with pytest.raises(InputError, match=words):
-      resolve.load(name)
+      storage.open(name).load()
 
 
 def test_a_report_has_the_digests_of_base_and_adapter(adapter):
@@ -161,7 +160,7 @@ def test_a_base_that_is_not_found(base, adapter, monkeypatch):
   monkeypatch.chdir(adapter)
   edit(adapter, base_model_name_or_path=base)
   with pytest.raises(InputError) as error:
-    resolve.load(str(adapter))
+    storage.open(str(adapter)).load()
   message = str(error.value)
   assert str(adapter) in message and '\n' not in message
   assert f'BASE+{adapter}' in message or 'no directory of transformers' in message
@@ -171,7 +170,7 @@ def test_a_model_with_an_adapter_beside_it_is_not_read_without_it(adapter, copy)
   path = copy('llama_linear')
   (path / 'adapter_config.json').write_bytes((adapter / 'adapter_config.json').read_bytes())
   with pytest.raises(InputError, match='move the adapter to a folder of its own'):
-    resolve.load(str(path))
+    storage.open(str(path)).load()
   with pytest.raises(InputError, match='holds an adapter .* BASE[+]ADAPTER'):
     huggingface.load(adapter)
 

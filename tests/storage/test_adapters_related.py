@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import lineage
+from bornbiased_jax import lineage, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.storage import checkpoint, huggingface
@@ -80,5 +80,5 @@ def test_of_prefix_plus_the_report_names_what_is_equal_and_not_identity(made, re
   equal = {each['tensor'] for each in report['shared_tensors'] if each['how'] == 'equal'}
   assert {'embedding', 'blocks/query/kernel', 'blocks/down/kernel'} <= equal
   ids = np.arange(40)[None]
-  a, b = (logits(*lineage.load(str(made / name)), ids) for name in ('a', 'prefix_plus'))
+  a, b = (logits(*storage.open(str(made / name)).load(), ids) for name in ('a', 'prefix_plus'))
   assert np.abs(a - b).max() > 0.1 and not report['identical']

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax import configs, lineage
+from bornbiased_jax import configs, storage
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface.gguf_file import read_header
 from directories import assert_close, edit_config
@@ -142,10 +141,11 @@ def test_every_type_is_dequantized(name, tmp_path):
 def test_a_file_has_the_name_of_a_network(directory, tmp_path):
   path = directory('gemma2')
   file = small_gguf.write(tmp_path / 'x.gguf', path)
-  assert resolve.load_config(str(file)) == huggingface.load_config(path)
-  jax.tree.map(np.testing.assert_array_equal, lineage.load(str(file))[1], huggingface.load(path)[1])
+  assert storage.open(str(file)).config == huggingface.load_config(path)
+  jax.tree.map(np.testing.assert_array_equal, storage.open(str(file)).load()[1],
+               huggingface.load(path)[1])
   with pytest.raises(InputError, match='no such network'):
-    lineage.load(str(tmp_path / 'y.gguf'))
+    storage.open(str(tmp_path / 'y.gguf'))
 
 
 @pytest.mark.parametrize('name', ['gpt2', 'llama_linear', 'gemma2'])

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from bornbiased_jax import storage
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.storage import hub, huggingface
 from bornbiased_jax.storage.digests import digest
 from directories import GOLDENS
@@ -90,24 +90,29 @@ def test_names(name, expected):
   assert hub.is_name(name) == expected
 
 
-def test_a_folder_comes_first(tmp_path, monkeypatch):
+def test_a_folder_comes_first(download, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert resolve.locate('org/model') == ('hub', 'org/model', None)
+
+  def found(name):
+    model = storage.open(name)
+    return model.kind, model.place, model.number
+
+  assert found('org/whole') == ('hub', f'org/whole@{COMMIT}', None)
   (tmp_path / 'org').mkdir()
-  (tmp_path / 'org' / 'model').symlink_to(GOLDENS / 'pythia')
-  assert resolve.locate('org/model') == ('transformers', 'org/model', None)
-  assert resolve.locate('org/model@7') == ('run', 'org/model', 7)
-  with pytest.raises(InputError, match="org/model is a folder here, and 'v1' no step of it"):
-    resolve.locate('org/model@v1')
+  (tmp_path / 'org' / 'whole').symlink_to(GOLDENS / 'pythia')
+  assert found('org/whole') == ('transformers', 'org/whole', None)
+  assert found('org/whole@7') == ('run', 'org/whole', 7)
+  with pytest.raises(InputError, match="org/whole is a folder here, and 'v1' no step of it"):
+    storage.open('org/whole@v1')
   # A misspelt path is asked of nobody outside.
-  with pytest.raises(InputError, match=r'org/modle: no such network \(did you mean org/model\?\)'):
-    resolve.locate('org/modle')
+  with pytest.raises(InputError, match=r'org/whloe: no such network \(did you mean org/whole\?\)'):
+    storage.open('org/whloe')
 
 
 def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(InputError) as error:
-    resolve.load('outputs/typo')
+    storage.open('outputs/typo').load()
   assert str(error.value) == (
       'outputs/typo: there is no such folder here, and models of the Hugging Face Hub need '
       "huggingface_hub: pip install 'bornbiased_jax[hub]'")
@@ -120,24 +125,25 @@ def test_a_cache_is_enough_offline(offline):
   small_hub.lay(offline, 'org/part', GOLDENS / 'pythia', ['config.json'])
   for name, golden in (('org/whole', 'pythia'), (f'org/whole@{COMMIT}', 'pythia'),
                        ('org/sharded@v1', 'llama_tied_sharded')):
-    assert digest(resolve.load(name)[1]) == golden_digest(golden)
-  assert hub.pinned('org/whole') == hub.pinned(f'org/whole@{COMMIT}') == f'org/whole@{COMMIT}'
+    assert digest(storage.open(name).load()[1]) == golden_digest(golden)
+  for name in ('org/whole', f'org/whole@{COMMIT}'):
+    assert storage.open(name).place == f'org/whole@{COMMIT}'
   for name in ('org/sharded', 'org/absent'):
     with pytest.raises(InputError, match=f'^{name}: .* HF_HUB_OFFLINE keeps it from being'):
-      resolve.load(name)
+      storage.open(name).load()
   with pytest.raises(InputError, match=f'^org/part@{COMMIT} .* or in its cache here, has no model'):
-    resolve.load('org/part')
+    storage.open('org/part').load()
 
 
 def test_only_wanted_files_are_fetched(download):
   fetched = lambda repo, *files: [f'org/{repo}/{name}' for name in files]
-  assert resolve.load_config('org/whole@v1').width == 32
+  assert storage.open('org/whole@v1').config.width == 32
   assert download.fetched == fetched('whole', 'config.json')
-  assert digest(resolve.load('org/whole')[1]) == golden_digest('pythia')
+  assert digest(storage.open('org/whole').load()[1]) == golden_digest('pythia')
   assert download.fetched == fetched('whole', 'config.json', 'model.safetensors')
   assert hub.tokenizer('org/whole').name == COMMIT
   assert sorted(download.fetched[2:]) == sorted(fetched('whole', *TOKENIZER))
-  assert digest(resolve.load('org/sharded')[1]) == golden_digest('llama_tied_sharded')
+  assert digest(storage.open('org/sharded').load()[1]) == golden_digest('llama_tied_sharded')
   assert sorted(download.fetched[6:]) == sorted(fetched('sharded', 'config.json', INDEX, *SHARDS))
 
 
@@ -159,7 +165,7 @@ def test_only_wanted_files_are_fetched(download):
 ])
 def test_what_is_refused_is_said_in_one_line(name, words, download):
   with pytest.raises(InputError) as error:
-    resolve.load(name)
+    storage.open(name).load()
   message = str(error.value)
   assert name in message and words in message and '\n' not in message and len(message) < 600
   # Of what cannot be used nothing large is fetched.

@@ -57,8 +57,8 @@ class Subject:
       sequences of the probe.
 
   Example:
-    >>> from bornbiased_jax import analysis, lineage
-    >>> config, params = lineage.load('tiny_gpt2:42')
+    >>> from bornbiased_jax import analysis, lineage, storage
+    >>> config, params = storage.open('tiny_gpt2:42').load()
     >>> network = lineage.Subject(config, params, analysis.Probe('tokens', 300, 8))
     >>> round(lineage.METHODS['PCS'].score(network, network).score, 3)
     1.0

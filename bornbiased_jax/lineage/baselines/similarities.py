@@ -31,8 +31,8 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
     InputError: a network has fewer than two layers, or no attention.
 
   Example:
-    >>> from bornbiased_jax import lineage
-    >>> _, params = lineage.load('tiny_gpt2:42')
+    >>> from bornbiased_jax import lineage, storage
+    >>> _, params = storage.open('tiny_gpt2:42').load()
     >>> round(lineage.intrinsic(params, params), 3)
     1.0
   """
@@ -80,8 +80,8 @@ def pcs(params_a: dict, params_b: dict) -> float:
     InputError: the parameters of the networks have different names or shapes.
 
   Example:
-    >>> from bornbiased_jax import lineage
-    >>> (_, a), (_, b) = lineage.load('tiny_gpt2:42'), lineage.load('tiny_gpt2:43')
+    >>> from bornbiased_jax import lineage, storage
+    >>> (_, a), (_, b) = (storage.open(f'tiny_gpt2:{seed}').load() for seed in (42, 43))
     >>> round(lineage.pcs(a, a), 3), lineage.pcs(a, b) > 0.1
     (1.0, True)
   """

@@ -61,7 +61,11 @@ _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 
 def read_config(file: Path) -> tuple[ModelConfig, Family, dict]:
   """Reads config.json: the configuration, its family, and how weights are quantized, or {}."""
-  stored = read_json(file)
+  return parse_config(read_json(file), file)
+
+
+def parse_config(stored: dict, file: Path) -> tuple[ModelConfig, Family, dict]:
+  """What `read_config` returns, of what the file holds."""
   with naming(file):
     only('model_type', stored.get('model_type'), *FAMILIES)
     family = FAMILIES[stored['model_type']]

@@ -1,19 +1,26 @@
 """Every name of a network gives the same network, and names of none are refused."""
 
+import dataclasses
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, lineage, storage
+from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import resolve
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
 
+OPENED: list[str] = []
+sys.addaudithook(lambda event, given: event == 'open' and str(given[0]).endswith('config.json')
+                 and OPENED.append(str(given[0])))
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
+LEARNED = dataclasses.replace(CONFIG, positions='learned')
 
 
 def test_every_source_gives_the_same_network(tmp_path):
@@ -24,14 +31,14 @@ def test_every_source_gives_the_same_network(tmp_path):
   llama = configs.get('tiny_llama2')
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
-    config, loaded = resolve.load(name)
+    config, loaded = storage.open(name).load()
     assert config == CONFIG and digest(loaded) == digest(params)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  config, loaded = resolve.load(f'{tmp_path}/exported', sharding.make_mesh(1, 4))
+  config, loaded = storage.open(f'{tmp_path}/exported').load(sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4)
   assert digest(loaded) == digest(init_params(config, 1))
-  preset = resolve.load('tiny_llama2:3')
+  preset = storage.open('tiny_llama2:3').load()
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
 
 
@@ -40,16 +47,40 @@ def test_a_random_network_of_any_architecture(tmp_path):
   file.write_text('{"preset": "tiny_gpt2", "num_layers": 2, "width": 32}')
   expected = digest(init_params(configs.get(name), 5))
   for own in (f'{name}:5', f'{file}:5', f'{file},num_heads=4:5'):
-    assert digest(resolve.load(own)[1]) == expected
+    assert digest(storage.open(own).load()[1]) == expected
     # It is known by what the file says, and not by its name.
-    assert resolve.resolve(own).about == {'name': f'{name}:5'}
-  assert resolve.load_config(f'{name},activation=relu:5').activation == 'relu'
+    assert storage.open(own).about == {'name': f'{name}:5'}
+  assert storage.open(f'{name},activation=relu:5').config.activation == 'relu'
+
+
+@pytest.mark.parametrize('read', [
+    lambda names: lineage.compare_networks(*names, Probe('tokens', 40, 4)),
+    lambda names: lineage.compare_networks(*names, Probe('tokens', 40, 4), stream='always'),
+    lambda names: [storage.canonical(name) for name in names]],
+    ids=['verdict', 'verdict, layer by layer', 'architecture'])
+def test_config_json_is_read_once(read, tmp_path):
+  names = [str(tmp_path / name) for name in 'ab']
+  for seed, name in enumerate(names):
+    huggingface.save(name, LEARNED, init_params(LEARNED, seed))
+  OPENED.clear()
+  read(names)
+  for name in names:  # It is opened once more to see whether Git LFS has fetched it.
+    assert OPENED.count(f'{name}/config.json') == 2
+
+
+def test_a_network_that_was_looked_up_is_not_read_again(tmp_path):
+  name = str(tmp_path / 'a')
+  huggingface.save(name, LEARNED, init_params(LEARNED, 1))
+  model = lineage.look_up(name)
+  OPENED.clear()
+  report = lineage.compare_networks(model, lineage.look_up(model), Probe('tokens', 40, 4))
+  assert report['identical'] and not OPENED
 
 
 def test_weights_without_a_configuration_are_named(tmp_path):
   (tmp_path / 'model.safetensors').touch()
   with pytest.raises(InputError, match='config.json is missing'):
-    resolve.load(str(tmp_path))
+    storage.open(str(tmp_path)).load()
 
 
 @pytest.mark.parametrize('name, message', [
@@ -61,4 +92,4 @@ def test_weights_without_a_configuration_are_named(tmp_path):
 ])
 def test_names_that_are_no_network(name, message):
   with pytest.raises(InputError, match=message):
-    resolve.load(name)
+    storage.open(name).load()

@@ -1,0 +1,276 @@
+"""What the names of networks mean; nothing else says it.
+
+- RUN: a training run, of which the latest checkpoint is taken
+- RUN@STEP: one checkpoint of a run
+- DIRECTORY: a directory of `transformers`
+- FILE.gguf: a GGUF file of llama.cpp
+- ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder here is called ORG
+- BASE+ADAPTER: a directory or a model of the Hub with an adapter of PEFT, which is a directory or
+  on the Hub too; ADAPTER alone, if it names its base
+- FILE.safetensors: a saved signature, which `lineage.signature` reads
+- PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
+  `canonical` knows
+"""
+
+import dataclasses
+import difflib
+import functools
+import os
+from pathlib import Path
+import re
+
+import jax
+from jax.sharding import Mesh
+
+from bornbiased_jax import configs
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import local, path_of, read_json
+from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
+from bornbiased_jax.models.sharding import shardings
+from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
+from bornbiased_jax.storage.huggingface import adapters
+from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE
+from bornbiased_jax.storage.layers import Layers
+
+# Files of weights that only config.json makes a network of. Others may be signatures or text.
+_WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
+                      r'.*\.pth?')
+_SIGNATURES = '.safetensors', '.npz'
+# What names a network.
+FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
+         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A network that a name means. What is read of it is read when it is asked for.
+
+  Attributes:
+    name: the name.
+    kind: 'preset', 'run', 'transformers' (also a GGUF file), 'hub' or 'signature'.
+    place: the architecture's name, the directory or file, or the name on the Hub with its commit.
+    number: the seed of a preset, or the step of a run, if it is given.
+    adapter: the folder of an adapter of the network in `place`.
+    files: the directory or the GGUF file of a model of `transformers`; of one of the Hub the
+      folder that has config.json, and the rest once it was fetched.
+  """
+
+  name: str
+  kind: str
+  place: str
+  number: int | None = None
+  adapter: Path | None = None
+  files: Path | None = None
+
+  @functools.cached_property
+  def config(self) -> ModelConfig:
+    """The configuration, read once; raises InputError as `load` does."""
+    if self.kind == 'preset':
+      return configs.get(self.place)
+    return checkpoint.config_of(self.recorded) if self.kind == 'run' else self._opened.config
+
+  def load(self, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
+    """Loads the network onto one device or a mesh.
+
+    Args:
+      mesh: from `sharding.make_mesh`; by default one device holds the network.
+
+    Returns:
+      The configuration and the parameters. Files of transformers and GGUF do not say how networks
+      were drawn: linear_std, embedding_std and init_scheme are this package's defaults. For theory
+      of their initialization give the right ones, as in
+      dataclasses.replace(config, linear_std=0.02).
+
+    Raises:
+      InputError: the network is damaged, or the Hub does not give it.
+    """
+    if self.kind == 'run':
+      return checkpoint.load_params(self.place, self.number, mesh)
+    if self.kind != 'preset':
+      return self._whole.load(mesh)
+    if mesh is None:
+      return self.config, init_params(self.config, self.number)
+    draw, seed = functools.partial(draw_params, self.config), as_seed(self.number)
+    drawn = jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
+    return self.config, drawn
+
+  def layers(self) -> Layers:
+    """The network read layer by layer, if it has `files`; raises InputError as `load` does."""
+    return self._whole.layers()
+
+  @functools.cached_property
+  def recorded(self) -> dict:
+    """JSON, what the latest checkpoint of a run says about the run."""
+    return checkpoint.restore(self.place, lambda metadata: {})[0]
+
+  @property
+  def about(self) -> dict:
+    """JSON that says which network it is."""
+    if self.kind == 'preset':
+      return {'name': f'{self.place}:{self.number}'}
+    return {'name': self.name} | ({'revision': self.revision} if self.revision else {})
+
+  @property
+  def revision(self) -> str | None:
+    """The commit that a model of the Hub is of."""
+    return self.place.rpartition('@')[2] if self.kind == 'hub' else None
+
+  @functools.cached_property
+  def sources(self) -> dict:
+    """JSON with the digests of base and adapter, which are read for it; {} without an adapter."""
+    if self.adapter is None:
+      return {}
+    names = {'base': self.place, 'adapter': str(self.adapter)}
+    return {part: {'name': names[part], 'digest': digest}
+            for part, digest in self._whole.digests().items()}
+
+  @functools.cached_property
+  def _opened(self):
+    if self.files is None:
+      raise InputError(f'{self.name} is a saved signature; give the network itself')
+    return huggingface.open_files(self.files, self.adapter)
+
+  @functools.cached_property
+  def _whole(self):
+    """What `_opened` is, whose weights are there: config.json is right before they are fetched."""
+    opened = self._opened
+    if self.kind == 'hub':
+      hub.fetch(self.place)
+    return opened
+
+
+def open(name: str | Model) -> Model:
+  """The network that a name means.
+
+  Args:
+    name: one of the forms above; a Model stands for itself.
+
+  Raises:
+    InputError: there is no network of that name, or the Hub does not give it.
+
+  Example:
+    >>> from bornbiased_jax import storage
+    >>> model = storage.open('tiny_gpt2:42')
+    >>> model.kind, model.config.width
+    ('preset', 128)
+    >>> config, params = model.load()
+    >>> params['embedding'].shape
+    (2048, 128)
+  """
+  if isinstance(name, Model):
+    return name
+  preset, _, seed = name.rpartition(':')
+  if architectures.is_name(preset) and not path_of(name).exists():
+    if not seed.isdecimal():
+      raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
+    return Model(name, 'preset', architectures.canonical(preset), int(seed))
+  if is_signature(name):
+    return Model(name, 'signature', name)
+  base, adapter = _split_adapter(name)
+  return _with_adapter(name, base, adapter) if adapter else _in_place(name)
+
+
+def is_signature(name: str) -> bool:
+  """Whether a name is that of a saved signature, or of one of an older version."""
+  return name.endswith(_SIGNATURES) and not path_of(name).is_dir()
+
+
+def _with_adapter(name, base, adapter):
+  found = None if adapters.is_adapter(path_of(base)) else _in_place(base)
+  if found is None or found.files is None:
+    raise InputError(f'{base} is no directory of transformers, as the base of {adapter} must be')
+  return dataclasses.replace(found, name=name, adapter=adapter)
+
+
+def _in_place(name):
+  """A run, a directory or file of `transformers`, or a model of the Hub."""
+  directory, step = _split_step(name)
+  is_gguf = huggingface.is_gguf(name) and directory.is_file()
+  if is_gguf or (step is None and _has_model(directory) and not checkpoint.steps(directory)):
+    path = local(directory)
+    return Model(name, 'transformers', str(path), files=path)
+  if directory.is_file():
+    raise InputError(f'{name} is a file; give {FORMS}')
+  if hub.is_name(name):
+    exact, folder = hub.pinned(name)
+    return Model(name, 'hub', exact, files=folder)
+  if not directory.is_dir():
+    raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
+                     f'{", ".join(configs.PRESETS)}')
+  if step is None and (reason := why_none(directory)):
+    raise InputError(f'{name} {reason}')
+  # A directory without checkpoints also counts as a run: its loader says what is missing.
+  return Model(name, 'run', str(directory), step)
+
+
+def why_none(folder: Path) -> str | None:
+  """Why a folder without config.json is no network and holds none; None if it may be, or may."""
+  inside = sorted(path.name for path in folder.iterdir())
+  if not inside:
+    return 'is empty'
+  if adapters.CONFIG in inside:
+    return f'is an adapter; give BASE+{folder}'
+  weights = next(filter(_WEIGHTS.fullmatch, inside), None)
+  return weights and f'has {weights} but no config.json'
+
+
+def _has_model(directory):
+  """Whether a folder has any file of a model of `transformers`; its loader says what is missing."""
+  return any((directory / file).is_file() for file in ('config.json', WHOLE, INDEX))
+
+
+def _hint(name):
+  """What somebody may have meant by a name that is none."""
+  if name in configs.PRESETS:
+    return f' (did you mean {name}:42? A random network has a seed)'
+  preset, _, seed = name.rpartition(':')
+  if meant := difflib.get_close_matches(preset, configs.PRESETS, n=1):
+    return f' (did you mean {meant[0]}:{seed}?)'
+  folder, _, revision = name.rpartition('@')
+  if folder and path_of(folder).is_dir():
+    return f' ({folder} is a folder here, and {revision!r} no step of it)'
+  place = path_of(name)
+  if name == str(place) and place.parent.is_dir() and place.parent != path_of('.'):
+    beside = [path.name for path in place.parent.iterdir()]
+    if meant := difflib.get_close_matches(place.name, beside, n=1):
+      return f' (did you mean {place.parent / meant[0]}?)'
+  return ''
+
+
+def _split_step(name):
+  """Splits RUN@STEP into folder and step; '@' may also be part of the folder's name."""
+  run, _, step = name.rpartition('@')
+  if run and step.isdecimal() and not path_of(name).exists():
+    return path_of(run), int(step)
+  return path_of(name), None
+
+
+def _split_adapter(name):
+  """The base and the folder of the adapter that a name means; (name, None) if it means none."""
+  if adapters.is_adapter(path_of(name)):
+    return _base_of(path_of(name)), path_of(name)
+  if path_of(name).exists():
+    return name, None
+  pairs = [(name[:plus.start()], name[plus.end():]) for plus in re.finditer(r'\+', name)]
+  # A folder comes first, as its parent may be called like a model of the Hub.
+  for is_base in (os.path.exists, hub.is_name):
+    for base, adapter in pairs:
+      if is_base(base):
+        return base, hub.fetch_adapter(adapter) if hub.is_name(adapter) else path_of(adapter)
+  return name, None
+
+
+def _base_of(folder):
+  """The folder or the name on the Hub, with its commit, that an adapter says it belongs to."""
+  stored = read_json(folder / adapters.CONFIG)
+  base, revision = stored.get('base_model_name_or_path'), stored.get('revision')
+  try:
+    if isinstance(base, str) and os.path.isdir(base):
+      return base
+    if isinstance(base, str) and hub.is_name(base):
+      return hub.pinned(f'{base}@{revision}' if revision else base)[0]
+    raise InputError('it is neither a folder here nor a name of the Hugging Face Hub')
+  except InputError as error:
+    raise InputError(f'{folder / adapters.CONFIG}: base_model_name_or_path={show(base)} is not '
+                     f'found ({error}); give the base yourself, BASE+{folder}') from None
