@@ -60,10 +60,7 @@ def main(settings, output_dir):
   results.read_from([f'{run}@{step}' for _, run, step in checkpoints]
                     + ([text.digest] if text else []))
   if not results.summary:
-    measured = {(row['run'], row['step']): row for row in rows_of(settings, checkpoints)}
-    for row in results.missing(({'run': run, 'step': step} for run, step in measured),
-                               'checkpoint'):
-      results.add(measured[*row.values()])
+    results.add_lacking(rows_of(settings, checkpoints), ('run', 'step'))
   # A row is all that there is to say of a checkpoint.
   results.finish(results.summary or results.rows, display, lambda: draw(results.summary))
 

@@ -24,8 +24,8 @@ from bornbiased_jax.training import monitor
 
 from .shared import base_settings, program, runs
 from .shared.base_settings import Computation, Training
-from .shared.results import make_directory
-from .shared.runs import TrainingResults, display
+from .shared.results import Results, make_directory
+from .shared.runs import display
 from .shared.settings import A_TEXT, name_flag, setting
 
 TEXTS = 'english', 'english_valid', 'python', 'python_valid'
@@ -64,7 +64,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   make_directory(output_dir)
   trainings = [(training, output_dir / phase) for phase, training in phases.items()]
-  results = TrainingResults(output_dir, 'training_study', settings, trainings)
+  results = runs.record(output_dir, 'training_study', settings, trainings)
   with results.noting_time():
     for name in TEXTS:
       corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))
@@ -107,7 +107,7 @@ def check(settings: Settings, phases: dict[str, Training]) -> None:
     base_settings.check(training)
 
 
-def report(settings: Settings, output_dir: Path, results: TrainingResults) -> None:
+def report(settings: Settings, output_dir: Path, results: Results) -> None:
   """Writes the losses of both phases."""
   metrics = {phase: {seed: monitor.read(output_dir / phase / f'seed_{seed}') for seed in seeds}
              for phase, seeds in (('english', settings.seeds), ('python', settings.continued))}

@@ -49,6 +49,8 @@ from .backcopy import Backcopy
 from .conditions import FACTORS, Condition
 from .growth_report import display
 
+# What tells rows apart.
+KEY = 'factor', 'value', 'afterwards', 'seed'
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 
 
@@ -108,18 +110,14 @@ def check(settings) -> None:
 
 def add_rows(results: Results, condition: Condition, task: Backcopy, settings, advance) -> None:
   """Grows the networks of a condition and measures them, unless the results have them all."""
-  done = {key_of(row) for row in results.rows}
   later = (None, *(settings.afterwards or ())) if condition == conditions.NONE else (None,)
-  if done >= {(*condition[:2], each, seed) for each in later for seed in settings.seeds}:
+  keys = [dict(zip(KEY, (condition.factor, condition.value, each, seed), strict=True))
+          for each in later for seed in settings.seeds]
+  if results.lacking(keys):
+    # They are grown together, so that a network always has the same companions.
+    results.add_lacking(grow_and_measure(condition, later, task, settings, advance), KEY)
+  else:
     advance(settings.num_steps)
-    return
-  # They are grown together, so that a network always has the same companions.
-  results.add_all(row for row in grow_and_measure(condition, later, task, settings, advance)
-                  if key_of(row) not in done)
-
-
-def key_of(row: dict) -> tuple:
-  return tuple(row[name] for name in ('factor', 'value', 'afterwards', 'seed'))
 
 
 def recipe_of(settings, condition: Condition) -> Recipe:

@@ -19,6 +19,7 @@ published SeedPrint) and figure.png.
 """
 
 import dataclasses
+import itertools
 
 from tqdm import tqdm
 
@@ -74,12 +75,11 @@ def main(settings, output_dir):
   bar = tqdm(cells, unit='cell')
   for cell in bar:
     bar.set_description(f'{cell.config} {cell.optimizer} F={cell.forgetting:g} {cell.variant}')
-    done = [row for row in results.rows if dataclasses.asdict(cell).items() <= row.items()]
-    if len(done) < expected(settings):
-      known = {key_of(row) for row in done}
+    fields, keys = dataclasses.asdict(cell), keys_of(cell, settings)
+    if results.lacking(keys):
       rows = measurement.rows(cell, settings.seeds, settings.branches, probe, training_text,
                               held_out)
-      results.add_all(dataclasses.asdict(cell) | row for row in rows if key_of(row) not in known)
+      results.add_lacking((fields | row for row in rows), keys[0])
   found = report.by_cell(results.rows)
   known_recipes = recipes.table()
   print(table([report.display_cell(row) for row in found]))
@@ -88,15 +88,15 @@ def main(settings, output_dir):
                  cells=found, recipes=known_recipes)
 
 
-def key_of(row: dict) -> tuple:
-  return row['pair'], row['weights'], tuple(row['seeds']), row.get('branch')
-
-
-def expected(settings) -> int:
-  """Rows of a cell."""
-  networks = len(settings.seeds)
-  pairs = networks * (1 + len(settings.branches)) + networks * (networks - 1) // 2
-  return pairs * len(measurement.WEIGHTS)
+def keys_of(cell: Cell, settings) -> list[dict]:
+  """The fields that tell the rows of a cell from each other and from those of other cells."""
+  pairs = [('unrelated', [a, b], None) for a, b in itertools.combinations(settings.seeds, 2)]
+  for seed in settings.seeds:
+    pairs += [('birth', [seed, seed], None)]
+    pairs += [('sibling', [seed, seed], branch / SEGMENTS) for branch in settings.branches]
+  return [dataclasses.asdict(cell) | {'pair': pair, 'weights': weights, 'seeds': seeds,
+                                      'branch': branch}
+          for weights in measurement.WEIGHTS for pair, seeds, branch in pairs]
 
 
 def cells_of(settings) -> list[Cell]:

@@ -1,11 +1,8 @@
-"""The results of an experiment, as results.json holds them.
+"""results.json: settings, environment, how the run came about, a row per measurement, a summary."""
 
-results.json holds the settings, the environment, how the run came about, one row per measurement
-and the summary of the rows.
-"""
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 import contextlib
+import functools
 import json
 import math
 from pathlib import Path
@@ -32,29 +29,35 @@ WRITE_INTERVAL_S = 1.0
 class Results:
   """The results.json of one run, in a folder of its own.
 
-  While rows are added, the whole file is replaced at most once per second, so that a run that was
-  killed at any moment can continue from it; one that is interrupted loses no row. A folder that
-  holds a run with other settings or from another environment is refused.
+  A run goes on by measuring the rows that it lacks. While rows are added, the whole file is
+  replaced at most once per second, so that a run that was killed at any moment can go on; one that
+  is interrupted loses no row.
+
+  `go_on`, from the content of a new run and that of the file or None, gives the content to begin
+  with, and whether it may replace the file before the end. If it is missing, a file that holds rows
+  of another run is refused (`go_on_with_rows`).
   """
 
-  def __init__(self, directory: Path, experiment: str, settings: Any):
+  def __init__(self, directory: Path, experiment: str, settings: Any,
+               go_on: Callable[[dict, dict | None], tuple[dict, bool]] | None = None):
     self.path = files.path_of(directory) / 'results.json'
-    self.content = header(experiment, settings, provenance.begin()()) | {
+    choose = go_on or functools.partial(go_on_with_rows, self.path)
+    new = header(experiment, settings, provenance.begin()()) | {
         'complete': False, 'rows': [], 'summary': []}
-    self._written, self._is_pending = -math.inf, False
-    self._defaults = defaults_of(settings)
-    self._may_write, self.content = hosts.from_first(self._opened_content)
+
+    def opened():
+      content, may_write = choose(new, _stored(self.path, _plain(defaults_of(settings))))
+      is_noted = may_write and not content['complete']
+      if is_noted:
+        make_directory(self.path.parent)
+      return content, is_noted
+
+    self.content, self._is_noted = hosts.from_first(opened)
     self._is_measured = self.content['complete']
     self._run = provenance.begin(self.content['run'])
-    if self._may_write:
+    self._written, self._is_pending = -math.inf, False
+    if self._is_noted:
       self.write()
-
-  def _opened_content(self):
-    """Whether there was no file before, and the content to begin from."""
-    if self.path.exists():
-      return False, self._earlier()
-    make_directory(self.path.parent)
-    return True, self.content
 
   @property
   def rows(self) -> list[dict]:
@@ -76,24 +79,26 @@ class Results:
     """
     inputs = sorted(inputs)
     earlier = self.content.get('inputs', inputs)  # Files of earlier versions do not say.
-    has_rows = bool(self.rows) or self.content['complete']
-    if has_rows and (different := sorted(set(earlier) ^ set(inputs))):
+    if self.rows and (different := sorted(set(earlier) ^ set(inputs))):
       only_one = textwrap.shorten(', '.join(different), 60)
-      raise InputError(f'--output_dir: {self.path} was measured of other texts or networks of '
-                       f'these names (only one run has {only_one}); choose another folder, or '
-                       'remove this one')
-    if inputs and not has_rows:
+      raise _refusal(self.path, 'was measured of other texts or networks of these names (only one '
+                                f'run has {only_one})')
+    if inputs and not self.rows:
       self.content['inputs'] = inputs
 
-  def missing(self, rows: Iterable[dict], unit: str) -> Iterator[dict]:
-    """Of rows that are to be, by the fields that name them, those to measure, beside a bar."""
-    rows = list(rows)
-    name = lambda row: json.dumps(_plain([row.get(field) for field in rows[0]]))
-    done = set(map(name, self.rows if rows else ()))
+  def lacking(self, keys: Iterable[dict]) -> list[dict]:
+    """Of rows that are to be, by the fields that name them, those that are not there."""
+    keys = list(keys)
+    done = {_key(row, keys[0]) for row in self.rows} if keys else set()
+    return [key for key in keys if _key(key, keys[0]) not in done]
+
+  def missing(self, keys: Iterable[dict], unit: str) -> Iterator[dict]:
+    """Those that `lacking` finds, one after another, beside a bar of all."""
+    keys = list(keys)
+    lacking = self.lacking(keys)
     with self.keeping():
-      for row in tqdm(rows, unit=unit, smoothing=0, delay=1, disable=not hosts.is_first()):
-        if name(row) not in done:
-          yield row
+      yield from tqdm(lacking, unit=unit, total=len(keys), initial=len(keys) - len(lacking),
+                      smoothing=0, delay=1, disable=not hosts.is_first())
 
   @contextlib.contextmanager
   def keeping(self) -> Iterator[None]:
@@ -110,18 +115,19 @@ class Results:
     Otherwise the row is written with a later one, or at the end of `keeping`.
     """
     if self._is_measured:
-      raise InputError(f'--output_dir: {self.path} is complete, but lacks what would be measured '
-                       'now; choose another folder, or remove this one')
+      raise _refusal(self.path, 'is complete, but lacks what would be measured now')
     self.rows.append(_plain(row))
     self._is_pending = True
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
       self.write()
 
-  def add_all(self, rows: Iterable[dict]) -> None:
-    """Adds rows as they come."""
+  def add_lacking(self, rows: Iterable[dict], names: Collection[str]) -> None:
+    """Adds rows as they come, but for those that are there already by the fields `names`."""
+    done = {_key(row, names) for row in self.rows}
     with self.keeping():
       for row in rows:
-        self.add(row)
+        if _key(row, names) not in done:
+          self.add(row)
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              draw: Callable[[], 'plotting.Figure'], **more) -> None:
@@ -146,68 +152,69 @@ class Results:
       self.content['run'] = self._run()
     write_json(self.path, self.content)
 
-  @contextlib.contextmanager
-  def noting_time(self) -> Iterator[None]:
-    """Writes the file again and again during the block, for who trains before there is a row."""
-    with provenance.repeatedly(self.write):
-      yield
+  def noting_time(self) -> contextlib.AbstractContextManager:
+    """Writes the file again and again during a block, for who trains before there is a row."""
+    return provenance.repeatedly(self.write) if self._is_noted else contextlib.nullcontext()
 
-  def _earlier(self):
-    """The content to continue from: that of the file, or this run's own.
 
-    It is its own in place of another run's that has no rows.
-    """
-    try:
-      # Files of earlier versions do not say how the run came about.
-      earlier = {'run': None} | json.loads(self.path.read_text())
-      content = {name: earlier[name] for name in self.content}
-      if 'inputs' in earlier:
-        content['inputs'] = earlier['inputs']
-      content['settings'] = self.with_defaults(content['settings'])
-      difference = _difference(content, self.content)
-      empty = not (content['rows'] or content['complete'])
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-      raise InputError(f'--output_dir: {self.path} is not a results file of this program; '
-                       'choose another folder') from None
-    made, now = ((each['run'] or {}).get('commit') for each in (content, self.content))
-    if empty and (difference or made != now):
-      return self.content
-    if difference:
-      raise InputError(f'--output_dir: {self.path} holds a run with {difference}; '
-                       'choose another folder, or remove this one')
-    if not content['complete'] and (content['run'] is None or made != now):
-      raise InputError(f'--output_dir: {self.path} was begun by commit {made or "unknown"}, not '
-                       f'{now or "unknown"}, and rows of both must not be mixed; go back to that '
-                       'commit, choose another folder, or remove this one')
-    return content
+def go_on_with_rows(path: Path, new: dict, stored: dict | None) -> tuple[dict, bool]:
+  """What the file holds, or a new run if it holds no rows.
 
-  def with_defaults(self, earlier: dict) -> dict:
-    """Settings of an earlier version, which had the defaults of those that it lacks."""
-    return earlier | {name: _plain(value) for name, value in self._defaults.items()
-                      if name not in earlier}
+  Raises:
+    InputError: it holds rows of other settings or of another environment, or if it is not complete,
+      of another commit.
+  """
+  if stored is None:
+    return new, True
+  before, wanted = (_about(each, stored['complete']) for each in (stored, new))
+  if not (different := differing(before, wanted)):
+    return {name: stored[name] for name in (*new, 'inputs') if name in stored}, True
+  if not (stored['rows'] or stored['complete']):
+    return new, True
+  texts = [textwrap.shorten(str(own.get(different[0])), 60) for own in (before, wanted)]
+  raise _refusal(path, f'holds a run with {different[0]}={texts[0]}, not {texts[1]}')
+
+
+def _about(content, is_complete):
+  """What runs have in common whose rows may be mixed, by its name."""
+  about = {'experiment': content['experiment']} | content['settings'] | {
+      f'environment {name}': value for name, value in content['environment'].items()}
+  return about if is_complete else about | {'commit': (content['run'] or {}).get('commit')}
+
+
+def _refusal(path, why):
+  return InputError(f'--output_dir: {path} {why}; choose another folder, or remove this one')
+
+
+def _stored(path, defaults):
+  """What the file holds; None if there is none. Settings that it lacks had their defaults."""
+  if not path.exists():
+    return None
+  # Files of earlier versions lack some parts, such as how the run came about.
+  parts = {'environment': {}, 'run': None, 'complete': True, 'rows': [], 'summary': []}
+  try:
+    stored = parts | json.loads(path.read_text())
+    return stored | {'experiment': stored['experiment'], 'settings': stored['settings'] | {
+        name: value for name, value in defaults.items() if name not in stored['settings']}}
+  except (ValueError, KeyError, TypeError, OSError):
+    raise InputError(f'--output_dir: {path} is not a results file of this program; choose another '
+                     'folder') from None
+
+
+def differing(before: dict, wanted: dict) -> list[str]:
+  """The names that have other values; what one lacks is None."""
+  return [name for name in {**before, **wanted} if before.get(name) != wanted.get(name)]
+
+
+def _key(row, names):
+  return json.dumps(_plain([row.get(name) for name in names]))
 
 
 def header(experiment: str, settings: Any, run: dict | None) -> dict:
-  """What all files of results begin with."""
+  """What all files of results begin with, in JSON's own types."""
   settings = settings if isinstance(settings, dict) else vars(settings)
-  return {'experiment': experiment, 'settings': settings, 'environment': environment(), 'run': run}
-
-
-def _difference(earlier, now):
-  """The first difference between two runs, in words; None if they agree."""
-  parts = [('', {'experiment': earlier['experiment']}, {'experiment': now['experiment']}),
-           ('', earlier['settings'], now['settings']),
-           ('environment ', earlier['environment'], now['environment'])]
-  for part, before, wanted in parts:
-    for name in differing(before, wanted):
-      texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
-      return f'{part}{name}={texts[0]}, not {texts[1]}'
-  return None
-
-
-def differing(before, wanted):
-  """The names that have other values; what one lacks is None."""
-  return [name for name in {**before, **wanted} if before.get(name) != _plain(wanted.get(name))]
+  return _plain({'experiment': experiment, 'settings': settings, 'environment': environment(),
+                 'run': run})
 
 
 def make_directory(directory: Path) -> None:

@@ -1,9 +1,8 @@
 """From settings of training to trained networks, and the report on their losses."""
 
-import contextlib
 import dataclasses
+import functools
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, provenance
 from .base_settings import Training
-from .results import Results, differing, make_directory
+from .results import Results, make_directory
 from .settings import name_flag, pick
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
@@ -31,7 +30,7 @@ HELD_OUT = 0.05
 def train(settings: Training, output_dir: Path) -> None:
   """Trains a network for each seed to OUTPUT_DIR/seed_SEED, or goes on with it."""
   runs = runs_of(settings, output_dir)
-  results = TrainingResults(output_dir, 'pretrain', recorded(settings), [(settings, output_dir)])
+  results = record(output_dir, 'pretrain', recorded(settings), [(settings, output_dir)])
   with results.noting_time():
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
@@ -76,40 +75,27 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   return runs
 
 
-class TrainingResults(Results):
-  """The results.json of some trainings, which go on from their checkpoints.
+def record(directory: Path, experiment: str, settings: Any,
+           trainings: list[tuple[Training, Path]]) -> Results:
+  """The results.json of some trainings, which go on from their checkpoints and have no rows."""
+  return Results(directory, experiment, settings, functools.partial(_go_on, trainings))
 
-  While they go on, a file of other settings is left alone, since training may refuse them. What
-  was complete stays as it was recorded as long as all networks are there. Of a training that was
-  begun without a record nobody knows when it started.
+
+def _go_on(trainings, new, stored):
+  """The content of a training's record to begin with, and whether it may replace the file.
+
+  A file of other settings stays until the end, since training may refuse them. What was complete
+  keeps its record as long as all networks are there. Of a training that was begun without a record
+  nobody knows when it started.
   """
-
-  def __init__(self, directory: Path, experiment: str, settings: Any,
-               trainings: list[tuple[Training, Path]]):
-    self._trainings = trainings
-    super().__init__(directory, experiment, settings)
-
-  def _opened_content(self):
-    try:
-      # Files of earlier versions do not say how the training came about.
-      earlier = {'run': None} | json.loads(self.path.read_text())
-    except (OSError, ValueError, TypeError):
-      earlier = {'run': None}
-    settings = earlier.get('settings')
-    is_same = (
-        earlier.get('experiment') == self.content['experiment'] and isinstance(settings, dict)
-        and not differing(self.with_defaults(settings), self.content['settings']))
-    was_complete = earlier.get('complete', True)
-    if is_same and was_complete and all(is_trained(*each) for each in self._trainings):
-      return False, self.content | {'run': earlier['run'], 'complete': True}
-    begun = earlier['run'] if is_same and not was_complete else None
-    is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
-                     for training, directory in self._trainings for seed in training.seeds)
-    return is_same or not self.path.exists(), self.content | {
-        'run': begun or provenance.begin(None, is_new)()}
-
-  def noting_time(self) -> contextlib.AbstractContextManager:
-    return super().noting_time() if self._may_write else contextlib.nullcontext()
+  is_same = stored is not None and all(stored[name] == new[name]
+                                       for name in ('experiment', 'settings'))
+  if is_same and stored['complete'] and all(is_trained(*each) for each in trainings):
+    return new | {'run': stored['run'], 'complete': True}, False
+  run = stored['run'] if is_same and not stored['complete'] else None
+  is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
+                   for training, directory in trainings for seed in training.seeds)
+  return new | {'run': run or provenance.begin(None, is_new)()}, is_same or stored is None
 
 
 def is_trained(settings: Training, output_dir: Path) -> bool:

@@ -114,7 +114,7 @@ def test_rows_of_two_commits_are_not_mixed(tmp_path, monkeypatch):
   first.add(ROWS[0])
   write_json(first.path, first.content)
   monkeypatch.setattr(provenance, 'commit', lambda: 'another')
-  with pytest.raises(InputError, match='begun by commit .*, not another, and rows of both'):
+  with pytest.raises(InputError, match='holds a run with commit=.*, not another'):
     open_results(tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
   assert open_results(tmp_path).rows == ROWS[:1]  # The same code goes on.
   older = first.content | {'run': first.content['run'] | {'commit': None}}
   write_json(first.path, older)
-  with pytest.raises(InputError, match='begun by commit unknown, not files-.*, and rows of both'):
+  with pytest.raises(InputError, match='holds a run with commit=None, not files-'):
     open_results(tmp_path)
   write_json(first.path, older | {'complete': True})
   finish(open_results(tmp_path), 0.25)

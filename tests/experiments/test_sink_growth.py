@@ -35,7 +35,7 @@ def smoke(small):
 
 
 def test_every_network_has_its_own_row(smoke):
-  found = [attention_sink.key_of(row) for row in smoke['rows']]
+  found = [tuple(row[name] for name in attention_sink.KEY) for row in smoke['rows']]
   assert found == [(*condition[:2], later, seed)
                    for condition in sink_conditions.of(FACTORS)
                    for later in ([None, 'amplify'] if condition == NONE else [None])
