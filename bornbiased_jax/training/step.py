@@ -97,7 +97,12 @@ def init_state(config: ModelConfig, recipe: Recipe, seed: Seed) -> TrainState:
 
 def start_from(config: ModelConfig, recipe: Recipe, params: dict, seed: Seed = 0) -> TrainState:
   """The state before the first step, with given parameters; an adapter is drawn from the seed."""
-  return TrainState(jnp.int32(0), params, optimizer(config, recipe, seed).init(params))
+  return first_state(optimizer(config, recipe, seed), params)
+
+
+def first_state(optimizer: optax.GradientTransformation, params: dict) -> TrainState:
+  """The state before the first step of any optimizer."""
+  return TrainState(jnp.int32(0), params, optimizer.init(params))
 
 
 # A run needs it for how it begins, for its step and for what it restores.
@@ -156,22 +161,32 @@ def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
   """
   gradient_of = lambda params: accumulated_gradient(
       config, recipe.accumulation, params, tokens_BT, recipe.balance)
-  # On a CPU one network follows another: if they were batched, the activations
-  # of one layer of all networks would fall out of its cache.
-  one_by_one = jax.default_backend() == 'cpu'
-  over_networks = lax.map if one_by_one else lambda f, params: jax.vmap(f)(params)
   losses, gradients = over_networks(gradient_of, states.params)
   return jax.vmap(functools.partial(update, config, recipe))(states, losses, gradients)
+
+
+def over_networks(of_one: Callable[[Any], Any], stacked: Any) -> Any:
+  """`of_one` of each network, along the first axis of arrays: of all at once, but not on a CPU.
+
+  There the activations of one layer of all networks would fall out of its cache.
+  """
+  one_by_one = jax.default_backend() == 'cpu'
+  return lax.map(of_one, stacked) if one_by_one else jax.vmap(of_one)(stacked)
 
 
 def update(config: ModelConfig, recipe: Recipe, state: TrainState, loss: jax.Array,
            gradient: dict) -> tuple[TrainState, dict[str, jax.Array]]:
   """The state after an optimizer step with this gradient, and the metrics of `train_step`."""
-  updates, opt_state = optimizer(config, recipe).update(gradient, state.opt_state, state.params)
   metrics = {'loss': loss, 'gradient_norm': optax.tree.norm(gradient),
              'learning_rate': learning_rate(recipe)(state.step)}
-  params = optax.apply_updates(state.params, updates)
-  return TrainState(state.step + 1, params, opt_state), metrics
+  return follow(optimizer(config, recipe), state, gradient), metrics
+
+
+def follow(optimizer: optax.GradientTransformation, state: TrainState,
+           gradient: dict) -> TrainState:
+  """The state after a step that an optimizer makes of a gradient."""
+  updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+  return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
 
 def accumulated_gradient(config: ModelConfig, accumulation: int, params: dict,

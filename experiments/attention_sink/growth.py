@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 import dataclasses
 import functools
+import itertools
 import math
 
 import jax
@@ -14,7 +15,9 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.training.recipe import Recipe
-from bornbiased_jax.training.step import ensemble_step, init_state
+from bornbiased_jax.training.step import init_state, optimizer, over_networks
+
+from ..small_networks.training import fit
 
 from . import backcopy
 from .backcopy import Backcopy
@@ -38,30 +41,32 @@ def grow(config: ModelConfig, recipe: Recipe, task: Backcopy, seeds: list[int], 
   Yields each of `steps`, and the parameters of every network then. `advance` is called with the
   number of steps after some of them.
   """
-  states = _born(config, recipe, jnp.asarray(seeds, jnp.uint32))
-  done = 0
-  for step in steps:
-    states = _train(config, recipe, start, data_seed, task, states, done, step)
-    jax.block_until_ready(states.step)
-    advance(step - done)
-    done = step
+  batches_MBT = _draw(recipe, start, data_seed, task)
+  states = _initial(config, recipe, jnp.asarray(seeds, jnp.uint32))
+  for first, last in itertools.pairwise([0, *steps]):
+    states = _train(config, recipe, states, batches_MBT, first, last)
     params = jax.device_get(states.params)
-    yield step, [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(len(seeds))]
+    advance(last - first)
+    yield last, [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(len(seeds))]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _draw(recipe, start, data_seed, task):
+  """The batches [num_steps, B, T + 1] of all steps."""
+  key = jax.random.key(data_seed)
+  return lax.map(lambda step: backcopy.draw(task, jax.random.fold_in(key, step), recipe.batch_size,
+                                            recipe.length, start), jnp.arange(recipe.num_steps))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _born(config, recipe, seeds):
+def _initial(config, recipe, seeds):
   return jax.vmap(functools.partial(init_state, config, recipe))(seeds)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=5)
-def _train(config, recipe, start, data_seed, task, states, first, last):
-  def one_step(step, states):
-    key = jax.random.fold_in(jax.random.key(data_seed), step)
-    ids_BT = backcopy.draw(task, key, recipe.batch_size, recipe.length, start)
-    return ensemble_step(config, recipe, states, ids_BT)[0]
-
-  return lax.fori_loop(first, last, one_step, states)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _train(config, recipe, states, batches_MBT, first, last):
+  trained = lambda state: fit(config, optimizer(config, recipe), state, batches_MBT, first, last)
+  return over_networks(trained, states)
 
 
 def measure(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray,

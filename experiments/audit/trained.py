@@ -11,8 +11,9 @@ import optax
 
 from bornbiased_jax import configs
 from bornbiased_jax.models import init_params
+from bornbiased_jax.training.step import first_state
 
-from ..small_networks.training import take_steps, text
+from ..small_networks.training import fit, freezing, text
 
 _SIZE = dict(num_layers=4, num_heads=4, width=32, vocab_size=128, length=64)
 CONFIGS = {'llama': configs.get('tiny_llama2', **_SIZE, mlp_width=96),
@@ -45,13 +46,13 @@ def _run(config, schedule, frozen, steps, start, batches, peak, decay):
           }[schedule]
   optimizer = optax.chain(
       optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(decay),
-      optax.scale_by_schedule(lambda step: -rate(step)), optax.scale(peak))
+      optax.scale_by_schedule(lambda step: -rate(step)), optax.scale(peak), freezing(frozen))
 
   def part(state, batches_MBT):
-    state = take_steps(config, optimizer, state, batches_MBT, frozen=frozen)
-    return state, state[0]
+    state = fit(config, optimizer, state, batches_MBT, 0, len(batches_MBT))
+    return state, state.params
 
-  return lax.scan(part, (start, optimizer.init(start)), batches)[1]
+  return lax.scan(part, first_state(optimizer, start), batches)[1]
 
 
 def resumed(config, seed, *, data_seed=0, peak=3e-3):

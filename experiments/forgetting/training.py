@@ -9,7 +9,6 @@ import functools
 import inspect
 
 import jax
-from jax import lax
 import numpy as np
 import optax
 from optax import contrib
@@ -19,7 +18,9 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Corpus, windows
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.recipe import Recipe
-from bornbiased_jax.training.step import TrainState, accumulated_gradient, clipping, learning_rate
+from bornbiased_jax.training.step import TrainState, clipping, first_state, learning_rate
+
+from ..small_networks.training import fit
 
 PEAK_LR = {'adamw': 1e-3, 'sgd': 0.1, 'muon': 1e-3}
 # What one factor changes at a time.
@@ -130,11 +131,10 @@ def grow(cell: Cell, birth: dict, own_SMBT: np.ndarray, other_SMBT: np.ndarray,
   Returns parameters at the end: of the network by None, of siblings by their branch.
   """
   config = config_of(cell, int(birth['embedding'].shape[0]))
-  state = TrainState(np.int32(0), birth, optimizer(cell).init(birth))
-  trunk = [state]
+  trunk = [first_state(optimizer(cell), birth)]
   for segment_MBT in own_SMBT:
-    trunk.append(state := advance(config, cell, state, segment_MBT))
-  ends = {None: state.params}
+    trunk.append(advance(config, cell, trunk[-1], segment_MBT))
+  ends = {None: trunk[-1].params}
   for branch in branches:
     state = trunk[branch]
     for segment_MBT in other_SMBT[branch:]:
@@ -150,11 +150,4 @@ def config_of(cell: Cell, vocab_size: int) -> ModelConfig:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def advance(config: ModelConfig, cell: Cell, state: TrainState, batches_MBT) -> TrainState:
   """The state after some more steps."""
-  update = optimizer(cell).update
-
-  def step(state, tokens_BT):
-    _, gradient = accumulated_gradient(config, 1, state.params, tokens_BT)
-    updates, opt_state = update(gradient, state.opt_state, state.params)
-    return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), None
-
-  return lax.scan(step, state, batches_MBT)[0]
+  return fit(config, optimizer(cell), state, batches_MBT, 0, len(batches_MBT))

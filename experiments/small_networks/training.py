@@ -16,6 +16,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.models import init_params, next_token_loss, read
 from bornbiased_jax.training import adapters
+from bornbiased_jax.training.step import TrainState, first_state, follow, over_networks
 
 from ..transforms.surgery import keep_first_units
 
@@ -68,26 +69,30 @@ def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
   optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
-
-  def one(params):
-    return take_steps(config, optimizer, (params, optimizer.init(params)), batches_MBT, loss,
-                      frozen)[0]
-
-  return lax.map(one, stacked)
+  optimizer = optax.chain(optimizer, freezing(frozen))
+  return over_networks(
+      lambda params: fit(config, optimizer, first_state(optimizer, params), batches_MBT,
+                         0, len(batches_MBT), loss).params, stacked)
 
 
-def take_steps(config: ModelConfig, optimizer: optax.GradientTransformation,
-               state: tuple[dict, optax.OptState], batches_MBT: jax.Array,
-               loss: Loss = next_token_loss, frozen: tuple[str, ...] = ()):
-  """Parameters and optimizer's state after a step for each batch, inside of a compiled program."""
-  def step(state, tokens_BT):
-    params, memory = state
-    gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(params)
-    updates, memory = optimizer.update(gradient, memory, params)
-    updates |= {name: jax.tree.map(jnp.zeros_like, updates[name]) for name in frozen}
-    return (optax.apply_updates(params, updates), memory), None
+def fit(config: ModelConfig, optimizer: optax.GradientTransformation, state: TrainState,
+        batches_MBT: jax.Array, first: int | jax.Array, last: int | jax.Array,
+        loss: Loss = next_token_loss) -> TrainState:
+  """The state after a step on each batch from `first` to before `last`, in a compiled program.
 
-  return lax.scan(step, state, batches_MBT)[0]
+  All small networks are trained by it. `over_networks` trains several.
+  """
+  def take_step(i, state):
+    gradient = jax.grad(lambda params: loss(config, params, batches_MBT[i]))(state.params)
+    return follow(optimizer, state, gradient)
+
+  return lax.fori_loop(first, last, take_step, state)
+
+
+def freezing(names: tuple[str, ...]) -> optax.GradientTransformation:
+  """Has no step change the top-level parameters of these names."""
+  return optax.stateless(lambda steps, params: steps | {
+      name: jax.tree.map(jnp.zeros_like, steps[name]) for name in names})
 
 
 def from_seeds(config: ModelConfig, seeds: Iterable[int],

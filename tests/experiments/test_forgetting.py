@@ -112,7 +112,7 @@ def test_segments_are_one_training_and_siblings_share_what_came_before():
   assert (mine != other).any() and mine.shape == (4, 2, 2, 9)
   ends = training.grow(own, birth, mine, other, (0, 3))
   config = training.config_of(own, VOCABULARY)
-  state = training.TrainState(np.int32(0), birth, training.optimizer(own).init(birth))
+  state = training.first_state(training.optimizer(own), birth)
   in_one = lambda batches: training.advance(
       config, own, state, batches.reshape(8, *batches.shape[2:])).params
   for branch, batches in ((None, mine), (0, other), (3, np.concatenate([mine[:3], other[3:]]))):
