@@ -21,7 +21,7 @@ from bornbiased_jax.analysis.simplified import StackConfig
 
 from .shared import measurements, program
 from .shared.base_settings import Stacks
-from .shared.cells import measure_cells, stack_cell
+from .shared.measurements import measure_cells, stack_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, mean_and_theory, with_error

@@ -19,7 +19,7 @@ from bornbiased_jax import configs, plotting
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
-from .shared.cells import measure_cells, predict, transformer_cell
+from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, plus_minus, share_of

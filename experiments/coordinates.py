@@ -32,7 +32,7 @@ from bornbiased_jax.models import next_token_loss, read
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
-from .shared.cells import measure_cells, predict, transformer_cell
+from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import preset_name, setting
 from .shared.tables import grouped, mean_ci95, plus_minus

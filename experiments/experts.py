@@ -32,7 +32,7 @@ from bornbiased_jax.models.layers import chosen
 
 from .shared import program
 from .shared.base_settings import Transformers
-from .shared.cells import Cell, measure_cells, predict, transformer_cell
+from .shared.measurements import Cell, measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import ci95, grouped

@@ -32,7 +32,7 @@ from bornbiased_jax.errors import InputError
 
 from .shared import program
 from .shared.base_settings import Transformers
-from .shared.cells import measure_cells, stack_cell, transformer_cell
+from .shared.measurements import measure_cells, stack_cell, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped

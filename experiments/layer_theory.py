@@ -23,7 +23,7 @@ from bornbiased_jax.fields import some_of
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
-from .shared.cells import measure_cells, predict, transformer_cell
+from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import ci95, described, grouped, plus_minus

@@ -32,7 +32,7 @@ from bornbiased_jax.models.transformer import head_of, unembed
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
-from .shared.cells import load_corpus, measure_cells, predict, transformer_cell
+from .shared.measurements import load_corpus, measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus

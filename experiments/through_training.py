@@ -29,7 +29,7 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import program
 from .shared.base_settings import ExperimentSettings
-from .shared.cells import text_of
+from .shared.measurements import text_of
 from .shared.networks import check_length
 from .shared.results import Results
 from .shared.settings import PROBE_DATA, setting

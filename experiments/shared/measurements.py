@@ -1,21 +1,186 @@
-"""What the experiments on ensembles measure of a network, and which rows they keep of it."""
+"""Experiments on ensembles: their cells, the loop over them, and what is measured and predicted.
 
+An experiment is a list of cells. Each cell is one combination of settings, such as a model and a
+sequence length, under which every seed is measured.
+"""
+
+from collections.abc import Callable
 import functools
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
+from tqdm import tqdm
 
-from bornbiased_jax.analysis import Probe, inter_sequence, predictions, similarity, theory
+from bornbiased_jax import configs, hosts
+from bornbiased_jax.analysis import (
+  ensemble,
+  inter_sequence,
+  predictions,
+  probes,
+  similarity,
+  theory,
+)
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.data import Corpus, corpus, load_tokenizer
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flops
 from bornbiased_jax.models.transformer import head_of, unembed
 
-from .cells import Cell
+from .base_settings import Stacks, Transformers
+from .results import Results
+from .settings import name_flag
 from .tables import mean_ci95
 
 # A few seconds' worth of networks that are drawn for theory of preferred tokens.
 FLOPS_OF_THEORY = 2e12
+_BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
+
+
+class Cell(NamedTuple):
+  """One combination of settings, under which `seeds`, or those of the settings, are measured.
+
+  `fields` tell its rows from those of other cells, and `row` makes the others of what was measured
+  of one network (`ensemble.measure`). `flops`, per sequence, are for the progress bar.
+  """
+
+  fields: dict
+  network: ensemble.Ensemble
+  statistic: Statistic
+  probe: Probe
+  row: Callable[[dict], dict]
+  flops: int
+  readout: Callable | None = None
+  seeds: list[int] | None = None
+
+
+def transformer_cell(name: str, length: int, settings: Transformers, statistic: Callable,
+                     row: Callable, readout: Callable | None = None, of_each: bool = False,
+                     probe: Probe | None = None, **overrides) -> Cell:
+  """The cell of a preset at one length.
+
+  `statistic` and `readout` are functions of the configuration. With `of_each` every network reads
+  sequences of its own (see `Probe`). A `probe` takes the place of the settings'. `overrides` change
+  fields of the configuration, and become fields of the rows.
+  """
+  config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
+  return Cell(
+      fields={'config': name, 'length': length} | overrides,
+      network=ensemble.transformer(config, settings.embedding_seed),
+      statistic=statistic(config),
+      probe=probe or Probe(settings.probe, settings.num_sequences, length, settings.probe_seed,
+                           of_each=of_each, text=text_of(settings)),
+      row=row,
+      flops=flops.forward_flops(config, length, num_logits=1),
+      readout=readout and readout(config),
+  )
+
+
+def text_of(settings: Transformers) -> Corpus | None:
+  """What a probe of text reads."""
+  if settings.probe not in probes.OF_TEXT:
+    if settings.data:
+      raise InputError('--data: is read only with --probe=text or --probe=shuffled')
+    return None
+  if not settings.data:
+    raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "
+                     "'tinyshakespeare'")
+  return load_corpus(settings.data, settings.tokenizer)
+
+
+@functools.lru_cache(maxsize=16)
+def load_corpus(data: str, tokenizer: str, data_flag: str = 'data',
+                tokenizer_flag: str = 'tokenizer') -> Corpus:
+  """A text in the tokens of a tokenizer, once; errors name the flags that both are from."""
+  of_flag = name_flag(tokenizer_flag, load_tokenizer, tokenizer)
+  return name_flag(data_flag, corpus.load, data, of_flag)
+
+
+def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
+               statistic: Statistic, row: Callable) -> Cell:
+  """The cell of a stack of simplified layers, each of which reads Gaussian vectors of its own."""
+  layer_flops = {'mlp': 4 * config.width * config.mlp_width}
+  return Cell(
+      fields=fields,
+      network=stack(config),
+      statistic=statistic,
+      probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed, of_each=True),
+      row=row,
+      flops=length * sum(layer_flops.get(layer, config.width) for layer in config.layers),
+  )
+
+
+def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None:
+  """Measures every cell and seed whose row the results lack, and shows a progress bar.
+
+  The bar's length and time left count operations, since networks differ in size; its text
+  counts networks.
+  """
+  cells = [cell._replace(seeds=cell.seeds or settings.seeds) for cell in cells]
+  results.read_from({cell.probe.text.digest for cell in cells if cell.probe.text})
+  _say_repeats(cells)
+  total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
+  num_networks = sum(len(cell.seeds) for cell in cells)
+  with results.keeping(), tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
+    for cell in cells:
+      _measure_cell(cell, settings, results, bar, num_networks)
+
+
+def _say_repeats(cells):
+  """Windows are drawn anywhere in a text, so that a short one gives some more than once."""
+  of_probe = {cell.probe: cell.network.config for cell in cells if cell.probe.kind == 'text'}
+  for probe, config in of_probe.items() if hosts.is_first() else ():
+    windows_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
+    if (different := len({window_T.tobytes() for window_T in windows_NT})) < len(windows_NT):
+      print(f'{probe.text.name}: of {len(windows_NT)} windows of {probe.length} tokens, '
+            f'{different} are different; two equal ones have cosine 1, in theory too')
+
+
+def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, Any]:
+  """What theory says of each cell, by the values of its fields, with a progress bar."""
+  bar = tqdm(cells, desc='theory', unit='cell', leave=False, disable=not hosts.is_first())
+  return {tuple(cell.fields.values()): of_cell(cell) for cell in bar}
+
+
+def _measure_cell(cell, settings, results, bar, num_networks):
+  label = ' '.join(map(str, cell.fields.values()))
+  bar.set_description(f'{label}, compiling')
+
+  def advance(sequences):
+    bar.set_description(label, refresh=False)
+    bar.update(cell.flops * sequences)
+
+  done = {row['seed'] for row in results.rows if cell.fields.items() <= row.items()}
+  bar.update(cell.flops * cell.probe.num_sequences * len(done.intersection(cell.seeds)))
+  if done.issuperset(cell.seeds):
+    return
+  batch_size, chunk_size = _sizes(cell, settings)
+  # A chunk of which a row is missing is measured again as a whole, so that a
+  # network always has the same companions.
+  chunks = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
+  seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
+  for measured in ensemble.measure(
+      cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
+      batch_size=batch_size, chunk_size=chunk_size, on_batch=advance):
+    if measured['seed'] not in done:
+      results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))
+      bar.set_postfix_str(f'{len(results.rows)} of {num_networks} networks', refresh=False)
+
+
+def _sizes(cell, settings):
+  """Sequences per batch, and networks per chunk."""
+  probe = cell.probe
+  batch_size = settings.batch_size or ensemble.batch_size_of(cell.network.config, probe)
+  chunk_size = settings.chunk_size or ensemble.default_chunk_size(
+      cell.network, cell.statistic, probe, len(cell.seeds), batch_size)
+  return batch_size, chunk_size
+
+
+# What is measured of a network, and what theory says of it.
 
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:

@@ -133,7 +133,7 @@ MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); ther
     (('experiments.lineage', '--json=yes', 'a'), 'error: --json: ignored explicit argument'),
     (('experiments.seed_sweep', 'smoke'), 'error: '),
     (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
-    (('experiments.shared.cells',), 'error: '),
+    (('experiments.shared.measurements',), 'error: '),
 ])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
   done = command(*arguments, f'--output_dir={tmp_path}/out')

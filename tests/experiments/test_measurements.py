@@ -12,7 +12,7 @@ from bornbiased_jax.analysis import StackConfig, ensemble, inter_sequence
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 from experiments import ablation
-from experiments.shared import base_settings, cells, settings
+from experiments.shared import base_settings, measurements, settings
 from experiments.shared.results import Results
 from experiments.shared.settings import resolve
 
@@ -33,14 +33,14 @@ def row(measured):
 def stacks():
   """Two cells, of one and of two layers; the second has seeds of its own."""
   statistic = inter_sequence('residual_last')
-  one, two = (cells.stack_cell({'layers': depth}, StackConfig(('mlp',) * depth, 8, 8), 2, SETTINGS,
-                               statistic, row) for depth in (1, 2))
+  one, two = (measurements.stack_cell({'layers': depth}, StackConfig(('mlp',) * depth, 8, 8), 2,
+                                      SETTINGS, statistic, row) for depth in (1, 2))
   return [one, two._replace(seeds=[7, 5])]
 
 
 def measured(directory, **changed):
   results = Results(directory, 'stacks', SETTINGS)
-  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **changed), results)
+  measurements.measure_cells(stacks(), dataclasses.replace(SETTINGS, **changed), results)
   return results
 
 
@@ -76,11 +76,11 @@ def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
   for row in there:
     partial.add(row)
   asked.clear()
-  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
+  measurements.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
   assert asked == [seeds[chunk_size:], [7, 5]]
   assert partial.rows == there + whole[chunk_size + 1:]
   asked.clear()
-  cells.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
+  measurements.measure_cells(stacks(), dataclasses.replace(SETTINGS, **sizes), partial)
   assert asked == []
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_run_keeps_what_it_has_measured(tmp_path, monkeypatch):
 
   monkeypatch.setattr(results, 'add', add_and_stop)
   with pytest.raises(KeyboardInterrupt):
-    cells.measure_cells(stacks(), SETTINGS, results)
+    measurements.measure_cells(stacks(), SETTINGS, results)
   kept = json.loads((tmp_path / 'results.json').read_text())
   assert [(row['layers'], row['seed']) for row in kept['rows']] == [(1, 3), (1, 1), (1, 2)]
   assert not kept['complete']
@@ -104,7 +104,7 @@ def test_an_interrupted_run_keeps_what_it_has_measured(tmp_path, monkeypatch):
 
 def test_a_transformer_cell_is_what_its_settings_say():
   own = resolve(ablation.Settings, num_sequences='6', embedding_seed='none', dtype='bfloat16')
-  cell = cells.transformer_cell('tiny_gpt2', 5, own, lambda config: config.width, row,
+  cell = measurements.transformer_cell('tiny_gpt2', 5, own, lambda config: config.width, row,
                                 sublayers='mlp_only')
   config = configs.get('tiny_gpt2', dtype='bfloat16', length=5, sublayers='mlp_only')
   assert cell.fields == {'config': 'tiny_gpt2', 'length': 5, 'sublayers': 'mlp_only'}
@@ -122,10 +122,10 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
     (tmp_path / name).write_text(text)
     asked = resolve(base_settings.Transformers, 'laptop', probe='text', data=str(tmp_path / name),
                     num_sequences='15', seeds='0')
-    cell = cells.transformer_cell('tiny_gpt2', 12, asked, lambda config: inter_sequence(
+    cell = measurements.transformer_cell('tiny_gpt2', 12, asked, lambda config: inter_sequence(
         'residual_last'), row)
     none = dataclasses.replace(asked, seeds=[])
-    cells.measure_cells([cell], none, Results(tmp_path / name[0], 'any', none))
+    measurements.measure_cells([cell], none, Results(tmp_path / name[0], 'any', none))
   different = len(set(map(tuple, cell.probe.inputs(cell.network.config, np.arange(15)).tolist())))
   said = capsys.readouterr().out
   assert different == 15 and said.count('short.txt') == 1 and 'long.txt' not in said
@@ -133,8 +133,9 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
 
 
 def test_flops_of_a_stack():
-  mlp, attention = (cells.stack_cell({}, StackConfig((layer,), 8, 16), 3, SETTINGS, None, row).flops
-                    for layer in ('mlp', 'attention'))
+  mlp, attention = (
+      measurements.stack_cell({}, StackConfig((layer,), 8, 16), 3, SETTINGS, None, row).flops
+      for layer in ('mlp', 'attention'))
   assert (mlp, attention) == (3 * 2 * 2 * 8 * 16, 3 * 8)
 
 
@@ -146,11 +147,11 @@ def test_results_of_a_text_are_not_those_of_another_one_of_its_name(tmp_path, nu
                   num_sequences='4', seeds='0-1')
 
   def measure(seeds):
-    cells.load_corpus.cache_clear()
-    cell = cells.transformer_cell('tiny_gpt2', 3, asked, lambda config: inter_sequence(
+    measurements.load_corpus.cache_clear()
+    cell = measurements.transformer_cell('tiny_gpt2', 3, asked, lambda config: inter_sequence(
         'residual_last'), row)
     results = Results(tmp_path, 'any', asked)
-    cells.measure_cells([cell._replace(seeds=seeds)], asked, results)
+    measurements.measure_cells([cell._replace(seeds=seeds)], asked, results)
     return results.rows
 
   file.write_text('one text ' * 50)
