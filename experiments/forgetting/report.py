@@ -2,7 +2,6 @@
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import scipy
@@ -80,8 +79,10 @@ def half_power(crossing_S: np.ndarray) -> tuple[float, list[float]]:
 
 
 def kind(row: dict) -> str:
-  """Siblings from birth on are the positive control."""
-  return 'control' if row['pair'] == 'sibling' and row['branch'] == 0 else row['pair']
+  """What a pair is, as the summary calls it; siblings from birth on are the positive control."""
+  if row['pair'] != 'sibling':
+    return row['pair']
+  return f'sibling {row["branch"]:g}' if row['branch'] else 'control'
 
 
 def summarize(rows: list[dict]) -> list[dict]:
@@ -90,21 +91,25 @@ def summarize(rows: list[dict]) -> list[dict]:
   for fields, own in grouped(rows, *LINE):
     measured = [row['forgetting'] for row in own]
     for test in ALL:
-      found: dict[str, Any] = {}
+      found = fields | {'test': test, 'least': min(measured), 'most': max(measured)}
       for weights in WEIGHTS:
-        of = [row for row in own if row['weights'] == weights]
-        for pair in RELATED:
-          curves: dict[int, list[dict]] = {}
-          for row in sorted(of, key=lambda row: row['forgetting']):
-            if kind(row) == pair:
-              curves.setdefault(row['seeds'][0], []).append(row)
-          half, ends = half_power(np.array([crossing(curve, test) for curve in curves.values()]))
-          found |= {f'{pair}_{weights}': half, f'{pair}_{weights}_ci95': ends}
-        unrelated = [row for row in of if kind(row) == 'unrelated']
-        found |= {f'unrelated_{weights}': len(unrelated), f'false_{weights}': sum(
-            is_found(row, test) for row in unrelated)}
-      summary.append(fields | {'test': test, 'least': min(measured), 'most': max(measured)} | found)
+        found |= _of_weights([row for row in own if row['weights'] == weights], test, weights)
+      summary.append(found)
   return summary
+
+
+def _of_weights(rows, test, weights):
+  """The F of half power for each kind of related pairs, and how many unrelated ones are found."""
+  of = lambda name: [row for row in rows if kind(row) == name]
+  found = {}
+  for pair in RELATED:
+    of_network = grouped([row | {'seed': row['seeds'][0]} for row in of(pair)], 'seed')
+    half, ends = half_power(np.array([
+        crossing(sorted(own, key=lambda row: row['forgetting']), test) for _, own in of_network]))
+    found |= {f'{pair}_{weights}': half, f'{pair}_{weights}_ci95': ends}
+  unrelated = of('unrelated')
+  return found | {f'unrelated_{weights}': len(unrelated),
+                  f'false_{weights}': sum(is_found(row, test) for row in unrelated)}
 
 
 def by_cell(rows: list[dict]) -> list[dict]:
@@ -115,21 +120,14 @@ def by_cell(rows: list[dict]) -> list[dict]:
     row = fields | {'networks': len(births), 'law': births[0]['law']}
     for name in ('loss', 'slope', 'overlap'):
       row |= mean_ci95(births, name)
-    for (group, weights), pairs in _pairs_by_kind(own).items():
-      row[f'{group}_{weights}'] = {
+    named = [pair | {'kind': kind(pair)} for pair in own]
+    for each, pairs in grouped(named, 'kind', 'weights'):
+      row[f'{each["kind"]}_{each["weights"]}'] = {
           test: {'share': float(np.mean([is_found(pair, test) for pair in pairs])),
                  'value': float(np.median([value(pair, test) for pair in pairs]))}
           for test in ALL}
     found.append(row)
   return found
-
-
-def _pairs_by_kind(rows):
-  groups: dict[tuple[str, str], list[dict]] = {}
-  for row in rows:
-    name = f'sibling {row["branch"]:g}' if kind(row) == 'sibling' else kind(row)
-    groups.setdefault((name, row['weights']), []).append(row)
-  return groups
 
 
 def display(row: dict) -> dict[str, str]:
@@ -165,7 +163,7 @@ def display_cell(row: dict) -> dict[str, str]:
   share = lambda name: ', '.join(f'{row[name][test]["share"]:.0%}'
                                  for test in ('unit order', 'SeedPrint', VERDICT))
   return {'trained': line_text(row), 'F': f'{row["forgetting"]:g}',
-          'loss': f'{row["loss"]:.3f}', 'slope (law)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
+          'loss': f'{row["loss"]:.3f}', 'slope (theory)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
           'overlap': f'{row["overlap"]:.3f}',
           'unit order, SeedPrint, verdict: birth': share('birth_end'),
           'learned': share('birth_learned')}
@@ -189,7 +187,9 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
   panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
   for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
     own = [row for row in first if row['weights'] == weights]
-    draw_power(above, [row for row in own if kind(row) == 'birth'], over)
+    births = [row for row in own if kind(row) == 'birth']
+    for test in ALL:
+      draw_test(above, births, over, test, is_found, np.mean, label=test)
     draw_z(below, own, over)
     above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
     below.set_xlabel('forgetting exponent F = λ Σ lr' if over == 'forgetting' else '')
@@ -218,11 +218,11 @@ def look(test: str, over: str) -> dict:
               markersize=3 if line else 5)
 
 
-def draw_power(ax, births, over):
-  for test in ALL:
-    points = [(fields[over], np.mean([is_found(row, test) for row in group]))
-              for fields, group in ordered(births, over)]
-    ax.plot(*zip(*points, strict=True), label=test, **look(test, over))
+def draw_test(ax, rows, over, test, of_row, mean, label=None):
+  """A line of the means of what is said of each row, or points of variants."""
+  points = [(fields[over], mean([of_row(row, test) for row in group]))
+            for fields, group in ordered(rows, over)]
+  ax.plot(*zip(*points, strict=True), label=label, **look(test, over))
 
 
 def draw_z(ax, rows, over):
@@ -231,9 +231,7 @@ def draw_z(ax, rows, over):
                        for name in ('birth', 'unrelated'))
   tests = [test for test in levels_of_tests() if test != VERDICT]
   for test in tests:
-    points = [(fields[over], np.median([value(row, test) for row in group]))
-              for fields, group in ordered(births, over)]
-    ax.plot(*zip(*points, strict=True), **look(test, over))
+    draw_test(ax, births, over, test, value, np.median)
   band = [(fields[over], *np.quantile([value(row, test) for row in group for test in tests
                                                if test != PUBLISHED], [0, 1]))
           for fields, group in ordered(unrelated, over)]
