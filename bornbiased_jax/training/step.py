@@ -161,17 +161,12 @@ def ensemble_step(config: ModelConfig, recipe: Recipe, states: TrainState,
   """
   gradient_of = lambda params: accumulated_gradient(
       config, recipe.accumulation, params, tokens_BT, recipe.balance)
+  # On a CPU one network follows another: if they were batched, the activations
+  # of one layer of all networks would fall out of its cache.
+  one_by_one = jax.default_backend() == 'cpu'
+  over_networks = lax.map if one_by_one else lambda f, params: jax.vmap(f)(params)
   losses, gradients = over_networks(gradient_of, states.params)
   return jax.vmap(functools.partial(update, config, recipe))(states, losses, gradients)
-
-
-def over_networks(of_one: Callable[[Any], Any], stacked: Any) -> Any:
-  """`of_one` of each network, along the first axis of arrays: of all at once, but not on a CPU.
-
-  There the activations of one layer of all networks would fall out of its cache.
-  """
-  one_by_one = jax.default_backend() == 'cpu'
-  return lax.map(of_one, stacked) if one_by_one else jax.vmap(of_one)(stacked)
 
 
 def update(config: ModelConfig, recipe: Recipe, state: TrainState, loss: jax.Array,

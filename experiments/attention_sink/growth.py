@@ -15,10 +15,9 @@ from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models.loss import token_losses
 from bornbiased_jax.training.recipe import Recipe
-from bornbiased_jax.training.step import init_state, optimizer, over_networks
+from bornbiased_jax.training.step import ensemble_step, init_state
 
 from ..small_networks.training import fit
-
 from . import backcopy
 from .backcopy import Backcopy
 
@@ -65,8 +64,8 @@ def _initial(config, recipe, seeds):
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _train(config, recipe, states, batches_MBT, first, last):
-  trained = lambda state: fit(config, optimizer(config, recipe), state, batches_MBT, first, last)
-  return over_networks(trained, states)
+  take_step = lambda states, ids_BT: ensemble_step(config, recipe, states, ids_BT)[0]
+  return fit(states, batches_MBT, take_step, first, last)
 
 
 def measure(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray,

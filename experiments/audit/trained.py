@@ -10,10 +10,10 @@ import numpy as np
 import optax
 
 from bornbiased_jax import configs
-from bornbiased_jax.models import init_params
+from bornbiased_jax.models import init_params, next_token_loss
 from bornbiased_jax.training.step import first_state
 
-from ..small_networks.training import fit, freezing, text
+from ..small_networks.training import descend, fit, freezing, text
 
 _SIZE = dict(num_layers=4, num_heads=4, width=32, vocab_size=128, length=64)
 CONFIGS = {'llama': configs.get('tiny_llama2', **_SIZE, mlp_width=96),
@@ -49,7 +49,7 @@ def _run(config, schedule, frozen, steps, start, batches, peak, decay):
       optax.scale_by_schedule(lambda step: -rate(step)), optax.scale(peak), freezing(frozen))
 
   def part(state, batches_MBT):
-    state = fit(config, optimizer, state, batches_MBT, 0, len(batches_MBT))
+    state = fit(state, batches_MBT, functools.partial(descend, config, optimizer, next_token_loss))
     return state, state.params
 
   return lax.scan(part, first_state(optimizer, start), batches)[1]

@@ -17,10 +17,11 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Corpus, windows
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import next_token_loss
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import TrainState, clipping, first_state, learning_rate
 
-from ..small_networks.training import fit
+from ..small_networks.training import descend, fit
 
 PEAK_LR = {'adamw': 1e-3, 'sgd': 0.1, 'muon': 1e-3}
 # What one factor changes at a time.
@@ -150,4 +151,5 @@ def config_of(cell: Cell, vocab_size: int) -> ModelConfig:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def advance(config: ModelConfig, cell: Cell, state: TrainState, batches_MBT) -> TrainState:
   """The state after some more steps."""
-  return fit(config, optimizer(cell), state, batches_MBT, 0, len(batches_MBT))
+  take_step = functools.partial(descend, config, optimizer(cell), next_token_loss)
+  return fit(state, batches_MBT, take_step)

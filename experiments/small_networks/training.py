@@ -16,7 +16,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.models import init_params, next_token_loss, read
 from bornbiased_jax.training import adapters
-from bornbiased_jax.training.step import TrainState, first_state, follow, over_networks
+from bornbiased_jax.training.step import TrainState, first_state, follow
 
 from ..transforms.surgery import keep_first_units
 
@@ -32,6 +32,7 @@ GPT2 = configs.get('tiny_gpt2', **_SMALL, width=32, mlp_width=128, positions='le
 
 Network = tuple[ModelConfig, dict]
 Pairs = list[tuple[Network, Network]]
+Step = Callable[[TrainState, jax.Array], TrainState]
 Loss = Callable[[ModelConfig, dict, jax.Array], jax.Array]
 
 
@@ -70,23 +71,27 @@ def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
   optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
   optimizer = optax.chain(optimizer, freezing(frozen))
-  return over_networks(
-      lambda params: fit(config, optimizer, first_state(optimizer, params), batches_MBT,
-                         0, len(batches_MBT), loss).params, stacked)
+  take_step = functools.partial(descend, config, optimizer, loss)
+  return lax.map(lambda params: fit(first_state(optimizer, params), batches_MBT, take_step).params,
+                 stacked)
 
 
-def fit(config: ModelConfig, optimizer: optax.GradientTransformation, state: TrainState,
-        batches_MBT: jax.Array, first: int | jax.Array, last: int | jax.Array,
-        loss: Loss = next_token_loss) -> TrainState:
+def fit(state: TrainState, batches: jax.Array, take_step: Step,
+        first: int | jax.Array = 0, last: int | jax.Array | None = None) -> TrainState:
   """The state after a step on each batch from `first` to before `last`, in a compiled program.
 
-  All small networks are trained by it. `over_networks` trains several.
+  All small networks are trained by it.
   """
-  def take_step(i, state):
-    gradient = jax.grad(lambda params: loss(config, params, batches_MBT[i]))(state.params)
-    return follow(optimizer, state, gradient)
+  batch_at = functools.partial(lax.dynamic_index_in_dim, batches, keepdims=False)
+  return lax.fori_loop(first, len(batches) if last is None else last,
+                       lambda i, state: take_step(state, batch_at(i)), state)
 
-  return lax.fori_loop(first, last, take_step, state)
+
+def descend(config: ModelConfig, optimizer: optax.GradientTransformation, loss: Loss,
+            state: TrainState, tokens_BT: jax.Array) -> TrainState:
+  """A step of any optimizer, down the gradient of any loss."""
+  gradient = jax.grad(lambda params: loss(config, params, tokens_BT))(state.params)
+  return follow(optimizer, state, gradient)
 
 
 def freezing(names: tuple[str, ...]) -> optax.GradientTransformation:
