@@ -11,7 +11,6 @@ import pytest
 from bornbiased_jax import data
 from bornbiased_jax.lineage import levels
 from bornbiased_jax.models import init_params
-from experiments.forgetting import __main__ as forgetting
 from experiments.forgetting import measurement, recipes, report, training
 from experiments.forgetting.training import Cell
 from programs import results_of
