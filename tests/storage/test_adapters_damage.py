@@ -89,6 +89,7 @@ DAMAGES = {
     **{name: functools.partial(edit_weights, **changes) for name, changes in BAD_TENSORS.items()},
     **{f'cut at {length}': _cut(length) for length in (0, 1, 7, 8, 9, 100, 500, 1000, 5000)},
     'dora_without_magnitudes': functools.partial(edit, use_dora=True),
+    'name_of_two_lines': functools.partial(edit, **{'a\nb': True}),
     'not_json': _bytes('adapter_config.json', b'{'), 'list': _bytes('adapter_config.json', b'[]'),
     'not_text': _bytes('adapter_config.json', b'\xff\xfe'),
     'nothing': _bytes('adapter_config.json', b''),
