@@ -155,14 +155,14 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:
       check_count(name, size)
-  ensemble, members, count = _members(ensemble, seeds)
-  batch_size = batch_size or batch_size_of(ensemble.config, probe)
+  family, members, count = _members(ensemble, seeds)
+  batch_size = batch_size or batch_size_of(family.config, probe)
   batch_size = min(batch_size, probe.num_sequences)
-  chunk_size = chunk_size or default_chunk_size(ensemble, statistic, probe, count, batch_size)
-  draw, shapes, step, finish = programs(ensemble, statistic, probe, readout)
+  chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
+  draw, shapes, step, finish = programs(family, statistic, probe, readout)
   while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
-    chunk_seeds, sources = _sources(ensemble, chunk, chunk_size)
+    chunk_seeds, sources = _sources(family, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
       drawn = draw(sources)
       sums = _zeros(shapes(drawn, batch_size))

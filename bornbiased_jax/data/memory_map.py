@@ -112,7 +112,7 @@ def _write_ids(file: BinaryIO, sources, tokenizer) -> int:
   with tqdm(total=sum(source.size for source in sources), unit='B', unit_scale=True,
             desc='tokenizing') as bar:
     for fragment in text.fragments(sources):
-      file.write(ids_of(fragment, tokenizer))
+      file.write(ids_of(fragment, tokenizer).tobytes())
       num_documents += fragment.ends
       bar.update(fragment.position - bar.n)
   file.flush()

@@ -87,7 +87,7 @@ class Model:
     """
     if self.kind == 'run':
       return checkpoint.load_params(self.place, self.number, mesh)
-    if self.kind != 'preset':
+    if self.kind != 'preset' or self.number is None:
       return self._whole.load(mesh)
     if mesh is None:
       return self.config, init_params(self.config, self.number)

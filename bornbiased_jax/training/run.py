@@ -43,13 +43,13 @@ class Run:
 
   config: ModelConfig
   recipe: Recipe
-  seeds: tuple[int, ...] = field(listed(seed_range),
-                                 'seeds, each of them a network, as 0-99 or 42,43')
   data: Corpus
   validation: Corpus
-  data_seed: int = field(natural, 'seed of the order of the data, the same for all --seeds')
   directory: Path
   mesh: Mesh
+  seeds: tuple[int, ...] = field(listed(seed_range),
+                                 'seeds, each of them a network, as 0-99 or 42,43')
+  data_seed: int = field(natural, 'seed of the order of the data, the same for all --seeds')
   keep_steps: tuple[int, ...] = field(
       optional(listed(natural)), 'steps whose checkpoints are kept; the first and the last always '
       'are', default=())
