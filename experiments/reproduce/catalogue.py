@@ -111,6 +111,7 @@ ELSEWHERE = {
     'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
     'seed_sweep_1b2': 'needs a GPU, in the same way',
     'text_sinks_57m': 'needs a GPU, in the same way',
+    'text_sinks_english': 'half a run on a GPU, by a script over training.ensemble_step',
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
     'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
     'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',

@@ -1,4 +1,7 @@
-"""A run that a test goes on with is one of the same code, and theory draws few networks."""
+"""A run that a test goes on with is one of the same code, and theory draws few networks.
+
+What is changed for speed ends with each module, as other folders' tests may follow in the process.
+"""
 
 import functools
 import os
@@ -28,7 +31,7 @@ def one_commit():
     yield
 
 
-@pytest.fixture(autouse=True, scope='session')
+@pytest.fixture(autouse=True, scope='module')
 def one_device():
   """Programs that take all devices compile and run in less time on one of them."""
   one, make_mesh = jax.devices()[:1], sharding.make_mesh
@@ -40,7 +43,7 @@ def one_device():
     yield
 
 
-@pytest.fixture(autouse=True, scope='session')
+@pytest.fixture(autouse=True, scope='module')
 def few_networks_of_theory():
   """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +53,7 @@ def few_networks_of_theory():
     yield
 
 
-@pytest.fixture(autouse=True, scope='session')
+@pytest.fixture(autouse=True, scope='module')
 def less():
   """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared."""
   with pytest.MonkeyPatch.context() as patch:

@@ -108,7 +108,7 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
     (dict(data=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
     (dict(validation=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
     (dict(resume=HERE), 'no checkpoint to resume from'),
-    (dict(init_from=HERE), 'config.json'),
+    (dict(init_from=HERE), 'no checkpoint'),
 ])
 def test_a_run_that_cannot_begin_leaves_no_checkpoint(tmp_path, change, message):
   with pytest.raises(InputError, match=message):

@@ -127,7 +127,10 @@ def _files(path):
   if os.path.isfile(path / WHOLE):
     return [path / WHOLE]
   if os.path.isfile(path / INDEX):
-    return [path / name for name in shard_names(path / INDEX)]
+    shards = [path / name for name in shard_names(path / INDEX)]
+    if missing := [shard for shard in shards if not shard.is_file()]:
+      raise InputError(f'{missing[0]} is missing; {INDEX} asks for it')
+    return shards
   for pickled in sorted(file for file in path.iterdir() if file.suffix in ('.bin', '.pt', '.pth')):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
   raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
