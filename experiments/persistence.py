@@ -24,8 +24,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import optional, whole
 from bornbiased_jax.lineage import kendall_tau
 from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.comparison.seedprint import without_shared_input
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
-from bornbiased_jax.lineage.testing.seedprint import without_shared_input
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
 

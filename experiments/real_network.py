@@ -22,8 +22,8 @@ import jax
 from bornbiased_jax import lineage, plotting, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import whole
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing.every_test import DECIDING
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from .shared import program
 from .shared.base_settings import Inputs
@@ -106,7 +106,7 @@ def draw(rows):
   for name, marker in zip(DECIDING, 'osD^', strict=True):
     marks = [(row['z'][name], i) for i, row in enumerate(rows) if row['z'][name] is not None]
     ax.plot(*zip(*marks, strict=True), marker, markersize=4, label=name)
-  ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
+  ax.axvline(thresholds.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
   ax.axhline(sum(row['truth'] == 'descendant' for row in rows) - 0.5, color='black',
              linewidth=0.8)

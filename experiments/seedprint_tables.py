@@ -30,11 +30,11 @@ import scipy
 
 from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis.statistics import p_value_text
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.comparison import seedprint
+from bornbiased_jax.lineage.comparison.permutation import diagonal_moments
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
-from bornbiased_jax.lineage.testing import seedprint
-from bornbiased_jax.lineage.testing.permutation import diagonal_moments
 from bornbiased_jax.storage import checkpoint
 
 from .shared import networks, program
@@ -134,7 +134,7 @@ def subsets(hidden_a, hidden_b, shared_input) -> dict[str, float]:
 
 def summarize(fields, rows) -> dict:
   z = np.array([row['z'] for row in rows])
-  found = np.array([row['log10_p'] for row in rows]) <= np.log10(levels.ALPHA)
+  found = np.array([row['log10_p'] for row in rows]) <= np.log10(thresholds.ALPHA)
   return {**fields, 'pairs': len(rows),
           'z_lowest': float(z.min()), 'z_mean': float(z.mean()), 'z_highest': float(z.max()),
           'misjudged': int(np.sum(found != fields['related'])),
@@ -189,9 +189,9 @@ def draw(rows, num_sequences):
       right.plot(i + shift + (x - i) / 2, p_value, marker, **look)
   for label, marker, _ in TESTS.values():
     right.plot([], [], f'k{marker}', markersize=4, label=label)
-  left.axhline(scipy.stats.norm.isf(levels.ALPHA), color='black', linestyle='--', linewidth=1)
+  left.axhline(scipy.stats.norm.isf(thresholds.ALPHA), color='black', linestyle='--', linewidth=1)
   plotting.z_axis(left.yaxis, (-5, 0, 5, 50))
-  left.set(ylim=(-5, 200), title=f'calibrated (orange: related; dashed: p = {levels.ALPHA:g})')
+  left.set(ylim=(-5, 200), title=f'calibrated (orange: related; dashed: p = {thresholds.ALPHA:g})')
   right.axhline(PUBLISHED_LEVEL, color='black', linestyle='--', linewidth=1)
   right.set(yscale='log', ylabel='p-value, at least 1e-12',
             title=f'published tests (dashed: p = {PUBLISHED_LEVEL:g})')

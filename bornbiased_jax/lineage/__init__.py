@@ -4,12 +4,11 @@ Data flow one way. `storage.open` says which network a name means; what is read 
 signature; tests compare two signatures; the verdict combines the tests.
 
 - `.evidence`: hidden features, hidden states and tensors of a network, and the signature of all
-- `.testing`: the tests of two signatures; `.testing.every_test` lists them
-- `.levels`: every level at which a test or a verdict turns
+- `.comparison`: the tests of two signatures; `.comparison.every_test` lists them
+- `.thresholds`: every level at which a test or a verdict turns
 - `.verdict`, `.sentences`: what may be said about two networks, as JSON and in words
 - `.networks`: signatures and verdicts of networks by name
 - `.baselines`: other fingerprints and published tests, to compare with
-- `.transforms`: what can be done to a network, with or without changing its function
 """
 
 from bornbiased_jax.lineage.baselines.matched_units import matched_units_test
@@ -23,12 +22,16 @@ from bornbiased_jax.lineage.baselines.methods import (
 )
 from bornbiased_jax.lineage.baselines.published import PublishedResult, default_k, published_test
 from bornbiased_jax.lineage.baselines.similarities import ics, intrinsic, pcs, reef
+from bornbiased_jax.lineage.comparison.rank_correlation import kendall_matrix, kendall_tau
+from bornbiased_jax.lineage.comparison.result import TestResult
+from bornbiased_jax.lineage.comparison.seedprint import (
+  CalibratedResult,
+  calibrated_test,
+  norm_trace,
+)
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.networks import compare_networks, look_up, signature, states
-from bornbiased_jax.lineage.testing.rank_correlation import kendall_matrix, kendall_tau
-from bornbiased_jax.lineage.testing.result import TestResult
-from bornbiased_jax.lineage.testing.seedprint import CalibratedResult, calibrated_test, norm_trace
 from bornbiased_jax.lineage.verdict import compare
 
 __all__ = (

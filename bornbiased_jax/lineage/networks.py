@@ -17,7 +17,7 @@ from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, remove_folder
 from bornbiased_jax.lineage import verdict
-from bornbiased_jax.lineage.evidence import archive, hidden_states, streaming
+from bornbiased_jax.lineage.evidence import array_file, hidden_states, streaming
 from bornbiased_jax.lineage.evidence import signature as signatures
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_probe
@@ -164,10 +164,10 @@ def _taken(model, kind, probe, cache, stream, on_batch):
     return compute(None)
   config = surveyed.features.config
   identity = json.dumps([
-      archive.SCHEMA, kind.KIND, about['digest'], dataclasses.asdict(config),
+      array_file.SCHEMA, kind.KIND, about['digest'], dataclasses.asdict(config),
       hidden_states.probe_settings(probe, config)])
   name = hashlib.sha256(identity.encode()).hexdigest()[:24]
-  path = path_of(cache) / f'{name}{archive.SUFFIX}'
+  path = path_of(cache) / f'{name}{array_file.SUFFIX}'
   if (found := hosts.from_first(lambda: _stored(kind.load, path))) is not None:
     on_batch(probe.num_sequences)
     return found.named(about)

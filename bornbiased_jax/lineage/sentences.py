@@ -6,12 +6,12 @@ import math
 
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS, Results
+from bornbiased_jax.lineage.comparison.result import TestResult
 from bornbiased_jax.lineage.evidence import tensors
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results
-from bornbiased_jax.lineage.testing.result import TestResult
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: both hold the same numbers.'
 NOTHING_FOUND = 'No test finds a likeness that chance does not give.'
@@ -63,7 +63,7 @@ def related(results: Results, names: list[str], alpha: float) -> list[str]:
       'alone decides which of two neighbouring features comes first, as in networks that are drawn '
       'at random and trained. This is not the probability that these two are unrelated.')]
   likeness = max(results[name].statistic or 0.0 for name in names)
-  size = levels.ingredient_size(likeness)
+  size = thresholds.ingredient_size(likeness)
   if size <= 1:
     said.append(
         f'Their likeness is {likeness:.2f}, where a copy has 1. A part of the weights is common to '
@@ -110,20 +110,20 @@ def too_little_power(of: str, reach: float) -> str:
   """That a test would not have found what it has to find."""
   limit = f' below {reach:.2f}' if math.isfinite(reach) else ''
   return (f'A mean likeness of {_PARTS[of]}{limit} may have been missed, where a copy '
-          f'has 1. To call two networks unrelated, a test must find one of {levels.DETECTABLE:g} '
-          f'with a probability of {levels.POWER * 100:.0f} %.')
+          f'has 1. To call two networks unrelated, a test must find one of '
+          f'{thresholds.DETECTABLE:g} with a probability of {thresholds.POWER * 100:.0f} %.')
 
 
 def too_few_sequences(count: int) -> str:
   """That hidden states of too few sequences were compared."""
   return (f'{count} sequences are too few to call two networks unrelated: use '
-          f'{levels.LEAST_SEQUENCES} at least.')
+          f'{thresholds.LEAST_SEQUENCES} at least.')
 
 
 def too_few_ids(count: int) -> str:
   """That sequences were drawn from too few token ids."""
   return (f'Sequences of {count} token ids are too little to call two networks unrelated: draw '
-          f'them from {levels.LEAST_IDS} ids at least.')
+          f'them from {thresholds.LEAST_IDS} ids at least.')
 
 
 def detectable(results: Results, of: str) -> float:
@@ -136,7 +136,7 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
   """What 'unrelated' leaves open."""
   reach = max(detectable(results, 'units'), detectable(results, 'values'))
   yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '
-         f'with a probability of {levels.POWER * 100:.0f} % at least, where a copy has 1. A '
+         f'with a probability of {thresholds.POWER * 100:.0f} % at least, where a copy has 1. A '
          'smaller one may have been missed.')
   if base.config.mlp_width != suspect.config.mlp_width:
     yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '

@@ -11,27 +11,27 @@ import math
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import levels, sentences
+from bornbiased_jax.lineage import sentences, thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS, Results, run_tests
+from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.order import FITTED
+from bornbiased_jax.lineage.comparison.result import TestResult
+from bornbiased_jax.lineage.comparison.shared_patterns import distinct_layers
 from bornbiased_jax.lineage.evidence import tensors
 from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, Results, run_tests
-from bornbiased_jax.lineage.testing.likeness import layers_of
-from bornbiased_jax.lineage.testing.order import FITTED
-from bornbiased_jax.lineage.testing.result import TestResult
-from bornbiased_jax.lineage.testing.structure import distinct_layers
 
 SCHEMA = 3
 VERDICTS = ('related', 'unrelated', 'inconclusive')
 
 
-def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA) -> dict:
+def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.ALPHA) -> dict:
   """Does one of two networks descend from the other, or do both descend from a third?
 
   Args:
     base: the signature of one network.
     suspect: that of the other.
-    alpha: largest p-value for the verdict 'related', at most `levels.ALPHA`.
+    alpha: largest p-value for the verdict 'related', at most `thresholds.ALPHA`.
 
   Returns:
     The report, which is JSON. It has schema; verdict, one of VERDICTS; reasons, a list of
@@ -42,7 +42,7 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
     alpha; probe; base and suspect.
 
   Raises:
-    InputError: alpha is not between 0 and `levels.ALPHA`.
+    InputError: alpha is not between 0 and `thresholds.ALPHA`.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
@@ -51,8 +51,8 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
     >>> lineage.compare(network, network)['identical']
     True
   """
-  if not 0 < alpha <= levels.ALPHA:
-    raise InputError(f'alpha={alpha} is not between 0 and {levels.ALPHA:g}')
+  if not 0 < alpha <= thresholds.ALPHA:
+    raise InputError(f'alpha={alpha} is not between 0 and {thresholds.ALPHA:g}')
   results = run_tests(base, suspect)
   shared = tensors.shared(base.tensors, suspect.tensors)
   verdict, reasons = decide(results, base, suspect, alpha)
@@ -61,7 +61,7 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = levels.ALPHA)
     verdict, reasons = 'related', [sentences.IDENTICAL]
   return {
       'schema': SCHEMA, 'verdict': verdict, 'reasons': reasons,
-      'p_value': levels.shown_p_value(familywise_log10_p(results)),
+      'p_value': thresholds.shown_p_value(familywise_log10_p(results)),
       'tests': [describe(name, result) for name, result in results.items()],
       'agree': what_agrees(results),
       'caveats': (sentences.other_settings(base.config, suspect.config) if identical else
@@ -80,7 +80,7 @@ def describe(name: str, result: TestResult) -> dict:
           'misses': kind.misses, 'statistic': result.statistic,
           'bound': result.bound if is_known else None,
           'std': result.std, 'z': result.z if counts else None,
-          'p_value': levels.shown_p_value(result.log10_p) if counts else None,
+          'p_value': thresholds.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
           'detectable': result.detectable(len(DECIDING)) if result.std and is_known else None}
 
@@ -123,14 +123,14 @@ def _why_not_shown(results, deciding, base, suspect):
   """Why a likeness of one kind of features alone is no descent, or None."""
   kinds = {TESTS[name].of for name in deciding}
   likeness = max(results[name].statistic or 0.0 for name in deciding)
-  if kinds == {'units'} and likeness < levels.HALF and any(
+  if kinds == {'units'} and likeness < thresholds.HALF and any(
       len(distinct_layers(layers_of(each.features, UNITS))) < 3 for each in (base, suspect)):
     return sentences.ONLY_UNITS
   has_units = any(TESTS[name].of == 'units' and results[name].counts for name in DECIDING)
   same_width = base.config.mlp_width == suspect.config.mlp_width
   # Where values were learned from a teacher, in their order, the fitted basis finds nothing.
   in_fitted_basis = any(name.endswith(FITTED) for name in deciding)
-  if kinds == {'values'} and (likeness < levels.COPY or has_units and same_width
+  if kinds == {'values'} and (likeness < thresholds.COPY or has_units and same_width
                               or not in_fitted_basis):
     return sentences.ONLY_VALUES
   return None
@@ -145,15 +145,15 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
     reach = sentences.detectable(results, of)
     if not any(result.counts for result in ran):
       found.append(sentences.no_test(of, ran))
-    elif not reach <= levels.DETECTABLE:  # NaN is no power either.
+    elif not reach <= thresholds.DETECTABLE:  # NaN is no power either.
       found.append(sentences.too_little_power(of, reach))
   states = [result for name, result in results.items() if TESTS[name].of == 'states']
   if not any(result.counts for result in states):
     found.append(sentences.no_test('states', states))
-  if len(base.states.hidden_ND) < levels.LEAST_SEQUENCES:
+  if len(base.states.hidden_ND) < thresholds.LEAST_SEQUENCES:
     found.append(sentences.too_few_sequences(len(base.states.hidden_ND)))
   num_ids = base.states.probe.get('num_ids')
-  if num_ids is not None and num_ids < levels.LEAST_IDS:
+  if num_ids is not None and num_ids < thresholds.LEAST_IDS:
     found.append(sentences.too_few_ids(num_ids))
   return found
 

@@ -25,8 +25,8 @@ from tqdm import tqdm
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import some_of, whole
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
 from ..shared import program
@@ -161,7 +161,7 @@ def draw_test(ax, rows, name):
              if judged == verdict and z is not None]
     ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
             label=verdict)
-  ax.axvline(levels.related_z(len(DECIDING)), color='black', linestyle='--',
+  ax.axvline(thresholds.related_z(len(DECIDING)), color='black', linestyle='--',
              linewidth=0.8, label='evidence beyond')
   plotting.z_axis(ax.xaxis, (-5, 0, 5, 50))
   ax.set(title=name, xlim=(-12, 60))

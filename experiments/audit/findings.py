@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import math
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import levels, sentences, verdict
+from bornbiased_jax.lineage import sentences, thresholds, verdict
+from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence.tensors import digest_of
-from bornbiased_jax.lineage.testing.order import order_tests
 
 from .history import Checkpoint
 from .trajectory import CONTINUED, Trajectory, correlation, finding, steps_text
@@ -100,7 +100,7 @@ class Descent:
     self.lines[line].append(step)
     self._ends[line][1:] = [given]
     self.rows[step] = {'line': line, 'likeness': likeness, 'correlation': correlation(first, given),
-                       'p_value': levels.shown_p_value(log10_p)}
+                       'p_value': thresholds.shown_p_value(log10_p)}
 
   def findings(self) -> list[dict]:
     """Checkpoints that do not have the origin of most of them."""
@@ -124,12 +124,12 @@ class Descent:
     if correlation(a, b) >= CONTINUED:
       return True
     log10_p, _, can_find = self._tested(a, b)
-    return not can_find or log10_p <= math.log10(levels.ALPHA)
+    return not can_find or log10_p <= math.log10(thresholds.ALPHA)
 
   def _tested(self, a, b):
     """log10 p of a common origin, the largest likeness, whether descent would have been found."""
     results = self._tests(a.features, b.features)
-    can_find = all(sentences.detectable(results, of) <= levels.DETECTABLE
+    can_find = all(sentences.detectable(results, of) <= thresholds.DETECTABLE
                    for of in ('units', 'values'))
     found = [result.statistic for result in results.values() if result.counts]
     return verdict.familywise_log10_p(results), max(found, default=None), can_find

@@ -19,7 +19,7 @@ import scipy
 from bornbiased_jax import plotting
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import whole
-from bornbiased_jax.lineage.testing.order import order_tests
+from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.models import init_params
 
 from ..shared import program

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.lineage.baselines import published
-from bornbiased_jax.lineage.testing import rank_correlation, seedprint
+from bornbiased_jax.lineage.comparison import rank_correlation, seedprint
 
 from . import timing
 

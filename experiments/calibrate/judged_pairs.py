@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import lineage
 from bornbiased_jax.lineage import Signature
-from bornbiased_jax.lineage.testing.every_test import DECIDING
+from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from .unrelated_pairs import ALPHAS, all_pairs, moments, rates
 

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 
 from bornbiased_jax import plotting
-from bornbiased_jax.lineage.testing.every_test import DECIDING
+from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from .judged_pairs import pooled, z_of
 from .unrelated_pairs import LEVELS

@@ -9,8 +9,8 @@ import scipy
 from tqdm import tqdm
 
 from bornbiased_jax.lineage.baselines import published
-from bornbiased_jax.lineage.testing import seedprint
-from bornbiased_jax.lineage.testing.permutation import diagonal_moments
+from bornbiased_jax.lineage.comparison import seedprint
+from bornbiased_jax.lineage.comparison.permutation import diagonal_moments
 
 ALPHAS = (0.05, 0.01, 0.001)
 LEVELS = np.logspace(-4, 0, 81)

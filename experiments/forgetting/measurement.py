@@ -13,8 +13,8 @@ from bornbiased_jax.analysis import Probe, similarity
 from bornbiased_jax.data import Corpus, spaced_windows
 from bornbiased_jax.lineage import Signature
 from bornbiased_jax.lineage.baselines import published
+from bornbiased_jax.lineage.comparison.every_test import TESTS as TESTS_OF_LINEAGE
 from bornbiased_jax.lineage.evidence import signature as signatures
-from bornbiased_jax.lineage.testing.every_test import TESTS as TESTS_OF_LINEAGE
 from bornbiased_jax.models import init_params, next_token_loss
 
 from . import training

@@ -7,8 +7,8 @@ import numpy as np
 import scipy
 
 from bornbiased_jax import plotting
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing.every_test import DECIDING
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from ..shared.tables import grouped, mean_ci95
 from .measurement import PUBLISHED, TESTS, WEIGHTS
@@ -24,9 +24,10 @@ RELATED = {'birth': 'birth and end', 'control': 'same birth, other text'}
 @functools.cache
 def levels_of_tests() -> dict[str, float]:
   """About where the z of a test reaches ALPHA; p-values decide, this interpolates between them."""
-  normal = {'SeedPrint': levels.level_z(levels.ALPHA), PUBLISHED: levels.level_z(levels.ALPHA / 2)}
-  return dict.fromkeys(DECIDING, levels.related_z(1)) | normal | {
-      VERDICT: levels.related_z(len(DECIDING))}
+  normal = {'SeedPrint': thresholds.level_z(thresholds.ALPHA),
+            PUBLISHED: thresholds.level_z(thresholds.ALPHA / 2)}
+  return dict.fromkeys(DECIDING, thresholds.related_z(1)) | normal | {
+      VERDICT: thresholds.related_z(len(DECIDING))}
 
 
 def value(row: dict, test: str) -> float:
@@ -46,7 +47,7 @@ def is_found(row: dict, test: str) -> bool:
     return row['verdict'] == 'related'
   p_value = row['p_value_K'][TESTS.index(test)]
   return value(row, test) > 0 if test not in levels_of_tests() else (
-      p_value is not None and p_value <= levels.ALPHA)
+      p_value is not None and p_value <= thresholds.ALPHA)
 
 
 def crossing(rows: list[dict], test: str) -> float:
@@ -238,8 +239,8 @@ def draw_z(ax, rows, over):
   if band:
     ax.fill_between(*zip(*band, strict=True), color='0.8',
                     label='unrelated (all but published SeedPrint)')
-  ax.axhline(levels.related_z(1), color='black', linewidth=0.8, linestyle=':',
-             label=f'p ≤ {levels.ALPHA:g} above')
+  ax.axhline(thresholds.related_z(1), color='black', linewidth=0.8, linestyle=':',
+             label=f'p ≤ {thresholds.ALPHA:g} above')
 
 
 def ordered(rows, over):

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage.evidence.archive import SUFFIX
+from bornbiased_jax.lineage.evidence.array_file import SUFFIX
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.model import why_none
 

@@ -9,9 +9,9 @@ import scipy
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Signature, levels
+from bornbiased_jax.lineage import Signature, thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING
 from bornbiased_jax.lineage.networks import common_probe
-from bornbiased_jax.lineage.testing.every_test import DECIDING
 from bornbiased_jax.storage import Model
 
 from ..shared import networks
@@ -85,16 +85,16 @@ def alpha_of(num_pairs: int) -> float:
   (0.0001, 1.9e-05)
   """
   if not num_pairs:
-    return levels.ALPHA
+    return thresholds.ALPHA
   harmonic = sum(1 / k for k in range(1, num_pairs + 1))
-  return min(levels.ALPHA, FALSE_DISCOVERY_RATE / (num_pairs * harmonic))
+  return min(thresholds.ALPHA, FALSE_DISCOVERY_RATE / (num_pairs * harmonic))
 
 
 def detectable(bounds: list, alpha: float) -> float | None:
   """The mean likeness, of units and of values, that is called related; None if none is."""
-  found, needed_z = [], levels.related_z(len(DECIDING), alpha)
+  found, needed_z = [], thresholds.related_z(len(DECIDING), alpha)
   for of in ('units', 'values'):
-    found.append(min((levels.detectable(bound, std, needed_z)
+    found.append(min((thresholds.detectable(bound, std, needed_z)
                       for each, bound, std in bounds if each == of and std), default=math.inf))
   return max(found) if math.isfinite(max(found)) else None
 

@@ -3,7 +3,7 @@
 import math
 import textwrap
 
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
 
@@ -146,7 +146,7 @@ def correction(rows: list[dict]) -> list[str]:
   tested = sum(row['p_value'] is not None for row in rows)
   withdrawn = sum(row['verdict'] != row['alone'] for row in rows)
   alpha = pairs.alpha_of(tested)
-  effect = 'Of so few pairs it can change no verdict.' if alpha == levels.ALPHA else (
+  effect = 'Of so few pairs it can change no verdict.' if alpha == thresholds.ALPHA else (
       'The correction can only turn "related" into "inconclusive", and did so for '
       f'{counted(withdrawn, "pair")}. A pair with a p-value up to {alpha:.1g} is certain to pass '
       'it.')

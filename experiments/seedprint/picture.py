@@ -3,7 +3,7 @@
 import textwrap
 
 from bornbiased_jax import plotting
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
 
 
 def draw(report):
@@ -27,7 +27,7 @@ def draw(report):
     for color, name in ((1, 'decides'), (0, 'explains')):
       ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
     if deciding:
-      ax.axvline(levels.related_z(deciding, report['alpha']), color='black', linestyle='--',
+      ax.axvline(thresholds.related_z(deciding, report['alpha']), color='black', linestyle='--',
                  linewidth=1, label='related beyond, about')
     write_right(ax, -0.8, 'z', 'likeness\n(copy: ≈ 1)')
     ax.set_yticks(range(len(rows)), [row['test'] for row in rows])

@@ -14,8 +14,8 @@ from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, states
 from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
+from bornbiased_jax.lineage.comparison import seedprint
 from bornbiased_jax.lineage.networks import streamed
-from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import Model, checkpoint
 

@@ -12,9 +12,9 @@ from bornbiased_jax import hosts
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import TESTS
 from bornbiased_jax.lineage.sentences import p_text
-from bornbiased_jax.lineage.testing.every_test import TESTS
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import num_parameters
 
@@ -38,7 +38,7 @@ def render(facts: dict, png: bytes) -> str:
   and reason; correction, sentences; and settings, environment and run of the results.
   """
   return figures.template(TEMPLATE).render(
-      facts, png=png, colors=COLORS, kinds=TESTS, levels=levels,
+      facts, png=png, colors=COLORS, kinds=TESTS, thresholds=thresholds,
       p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
 
 
@@ -54,7 +54,7 @@ def p_of_test(row: dict) -> str:
   So are those of tests that decide: no more than permutations can give, and corrected upward.
   """
   log10_p = math.log10(row['p_value'])
-  is_bound = row['decides'] or log10_p <= levels.LEAST_LOG10_P
+  is_bound = row['decides'] or log10_p <= thresholds.LEAST_LOG10_P
   return p_text(log10_p) if is_bound else p_value_text(log10_p)
 
 

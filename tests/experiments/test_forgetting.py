@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from bornbiased_jax import data
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.models import init_params
 from experiments.forgetting import measurement, recipes, report, training
 from experiments.forgetting.training import Cell
@@ -144,7 +144,7 @@ def row(F, z, seed=0, likeness=0.0, p_value=None, verdict='related'):
 
 
 def test_a_test_fails_where_its_z_crosses_its_level():
-  level = levels.related_z(1)
+  level = thresholds.related_z(1)
   rows = [row(0, 300), row(2, 20), row(4, 1)]
   share = (math.asinh(20) - math.asinh(level)) / (math.asinh(20) - math.asinh(1))
   assert report.crossing(rows, 'unit order') == pytest.approx(2 + 2 * share)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.lineage import compare_networks, levels, signature
+from bornbiased_jax.lineage import compare_networks, signature, thresholds
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments.lineage import __main__ as lineage
@@ -341,7 +341,7 @@ def test_no_more_is_detectable_among_many_pairs_than_in_one():
   alone, many = (pairs.detectable(bounds, pairs.alpha_of(count)) for count in (1, 1000))
   assert alone < many < 2 * alone
   # 'related' needs what Chernoff's bound asks for, which is more than the normal law's z.
-  assert math.isclose(alone, 0.01 + (levels.related_z(4) + stats.norm.isf(0.05)) * 0.01)
+  assert math.isclose(alone, 0.01 + (thresholds.related_z(4) + stats.norm.isf(0.05)) * 0.01)
   # The value test alone decides here: of the units the better test counts.
   assert math.isclose(alone - pairs.detectable(bounds[:2] + [['values', 0.0, 0.01]], 1e-4), 0.01)
   assert pairs.detectable(bounds[:2], 1e-4) is None

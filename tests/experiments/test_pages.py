@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from bornbiased_jax import configs, models, storage
-from bornbiased_jax.lineage.testing.every_test import TESTS
+from bornbiased_jax.lineage.comparison.every_test import TESTS
 from experiments import pages
 
 ROOT = pages.HERE.parent

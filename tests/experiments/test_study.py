@@ -13,8 +13,8 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.comparison import seedprint
 from bornbiased_jax.lineage.evidence.hidden_states import of_seeds
-from bornbiased_jax.lineage.testing import seedprint
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
 from experiments import (

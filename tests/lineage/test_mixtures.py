@@ -8,11 +8,11 @@ import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.comparison.any_basis import units_test
+from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import UNITS as UNIT_VECTORS
-from bornbiased_jax.lineage.testing.disguise import units_test
-from bornbiased_jax.lineage.testing.likeness import layers_of
-from bornbiased_jax.lineage.testing.order import order_tests
 from experiments.transforms import lossy, preserving
 from small_networks import DEEP, SMALL, born, logits, random_networks
 

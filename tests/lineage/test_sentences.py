@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage import levels, sentences
+from bornbiased_jax.lineage import sentences, thresholds
+from bornbiased_jax.lineage.comparison.every_test import run_tests
 from bornbiased_jax.lineage.evidence import signature, tensors
-from bornbiased_jax.lineage.testing.every_test import run_tests
 from small_networks import DEEP_GPT2, born
 from small_signatures import PROBE
 
@@ -44,10 +44,10 @@ def test_shared_tables_other_vocabularies_and_depths_are_named():
 def test_the_size_of_an_ingredient_is_that_which_gives_the_likeness(size):
   a, b, common = np.random.default_rng(0).standard_normal((3, 200_000))
   cosine = np.corrcoef(a + size * common, b + size * common)[0, 1]
-  assert levels.ingredient_size(cosine) == pytest.approx(size, rel=0.05)
+  assert thresholds.ingredient_size(cosine) == pytest.approx(size, rel=0.05)
 
 
 def test_what_is_detectable_is_found_with_that_probability():
-  reach = levels.detectable(0.1, 0.02, needed_z=3)
+  reach = thresholds.detectable(0.1, 0.02, needed_z=3)
   found = np.random.default_rng(0).normal(reach, 0.02, 100_000) > 0.1 + 3 * 0.02
-  assert found.mean() == pytest.approx(levels.POWER, abs=0.005)
+  assert found.mean() == pytest.approx(thresholds.POWER, abs=0.005)

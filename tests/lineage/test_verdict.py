@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import levels, verdict
+from bornbiased_jax.lineage import thresholds, verdict
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
 from experiments.transforms import lossy, preserving
@@ -106,7 +106,7 @@ def test_every_path_to_a_verdict(path):
   assert json.loads(json.dumps(report, allow_nan=False)) == report
   assert 1e-12 <= report['p_value'] <= 1
   can_be_chance = expected != 'related' and not path.startswith('values alone')
-  assert (report['p_value'] > levels.ALPHA) == can_be_chance
+  assert (report['p_value'] > thresholds.ALPHA) == can_be_chance
   for row in report['tests']:
     assert (row['reason'] is None) == (row['p_value'] is not None or row['level'] is not None)
     assert not row['std'] or row['detectable'] > row['bound']

@@ -18,11 +18,11 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.baselines import matched_units, published, similarities
+from bornbiased_jax.lineage.comparison import every_test, seedprint
 from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.lineage.evidence import signature as signatures
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates, input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing import every_test, seedprint
 from bornbiased_jax.models.batches import in_batches
 from bornbiased_jax.models.transformer import head_of, read
 

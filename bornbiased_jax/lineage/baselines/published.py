@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.testing.rank_correlation import kendall_tau
+from bornbiased_jax.lineage.comparison.rank_correlation import kendall_tau
 from bornbiased_jax.models.initialization import stream_key
 
 SIDES = ('low', 'high')

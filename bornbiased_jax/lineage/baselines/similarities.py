@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.testing.disguise import unbiased_hsic
+from bornbiased_jax.lineage.comparison.any_basis import unbiased_hsic
 from bornbiased_jax.models.initialization import EMBEDDING_LEAVES
 
 PUBLISHED_THRESHOLD = 0.8

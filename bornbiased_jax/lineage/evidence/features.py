@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.hosts import on_host
-from bornbiased_jax.lineage.levels import BLOCK
+from bornbiased_jax.lineage.thresholds import BLOCK
 from bornbiased_jax.models.initialization import param_shapes
 
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')

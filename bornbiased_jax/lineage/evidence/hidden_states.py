@@ -18,7 +18,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, write_atomically
-from bornbiased_jax.lineage.evidence import archive
+from bornbiased_jax.lineage.evidence import array_file
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
 from bornbiased_jax.models.batches import default_batch_size, in_batches
@@ -62,13 +62,13 @@ class HiddenStates:
 
   def save(self, path: str | os.PathLike) -> None:
     """Writes a safetensors file, which appears whole or not at all."""
-    archive.write(path, KIND, {name: getattr(self, name) for name in ARRAYS},
+    array_file.write(path, KIND, {name: getattr(self, name) for name in ARRAYS},
                   self.metadata())
 
 
 def load(path: str | os.PathLike) -> HiddenStates:
   """Loads saved hidden states; raises InputError if the file has none, or others."""
-  return archive.read(path, KIND, from_archive)
+  return array_file.read(path, KIND, from_archive)
 
 
 def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
@@ -77,7 +77,7 @@ def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
   config = configs.from_dict(metadata['config'], 'a file of hidden states')
   probe = metadata['probe']
   read = probe_of(probe)
-  archive.check(hidden_ND.dtype == input_ND.dtype == np.float32
+  array_file.check(hidden_ND.dtype == input_ND.dtype == np.float32
                 and hidden_ND.shape == input_ND.shape == (read.num_sequences, config.width)
                 and probe == probe_settings(read, config) and isinstance(metadata['about'], dict))
   return HiddenStates(hidden_ND, input_ND, probe, config, metadata['about'])

@@ -17,7 +17,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hosts import on_host
-from bornbiased_jax.lineage.evidence import archive, features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
@@ -73,7 +73,7 @@ class Signature:
     arrays |= {name: getattr(self.states, name) for name in hidden_states.ARRAYS}
     arrays |= {'gain_D': self.gain_D,
                'samples': np.stack([each.sample for each in self.tensors.values()])}
-    archive.write(path, KIND, arrays, self.states.metadata() | {'tensors': {
+    array_file.write(path, KIND, arrays, self.states.metadata() | {'tensors': {
         name: {'digest': each.digest, 'shape': each.shape}
         for name, each in self.tensors.items()}})
 
@@ -103,13 +103,13 @@ def survey(config: ModelConfig, params: dict) -> Survey:
 
 def load(path: str | os.PathLike) -> Signature:
   """Loads a saved signature, which may come from a stranger."""
-  return archive.read(path, KIND, _from_archive)
+  return array_file.read(path, KIND, _from_archive)
 
 
 def _from_archive(arrays, metadata):
   states = hidden_states.from_archive(arrays, metadata)
   found = {name.removeprefix(_PREFIX): x for name, x in arrays.items() if name.startswith(_PREFIX)}
-  archive.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
+  array_file.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
                 and all(x.dtype == np.float16 for x in found.values())
                 and arrays['gain_D'].shape == (states.config.width,)
                 and states.probe['kind'] == 'pairs')
@@ -118,7 +118,7 @@ def _from_archive(arrays, metadata):
 
 
 def _tensors(sample_MS, described) -> dict[str, Tensor]:
-  archive.check(sample_MS.shape == (len(described), tensors.SAMPLE_SIZE)
+  array_file.check(sample_MS.shape == (len(described), tensors.SAMPLE_SIZE)
                 and sample_MS.dtype == np.float32)
   return {str(name): Tensor(str(each['digest']), tuple(map(int, each['shape'])), sample)
           for (name, each), sample in zip(described.items(), sample_MS, strict=True)}

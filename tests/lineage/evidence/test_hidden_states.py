@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.evidence import archive, hidden_states
+from bornbiased_jax.lineage.evidence import array_file, hidden_states
 from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared, probe_settings
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
@@ -156,6 +156,6 @@ def test_parts_that_do_not_fit_are_refused(params, damage, tmp_path):
   arrays = {name: getattr(made, name) for name in hidden_states.ARRAYS}
   metadata = made.metadata()
   damage(arrays, metadata)
-  archive.write(path, 'hidden states', arrays, metadata)
+  array_file.write(path, 'hidden states', arrays, metadata)
   with pytest.raises(InputError, match=f'^{path}'):
     hidden_states.load(path)

@@ -9,7 +9,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.evidence import archive, features, signature, tensors
+from bornbiased_jax.lineage.evidence import array_file, features, signature, tensors
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.storage import digests
 from small_networks import DEEP, trained
@@ -79,9 +79,9 @@ def test_at_the_shapes_of_a_large_model_it_has_the_size_that_is_said():
 def test_parts_of_a_signature_that_do_not_fit_are_refused(made, damage, tmp_path):
   path = tmp_path / 'a.safetensors'
   made.save(path)
-  arrays, metadata = archive.read(path, 'signature', lambda *parts: parts)
+  arrays, metadata = array_file.read(path, 'signature', lambda *parts: parts)
   damage(arrays, metadata)
-  archive.write(path, 'signature', arrays, metadata)
+  array_file.write(path, 'signature', arrays, metadata)
   with pytest.raises(InputError, match=f'^{path}') as error:
     signature.load(path)
   assert '\n' not in str(error.value)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from bornbiased_jax.lineage.levels import BLOCK
+from bornbiased_jax.lineage.thresholds import BLOCK
 
 
 class BlockResult(NamedTuple):
@@ -56,7 +56,7 @@ def block_test(matrix_NBB: np.ndarray, bound: float = 0.0, inflation: float = 1.
     holds for any matrix, however heavy its tail. Nothing is drawn at random.
 
   Example:
-    >>> from bornbiased_jax.lineage.testing import permutation
+    >>> from bornbiased_jax.lineage.comparison import permutation
     >>> result = permutation.block_test(np.tile(np.eye(4), (5, 1, 1)))
     >>> result.statistic, round(result.log10_p, 2)  # All 5 blocks agree: 1 / 24^5.
     (1.0, -6.9)

@@ -20,10 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features, average_experts
-from bornbiased_jax.lineage.testing import structure
-from bornbiased_jax.lineage.testing.likeness import (
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison import shared_patterns
+from bornbiased_jax.lineage.comparison.likeness import (
   POOLED,
   Blocks,
   block_shape,
@@ -32,25 +31,26 @@ from bornbiased_jax.lineage.testing.likeness import (
   likeness,
   mean_of,
 )
-from bornbiased_jax.lineage.testing.permutation import block_test, least_log10_p
-from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
+from bornbiased_jax.lineage.comparison.permutation import block_test, least_log10_p
+from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features, average_experts
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
 FITTED = ', fitted basis'
 # Below the first p-value a test has found something (there are two tests of each group). Below the
 # second, what is found in place is so clear that moved layers are not looked for.
-_LEVEL = math.log10(levels.UNRELATED_ABOVE / (2 * len(GROUPS)))
-_DECIDED = math.log10(levels.ALPHA) - 1
+_LEVEL = math.log10(thresholds.UNRELATED_ABOVE / (2 * len(GROUPS)))
+_DECIDED = math.log10(thresholds.ALPHA) - 1
 # What p-value a test must be able to have, as p-values are doubled and counted for all tests.
-_DECISIVE = math.log10(levels.ALPHA / (4 * len(GROUPS)))
+_DECISIVE = math.log10(thresholds.ALPHA / (4 * len(GROUPS)))
 
 
 class Public(NamedTuple):
-  """What two networks may have in common without descent (`structure`), found once for all tests.
+  """What two networks may have in common without descent, found once for all tests.
 
   Attributes:
-    bound: `structure.unconnected_bound`, or `structure.recurring_bound` if that is larger.
-    grams: the Gram matrices that `structure.inflation` has needed so far.
+    bound: `shared_patterns.unconnected_bound`, or `recurring_bound` if that is larger.
+    grams: the Gram matrices that `shared_patterns.inflation` has needed so far.
   """
 
   bound: float
@@ -90,15 +90,15 @@ def _tests_of(a, b, groups):
   for name, group in groups.items():
     pooled = group is VALUES and heads_of(a) != heads_of(b)
     whole = [layers_of(each, group, pooled) for each in (a, b)]
-    both = [structure.distinct_layers(layers) for layers in whole]
+    both = [shared_patterns.distinct_layers(layers) for layers in whole]
     why = _obstacle(both)
     if why:
       found |= dict.fromkeys((name, name + FITTED), does_not_apply(why))
     else:
       first, second = common_part(*both)
-      bound = structure.unconnected_bound(first, second)
+      bound = shared_patterns.unconnected_bound(first, second)
       if [*map(len, whole)] != [*map(len, both)]:
-        bound = max(bound, structure.recurring_bound(*common_part(*whole)))
+        bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
       public = Public(bound, {})
       found[name] = plain_test(first, second, public)
       found[name + FITTED] = fitted_test(first, second, public)
@@ -198,7 +198,7 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 def _judge(pairs, public, own_bases=None):
   """The test of pairs of layers; `own_bases` are the same layers as they are."""
   matrix_NBB = mean_of(likeness(*pair) for pair in pairs)
-  bound, inflation = public.bound, structure.inflation(own_bases or pairs, public.grams)
+  bound, inflation = public.bound, shared_patterns.inflation(own_bases or pairs, public.grams)
   result, plain = block_test(matrix_NBB, bound, inflation), block_test(matrix_NBB)
   reason = None
   if plain.log10_p <= _LEVEL < result.log10_p:

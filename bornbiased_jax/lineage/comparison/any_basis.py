@@ -9,10 +9,10 @@ networks that learned the same are alike too; both can keep a verdict from being
 import jax
 import numpy as np
 
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing.likeness import Blocks, combine, flat
-from bornbiased_jax.lineage.testing.order import orthonormal, unit_rows
-from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.likeness import Blocks, combine, flat
+from bornbiased_jax.lineage.comparison.order import orthonormal, unit_rows
+from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 
 Array = np.ndarray | jax.Array
 # Units of a layer that are compared with each other, in whatever order.
@@ -32,7 +32,7 @@ def states_test(hidden_a: np.ndarray, hidden_b: np.ndarray) -> TestResult:
     return does_not_apply('they read too few sequences')
   size = np.sqrt(max(unbiased_hsic(a, a), 0) * max(unbiased_hsic(b, b), 0))
   statistic = float(unbiased_hsic(a, b) / size) if size > 0 else 0.0
-  return TestResult(statistic, level=levels.ALIKE_IN_ANY_BASIS)
+  return TestResult(statistic, level=thresholds.ALIKE_IN_ANY_BASIS)
 
 
 def unbiased_hsic(a_ND: Array, b_NE: Array) -> Array:
@@ -73,7 +73,7 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   own_L = np.arange(len(a)) if len(a) == len(b) else nearest_LL.argmax(axis=1)
   is_own = own_L[:, None] == np.arange(nearest_LL.shape[1])
   statistic = float(nearest_LL[is_own].mean() - nearest_LL[~is_own].mean())
-  return TestResult(statistic, level=levels.ALIKE_IN_ANY_ORDER)
+  return TestResult(statistic, level=thresholds.ALIKE_IN_ANY_ORDER)
 
 
 def _nearest(a, b):

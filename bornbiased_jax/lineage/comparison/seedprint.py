@@ -14,8 +14,8 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.testing.permutation import diagonal_moments
-from bornbiased_jax.lineage.testing.rank_correlation import kendall_matrix, mean_ranks
+from bornbiased_jax.lineage.comparison.permutation import diagonal_moments
+from bornbiased_jax.lineage.comparison.rank_correlation import kendall_matrix, mean_ranks
 
 # If a projection leaves less than this share of a channel's norm, it leaves only rounding errors.
 ROUNDING = 1e-5
@@ -152,7 +152,7 @@ def norm_trace(hidden_ND: jax.Array, left_ND: jax.Array, input_ND: jax.Array) ->
   std of 1.
 
   Example:
-    >>> from bornbiased_jax.lineage.testing import seedprint
+    >>> from bornbiased_jax.lineage.comparison import seedprint
     >>> hidden, x = np.random.default_rng(0).standard_normal((2, 500, 8))
     >>> bool(seedprint.norm_trace(hidden, seedprint.residuals(hidden, x), x) < 0.01)
     True

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from bornbiased_jax.lineage.testing import permutation
-from bornbiased_jax.lineage.testing.permutation import block_test
+from bornbiased_jax.lineage.comparison import permutation
+from bornbiased_jax.lineage.comparison.permutation import block_test
 
 
 def test_moments_are_those_over_all_permutations():

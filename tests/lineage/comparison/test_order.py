@@ -11,10 +11,10 @@ import pytest
 import scipy.linalg
 
 from bornbiased_jax import configs
+from bornbiased_jax.lineage.comparison.order import order_tests, orthonormal
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
-from bornbiased_jax.lineage.levels import ALPHA
-from bornbiased_jax.lineage.testing.order import order_tests, orthonormal
+from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import preserving
 from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, random_networks, trained
 from small_signatures import noise, random_features

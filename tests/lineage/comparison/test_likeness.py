@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
-from bornbiased_jax.lineage.testing.likeness import (
+from bornbiased_jax.lineage.comparison.likeness import (
   combine,
   common_part,
   layers_of,
   likeness,
   mean_of,
 )
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
 from small_networks import DEEP, DEEP_GPT2, GROUPED
 from small_signatures import noise, random_features
 

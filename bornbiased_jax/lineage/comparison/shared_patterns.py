@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from bornbiased_jax.lineage import levels
-from bornbiased_jax.lineage.testing.likeness import (
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.likeness import (
   POOLED,
   Blocks,
   combine,
@@ -22,13 +22,13 @@ from bornbiased_jax.lineage.testing.likeness import (
   likeness,
   mean_of,
 )
-from bornbiased_jax.lineage.testing.permutation import block_test, contributions
+from bornbiased_jax.lineage.comparison.permutation import block_test, contributions
 
 # Blocks of which all pairs are compared in `inflation`; others are like them.
 _MOST_BLOCKS = 256
 
 
-def distinct_layers(layers: list[Blocks], level: float = levels.COPY) -> list[Blocks]:
+def distinct_layers(layers: list[Blocks], level: float = thresholds.COPY) -> list[Blocks]:
   """Those that are no copy of one before, as inserted or repeated layers are."""
   found: list[Blocks] = []
   for layer in layers:
@@ -48,7 +48,7 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
   The likeness of two features is an inner product, φ(x)·φ(y). So what two networks have in common
   in every layer is at most the geometric mean of what each has in common with itself (Cauchy and
   Schwarz): the likeness of features of equal number in layers that are 1, 2, … apart, none of them
-  copies. Of each an upper bound is taken, which holds with probability `levels.POWER`. The largest
+  copies. Of each an upper bound is taken, which holds with the probability POWER. The largest
   product over the distances counts, up to half of the layers: so far apart are the layers of a
   network that was grown by stacking a smaller one. A pattern in only one of the networks makes
   nothing agree. Where one has too few layers for a distance, as a pattern of every other layer
@@ -65,7 +65,7 @@ def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
 
   A strong pattern makes layers look like copies. In `distinct_layers` alone it would not recur.
   """
-  both = [_of_unconnected(distinct_layers(layers, levels.EXACT_COPY)) for layers in (a, b)]
+  both = [_of_unconnected(distinct_layers(layers, thresholds.EXACT_COPY)) for layers in (a, b)]
   return max(_in_both(*both), default=0.0)
 
 
@@ -84,8 +84,8 @@ def _of_unconnected(layers):
   for apart in range(1, 1 + most):
     result = block_test(mean_of(likeness(layers[i], layers[i + apart])
                                 for i in range(len(layers) - apart)))
-    most_likely = max(0.0, result.statistic + levels.level_z(1 - levels.POWER) * result.std)
-    found.append((most_likely, result.log10_p <= math.log10(levels.UNRELATED_ABOVE)))
+    most_likely = max(0.0, result.statistic + thresholds.level_z(1 - thresholds.POWER) * result.std)
+    found.append((most_likely, result.log10_p <= math.log10(thresholds.UNRELATED_ABOVE)))
   return found
 
 

@@ -8,17 +8,17 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.evidence import archive
+from bornbiased_jax.lineage.evidence import array_file
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def read(path):
-  return archive.read(path, 'thing', lambda arrays, metadata: (arrays['x'], metadata['number']))
+  return array_file.read(path, 'thing', lambda arrays, metadata: (arrays['x'], metadata['number']))
 
 
 def test_a_file_comes_back_and_appears_whole(tmp_path):
-  archive.write(tmp_path / 'a.safetensors', 'thing', {'x': X.T}, {'number': 7})
+  array_file.write(tmp_path / 'a.safetensors', 'thing', {'x': X.T}, {'number': 7})
   x, number = read(tmp_path / 'a.safetensors')
   np.testing.assert_array_equal(x, X.T)
   assert number == 7 and [path.name for path in tmp_path.iterdir()] == ['a.safetensors']
@@ -43,7 +43,7 @@ def with_header(header, data=bytes(24)):
   return len(encoded).to_bytes(8, 'little') + encoded + data
 
 
-GOOD = {'kind': 'thing', 'schema': archive.SCHEMA, 'number': 7}
+GOOD = {'kind': 'thing', 'schema': array_file.SCHEMA, 'number': 7}
 PLACE = {'dtype': 'F32', 'shape': [2, 3], 'data_offsets': [0, 24]}
 CONTENTS = {
     'nothing': b'', 'no header': b'abc', 'text': b'a text that is no file of arrays',
@@ -55,7 +55,7 @@ CONTENTS = {
     'deep metadata': with_metadata('[' * 100_000),
     'another kind': with_metadata(json.dumps(GOOD | {'kind': 'signature'})),
     'another schema': with_metadata(json.dumps(GOOD | {'schema': 2})),
-    'a missing part': with_metadata(json.dumps({'kind': 'thing', 'schema': archive.SCHEMA})),
+    'a missing part': with_metadata(json.dumps({'kind': 'thing', 'schema': array_file.SCHEMA})),
     'a missing array': safetensors.numpy.save({'y': X}, {'bornbiased': json.dumps(GOOD)}),
     'NaN': safetensors.numpy.save({'x': X * np.nan}, {'bornbiased': json.dumps(GOOD)}),
     'infinity': safetensors.numpy.save({'x': X + np.inf}, {'bornbiased': json.dumps(GOOD)}),

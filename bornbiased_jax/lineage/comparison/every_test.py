@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison import any_basis, order, seedprint
+from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates, input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.testing import disguise, order, seedprint
-from bornbiased_jax.lineage.testing.likeness import layers_of
-from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 
 
 class Kind(NamedTuple):
@@ -62,10 +62,10 @@ def run_tests(base: Signature, suspect: Signature) -> Results:
   found = order.order_tests(base.features, suspect.features)
   found['SeedPrint'] = seedprint_test(base.states, suspect.states)
   why = _unlike_ids(base.states, suspect.states)
-  found['hidden states, any basis'] = does_not_apply(why) if why else disguise.states_test(
+  found['hidden states, any basis'] = does_not_apply(why) if why else any_basis.states_test(
       base.normalized_ND, suspect.normalized_ND)
   units = [layers_of(each.features, UNITS) for each in (base, suspect)]
-  found['units, any order'] = does_not_apply(why) if why else disguise.units_test(
+  found['units, any order'] = does_not_apply(why) if why else any_basis.units_test(
       units[0], units[1], base.states.input_ND, suspect.states.input_ND)
   return {name: found[name] for name in TESTS}
 
@@ -83,7 +83,7 @@ def seedprint_test(base: HiddenStates, suspect: HiddenStates) -> TestResult:
   except InputError as error:  # Too few sequences, of which the network may have no more.
     return does_not_apply(str(error))
   reason = None
-  if result.num_constant > levels.MOST_CONSTANT * width:
+  if result.num_constant > thresholds.MOST_CONSTANT * width:
     reason = f'{result.num_constant} of {width} channels are constant in one of the networks'
   return TestResult(result.statistic, result.leak, result.std, result.z, result.log10_p,
                     reason=reason)

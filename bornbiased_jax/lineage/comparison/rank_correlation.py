@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.testing import rank_correlation_host as host
+from bornbiased_jax.lineage.comparison import rank_correlation_host as host
 
 MAX_ROWS = 2**16
 BLOCK = 128

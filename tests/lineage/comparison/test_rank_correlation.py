@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.testing import rank_correlation as kendall
-from bornbiased_jax.lineage.testing import rank_correlation_host as host
+from bornbiased_jax.lineage.comparison import rank_correlation as kendall
+from bornbiased_jax.lineage.comparison import rank_correlation_host as host
 from random_columns import random_pair
 
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.lineage import levels, verdict
+from bornbiased_jax.lineage import thresholds, verdict
+from bornbiased_jax.lineage.comparison import any_basis, every_test
+from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import UNITS
-from bornbiased_jax.lineage.testing import disguise, every_test
-from bornbiased_jax.lineage.testing.likeness import layers_of
 from experiments.transforms import preserving
 from small_networks import DEEP, DEEP_GPT2, trained
 from small_signatures import PROBE, noise, of_seed, random_features
@@ -30,7 +30,7 @@ def test_a_copy_of_which_all_was_changed_is_alike_and_unrelated_networks_are_not
   assert report['verdict'] == 'inconclusive' and 'They may be copies' in ' '.join(report['reasons'])
   results = every_test.run_tests(base, suspect)
   assert results[NAMES[0]].statistic == pytest.approx(1, abs=1e-3)
-  assert results[NAMES[1]].statistic > 2 * levels.ALIKE_IN_ANY_ORDER
+  assert results[NAMES[1]].statistic > 2 * thresholds.ALIKE_IN_ANY_ORDER
   assert all(results[name].log10_p > -3 for name in every_test.DECIDING)
   results = every_test.run_tests(base, of_seed(DEEP, 2))
   assert not any(results[name].is_alike(7) for name in NAMES)
@@ -50,7 +50,7 @@ def transcribed_cka(a, b):
 def test_hidden_states_are_compared_by_an_unbiased_cka():
   a = noise(0, 100, 20) * np.arange(1, 21)
   b = a[:, :12]**2 + 50 * noise(1, 100, 12) + 3
-  statistic = lambda a, b: disguise.states_test(a, b).statistic
+  statistic = lambda a, b: any_basis.states_test(a, b).statistic
   assert statistic(a, b) == pytest.approx(transcribed_cka(a, b), abs=1e-5)
   turn = np.linalg.qr(noise(2, 20, 20))[0]
   # What all contexts of a token have in common does not count.
@@ -58,7 +58,7 @@ def test_hidden_states_are_compared_by_an_unbiased_cka():
       1, abs=1e-3)
   independent = [statistic(*noise(seed, 2, 200, 40)) for seed in range(20)]
   assert abs(np.mean(independent)) < 0.03
-  assert not disguise.states_test(a[:6], b[:6]).applies
+  assert not any_basis.states_test(a[:6], b[:6]).applies
   assert statistic(0 * a, b) == 0
 
 
@@ -66,7 +66,7 @@ def test_units_that_cannot_be_compared_say_why():
   a, plain = (layers_of(random_features(config, 1), UNITS) for config in (DEEP, DEEP_GPT2))
   x = noise(0, 50, 32)
   for b, reason in ((plain, 'gated'), ([], 'no MLP'), (a[:1], 'one layer')):
-    result = disguise.units_test(a, b, x, x)
+    result = any_basis.units_test(a, b, x, x)
     assert not result.applies and reason in result.reason
 
 
@@ -79,8 +79,8 @@ def test_units_are_found_in_a_copy_that_was_cut_whichever_network_comes_first(ke
   other = [{name: each[:4] for name, each in layer.items()}
            for layer in layers_of(random_features(DEEP, 2), UNITS)[:len(kept)]]
   for small, is_alike in ((cut, True), (other, False)):
-    found = [disguise.units_test(whole, small, x, x @ turn),
-             disguise.units_test(small, whole, x @ turn, x)]
+    found = [any_basis.units_test(whole, small, x, x @ turn),
+             any_basis.units_test(small, whole, x @ turn, x)]
     assert [result.is_alike(1) for result in found] == [is_alike] * 2
     assert found[0].statistic == pytest.approx(found[1].statistic, abs=1e-3)
 
@@ -92,7 +92,7 @@ def test_the_basis_of_embeddings_is_found_though_some_do_not_fit(widths):
   left, _, right = np.linalg.svd(noise(1, *widths), full_matrices=False)
   b = a @ left @ right
   b[::4] = 30 * noise(2, *b[::4].shape)
-  change = disguise.embedding_change(a + 5, b - 3)
+  change = any_basis.embedding_change(a + 5, b - 3)
   assert np.linalg.norm(change - left @ right) < 0.2 * np.linalg.norm(change)
   small = change @ change.T if widths[0] <= widths[1] else change.T @ change
   np.testing.assert_allclose(small, np.eye(min(widths)), atol=1e-5)
@@ -102,8 +102,8 @@ def test_the_basis_of_embeddings_turns_with_them():
   """Also where channels are skewed, so that their medians do not."""
   a, b = (np.exp(noise(seed, 300, 12)) for seed in (3, 4))
   turn = np.linalg.qr(noise(5, 12, 12))[0]
-  change = disguise.embedding_change(a, b)
-  np.testing.assert_allclose(disguise.embedding_change(a @ turn, b), turn.T @ change, atol=2e-3)
+  change = any_basis.embedding_change(a, b)
+  np.testing.assert_allclose(any_basis.embedding_change(a @ turn, b), turn.T @ change, atol=2e-3)
 
 
 def test_sequences_must_be_pairs():

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +44,19 @@ class TestResult:
     return self.reason is None
 
   def is_alike(self, num_tests: int) -> bool:
-    """Whether the test finds something, at `levels.UNRELATED_ABOVE` over so many tests."""
+    """Whether the test finds something, at `thresholds.UNRELATED_ABOVE` over so many tests."""
     if not self.counts or self.statistic is None:
       return False
     if self.level is not None:
       return self.statistic > self.level
     return self.log10_p is not None and self.log10_p <= math.log10(
-        levels.UNRELATED_ABOVE / num_tests)
+        thresholds.UNRELATED_ABOVE / num_tests)
 
   def detectable(self, num_tests: int) -> float:
-    """The mean likeness that keeps two networks from 'unrelated' with more than `levels.POWER`."""
+    """The mean likeness that keeps two networks from 'unrelated', with a probability over POWER."""
     # Features that are all alike, as zeros are, have a std of 0 and tell nothing.
-    return levels.detectable(self.bound, self.std or math.inf,
-                             levels.level_z(levels.ALPHA / num_tests))
+    return thresholds.detectable(self.bound, self.std or math.inf,
+                             thresholds.level_z(thresholds.ALPHA / num_tests))
 
 
 def does_not_apply(reason: str) -> TestResult:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage import levels
+from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS, run_tests, seedprint_test
+from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.testing.every_test import DECIDING, TESTS, run_tests, seedprint_test
-from bornbiased_jax.lineage.testing.result import TestResult, does_not_apply
 from bornbiased_jax.models.initialization import init_params
 from small_networks import DEEP, DEEP_GPT2
 from small_signatures import PROBE, noise, of_seed, random_states
@@ -61,7 +61,7 @@ FOUND = TestResult(0.5, 0.1, 0.1, 4.0, -6.0)
 
 def test_what_counts_and_what_is_alike():
   assert FOUND.counts and FOUND.is_alike(7)
-  limit = math.log10(levels.UNRELATED_ABOVE / 7)
+  limit = math.log10(thresholds.UNRELATED_ABOVE / 7)
   alike = [TestResult(0.5, 0.1, 0.1, 4.0, limit + change).is_alike(7) for change in (-0.01, 0.01)]
   assert alike == [True, False]
   assert not TestResult(0.5, 0.1, 0.1, 4.0, -6.0, reason='a pattern').is_alike(7)

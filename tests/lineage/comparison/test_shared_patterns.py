@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from bornbiased_jax.lineage.comparison import shared_patterns
+from bornbiased_jax.lineage.comparison.likeness import likeness, mean_of
+from bornbiased_jax.lineage.comparison.permutation import block_test
 from bornbiased_jax.lineage.evidence.features import VALUES
-from bornbiased_jax.lineage.levels import ALPHA, level_z
-from bornbiased_jax.lineage.testing import structure
-from bornbiased_jax.lineage.testing.likeness import likeness, mean_of
-from bornbiased_jax.lineage.testing.permutation import block_test
+from bornbiased_jax.lineage.thresholds import ALPHA, level_z
 from small_signatures import unit
 
 WIDTH, COUNT, LAYERS = 24, 48, 4
@@ -43,7 +43,8 @@ def z_of(a, b, *guards):
 
 
 def guards(a, b):
-  return structure.unconnected_bound(a, b), structure.inflation(list(zip(a, b, strict=True)))
+  pairs = list(zip(a, b, strict=True))
+  return shared_patterns.unconnected_bound(a, b), shared_patterns.inflation(pairs)
 
 
 @pytest.mark.parametrize('kind, names', [
@@ -70,7 +71,7 @@ def test_z_spreads_as_much_as_the_inflation_says(kind, spread):
 def test_the_bound_is_of_what_both_have():
   a, b = (network(np.random.default_rng(seed), 'near the identity') for seed in (0, 1))
   plain = network(np.random.default_rng(2), 'none')
-  bound = structure.unconnected_bound
+  bound = shared_patterns.unconnected_bound
   assert bound(a, b) > 1.5 * max(bound(a, plain), bound(plain, b)) > 0
   in_common = block_test(mean_of(map(likeness, a, b))).statistic
   assert in_common < bound(a, b) < 2 * in_common
@@ -83,16 +84,16 @@ def test_layers_grown_from_one_are_seen_however_far_apart():
   own = [layer for _ in range(3) for layer in network(random, 'none')]
   grown = [{name: unit(0.5 * small[i % 6][name] + 0.75**0.5 * x) for name, x in layer.items()}
            for i, layer in enumerate(own)]
-  assert structure.distinct_layers(grown) == grown
-  assert structure.unconnected_bound(grown, grown) > 0.15 > 0.03 > (
-      structure.unconnected_bound(own, own))
+  assert shared_patterns.distinct_layers(grown) == grown
+  assert shared_patterns.unconnected_bound(grown, grown) > 0.15 > 0.03 > (
+      shared_patterns.unconnected_bound(own, own))
 
 
 def test_copies_of_a_layer_are_left_out():
   random = np.random.default_rng(1)
   layers = network(random, 'none')
   noisy = {name: unit(x + 0.15 * random.standard_normal(x.shape)) for name, x in layers[1].items()}
-  found = structure.distinct_layers([*layers, noisy, layers[0]])
+  found = shared_patterns.distinct_layers([*layers, noisy, layers[0]])
   assert found == layers
 
 
@@ -106,8 +107,8 @@ def test_a_pattern_of_every_other_layer_is_no_evidence_however_strong(depths, st
              for name in ('up', 'down')} for layer in range(depth)]
 
   whole = [layers(seed, depth) for seed, depth in enumerate(depths)]
-  a, b = map(structure.distinct_layers, whole)
+  a, b = map(shared_patterns.distinct_layers, whole)
   assert len(b) == (2 if strength > 1 else 6)
-  bound = max(structure.unconnected_bound(a, b), structure.recurring_bound(*whole))
+  bound = max(shared_patterns.unconnected_bound(a, b), shared_patterns.recurring_bound(*whole))
   found = mean_of(likeness(x, y) for x in a for y in b)
   assert block_test(found).z > 6 and block_test(found, bound).z < 2

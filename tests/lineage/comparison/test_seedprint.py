@@ -10,8 +10,8 @@ from scipy import stats
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.comparison import seedprint
 from bornbiased_jax.lineage.evidence import hidden_states
-from bornbiased_jax.lineage.testing import seedprint
 from small_signatures import noise
 
 
