@@ -14,7 +14,8 @@ Reads the checkpoints of experiments.training_study. Every method compares
 A pair is judged as published (the same network if the score is above 0.8, or p < 0.01), and by a
 p-value of at most 0.01: the method's own or, if it has none, the rank of the score among those of
 the base with --references fresh networks. For trained networks, which are more alike than random
-ones, that rank is not a level; experiments.robustness compares methods at one rate.
+ones, that rank is not a level; experiments.robustness compares methods at one rate. Of a method by
+which models were publicly accused, the share of pairs that reach the published score is listed too.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """
@@ -156,7 +157,9 @@ def summarize(fields, rows) -> dict:
   return {**fields, 'pairs': len(rows), 'score_lowest': scores.min(), 'score_mean': scores.mean(),
           'score_highest': scores.max(),
           'same_as_published': np.mean([row['same_as_published'] for row in rows]),
-          'same': np.mean([row['same'] for row in rows])}
+          'same': np.mean([row['same'] for row in rows]),
+          'at_disputed': {f'{limit:g}': np.mean(scores >= limit)
+                          for limit in METHODS[fields['method']].disputed}}
 
 
 def display(row):
@@ -165,10 +168,13 @@ def display(row):
     names = ('score_lowest', 'score_mean', 'score_highest')
     scores = ', '.join(f'{row[name]:.3g}' for name in names)
     same_as_published, same = f'{row["same_as_published"]:.0%}', f'{row["same"]:.0%}'
+  # Summaries of earlier versions lack the shares at disputed scores.
+  at_disputed = [f'{share:.0%} at {limit}' for limit, share in row.get('at_disputed', {}).items()]
   return {'table': row['table'], 'truth': 'related' if row['related'] else 'unrelated',
           'method': row['method'], 'pairs': row['pairs'],
           'score (lowest, mean, highest)': scores, 'the same, as published': same_as_published,
-          f'p ≤ {LEVEL:g}, or above all fresh': same}
+          f'p ≤ {LEVEL:g}, or above all fresh': same,
+          'at least as high as in a public dispute': ', '.join(at_disputed) or '–'}
 
 
 def draw(rows, settings):

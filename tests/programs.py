@@ -43,7 +43,8 @@ SMALL = {
     'adversary': Small(2),
     'amplification': Small(6, dict(lengths='8')),
     'attention_sink': Small(8, dict(factors='positions,weight decay')),
-    'baselines': Small(60, READER | dict(methods='Verdict,SeedPrint,MLP units,REEF,PCS')),
+    'baselines': Small(72, READER | dict(
+        methods='Verdict,SeedPrint,MLP units,REEF,PCS,norm gains')),
     'born_unbiased': Small(8, dict(config='tiny_gpt2,mlp_width=256,num_heads=2,width=64',
                                     batch_size='2', keep_steps='none')),
     'calibrate': Small(2, dict(config=f'tiny_llama2,{SIZE}', num_sequences='200',

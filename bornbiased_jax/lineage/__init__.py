@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.baselines.methods import (
   rank_p_value,
 )
 from bornbiased_jax.lineage.baselines.published import PublishedResult, default_k, published_test
-from bornbiased_jax.lineage.baselines.similarities import ics, intrinsic, pcs, reef
+from bornbiased_jax.lineage.baselines.similarities import ics, intrinsic, norm_gains, pcs, reef
 from bornbiased_jax.lineage.comparison.rank_correlation import kendall_matrix, kendall_tau
 from bornbiased_jax.lineage.comparison.result import TestResult
 from bornbiased_jax.lineage.comparison.seedprint import (
@@ -36,8 +36,8 @@ from bornbiased_jax.lineage.verdict import compare
 
 __all__ = (
     'matched_units_test', 'METHODS', 'Method', 'Score', 'Subject', 'judge', 'rank_p_value',
-    'PublishedResult', 'default_k', 'published_test', 'ics', 'intrinsic', 'pcs', 'reef',
-    'compare_networks', 'look_up', 'signature', 'states', 'HiddenStates', 'Signature',
+    'PublishedResult', 'default_k', 'published_test', 'ics', 'intrinsic', 'norm_gains', 'pcs',
+    'reef', 'compare_networks', 'look_up', 'signature', 'states', 'HiddenStates', 'Signature',
     'kendall_matrix', 'kendall_tau', 'TestResult', 'CalibratedResult', 'calibrated_test',
     'norm_trace', 'compare',
 )

@@ -238,6 +238,9 @@ def test_every_method_judges_every_pair_of_the_study(small):
   changed = {row['suspect'].partition(baselines.AND)[2] for row in results['rows']} - {''}
   assert changed == set(baselines.CHANGED)
   assert all(0.25 <= row['p_value'] <= 1 for row in results['rows'] if row['method'] == 'PCS')
+  assert [row['at_disputed'] for row in results['summary']
+          if (row['table'], row['method']) == ('4a', 'norm gains')] == [{'0.989': 1}]
+  assert ' 100% at 0.989 |' in (small('baselines') / 'table.md').read_text()
 
 
 def test_robustness_of_random_networks(small):

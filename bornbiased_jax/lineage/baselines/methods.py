@@ -32,6 +32,10 @@ NUM_STATEMENTS = 200
 STATES_DEPTH = 18 / 32
 # The first seed of fresh reference networks: so large that nobody else is likely to choose it.
 FIRST_REFERENCE = 2**31
+# What a public kit takes for the architecture: seven numbers and the family, for which four fields
+# stand here. It gives two models that agree in it a score of 1.0, and does not compare weights.
+ARCHITECTURE = ('num_layers', 'num_heads', 'num_kv_heads', 'width', 'mlp_width', 'vocab_size',
+                'length', 'norm', 'positions', 'activation', 'gated_mlp')
 
 
 class Score(NamedTuple):
@@ -182,6 +186,12 @@ def _ics(base: Subject, suspect: Subject) -> Score:
   return Score(similarities.ics(base.params, suspect.params, head_size=base.config.head_size))
 
 
+def _architecture(base: Subject, suspect: Subject) -> Score:
+  """1 for equal architectures, and 0 for others."""
+  return Score(float(all(getattr(base.config, name) == getattr(suspect.config, name)
+                         for name in ARCHITECTURE)))
+
+
 class Method(NamedTuple):
   """A way to compare two networks.
 
@@ -190,11 +200,14 @@ class Method(NamedTuple):
     unit: unit of the score.
     threshold: the similarity above which its authors call two networks the same.
       None if the score is a z or a p-value.
+    disputed: scores that were published of models whose descent was disputed, or of unrelated
+      ones to show that the method errs.
   """
 
   score: Callable[[Subject, Subject], Score]
   unit: str = 'similarity'
   threshold: float | None = similarities.PUBLISHED_THRESHOLD
+  disputed: tuple[float, ...] = ()
 
 
 METHODS: dict[str, Method] = {
@@ -214,13 +227,20 @@ METHODS: dict[str, Method] = {
     'MLP units': Method(functools.partial(_units, against_gate=False), '-log10 p', None),
     'MLP units by gate': Method(functools.partial(_units, against_gate=True), '-log10 p', None),
     'Intrinsic': Method(
-        lambda base, suspect: Score(similarities.intrinsic(base.params, suspect.params))),
+        lambda base, suspect: Score(similarities.intrinsic(base.params, suspect.params)),
+        # deepseek-7b and llama2-7b, unrelated; Pangu Pro MoE and Qwen2.5-14B.
+        disputed=(0.91, 0.927)),
     'REEF': Method(_of_same_tokens(
         lambda base, suspect: Score(similarities.reef(base.states, suspect.states)))),
     'REEF unbiased': Method(_of_same_tokens(lambda base, suspect: Score(
         similarities.reef(base.states, suspect.states, unbiased=True)))),
     'PCS': Method(lambda base, suspect: Score(similarities.pcs(base.params, suspect.params))),
     'ICS': Method(_ics),
+    # No threshold was published; Solar-Open-100B and GLM-4.5-Air, whose accuser apologized.
+    'norm gains': Method(
+        lambda base, suspect: Score(similarities.norm_gains(base.params, suspect.params)),
+        threshold=0.989, disputed=(0.989,)),
+    'architecture': Method(_architecture, threshold=0.85, disputed=(1.0,)),
 }
 
 

@@ -1,9 +1,9 @@
-"""The fingerprints with which the paper compares: Intrinsic, REEF, PCS and ICS.
+"""Similarities of two networks by which others call them related.
 
-Each computes the similarity of two networks (Tables 5, 6, 8 and 12). The papers call
-networks related if it is above 0.8. But unrelated networks have similarities far from
-0, which differ from method to method. So compare a score with those of unrelated
-networks (`methods.reference_scores`).
+Intrinsic, REEF, PCS and ICS are those with which the paper compares (Tables 5, 6, 8 and 12). The
+papers call networks related if they are above 0.8. The cosine of norm gains is another. But
+unrelated networks have similarities far from 0, which differ from method to method. So compare a
+score with those of unrelated networks (`methods.reference_scores`).
 """
 
 import functools
@@ -68,6 +68,35 @@ def _kernel(params, name):
   if name not in params['blocks']:
     raise InputError(f'a network without {name} has no such fingerprint')
   return params['blocks'][name]['kernel']
+
+
+def norm_gains(params_a: dict, params_b: dict) -> float:
+  """Mean, over layers and the norms in them, of the cosine of gains.
+
+  All gains of random networks are 1, so that unrelated ones have a cosine of exactly 1. Training
+  leaves most gains positive, and so cosines high. Layers that only one network has are left out.
+
+  Raises:
+    InputError: their norms differ in place or width.
+
+  Example:
+    >>> from bornbiased_jax import lineage, storage
+    >>> (_, a), (_, b) = (storage.open(f'tiny_gpt2:{seed}').load() for seed in (42, 43))
+    >>> lineage.norm_gains(a, b)
+    1.0
+  """
+  a, b = (_gains(params) for params in (params_a, params_b))
+  names = sorted(a.keys() & b.keys())
+  if not names or any(a[name].shape[1:] != b[name].shape[1:] for name in names):
+    raise InputError('networks whose norms differ in place or width have no gains to compare')
+  return _finite(np.mean([
+      x_D @ y_D / np.sqrt((x_D @ x_D) * (y_D @ y_D))
+      for name in names for x_D, y_D in zip(a[name], b[name], strict=False)]))
+
+
+def _gains(params):
+  return {name: np.asarray(module['scale'], np.float64)
+          for name, module in params['blocks'].items() if 'scale' in module}
 
 
 def pcs(params_a: dict, params_b: dict) -> float:

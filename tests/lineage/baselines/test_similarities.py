@@ -1,18 +1,19 @@
 """The baselines equal transcriptions of their definitions, and their nulls closed forms."""
 
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import spatial, stats
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
 from experiments.transforms import preserving
-from small_networks import GPT2, GROUPED, LLAMA, random_networks
+from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, random_networks
 
 
 def pair(config):
@@ -47,6 +48,32 @@ def test_intrinsic_of_other_depths_and_widths():
   assert baselines.intrinsic(other, llama) == pytest.approx(expected, abs=1e-3)
   with pytest.raises(InputError, match='at least two'):
     baselines.intrinsic(*random_networks(configs.get('tiny_gpt2', num_layers=1), 1), other)
+
+
+def with_gains(config, seed):
+  """A random network whose gains have been drawn as well."""
+  random = np.random.default_rng(seed)
+  params, = random_networks(config, 1)
+  return {'blocks': {name: module | {'scale': random.normal(1, 0.4, module['scale'].shape)}
+                     if 'scale' in module else module for name, module in params['blocks'].items()}}
+
+
+@pytest.mark.parametrize('config, count', [(LLAMA, 2), (GPT2, 2), (GEMMA2, 4)],
+                         ids=['llama', 'gpt2', 'gemma2'])
+def test_norm_gains(config, count):
+  """Those of all norms in blocks, of the layers that both networks have."""
+  a = with_gains(config, 1)
+  deeper = with_gains(dataclasses.replace(config, num_layers=5, windows=()), 2)
+  names = [name for name in a['blocks'] if name.endswith('_norm')]
+  cosines = [1 - spatial.distance.cosine(a['blocks'][name]['scale'][layer],
+                                         deeper['blocks'][name]['scale'][layer])
+             for name in names for layer in range(3)]
+  assert len(names) == count
+  assert baselines.norm_gains(a, deeper) == pytest.approx(np.mean(cosines), abs=1e-6)
+  assert baselines.norm_gains(deeper, a) == baselines.norm_gains(a, deeper) < 0.95
+  assert baselines.norm_gains(a, a) == pytest.approx(1)
+  with pytest.raises(InputError, match='place or width'):
+    baselines.norm_gains(a, with_gains(dataclasses.replace(config, width=16), 1))
 
 
 @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=['llama', 'gpt2'])
