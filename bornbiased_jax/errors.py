@@ -2,9 +2,12 @@
 
 import reprlib
 from typing import Any
+import unicodedata
 
 import numpy as np
 
+# What stops a program; all else, with panics of libraries in Rust, may come from a file.
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200
 
@@ -19,8 +22,19 @@ class InputError(ValueError):
   """
 
   def __init__(self, message: str, field: str | None = None):
-    super().__init__(message)
+    super().__init__(plain(message))
     self.field = field
+
+
+def is_plain(text: str) -> bool:
+  """Whether a text has one line and no invisible characters, which could reorder what is near."""
+  return all(unicodedata.category(letter) not in ('Cc', 'Cf', 'Zl', 'Zp') for letter in text)
+
+
+def plain(text: str) -> str:
+  """A text in which all characters that are not plain are escaped."""
+  return text if is_plain(text) else ''.join(
+      letter if is_plain(letter) else ascii(letter)[1:-1] for letter in text)
 
 
 def show(value: Any) -> str:

@@ -21,7 +21,8 @@ from bornbiased_jax import hosts
 from bornbiased_jax.errors import InputError, show
 
 _BUCKET = 'gs://'
-_LARGEST_JSON = 100_000_000
+_LARGEST = 100_000_000
+_LONGEST_NAME = 255
 _POINTER = b'version https://git-lfs.github.com/spec/'
 # What an entry of JSON must be, in words and as a test. The tests compare types, because in Python
 # a bool is an int.
@@ -44,6 +45,8 @@ def path_of(path: str | os.PathLike) -> Path:
   text = os.fspath(path)
   if not text:
     raise InputError('the path is empty')
+  if any(len(os.fsencode(part)) > _LONGEST_NAME for part in text.split('/')):
+    raise InputError(f'{show(text)} has a part of more than {_LONGEST_NAME} bytes, as no path has')
   if in_bucket(text):
     # Imported here, as few programs need it.
     from etils import epath
@@ -98,16 +101,27 @@ def reading(path: Path) -> Iterator[None]:
     raise InputError(f'cannot read {path}: {error.strerror}') from None
 
 
+def read_bytes(file: Path) -> bytes:
+  """What a file holds, unpacked if it is an .xz; raises InputError if it cannot be read."""
+  check_fetched(file)
+  is_packed = file.suffix == '.xz'
+  with reading(file), (lzma.open if is_packed else open)(file, 'rb') as stored:
+    # What is read is memory in use, even if the file ends before.
+    content = stored.read(1 + (_LARGEST if is_packed else min(_LARGEST, file.stat().st_size)))
+  if len(content) > _LARGEST:
+    raise InputError(f'{file} holds more than {_LARGEST} bytes')
+  return content
+
+
 def read_json(file: Path) -> dict:
   """The JSON object that a file holds; raises InputError if it holds none."""
   if not os.path.isfile(file):
     raise InputError(f'{file} is missing or unreadable')
-  check_fetched(file)
   try:
-    if file.stat().st_size > _LARGEST_JSON:
-      raise ValueError(f'it has more than {_LARGEST_JSON} bytes')
-    content = json.loads(file.read_text(encoding='utf-8'))
-  except (OSError, ValueError, RecursionError) as error:
+    content = json.loads(read_bytes(file).decode())
+  except InputError:
+    raise
+  except (ValueError, RecursionError) as error:
     raise InputError(f'{file} is not JSON: {show(error)}') from None
   if not isinstance(content, dict):
     raise InputError(f'{file} must hold a JSON object {{…}}')

@@ -158,6 +158,7 @@ def test_a_cache_in_a_bucket(bucket):
     ('GS://bucket/run', 'neither a local path nor gs://'),
     ('gs:///run', 'names no bucket'),
     ('~nobody_of_this_name/run', 'no such user'),
+    ('runs/' + 'ä' * 128, 'has a part of more than 255 bytes'),
 ])
 def test_other_addresses_are_refused(path, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -10,6 +10,7 @@ A text gets the same ids from both, unless it spells a special token, such as </
 
 import importlib
 import json
+import math
 from typing import Any
 
 import tokenizers
@@ -18,6 +19,10 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from bornbiased_jax.errors import InputError
 
 END_OF_DOCUMENT = '<|endoftext|>'
+# Where the steps of a tokenizer.json are, and how many times longer some make a text.
+_STEPS = ('normalizer', 'pre_tokenizer', 'post_processor', 'decoder', 'normalizers',
+          'pretokenizers', 'processors', 'decoders')
+_GROWTH = {'ByteLevel': 2, 'Precompiled': 32}
 # What model_type and the type of a piece mean in a SentencePiece model.
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
@@ -129,6 +134,17 @@ def undescribed_tokens(processor: dict[str, Any]) -> set[str]:
     return set().union(*map(undescribed_tokens, processor['processors']))
   pieces = [piece.get('SpecialToken', {}) for piece in processor.get('single', ())]
   return {piece['id'] for piece in pieces if piece} - {*processor.get('special_tokens', {})}
+
+
+def growth(step: Any) -> int:
+  """How many times as long a text may get by the steps of a tokenizer.json, at most or about."""
+  if not isinstance(step, dict):
+    return 1
+  inner = [part for name in _STEPS for part in (step[name] if isinstance(step.get(name), list)
+                                                else [step.get(name)])]
+  own = max(_GROWTH.get(step.get('type'), 1), len(step.get('content') or ''),
+            sum('Sequence' in piece for piece in step.get('single', ())))
+  return own * math.prod(map(growth, inner))
 
 
 def _normalizers(spec) -> list[normalizers.Normalizer]:

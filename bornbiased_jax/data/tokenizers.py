@@ -1,11 +1,10 @@
 """Tokenizers: bytes, any tokenizer.json, GPT-2's two files and SentencePiece, from local files."""
 
 from collections.abc import Callable, Collection
+import contextlib
 import hashlib
 import importlib
 import json
-import lzma
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +12,13 @@ import tokenizers
 
 from bornbiased_jax.data import tokenizer_files
 from bornbiased_jax.data.tokenizer_files import END_OF_DOCUMENT
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import check_fetched, reading
+from bornbiased_jax.errors import STOPS, InputError, show
+from bornbiased_jax.files import local, read_bytes
 
 GPT2_FILES = (('*encoder.json', '*vocab.bpe'), ('vocab.json', 'merges.txt'))
 # What ends a document if tokenizer_config.json names no eos_token.
 ENDS = END_OF_DOCUMENT, '</s>'
+_MOST_GROWTH = 10_000
 
 
 class Tokenizer(NamedTuple):
@@ -109,10 +109,10 @@ def load_tokenizer(name: str) -> Tokenizer:
   if name == 'bytes':
     return Tokenizer('bytes', 257, 256, _bytes_ids, lambda ids: bytes(ids).decode(errors='replace'),
                      tokenizer_files.of_bytes)
-  path = Path(name).expanduser()
+  path = local(name)
   if path.is_dir():
     return _in_folder(path)
-  paths = [Path(part).expanduser() for part in str(name).split(',')]
+  paths = [local(part) for part in str(name).split(',')]
   if len(paths) == 2:
     return _gpt2(*sorted(paths, key=lambda path: '.json' not in path.suffixes))
   if len(paths) == 1 and path.suffix in ('.model', '.json'):
@@ -147,7 +147,7 @@ def _in_parts(to_ids):
 
 
 def _sentencepiece(path):
-  content, settings = _read(path), _settings(path.parent)
+  content, settings = read_bytes(path), _settings(path.parent)
   try:
     processor = importlib.import_module('sentencepiece').SentencePieceProcessor()
     processor.LoadFromSerializedProto(content)
@@ -166,16 +166,13 @@ def _sentencepiece(path):
 
 
 def _gpt2(encoder_path, merges_path):
-  encoder, merges = _read(encoder_path), _read(merges_path)
+  encoder, merges = read_bytes(encoder_path), read_bytes(merges_path)
   begins = _settings(encoder_path.parent).get('add_bos_token') is True
-  try:
+  with _refusing(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and vocab.bpe, "
+                 'which list the same merges in the same order'):
     content = tokenizer_files.join_gpt2(encoder, merges, begins)
-    tokens = tokenizer_files.gpt2_tokens(json.loads(content))
-  except Exception:  # The library raises nothing narrower.
-    tokens = []
-  if not tokens:
-    raise InputError(f"{encoder_path} and {merges_path} are not GPT-2's encoder.json and "
-                     'vocab.bpe, which list the same merges in the same order')
+    if not tokenizer_files.gpt2_tokens(json.loads(content)):
+      raise ValueError('other tokens than of its merges')
   return _from_json(encoder_path, content)
 
 
@@ -191,13 +188,14 @@ def _gpt2_files(folder):
 
 def _from_json(path, content=None):
   """The tokenizer of a tokenizer.json, or of `content` in its place."""
-  content, settings = content or _read(path), _settings(path.parent)
-  try:
+  content, settings = content or read_bytes(path), _settings(path.parent)
+  with _refusing(f'{path} is not a tokenizer.json, or damaged; copy it again'):
     made = tokenizers.Tokenizer.from_str(content.decode())
     spec = json.loads(content)
-    gpt2 = tokenizer_files.gpt2_tokens(spec)
-  except Exception:  # The library raises nothing narrower.
-    raise InputError(f'{path} is not a tokenizer.json, or damaged; copy it again') from None
+    gpt2, growth = tokenizer_files.gpt2_tokens(spec), tokenizer_files.growth(spec)
+  if growth > _MOST_GROWTH:
+    raise InputError(f'{path}: its steps could make a text {growth:.1g} times as long; '
+                     f'{_MOST_GROWTH} are allowed')
   if tokenizer_files.is_of_bytes(spec):
     return load_tokenizer('bytes')
   made.no_truncation()
@@ -214,19 +212,32 @@ def _from_json(path, content=None):
                      f'{", ".join(map(repr, sorted(missing)))}; copy it again')
 
   def encode(text, with_template=False):
-    try:
+    with _refusing(f'{path} has no tokens for some texts'):
       return made.encode(text, add_special_tokens=with_template)
-    except Exception as error:  # The library raises nothing narrower.
-      raise InputError(f'{path} has no tokens for some texts: {error}') from None
+
+  def decode(ids):
+    with _refusing(f'{path} has no text for some tokens'):
+      return made.decode(ids, skip_special_tokens=False)
 
   begin = encode('a', with_template=True)  # Whatever add_bos_token may say.
   return Tokenizer(
       _named('gpt2', b' '.join(gpt2)) if gpt2 else _named('tokenizers', content),
       1 + max(ids.values()), ids[end],
       _in_parts(lambda text: encode(text).ids),
-      lambda ids: made.decode(ids, skip_special_tokens=False),
+      decode,
       lambda: tokenizer_files.with_config(content, end),
       tuple(begin.ids[:[*begin.special_tokens_mask, 0].index(0)]))
+
+
+@contextlib.contextmanager
+def _refusing(message):
+  """Makes an InputError of what the library raises: nothing narrower, and panics of Rust."""
+  try:
+    yield
+  except STOPS:
+    raise
+  except BaseException as error:
+    raise InputError(f'{message}: {show(error)}') from None
 
 
 def _settings(folder) -> dict[str, Any]:
@@ -234,7 +245,7 @@ def _settings(folder) -> dict[str, Any]:
   settings: dict[str, Any] = {}
   for name in ('special_tokens_map.json', 'tokenizer_config.json'):
     if (folder / name).is_file():
-      content = _read(folder / name)
+      content = read_bytes(folder / name)
       try:
         settings |= json.loads(content)
       except (ValueError, TypeError, RecursionError):
@@ -244,10 +255,3 @@ def _settings(folder) -> dict[str, Any]:
 
 def _named(kind, content):
   return f'{kind}-{hashlib.sha256(content).hexdigest()[:12]}'
-
-
-def _read(path):
-  check_fetched(path)
-  with reading(path):
-    content = path.read_bytes()
-    return lzma.decompress(content) if path.suffix == '.xz' else content

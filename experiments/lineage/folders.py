@@ -1,15 +1,15 @@
 """What a folder holds: networks, and what looks like one and cannot be read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
 import os
 from pathlib import Path
 import sys
 from typing import Any
-import unicodedata
 
 from tqdm import tqdm
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import STOPS, InputError, is_plain, plain, show
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence.array_file import SUFFIX
 from bornbiased_jax.storage import checkpoint
@@ -20,6 +20,8 @@ _CACHES = ('signatures', 'hidden_states')
 # Files of weights that no reader takes alone.
 _UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth', '.tar',
            '.tar.gz', '.tgz', '.zip')
+# Folders are read so deep, and so many.
+_DEEPEST, _MOST_FOLDERS = 30, 10_000
 
 
 class Finder:
@@ -33,11 +35,26 @@ class Finder:
   def __init__(self, given: list[str], output_dir: Path):
     self.given, self._output_dir = given, output_dir
     self.left_out: list[dict[str, str]] = []
+    self._seen: dict[Path, Path] = {}  # The folders that were read, by their real paths.
+    self._num_read = 0
 
   def leave_out(self, name: str, reason: str) -> None:
     """Notes and prints why an entry of a folder is none of the networks."""
-    self.left_out.append({'name': name, 'reason': reason})
-    tqdm.write(f'left out: {reason}', file=sys.stderr)
+    self.left_out.append({'name': plain(name), 'reason': plain(reason)})
+    tqdm.write(f'left out: {plain(reason)}', file=sys.stderr)
+
+  @contextlib.contextmanager
+  def _leaving_out(self, name: str) -> Iterator[None]:
+    """Leaves out what the block cannot read, whatever it raises."""
+    try:
+      yield
+    except STOPS:
+      raise
+    except (InputError, OSError) as error:
+      self.leave_out(name, str(error))
+    except BaseException as error:  # A panic of a library in Rust is no Exception.
+      self.leave_out(name, f'{name} cannot be read, which is a bug of this package; please report '
+                           f'it: {type(error).__name__}: {show(error)}')
 
   def of_each(self, names: Iterable[str], call: Callable[[str], Any]) -> dict[str, Any]:
     """What a function makes of each network; one in a folder that cannot be read is left out.
@@ -47,12 +64,8 @@ class Finder:
     """
     found = {}
     for name in names:
-      try:
+      with contextlib.nullcontext() if name in self.given else self._leaving_out(name):
         found[name] = call(name)
-      except (InputError, OSError) as error:
-        if name in self.given:
-          raise
-        self.leave_out(name, str(error))
     if len(found) < 2:
       alone = f'{", ".join(found)} alone was' if found else 'no network was'
       where = f'{alone} found in {", ".join(self.given)}; ' if self.given else ''
@@ -66,57 +79,65 @@ class Finder:
     A run in a folder stands for its latest checkpoint.
     """
     path = path_of(given)
+    if not above:
+      self._seen, self._num_read = {}, 0
     if steps := checkpoint.steps(path):
       self._name_beside(path)
       return [f'{given.rstrip("/")}@{step}' for step in (steps[-1:] if above else steps)]
     if not path.is_dir():
       return [given]
+    real = path.resolve()
+    first, inside = self._seen.setdefault(real, path), (*above, real)
     if (path / 'config.json').exists():  # It may hold checkpoints, which are networks too.
-      inside = [child for child in sorted(path.iterdir()) if (child / 'config.json').exists()]
-      return [given, *(name for child in inside for name in self._inside(
-          child, (*above, path.resolve())))] if above else [given]
-    try:
-      children = [child for child in sorted(path.iterdir()) if self._has_plain_name(child)]
-    except OSError as error:
-      raise InputError(f'{given} cannot be read: {error.strerror}') from None
-    left_before = len(self.left_out)
-    above = (*above, path.resolve())
-    found = [name for child in children if child.is_dir() for name in self._inside(child, above)]
+      children = self._children(path) if above and first is path else []
+      return [given, *(name for child in children if (child / 'config.json').exists()
+                       for name in self._inside(child, inside))]
+    if first is not path:
+      raise InputError(f'{given} is the folder {first}, which was read')
+    left_before, children = len(self.left_out), self._children(path)
+    found = [name for child in children if child.is_dir() for name in self._inside(child, inside)]
     if not found and why_none(path):
       return [given]
     found += [str(child) for suffix in (SUFFIX, '.gguf') for child in children
               if child.name.lower().endswith(suffix) and child.is_file()]
     self._name_unread(children)
-    if not found and len(above) > 1 and len(self.left_out) == left_before:
+    if not found and above and len(self.left_out) == left_before:
       self.leave_out(given, f'{given} holds no network')
     return found
 
   def _inside(self, child, above):
     """The networks in a folder of a folder, but for what programs write there."""
-    if _is_cache(child) or child.resolve() == self._output_dir.resolve():
-      return []
-    if any(folder.is_relative_to(child.resolve()) for folder in above):
-      self.leave_out(str(child), f'{child} is a link to a folder that holds it')
-      return []
-    try:
+    self._num_read += 1
+    with self._leaving_out(str(child)):
+      if (self._num_read > _MOST_FOLDERS + 1 or _is_cache(child)
+          or child.resolve() == self._output_dir.resolve()):
+        return []
+      if self._num_read > _MOST_FOLDERS:
+        raise InputError(f'{child} and what follows were not read, after {_MOST_FOLDERS:,} folders')
+      if len(above) > _DEEPEST:
+        raise InputError(f'{child} lies more than {_DEEPEST} folders deep')
+      if any(folder.is_relative_to(child.resolve()) for folder in above):
+        raise InputError(f'{child} is a link to a folder that holds it')
       return self.expand(str(child), above)
-    except InputError as error:
-      self.leave_out(str(child), str(error))
-      return []
+    return []
+
+  def _children(self, folder):
+    """What a folder holds, in order; names are left out that do not stay on a line of a table."""
+    try:
+      children = sorted(folder.iterdir())
+    except OSError as error:
+      raise InputError(f'{folder} cannot be read: {error.strerror}') from None
+    for child in children:
+      if not is_plain(child.name):
+        self.leave_out(ascii(child.name), f'{ascii(child.name)} has control characters in its name')
+    return [child for child in children if is_plain(child.name)]
 
   def _name_beside(self, run):
     """Notes networks that lie beside the checkpoints of a run, whose folder is read as one."""
-    for child in sorted(run.iterdir()):
+    for child in self._children(run):
       # The checkpoints themselves hold none.
       if child.is_dir() and checkpoint.holds_network(child):
         self.leave_out(str(child), f'{child} lies beside checkpoints of {run}; name it by itself')
-
-  def _has_plain_name(self, child):
-    """Whether a name stays on its line of a table; it is left out if not."""
-    is_plain = all(unicodedata.category(letter) != 'Cc' for letter in child.name)
-    if not is_plain:
-      self.leave_out(repr(child.name), f'{child.name!r} has control characters in its name')
-    return is_plain
 
   def _name_unread(self, children):
     """Notes what else in a folder looks like weights, or is a link to nothing."""

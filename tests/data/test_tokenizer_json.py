@@ -1,11 +1,13 @@
 """Any tokenizer.json gives the ids of `transformers`, and its settings are kept."""
 
 import json
+import lzma
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bornbiased_jax import files
 from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
 from directories import quiet_transformers
@@ -242,6 +244,41 @@ def test_a_template_of_unknown_tokens_is_refused_before_the_library_panics(neste
   with pytest.raises(InputError, match="is damaged: its post_processor does not describe '<s>'"):
     load_tokenizer(str(path))
   assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize('part, steps', [
+    ('normalizer', [{'type': 'Replace', 'pattern': {'Regex': '.'}, 'content': 'a' * 10}] * 12),
+    ('normalizer', [{'type': 'ByteLevel'}] * 40),
+    ('decoder', [{'type': 'Replace', 'pattern': {'String': 'a'}, 'content': 'aaa'}] * 40),
+])
+def test_steps_that_make_a_text_too_long_are_refused_before_they_run(part, steps, tmp_path):
+  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
+  spec = json.loads(path.read_text())
+  spec[part] = {'type': 'Sequence', f'{part}s': steps[:1]}
+  path.write_text(json.dumps(spec))
+  load_tokenizer(str(path)).encode('aä')
+  spec[part][f'{part}s'] = steps
+  path.write_text(json.dumps(spec))
+  with pytest.raises(InputError, match='its steps could make a text .* times as long'):
+    load_tokenizer(str(path))
+
+
+def test_a_panic_of_the_library_is_one_line(tmp_path):
+  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
+  spec = json.loads(path.read_text())
+  spec['pre_tokenizer'] = {'type': 'Split', 'pattern': {'Regex': '(x+x+)+y'},
+                           'behavior': 'Isolated', 'invert': False}
+  path.write_text(json.dumps(spec))
+  with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts: .*Panic'):
+    load_tokenizer(str(path)).encode('x' * 64)
+
+
+def test_what_is_packed_is_unpacked_up_to_a_bound(tmp_path, monkeypatch):
+  (tmp_path / 'vocab.json.xz').write_bytes(lzma.compress(bytes(10**6), preset=0))
+  (tmp_path / 'merges.txt').write_text('a b\n')
+  monkeypatch.setattr(files, '_LARGEST', 1000)
+  with pytest.raises(InputError, match='vocab.json.xz holds more than 1000 bytes'):
+    load_tokenizer(str(tmp_path))
 
 
 def test_a_unigram_model_without_an_unknown_piece_reads_what_it_can(tmp_path):

@@ -157,7 +157,8 @@ def write(folder, name, content):
     (lambda folder: write(folder, 'a.model', b''), 'a.model is not a SentencePiece model'),
     (lambda folder: write(folder, 'a.model', b'junk'), 'a.model is not a SentencePiece model'),
     (lambda folder: f'{write(folder, "encoder.json.xz", lzma.compress(b"{}")[:-5])},b',
-     'not an .xz file, or damaged'),
+     'encoder.json.xz is cut short'),
+    (lambda folder: f'{write(folder, "encoder.json.xz", b"{}")},b', 'not an .xz file, or damaged'),
 ])
 def test_a_mistake_is_one_line(make, message, tmp_path):
   pytest.importorskip('sentencepiece')

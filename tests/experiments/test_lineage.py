@@ -19,7 +19,7 @@ from bornbiased_jax.lineage import compare_networks, signature, thresholds
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
 from experiments.lineage import __main__ as lineage
-from experiments.lineage import pairs, picture, summary
+from experiments.lineage import folders, pairs, picture, summary
 from experiments.lineage.folders import Finder
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdicts
@@ -291,7 +291,59 @@ def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
   finder = Finder([], tmp_path / 'out')
   assert finder.expand(str(zoo)) == [f'{zoo}/one', f'{zoo}/two']
   assert [each['name'] for each in finder.left_out] == [
-      f'{zoo}/loop', f'{zoo}/x/link/link', f'{zoo}/y/link/link']
+      f'{zoo}/loop', f'{zoo}/x/link/link', f'{zoo}/y']
+
+
+@pytest.mark.parametrize('is_model', [False, True])
+def test_a_fan_of_links_is_read_once(is_model, tmp_path):
+  """Its paths double with each level."""
+  for i in range(20):
+    (tmp_path / f'd{i:02}').mkdir()
+    if is_model or i == 19:
+      (tmp_path / f'd{i:02}' / 'config.json').write_text('{}')
+    for name in ('left', 'right') if i else ():
+      (tmp_path / f'd{i - 1:02}' / name).symlink_to(tmp_path / f'd{i:02}')
+  finder = Finder([], tmp_path / 'out')
+  found = finder.expand(str(tmp_path))
+  assert {Path(name).resolve().name for name in found} == {
+      f'd{i:02}' for i in range(0 if is_model else 19, 20)}
+  assert len(found) + len(finder.left_out) <= 60
+
+
+def test_folders_are_read_to_a_depth_and_a_number(tmp_path, monkeypatch):
+  (tmp_path / Path(*['n'] * 250)).mkdir(parents=True)
+  finder = Finder([], tmp_path / 'out')
+  assert finder.expand(str(tmp_path)) == []
+  assert [each['name'] for each in finder.left_out] == [str(tmp_path / Path(*['n'] * 31))]
+  for i in range(9):
+    (tmp_path / f'{i}net').mkdir()
+    (tmp_path / f'{i}net' / 'config.json').write_text('{}')
+  monkeypatch.setattr(folders, '_MOST_FOLDERS', 5)
+  assert len(finder.expand(str(tmp_path))) == 5
+  assert finder.left_out[1:] == [
+      {'name': f'{tmp_path}/5net',
+       'reason': f'{tmp_path}/5net and what follows were not read, after 5 folders'}]
+
+
+class Panic(BaseException):
+  """As of a library in Rust, which is no Exception."""
+
+
+@pytest.mark.parametrize('error', [Panic('a\u202eb'), MemoryError(), IndexError()])
+def test_one_bad_file_ends_no_comparison(error, tmp_path, capsys):
+  def call(name):
+    if name == 'bad':
+      raise error
+    return name
+  finder = Finder(['c'], tmp_path)
+  assert finder.of_each(['a', 'bad', 'c'], call) == {'a': 'a', 'c': 'c'}
+  assert finder.left_out[0]['name'] == 'bad'
+  assert type(error).__name__ in finder.left_out[0]['reason']
+  assert '\u202e' not in capsys.readouterr().err
+  for stop in (KeyboardInterrupt(), SystemExit()):
+    error = stop
+    with pytest.raises(type(stop)):
+      finder.of_each(['a', 'bad', 'c'], call)
 
 
 def row(verdict, p_value, z=0.0, identical=False, **more):
@@ -398,12 +450,16 @@ def test_a_folder_hides_no_network(tmp_path):
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / 'config.json').write_text('{}')
   (tmp_path / 'hidden_states').mkdir()
-  (tmp_path / 'other\nrelated').mkdir()
+  odd = ['other\nrelated', 'line\u2028separator', 'plain/\u202edetaler']
+  for name in odd:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'config.json').write_text('{}')
   (tmp_path / 'M.GGUF').write_bytes(b'')
   finder = Finder([str(tmp_path)], tmp_path / 'out')
   assert finder.expand(str(tmp_path)) == [str(tmp_path / name) for name in (
       'plain', 'plain/checkpoint-5', 'signatures', 'x/hidden_states/y', 'M.GGUF')]
-  assert [each['name'] for each in finder.left_out] == [repr('other\nrelated')]
+  assert {each['name'] for each in finder.left_out} == {
+      ascii(name.removeprefix('plain/')) for name in odd}
 
 
 @pytest.mark.parametrize('positions', configs.POSITIONS)

@@ -98,6 +98,7 @@ METADATA = {
     'unknown': {'llama.logit_scale': 0.5},
     'heads': {'llama.attention.head_count': 3},
     'kv_heads': {'llama.attention.head_count_kv': 3},
+    'no_keys': {'llama.attention.key_length': 0, 'llama.rope.dimension_count': 4},
     'values': {'llama.attention.value_length': 9},
     'width': {'llama.embedding_length': 64},
     'layers': {'llama.block_count': 3},
@@ -119,6 +120,12 @@ def test_what_cannot_be_computed(name, tmp_path):
        bool: writer.add_bool}[type(value)](key, value)
 
   load_refusal(small_gguf.write(tmp_path / 'x.gguf', GOLDENS / 'llama_linear', change=change))
+
+
+def test_a_tensor_whose_name_has_no_point(tmp_path):
+  path = small_gguf.write(tmp_path / 'x.gguf', GOLDENS / 'llama_linear', change=lambda writer:
+                          writer.add_tensor('weights', np.ones(4, np.float32)))
+  assert "'weights' has no place in this model" in load_refusal(path)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])

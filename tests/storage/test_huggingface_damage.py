@@ -126,6 +126,7 @@ BROKEN_SHARDS = {
     'index_empty': (_index({}), _INDEX),
     'index_list': (_index(dict(weight_map=['a'])), _INDEX),
     'shard_missing': (_remove(_SHARD), _SHARD),
+    'shard_long': (_index(dict(weight_map=dict(a='ä' * 200 + '.safetensors'))), _INDEX),
     'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))), ''),
 }
 

@@ -9,11 +9,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, write_atomically
 
 SCHEMA = 3
 SUFFIX = '.safetensors'
+_LARGEST_HEADER = 100_000_000
 T = TypeVar('T')
 
 
@@ -37,12 +38,15 @@ def read(path: str | os.PathLike, kind: str,
                      'network itself, which leaves a signature (.safetensors)')
   try:
     with path.open('rb') as file:
-      content = file.read()
-    arrays, metadata = safetensors.numpy.load(content), _metadata(content)
-    check(metadata['schema'] == SCHEMA and metadata['kind'] == kind)
+      start = file.read(8)
+      check((size := int.from_bytes(start, 'little')) <= _LARGEST_HEADER)
+      start += file.read(size)
+      metadata = json.loads(json.loads(start[8:])['__metadata__']['bornbiased'])
+      check(metadata['schema'] == SCHEMA and metadata['kind'] == kind)
+      arrays = safetensors.numpy.load(start + file.read())  # Of a file of another kind, nothing.
     for name, x in arrays.items():
       if not np.isfinite(x).all():
-        raise InputError(f'{name} has numbers that are not finite')
+        raise InputError(f'{show(name)} has numbers that are not finite')
     return make(arrays, metadata)
   except OSError as error:
     raise InputError(f'{path}: {error.strerror or error}') from None
@@ -52,11 +56,6 @@ def read(path: str | os.PathLike, kind: str,
           ArithmeticError, RecursionError) as error:
     raise InputError(f'{path} holds no {kind} of this version (schema {SCHEMA}), or is damaged: '
                      f'{error}') from None
-
-
-def _metadata(content):
-  size = int.from_bytes(content[:8], 'little')
-  return json.loads(json.loads(content[8:8 + size])['__metadata__']['bornbiased'])
 
 
 def check(holds: bool) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, is_plain
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
@@ -24,6 +24,8 @@ from bornbiased_jax.lineage.evidence.tensors import Tensor
 
 KIND = 'signature'
 _PREFIX = 'feature '
+# What `about` says in one text, such as a path.
+_LONGEST = 4096
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,9 +114,16 @@ def _from_archive(arrays, metadata):
   array_file.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
                 and all(x.dtype == np.float16 for x in found.values())
                 and arrays['gain_D'].shape == (states.config.width,)
-                and states.probe['kind'] == 'pairs')
+                and states.probe['kind'] == 'pairs' and _is_about(states.about))
   return Signature(states, Features(states.config, found), arrays['gain_D'],
                    _tensors(arrays['samples'], metadata['tensors']))
+
+
+def _is_about(about) -> bool:
+  """Whether JSON that goes to reports has texts and numbers of one line; of parts it may too."""
+  return all(_is_about(value) if name in ('base', 'adapter') and isinstance(value, dict) else
+             type(value) is int or (isinstance(value, str) and len(value) < _LONGEST
+                                    and is_plain(value)) for name, value in about.items())
 
 
 def _tensors(sample_MS, described) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ def _stored(architecture, family, given, found):
       raise InputError(f'{architecture}.{show(name)}={show(value)} is not supported')
   width, heads = (entry(given, _FIELDS[name], *COUNT) for name in ('width', 'num_heads'))
   given = {'attention.head_count_kv': heads, 'attention.key_length': width // heads} | given
-  head_size = given['attention.key_length']
+  head_size = entry(given, 'attention.key_length', *COUNT)
   only('attention.value_length', given.get('attention.value_length', head_size), head_size)
   embedding = found.get(f'{_MODULES["embedding"]}.weight')
   stored = dict(
@@ -164,7 +164,7 @@ def _in_halves(tensor, config):
   channels j and j + rotary_size / 2.
   """
   heads = dict(attn_q=config.num_heads, attn_k=config.num_kv_heads).get(
-      tensor.stored_name.split('.')[-2])
+      ''.join(tensor.stored_name.split('.')[-2:-1]))
   if heads is None:
     return tensor
 

@@ -6,15 +6,15 @@ of activations is not done.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-import contextlib
 import functools
 import json
+import math
 import os
 from pathlib import Path
 import re
 import shutil
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 import uuid
 
 import jax.numpy as jnp
@@ -34,6 +34,8 @@ _METHODS = {'compressed-tensors': (4, 8), 'gptq': (4, 8), 'awq': (4,), 'fp8': (N
 # Beside the weights: what activations are multiplied by, and a shape that others give as well.
 _UNUSED = ('input_scale', 'input_zero_point', 'activation_scale', 'weight_shape')
 _SMALL = ('I8', 'F8_E4M3')
+# The types that NumPy itself does not have.
+_EXTENSIONS = {'BF16': jnp.bfloat16.dtype, 'F8_E4M3': jnp.float8_e4m3fn.dtype}
 # The place of each column among the eight in a word of AWQ.
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 # For each part, the types that it may have.
@@ -79,30 +81,35 @@ def open_tensors(path: Path) -> Iterator[Tensor]:
 
 
 def tensors_in(file: Path) -> Iterator[Tensor]:
-  """All tensors of a file; only its header is read. Raises InputError if it is not whole."""
-  with _open_file(file) as handle:
-    for name in handle.keys():
-      header = handle.get_slice(name)
-      yield Tensor(file, name, header.get_shape(), header.get_dtype(), stamp(file),
-                   functools.partial(_slice, file, name))
+  """All tensors of a file; only its header is read, once. InputError if it is not whole."""
+  check_fetched(file)
+  try:
+    stamped = stamp(file)
+    with safe_open(file, framework='np'):  # It checks all of the header.
+      pass
+    with open(file, 'rb') as handle:
+      length, = struct.unpack('<Q', handle.read(8))
+      header = json.loads(handle.read(length))
+  except (SafetensorError, OSError, ValueError) as error:
+    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
+  header.pop('__metadata__', None)
+  for name, each in header.items():
+    shape, dtype, place = each['shape'], each['dtype'], 8 + length + each['data_offsets'][0]
+    yield Tensor(file, name, shape, dtype, stamped,
+                 functools.partial(_read_rows, file, place, shape, dtype))
 
 
-def _slice(file, name, first, last):
-  # A file is mapped only while it is read: what is mapped counts as memory in use.
-  with _open_file(file) as handle:
-    if handle.get_slice(name).get_dtype() != 'F8_E4M3':
-      return handle.get_slice(name)[first:last]
-  return _slice_bytes(file, name, jnp.float8_e4m3fn.dtype)[first:last]
-
-
-def _slice_bytes(file, name, dtype):
-  """A tensor of a type that safetensors cannot give to NumPy, of a file that is whole."""
-  with open(file, 'rb') as handle:
-    length, = struct.unpack('<Q', handle.read(8))
-    header = json.loads(handle.read(length))[name]
-    first, last = header['data_offsets']
-    handle.seek(8 + length + first)
-    return np.frombuffer(handle.read(last - first), dtype).reshape(header['shape'])
+def _read_rows(file, place, shape, dtype, first, last):
+  """Some rows of a tensor, which begins at a place of its file; that is not mapped."""
+  rows, row = range(*slice(first, last).indices(shape[0] if shape else 1)), math.prod(shape[1:])
+  try:
+    kind = _EXTENSIONS.get(dtype) or np.dtype(f'<{dtype[0].lower()}{int(dtype[1:]) // 8}')
+    with open(file, 'rb') as handle:
+      handle.seek(place + rows.start * row * kind.itemsize)
+      values = np.fromfile(handle, kind, len(rows) * row)
+    return values.reshape(len(rows), *shape[1:]) if shape else values.reshape(())
+  except (OSError, ValueError) as error:
+    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
 
 
 def stamp(file: Path) -> tuple:
@@ -111,24 +118,13 @@ def stamp(file: Path) -> tuple:
   return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextlib.contextmanager
-def _open_file(file) -> Iterator[Any]:
-  check_fetched(file)
-  try:
-    # NumPy knows bfloat16 here because jax imports ml_dtypes.
-    with safe_open(file, framework='np') as handle:
-      yield handle
-  except (SafetensorError, OSError) as error:
-    raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
-
-
 def _files(path):
   """The safetensors files of a checkpoint."""
   if os.path.isfile(path / WHOLE):
     return [path / WHOLE]
   if os.path.isfile(path / INDEX):
     shards = [path / name for name in shard_names(path / INDEX)]
-    if missing := [shard for shard in shards if not shard.is_file()]:
+    if missing := [shard for shard in shards if not os.path.isfile(shard)]:
       raise InputError(f'{missing[0]} is missing; {INDEX} asks for it')
     return shards
   for pickled in sorted(file for file in path.iterdir() if file.suffix in ('.bin', '.pt', '.pth')):

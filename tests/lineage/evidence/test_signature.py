@@ -75,6 +75,10 @@ def test_at_the_shapes_of_a_large_model_it_has_the_size_that_is_said():
     lambda arrays, metadata: metadata.update(tensors=[1, 2]),
     lambda arrays, metadata: metadata['tensors'].update(head=7),
     lambda arrays, metadata: metadata['tensors']['head'].update(shape=[float('inf')]),
+    lambda arrays, metadata: metadata['about'].update(name='a' * 10_000),
+    lambda arrays, metadata: metadata['about'].update(name='\u202ea'),
+    lambda arrays, metadata: metadata['about'].update(name={'a': 'b'}),
+    lambda arrays, metadata: metadata['about'].update(base={'name': ['a']}),
 ])
 def test_parts_of_a_signature_that_do_not_fit_are_refused(made, damage, tmp_path):
   path = tmp_path / 'a.safetensors'
