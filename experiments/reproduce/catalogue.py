@@ -107,6 +107,7 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 # What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
 ELSEWHERE = {
     'audit': 'histories with faults, by experiments.audit.injections',
+    'baselines_disputed': 'four methods on fewer networks, by experiments.baselines',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
     'seed_sweep_1b2': 'needs a GPU, in the same way',
