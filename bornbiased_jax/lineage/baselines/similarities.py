@@ -95,8 +95,9 @@ def norm_gains(params_a: dict, params_b: dict) -> float:
 
 
 def _gains(params):
-  return {name: np.asarray(module['scale'], np.float64)
-          for name, module in params['blocks'].items() if 'scale' in module}
+  return {jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(params['blocks'])
+          if path[-1].key == 'scale'}
 
 
 def pcs(params_a: dict, params_b: dict) -> float:

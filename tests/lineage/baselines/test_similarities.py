@@ -71,7 +71,8 @@ def test_norm_gains(config, count):
   assert len(names) == count
   assert baselines.norm_gains(a, deeper) == pytest.approx(np.mean(cosines), abs=1e-6)
   assert baselines.norm_gains(deeper, a) == baselines.norm_gains(a, deeper) < 0.95
-  assert baselines.norm_gains(a, a) == pytest.approx(1)
+  with_logits = {'blocks': a['blocks'] | {'sink_logit': np.ones((3, 4))}}
+  assert baselines.norm_gains(a, with_logits) == pytest.approx(1)
   with pytest.raises(InputError, match='place or width'):
     baselines.norm_gains(a, with_gains(dataclasses.replace(config, width=16), 1))
 
