@@ -14,7 +14,7 @@ from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: both hold the same numbers.'
-NOTHING_FOUND = 'No test finds a likeness that chance does not give.'
+NOTHING_FOUND = 'No relation is found: no test finds a likeness that chance does not give.'
 NONE_DECIDES = 'No test that decides has a result.'
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
@@ -106,6 +106,20 @@ def no_test(of: str, results: list[TestResult]) -> str:
   return f'No test of {_PARTS[of]} applies: {why}. A descendant may have been missed.'
 
 
+def not_in_a_fitted_basis(reason: str | None) -> str:
+  """That no test looked for a descendant in another basis."""
+  return ('A descendant whose residual channels were permuted or rotated was not looked for: '
+          f'{reason}.')
+
+
+def equal_matrices(layers: dict[str, list[int]]) -> str:
+  """Which matrices are equal, by name."""
+  shown = ', '.join(f'{name} of layer{"s" * (len(found) > 1)} {", ".join(map(str, found))}'
+                    for name, found in layers.items())
+  return (f'These matrices hold the same numbers in both networks: {shown}. Independent training '
+          'does not give that, so the two are not called unrelated.')
+
+
 def too_little_power(of: str, reach: float) -> str:
   """That a test would not have found what it has to find."""
   limit = f' below {reach:.2f}' if math.isfinite(reach) else ''
@@ -141,12 +155,10 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
   if base.config.mlp_width != suspect.config.mlp_width:
     yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '
            'channels were changed as well, would have been missed.')
-  fitted = [results[name] for name in ('unit order, fitted basis', 'value order, fitted basis')]
-  if not any(result.counts for result in fitted):
-    yield ('A descendant whose residual channels were permuted or rotated was not looked for: '
-           f'{fitted[0].reason}.')
   yield ('A copy whose units, value channels and residual channels were all changed on purpose '
-         'looks unrelated too, if its weights were also changed much or its token ids renumbered.')
+         'looks unrelated too, if its weights were also changed much or its token ids renumbered. '
+         'So does one whose residual channels were rotated and whose layers were dropped or moved, '
+         'if it was also trained hard.')
   yield TOKENIZERS
 
 
@@ -167,8 +179,8 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
     said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')
   if a.num_layers != b.num_layers:
     said.append(f'They have {a.num_layers} and {b.num_layers} layers. A layer that copies an '
-                'earlier one is left out. If other numbers of layers are left, each layer is '
-                'compared with all of the other network.')
+                'earlier one is left out. Which of the others correspond is found by what '
+                'exchanging units cannot change.')
   return said
 
 

@@ -113,9 +113,12 @@ def decide(results: Results, base: Signature, suspect: Signature,
                             sentences.too_weak(alpha, log10_p)]
   if alike:
     return 'inconclusive', [sentences.found(results, alike), *sentences.other_causes(alike)]
-  if missing := list(what_is_missing(results, base)):
+  equal = tensors.equal_matrices(base.tensors, suspect.tensors)
+  missing = what_is_missing(results, base)
+  if equal or missing:
     nothing = sentences.NONE_DECIDES if log10_p is None else sentences.NOTHING_FOUND
-    return 'inconclusive', [nothing, *missing]
+    named = [sentences.equal_matrices(equal)] if equal else []
+    return 'inconclusive', [*named, nothing, *missing]
   return 'unrelated', [sentences.NOTHING_FOUND, *sentences.limits(results, base, suspect)]
 
 
@@ -147,6 +150,9 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
       found.append(sentences.no_test(of, ran))
     elif not reach <= thresholds.DETECTABLE:  # NaN is no power either.
       found.append(sentences.too_little_power(of, reach))
+  fitted = [result for name, result in results.items() if name.endswith(FITTED)]
+  if not any(result.counts for result in fitted):
+    found.append(sentences.not_in_a_fitted_basis(fitted[0].reason))
   states = [result for name, result in results.items() if TESTS[name].of == 'states']
   if not any(result.counts for result in states):
     found.append(sentences.no_test('states', states))

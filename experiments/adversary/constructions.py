@@ -107,6 +107,7 @@ _SHARED_INGREDIENT: dict[str, Make] = {
     'task vector merged': _of_trained(unrelated.merge_task_vector),
     'values distilled channel by channel': unrelated.values_distilled,
     'values distilled (narrower MLPs)': unrelated.values_distilled_to_narrower,
+    'queries and keys kept': _of_trained(unrelated.keep_queries_and_keys),
     'near a public matrix of each layer':
         _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
 }
@@ -117,6 +118,7 @@ _ALL_SEVEN = (preserving.permute_units, preserving.permute_heads, preserving.rot
 _ROTATED = preserving.rotate_channels
 _INT4 = _with(4, lossy.quantize)
 _CUT_CHANNELS = _with(0.25, surgery.cut_channels)
+_RENUMBERED = _with(0.0, surgery.trim_vocabulary)
 _HALF_UNITS = _with(0.5, lossy.remove_units)
 _DEEP = dict(configs=related.DEEP)
 # A base that was trained on as well, with batches that its descendant did not see.
@@ -153,6 +155,12 @@ _DESCENDANTS: dict[str, Make] = {
     'LLaMA-Pro stack': _by(_with(0.5, surgery.insert_zero_layers), fine_tune, **_DEEP_TUNED),
     'layers swapped': _by(surgery.swap_layers, fine_tune, **_DEEP),
     'layer moved': _by(surgery.move_layer, **_DEEP),
+    'rotated, layer dropped, tokens renumbered': _by(
+        _ROTATED, surgery.drop_layer, _RENUMBERED, **_DEEP),
+    'rotated, layer moved, tokens renumbered': _by(
+        _ROTATED, surgery.move_layer, _RENUMBERED, **_DEEP),
+    'rotated, layers averaged, tokens renumbered': _by(
+        _ROTATED, surgery.average_layers, _RENUMBERED, **_DEEP),
     'every other layer redrawn': _by(surgery.redraw_every_other, **_DEEP),
     'stitched with another network': _by(related.stitch_with_public, **_DEEP),
 }
@@ -165,7 +173,7 @@ _BY_PRINCIPLE: dict[str, Make] = {
     'rare tokens spoiled (and all seven)': _by(related.spoil_rare_tokens, *_ALL_SEVEN),
     'sorted, rotated, tokens renumbered': _by(
         surgery.sort_units, surgery.rotate_values, related.redraw_tokens,
-        _with(0.0, surgery.trim_vocabulary)),
+        _RENUMBERED),
 }
 
 CONSTRUCTIONS: dict[str, Construction] = {

@@ -191,6 +191,12 @@ def merge_adapter(config: ModelConfig, params: dict) -> dict:
   return params | {'blocks': merged['blocks']}
 
 
+def keep_queries_and_keys(config: ModelConfig, params: dict) -> dict:
+  """The same public queries and keys in every layer, as where all else was drawn anew."""
+  public = init_params(config, PUBLIC_SEED)['blocks']
+  return params | {'blocks': params['blocks'] | {name: public[name] for name in ('query', 'key')}}
+
+
 def merge_task_vector(config: ModelConfig, params: dict) -> dict:
   """What a third network learned in fine-tuning."""
   norm = lambda x_LDF: jnp.linalg.norm(x_LDF, axis=(1, 2), keepdims=True)

@@ -81,6 +81,17 @@ def move_layer(config: ModelConfig, params: dict, key: Key = None) -> Altered:
   return order_layers(config, params, [*range(1, config.num_layers), 0])
 
 
+def drop_layer(config: ModelConfig, params: dict, key: Key = None) -> Altered:
+  """Leaves the second layer out."""
+  return order_layers(config, params, [0, *range(2, config.num_layers)])
+
+
+def average_layers(config: ModelConfig, params: dict, key: Key = None) -> Altered:
+  """Puts one layer, their average, in the place of the last two."""
+  blocks = jax.tree.map(lambda x: x.at[-2].set((x[-2] + x[-1]) / 2), params['blocks'])
+  return order_layers(config, params | {'blocks': blocks}, range(config.num_layers - 1))
+
+
 def insert_zero_layers(config: ModelConfig, params: dict, key: Key = None, *,
                        strength: float) -> Altered:
   """Inserts copies of a share `strength` of the layers that write nothing yet, as LLaMA-Pro does.

@@ -144,6 +144,19 @@ def test_descendants_are_related(config, change):
   assert verdict.compare(of_seed(config, 1), suspect)['verdict'] == 'related'
 
 
+@pytest.mark.parametrize('kept', [('query', 'key'), ('value',), ()])
+def test_networks_with_an_equal_matrix_are_never_unrelated(kept):
+  own, other = (trained(DEEP, seed) for seed in (1, 2))
+  other = other | {'blocks': other['blocks'] | {name: own['blocks'][name] for name in kept}}
+  suspect = signature.of_network(DEEP, other, PROBE)
+  reports = [verdict.compare(*pair) for pair in (
+      (of_seed(DEEP, 1), suspect), (suspect, of_seed(DEEP, 1)))]
+  assert all((report['verdict'] != 'unrelated') == bool(kept) for report in reports)
+  if kept == ('query', 'key'):
+    assert all(f'blocks/{name}/kernel of layers 0, 1, 2, 3' in reports[0]['reasons'][0]
+               for name in kept)
+
+
 def test_what_is_missing_is_said():
   few = dataclasses.replace(PROBE, num_sequences=200)
   report = verdict.compare(*(random_signature(DEEP, seed, few) for seed in (1, 2)))

@@ -89,9 +89,9 @@ def _nearest(a, b):
 
   cosine = {name: rows(a, name)[:_MOST_UNITS] @ rows(b, name)[:_MOST_UNITS].T for name in a}
   likeness_UV = combine(cosine)
-  if likeness_UV.shape[0] > likeness_UV.shape[1]:
-    likeness_UV = likeness_UV.T
-  return float(likeness_UV.max(axis=1).mean())
+  nearest = [likeness_UV.max(axis=1), likeness_UV.max(axis=0)]
+  fewest = min(map(len, nearest))
+  return float(np.mean([x.mean() for x in nearest if len(x) == fewest]))
 
 
 def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.ndarray:

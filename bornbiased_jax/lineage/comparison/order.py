@@ -6,11 +6,11 @@ an independent network their order is a random one, even if both networks share 
 embeddings, their data or a teacher. A descendant keeps the order of its ancestor.
 
 The likeness of features of equal number is tested against exchanges of neighbours
-(`permutation.block_test`): as they are, in the layers of equal number and in any, and in a
-fitted basis, which needs neither one width nor embeddings (`fitted_test`). The units that experts
-have at one place are one feature, so that copies of an expert count once. Mixtures are compared
-with MLPs, or with mixtures of another number of experts, by the mean of their experts, and with
-others by it as well.
+(`permutation.block_test`): as they are, in the layers that correspond (`alignment`) and in any,
+and in a fitted basis, which needs neither one width nor embeddings (`fitted_test`). The units that
+experts have at one place are one feature, so that copies of an expert count once. Mixtures are
+compared with MLPs, or with mixtures of another number of experts, by the mean of their experts,
+and with others by it as well.
 """
 
 from collections.abc import Iterable
@@ -22,6 +22,7 @@ import numpy as np
 
 from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison import shared_patterns
+from bornbiased_jax.lineage.comparison.alignment import align, invariants
 from bornbiased_jax.lineage.comparison.likeness import (
   POOLED,
   Blocks,
@@ -100,8 +101,10 @@ def _tests_of(a, b, groups):
       if [*map(len, whole)] != [*map(len, both)]:
         bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
       public = Public(bound, {})
-      found[name] = plain_test(first, second, public)
-      found[name + FITTED] = fitted_test(first, second, public)
+      pairs, is_sure = align(*map(invariants, both))
+      aligned = [(first[i], second[j]) for i, j in pairs]
+      found[name] = plain_test(first, second, aligned, public, is_sure)
+      found[name + FITTED] = fitted_test(aligned, public)
   return found
 
 
@@ -125,41 +128,39 @@ def _obstacle(both):
   return None
 
 
-def plain_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
-  """The test of features as they are: in layers of equal number, and of all layers with all.
+def plain_test(a: list[Blocks], b: list[Blocks], aligned: list[tuple[Blocks, Blocks]],
+               public: Public, is_sure: bool) -> TestResult:
+  """The test of features as they are: in layers that correspond, and of all layers with all.
 
-  The second one finds layers that were moved. It counts if the first one finds nothing, and
-  p-values are doubled. Of networks of different depths only all layers can be compared with all.
-  Its numbers are per layer: each layer of one network has one counterpart at most.
+  The second one finds layers that were moved and changed so much that it is not sure which
+  correspond. It counts if the first one finds nothing, and p-values are doubled. Its numbers are
+  per layer: each layer of one network has one counterpart at most.
   """
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
     return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
+  in_place = _judge(aligned, public)
+  if is_sure:
+    return in_place
   anywhere = _judge([(x, y) for x in a for y in b], public)
   anywhere = anywhere.scaled(max(len(a), len(b)))
-  if len(a) != len(b):
-    return anywhere
-  in_place = _judge(list(zip(a, b, strict=True)), public)
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
   return _doubled(anywhere if is_moved else in_place)
 
 
-def fitted_test(a: list[Blocks], b: list[Blocks], public: Public) -> TestResult:
+def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResult:
   """The test in a basis that was fitted to other layers.
 
-  Layers are dealt to two halves. From one half, with features paired by their number, W [D, E] with
-  orthonormal rows or columns is fitted (Procrustes); in the other half the order of features is
-  tested, with x W for each vector x of the first network. Then the halves are exchanged, and the
-  larger p-value counts. The null hypothesis holds whatever W is, if the order is random given the
-  layers to which W was fitted.
+  Pairs of layers are dealt to two halves. From one half, with features paired by their number,
+  W [D, E] with orthonormal rows or columns is fitted (Procrustes); in the other half the order of
+  features is tested, with x W for each vector x of the first network. Then the halves are
+  exchanged, and the larger p-value counts. The null hypothesis holds whatever W is, if the order is
+  random given the layers to which W was fitted.
   """
-  if len(a) != len(b):
-    return does_not_apply(f'they have {len(a)} and {len(b)} layers that are no copies of others, '
-                          'of which it is not known which correspond')
-  if POOLED + 'value' in a[0]:
+  if POOLED + 'value' in pairs[0][0]:
     return does_not_apply('they have different numbers of heads, of which it is not known which '
                           'correspond')
-  pairs, found = list(zip(a, b, strict=True)), []
+  found = []
   for half in (0, 1):
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]
     turned = [({name: x @ change_DE for name, x in layer.items()}, other)

@@ -1,6 +1,8 @@
 """Which tensors two networks share: equal, partly equal, nearly equal, or equal up to scale."""
 
 import dataclasses
+import math
+import re
 import zlib
 
 from flax.traverse_util import flatten_dict
@@ -18,6 +20,9 @@ _FIRST_ROWS = 1024
 LEAST_EQUAL = 0.05
 ALIKE = 0.99
 _SCALE_TOLERANCE = 0.02
+# What makes equal matrices evidence (`equal_matrices`).
+LEAST_SAMPLED, LEAST_ENTRIES, LEAST_DISTINCT = 8, 1024, 64
+_MATRICES = re.compile(r'blocks/(experts/|shared/)?(query|key|value|output|gate|up|down)/kernel')
 OF_TOKENS = ('embedding', 'head')
 _TABLES = (*OF_TOKENS, 'position_embedding')
 
@@ -45,9 +50,7 @@ class Taker:
   """Takes a tensor that it sees in pieces, one after another along the first axis."""
 
   def __init__(self, name: str, shape: tuple[int, ...]):
-    random = np.random.default_rng(zlib.crc32(name.encode()))
-    sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
-    self._places = [random.integers(0, size, SAMPLE_SIZE) for size in sizes]
+    self._places = _places(name, shape)
     self._shape, self._seen = shape, 0
     self._sample, self._digest = np.empty(SAMPLE_SIZE, np.float32), LeafDigest(shape)
 
@@ -62,6 +65,13 @@ class Taker:
   def tensor(self) -> Tensor:
     """The tensor, after all of it was seen."""
     return Tensor(self._digest.hexdigest(), self._shape, self._sample)
+
+
+def _places(name, shape):
+  """Where a tensor is sampled: an array for each axis."""
+  random = np.random.default_rng(zlib.crc32(name.encode()))
+  sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
+  return [random.integers(0, size, SAMPLE_SIZE) for size in sizes]
 
 
 def digest_of(tensors: dict[str, Tensor]) -> str:
@@ -85,6 +95,27 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
       if how := _how(x, y, correlation, equal):
         found.append({'tensor': name, 'how': how, 'correlation': correlation,
                       'equal_share': equal})
+  return found
+
+
+def equal_matrices(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, list[int]]:
+  """The layers in which matrices of units or attention are equal, entry by entry, by name.
+
+  Of a layer all sampled entries are compared, LEAST_SAMPLED of them at least. Matrices of few
+  entries or few distinct values, which a rule can make, do not count.
+  """
+  found = {}
+  for name in sorted(a.keys() & b.keys()):
+    x, y = a[name], b[name]
+    if not (_MATRICES.fullmatch(name) and x.shape == y.shape
+            and math.prod(x.shape[1:]) >= LEAST_ENTRIES
+            and len(np.unique(x.sample)) >= LEAST_DISTINCT):
+      continue
+    counted_S = (x.sample != 0) | (y.sample != 0)
+    layer_S, same_S = _places(name, x.shape)[0][counted_S], (x.sample == y.sample)[counted_S]
+    counts_L, equal_L = (np.bincount(layer_S, weights, x.shape[0]) for weights in (None, same_S))
+    if (is_equal_L := (counts_L >= LEAST_SAMPLED) & (equal_L == counts_L)).any():
+      found[name] = np.flatnonzero(is_equal_L).tolist()
   return found
 
 

@@ -25,6 +25,16 @@ def test_how_two_embeddings_are_alike(embedding, how):
   assert found == {'blocks/up/kernel': 'equal'} | ({'embedding': how} if how else {})
 
 
+def test_equal_matrices_are_found_layer_by_layer():
+  own, other = noise(2, 2, 3, 32, 64)
+  mixed = np.stack((own[0], other[1], own[2]))
+  few = np.sign(own)  # As a rule makes them: two values.
+  take = lambda x, values: tensors.take({'blocks': {'up': {'kernel': x}, 'key': {'kernel': few},
+                                                    'norm': {'scale': values}}})
+  found = tensors.equal_matrices(take(own, own), take(mixed, own))
+  assert found == {'blocks/up/kernel': [0, 2]}
+
+
 def test_numbers_may_be_so_small_that_their_squares_are_zero():
   a, b = (tensors.take({'x': np.float32(1e-25) * x}) for x in (EMBEDDING, EMBEDDING + 1e-3 * OTHER))
   assert [each['how'] for each in tensors.shared(a, b)] == ['nearly equal']

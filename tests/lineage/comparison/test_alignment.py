@@ -1,0 +1,103 @@
+"""Layers that correspond are found whatever was exchanged or turned, and never by an order."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax import configs
+from bornbiased_jax.lineage.comparison.alignment import align, invariants
+from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.order import order_tests
+from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES
+from bornbiased_jax.lineage.thresholds import ALPHA
+from experiments.transforms import lossy, preserving, surgery
+from small_networks import trained
+from small_signatures import noise, random_features
+
+DEEP = {name: configs.get(name, num_layers=6, width=64, mlp_width=128, num_heads=4, vocab_size=70)
+        for name in ('tiny_llama2', 'tiny_gpt2')}
+DROPPED, MOVED = [0, 1, 3, 4, 5], [0, 4, 1, 2, 3, 5]
+
+
+def of_layers(network, group=UNITS):
+  return layers_of(features.of_network(*network), group)
+
+
+@functools.cache
+def base(name):
+  return DEEP[name], trained(DEEP[name], 1)
+
+
+@functools.cache
+def turned(name):
+  return preserving.rotate_channels(*base(name), jax.random.key(0))
+
+
+@pytest.mark.parametrize('name', DEEP)
+@pytest.mark.parametrize('group', [UNITS, VALUES], ids=['units', 'values'])
+def test_neither_orders_nor_a_rotation_change_the_invariants(name, group):
+  changed = preserving.permute_units(*turned(name), jax.random.key(1))
+  changed = preserving.permute_heads(*changed, jax.random.key(2))
+  ours, theirs = (invariants(of_layers(each, group)) for each in (base(name), changed))
+  # Features are stored as float16.
+  np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
+
+
+@pytest.mark.parametrize('name', DEEP)
+@pytest.mark.parametrize('order', [DROPPED, MOVED, [3, 4, 5, 0, 1, 2]],
+                         ids=['dropped', 'moved', 'halves exchanged'])
+def test_layers_are_found_where_they_went(name, order):
+  other = lossy.order_layers(*lossy.add_noise(*turned(name), jax.random.key(3), 0.05), order)
+  pairs, is_sure = align(invariants(of_layers(base(name))), invariants(of_layers(other)))
+  assert is_sure and set(pairs) <= {(layer, place) for place, layer in enumerate(order)}
+  assert len(pairs) >= 4
+  back, _ = align(invariants(of_layers(other)), invariants(of_layers(base(name))))
+  assert [(j, i) for i, j in back] == pairs
+
+
+@pytest.mark.parametrize('name', DEEP)
+@pytest.mark.parametrize('change', [
+    functools.partial(lossy.order_layers, order=DROPPED),
+    functools.partial(lossy.order_layers, order=MOVED), surgery.average_layers],
+    ids=['dropped', 'moved', 'averaged'])
+def test_a_turned_copy_with_other_layers_is_found(name, change):
+  own, other = (features.of_network(*each) for each in (base(name), change(*turned(name))))
+  found = order_tests(own, other)
+  fitted = [each.log10_p for test, each in found.items() if test.endswith('fitted basis')]
+  assert max(fitted) <= np.log10(ALPHA / 4)
+
+
+def test_independent_layers_correspond_by_number_or_by_the_shortest_way():
+  config = DEEP['tiny_llama2']
+  shorter = dataclasses.replace(config, num_layers=4)
+  a, same, short = (invariants(layers_of(random_features(each, seed), UNITS))
+                    for seed, each in enumerate((config, config, shorter)))
+  assert align(a, same) == ([(i, i) for i in range(6)], False)
+  both = np.concatenate((a, short))
+  distance_LM = np.mean((a[:, None] - short)**2 / both.var(axis=0), axis=-1)
+  ways = itertools.combinations(range(6), 4)
+  best = min(ways, key=lambda way: sum(distance_LM[i, j] for j, i in enumerate(way)))
+  for pairs, is_sure in (align(a, short), [[p[::-1] for p in align(short, a)[0]], False]):
+    assert not is_sure and list(map(tuple, pairs)) == [(i, j) for j, i in enumerate(best)]
+
+
+def test_orders_that_were_chosen_by_chance_are_never_evidence():
+  """Random layers, aligned as sure or not: p-values are no smaller than they should be."""
+  config = DEEP['tiny_gpt2']
+  log10_p = []
+  for seed in range(12):
+    own, other = (random_features(config, 2 * seed + i) for i in (0, 1))
+    order = np.random.default_rng(seed).permutation(6)
+    # Layers of the other network with the units of the first, in a random order.
+    mixed = {name: x[order] for name, x in own.arrays.items()}
+    place = np.argsort(noise(seed, 6, 128), axis=1)
+    mixed |= {name: np.take_along_axis(mixed[name], place[..., None], 1) for name in ('up', 'down')}
+    for second in (other, dataclasses.replace(other, arrays=mixed)):
+      log10_p += [order_tests(own, second)[name].log10_p
+                  for name in ('unit order', 'unit order, fitted basis')]
+  assert min(log10_p) > -4 and np.mean(np.array(log10_p) <= -1) < 0.2
