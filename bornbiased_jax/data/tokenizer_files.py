@@ -142,7 +142,7 @@ def growth(step: Any) -> int:
     return 1
   inner = [part for name in _STEPS for part in (step[name] if isinstance(step.get(name), list)
                                                 else [step.get(name)])]
-  own = max(_GROWTH.get(step.get('type'), 1), len(step.get('content') or ''),
+  own = max(_GROWTH.get(str(step.get('type')), 1), len(step.get('content') or ''),
             sum('Sequence' in piece for piece in step.get('single', ())))
   return own * math.prod(map(growth, inner))
 

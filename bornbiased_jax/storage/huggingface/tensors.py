@@ -147,7 +147,7 @@ def shard_names(index: Path) -> list[str]:
                      'to shards')
   for name in weight_map.values():
     # A name with a path separator could lead out of the directory.
-    if not (isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name)):
+    if not (isinstance(name, str) and re.fullmatch(r'[\w.-]{1,200}\.safetensors', name)):
       raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
                        'beside it')
   return sorted(set(weight_map.values()))
