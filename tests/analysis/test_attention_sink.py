@@ -60,7 +60,7 @@ def test_the_floor_is_that_of_uniform_attention(length, floor):
 
 
 @pytest.mark.parametrize('intervention, masked, positions', [
-    ('none', 0, (0, 7)), ('mask', 149, (149,))])
+    ('none', 0, (0, 7)), ('mask', 149, (149,)), ('mask', 100, (100,))])
 def test_the_rate_and_floor_with_windows(intervention, masked, positions):
   config = dataclasses.replace(GROUPED, windows=(5, None, 140), intervention=intervention,
                                intervention_position=masked)

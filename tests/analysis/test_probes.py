@@ -122,6 +122,14 @@ def test_sequences_of_each_network(kind):
                                 shared.inputs(CONFIG, jnp.arange(8)))
 
 
+def test_pairs_end_in_one_id_and_share_nothing_else():
+  ids = whole('pairs')
+  np.testing.assert_array_equal(ids[::2, -1], ids[1::2, -1])
+  # Other ids agree by chance, once in 37.
+  assert np.mean(ids[::2, :-1] == ids[1::2, :-1]) < 0.2
+  assert np.mean(ids[1:-1:2, -1] == ids[2::2, -1]) < 0.3
+
+
 def test_windows_of_a_text():
   ids = whole('text', 2000, 6)
   np.testing.assert_array_equal((ids[:, 1:] - ids[:, :-1]) % 37, 1)

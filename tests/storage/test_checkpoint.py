@@ -142,6 +142,14 @@ def test_no_whole_step_is_an_error(copied):
     checkpoint.load_params(copied)
 
 
+def test_steps_after_one_are_set_aside_and_not_removed(copied):
+  checkpoint.set_aside(copied, after=2)
+  assert checkpoint.steps(copied) == [1, 2]
+  aside, = copied.glob('aside_3_*')
+  aside.rename(copied / '3')
+  assert_is_seed(checkpoint.load_params(copied)[1], 3)
+
+
 def test_a_step_in_a_name_is_explained(copied):
   with pytest.raises(InputError, match=f'no such directory; give {copied.name} and step=2'):
     checkpoint.load_params(f'{copied}@2')

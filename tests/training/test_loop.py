@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import models
+from bornbiased_jax import data, models
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import loop, monitor
@@ -61,14 +61,16 @@ def test_from_four_devices_to_one_and_back(whole, tmp_path, monkeypatch):
 
 
 def test_every_sequence_begins_with_the_start_token(tmp_path):
-  plain, begun = (tiny_runs.run(tmp_path, recipe=dict(start_id=each)) for each in (None, 7))
+  plain, begun = (tiny_runs.run(tmp_path, recipe=dict(start_id=each), validation_sequences=12)
+                  for each in (None, 7))
   plain_BT, begun_BT = (np.asarray(loop.batch_at(run, 3)) for run in (plain, begun))
   assert (begun_BT[:, 0] == 7).all() and (plain_BT[:, 0] != 7).any()
   np.testing.assert_array_equal(begun_BT[:, 1:], plain_BT[:, 1:])
   params = models.init_params(tiny_runs.CONFIG, 3)
   windows_NT = np.lib.stride_tricks.sliding_window_view(tiny_runs.tokens(1).tokens, 17)[::16]
-  windows_NT = windows_NT[np.arange(8) * len(windows_NT) // 8]
-  windows_NT = np.concatenate([np.full((8, 1), 7), windows_NT[:, 1:]], axis=1)
+  # More than a batch, so that the last part is a smaller one.
+  windows_NT = windows_NT[np.arange(12) * len(windows_NT) // 12]
+  windows_NT = np.concatenate([np.full((12, 1), 7), windows_NT[:, 1:]], axis=1)
   expected = float(models.next_token_loss(tiny_runs.CONFIG, params, windows_NT.astype(np.int32)))
   assert loop.evaluate(begun, params) == pytest.approx(expected, abs=1e-5)
 
@@ -87,6 +89,7 @@ def test_networks_trained_together_are_those_trained_alone(whole, tmp_path, monk
 
 
 def test_a_signal_saves_first(tmp_path, monkeypatch):
+  """What was trained is kept: its first step has the loss of the seed's network on batch 0."""
   add = monitor.Monitor.add
 
   def add_and_interrupt(self, step, metrics):
@@ -98,6 +101,10 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     loop.train(tiny_runs.run(tmp_path))
   assert checkpoint.steps(tmp_path / 'seed_3') == [0, 2, 3]
+  _, params = checkpoint.load_params(tmp_path / 'seed_3', 0)
+  ids_NT = data.batch(tiny_runs.tokens().tokens, 5, 0, batch_size=8, length=16)
+  expected = float(models.next_token_loss(tiny_runs.CONFIG, params, ids_NT))
+  assert monitor.read(tmp_path / 'seed_3')[0]['loss'] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize('change, message', [

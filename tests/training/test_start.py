@@ -116,6 +116,8 @@ def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
     (dict(data_seed=6), 'data_seed=5, not 6'),
     (dict(config=dataclasses.replace(tiny_runs.CONFIG, rope_theta=5.0)),
      'rope_theta=10000.0, not 5.0'),
+    (dict(config=dataclasses.replace(tiny_runs.CONFIG, dtype='bfloat16')),
+     'dtype=float32, not bfloat16'),
     (dict(init_from=HERE), 'init_from or resume=None'),
 ])
 def test_the_folder_of_another_run_is_refused(stopped, change, message):

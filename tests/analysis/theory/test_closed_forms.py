@@ -10,6 +10,8 @@ from bornbiased_jax.analysis import attention_sink, ensemble, probes, similarity
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.theory.closed_forms import covariance_powers
 from bornbiased_jax.configs import ACTIVATIONS
+from bornbiased_jax.models.initialization import EMBEDDING_LEAVES
+from small_networks import GPT2, LLAMA, random_networks
 
 
 @pytest.mark.parametrize('gated', [False, True])
@@ -107,6 +109,20 @@ def test_uniform_attention_follows_proposition_5_and_equation_2():
   # The std of N normal values has a relative error of 1/sqrt(2 N). It enters twice, at the
   # position and at the first one.
   assert np.all(np.abs(ratio - 1) < 5 / np.sqrt(n * width))
+
+
+@pytest.mark.parametrize('score_std, width', [(0.5, 16), (2.0, 64)])
+def test_the_first_position_has_one_value_whatever_the_scores(score_std, width):
+  assert theory.positional_std(1, score_std, width) == pytest.approx(1)
+
+
+@pytest.mark.parametrize('config', [LLAMA, GPT2], ids=['llama', 'gpt2'])
+def test_the_cosine_of_independent_parameters_is_that_of_random_networks(config):
+  a, b = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(
+      {name: leaf for name, leaf in params.items() if name not in EMBEDDING_LEAVES})])
+          for params in random_networks(config, 2))
+  cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+  assert theory.independent_pcs(config) == pytest.approx(cosine, rel=0.01)
 
 
 def test_rotary_coherence_equals_its_sum():

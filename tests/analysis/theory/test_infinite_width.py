@@ -39,13 +39,19 @@ def test_averaging_is_uniform_causal_attention(T):
   np.testing.assert_allclose(average(kernel, np.float32(weight)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize('divisor, factor', [(None, 1), (16, 2)])
-def test_uneven_weights_keep_the_first_order_of_their_spread(divisor, factor):
+YARN = configs.RopeScaling('yarn', 4.0, 16, 1.0, 32.0, attention_factor=1.4)
+
+
+@pytest.mark.parametrize('fields, factor', [
+    (dict(), 1), (dict(score_divisor=16), 2),
+    (dict(positions='rope', rope_scaling=YARN), 1.4**2)])
+def test_uneven_weights_keep_the_first_order_of_their_spread(fields, factor):
   """Σ a² - 1/i of lognormal weights on unlike values, as `positional_std` has it."""
   T, s = 40, 0.1
-  config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5, score_divisor=divisor)
+  config = small(sublayers='attention_only', linear_std=(s / 256) ** 0.5, **fields)
   found = theory.infinite_width(config, T, 'gaussian').value_std_LT[0]
-  # Scores are divided by the root of the divisor in place of that of 64 channels.
+  # Scores are divided by the root of the divisor in place of that of 64 channels. YaRN multiplies
+  # queries and keys.
   expected = theory.positional_std(np.arange(1, T + 1), score_std=factor * s)
   np.testing.assert_allclose(found / found[0], expected, rtol=1e-3)
 

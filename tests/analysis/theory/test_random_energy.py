@@ -81,6 +81,14 @@ def test_another_direction_has_another_token():
   assert found.again_frequency_N.mean() < 0.3 * found.top1_frequency_N.mean()
 
 
+def test_of_two_tokens_the_same_one_is_preferred_in_two_directions_by_sheppards_formula():
+  """Two normal numbers that correlate by c have one sign with probability 1 - arccos(c) / π."""
+  cosine = 0.8
+  found = theory.preference(1.0, 2, 1, np.ones(1), num_networks=4000, direction_cosine=cosine)
+  expected = 1 - np.arccos(cosine) / np.pi
+  assert abs(found.same_token_N.mean() - expected) < 3 * found.same_token_N.std() / 4000**0.5
+
+
 @pytest.mark.parametrize('arguments, named', [
     (dict(similarity=1.5), 'similarity=1.5'), (dict(similarity=np.nan), 'similarity=nan'),
     (dict(direction_cosine=-0.1), 'direction_cosine=-0.1'),

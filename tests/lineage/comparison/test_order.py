@@ -11,7 +11,8 @@ import pytest
 import scipy.linalg
 
 from bornbiased_jax import configs
-from bornbiased_jax.lineage.comparison.order import order_tests, orthonormal
+from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.order import Public, order_tests, orthonormal, plain_test
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.thresholds import ALPHA
@@ -112,6 +113,14 @@ def of_layers(order):
 def test_layers_that_were_moved_repeated_dropped_or_inserted(order):
   results = judged(base(DEEP), of_layers(order), noisy)
   assert {UNITS, VALUES} <= found(results) and results[UNITS].statistic > 0.3
+
+
+def test_each_layer_counts_once_if_it_is_found_elsewhere():
+  """Two of four layers, which correspond to others than was thought, are all that is there."""
+  a = layers_of(features.of_network(*base(DEEP)), features.UNITS)
+  b = [a[2], a[0]]
+  result = plain_test(a, b, [(a[0], b[0]), (a[1], b[1])], Public(0.0, {}), is_sure=False)
+  assert result.statistic == pytest.approx(1, abs=0.1)
 
 
 def test_one_distinct_layer_does_not_apply():

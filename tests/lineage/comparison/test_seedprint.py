@@ -54,6 +54,17 @@ def test_a_shared_input_is_no_evidence():
   np.testing.assert_allclose(left, expected, atol=1e-4)
 
 
+def test_unrelated_states_behind_a_norm_correlate_by_the_product_of_their_traces():
+  """Inputs of uneven length make up more than half of the variance."""
+  x = noise(34, 4000, 50) * np.sqrt(np.linspace(0.5, 2, 4000, dtype=np.float32))[:, None]
+  hidden = [x + noise(seed, 4000, 50) for seed in (35, 36)]
+  hidden = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in hidden]
+  left = [seedprint.residuals(each, x) for each in hidden]
+  traces = [seedprint.norm_trace(*each, x) for each in zip(hidden, left, strict=True)]
+  correlation = np.mean(np.diagonal(np.corrcoef(*left, rowvar=False)[:50, 50:]))
+  assert correlation == pytest.approx(float(np.prod(traces)), rel=0.3)
+
+
 @pytest.mark.slow
 def test_what_passes_through_a_norm_is_no_evidence():
   """If a hidden state is mostly what was read, the norm hides some of it from least squares."""

@@ -25,6 +25,11 @@ def test_how_two_embeddings_are_alike(embedding, how):
   assert found == {'blocks/up/kernel': 'equal'} | ({'embedding': how} if how else {})
 
 
+def test_zeros_in_common_are_no_equal_entries():
+  a, b = (tensors.take({'x': np.maximum(x, 0)}) for x in noise(3, 2, 64, 32))
+  assert tensors.shared(a, b) == []
+
+
 def test_equal_matrices_are_found_layer_by_layer():
   own, other = noise(2, 2, 3, 32, 64)
   mixed = np.stack((own[0], other[1], own[2]))
