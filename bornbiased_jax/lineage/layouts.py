@@ -1,0 +1,192 @@
+"""Which tensors of a transformer hold its MLP units and its heads, found by names and shapes.
+
+A layout says for each layer in which rows of which tensors its features lie, so that one reader
+serves all architectures. That a layout is right is a property of the function: to permute units,
+or value channels within their heads, through it changes no output.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import os
+import re
+
+import numpy as np
+
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.lineage import layout_names as names
+from bornbiased_jax.lineage import layout_shapes
+from bornbiased_jax.lineage.layout_shapes import Sublayer
+
+_NUMBERED = re.compile(r'(.*?)([^.]+)\.(\d+)\.(.+)')
+_EXPERT = re.compile(r'(experts?)\.\d+\.')
+_APART = re.compile(r'(attentions|ffns|layer_norm[12])\.(\d+)')  # XLM's lists, one for each kind.
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """The MLPs of a layer (routed experts first) and its attentions, those that can be read."""
+
+  units: tuple[Sublayer, ...]
+  heads: tuple[Sublayer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Where the features of a transformer lie.
+
+  Attributes:
+    width: the size D of the residual stream.
+    stack: the full name before the number of a layer.
+    layers: in the order of their numbers.
+    left_out: names of other stacks, which are not read.
+    zero_centred: whether norms scale by 1 + gain.
+    centred: whether norms take the mean away.
+  """
+
+  width: int
+  stack: str
+  layers: tuple[Layer, ...]
+  left_out: tuple[str, ...]
+  zero_centred: bool
+  centred: bool
+
+
+def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
+  """The layout of the tensors with these shapes.
+
+  Args:
+    shapes: of all tensors, by name.
+    settings: the entries of config.json.
+
+  Raises:
+    InputError: no stack of layers has units or heads that fit, or two have.
+  """
+  settings, stacks = _flat(settings), _stacks(shapes)
+  embedding, widths = _embedding(shapes, settings)
+  found = {}
+  for width in widths:
+    for stack, layers in stacks.items():
+      read = _read_stack(layers, width, settings, shapes)
+      if any(layer.units or layer.heads for layer in read):
+        found[stack] = read
+    if found:
+      break
+  if not found:
+    raise InputError('no layers with an MLP or attention are recognized by names and shapes')
+  score = {stack: _closeness(stack, embedding) for stack in found}
+  best = [stack for stack in found if score[stack] == max(score.values())]
+  if len(best) > 1:
+    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(best))}')
+  every = [x for x in shapes if x.replace('/', '.').startswith(best[0] + '.')]
+  norms = [x for x in every if 'norm' in x.lower() or 'ln_' in x]
+  centred = (any(x.endswith('bias') for x in norms)
+             or any(x in settings for x in ('layer_norm_eps', 'layer_norm_epsilon'))
+             and 'rms_norm_eps' not in settings)
+  kind = str(settings.get('model_type', ''))
+  left_out = tuple(sorted(stack for stack in stacks if stack != best[0]))
+  return Layout(width, best[0], found[best[0]], left_out,
+                bool(names.ZERO_CENTRED.match(kind)), centred)
+
+
+def read(layout: Layout, number: int,
+         read_tensor: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+  """The features of one layer, float32, with the gains of norms folded in.
+
+  Args:
+    layout: of `find`.
+    number: of the layer, from 0.
+    read_tensor: returns a tensor by its name.
+
+  Returns:
+    gate, up and down [U, D] (of experts [E, U, D]); value and key [G, K, D]; query and output
+    [G, H, K, D]. Of further MLPs and attentions of a layer, after their path and '/'.
+  """
+  found, layer = {}, layout.layers[number]
+  for group in (layer.units, layer.heads):
+    for i, sublayer in enumerate(group):
+      for role, where in sublayer.roles.items():
+        if where.tensors and not (group is layer.heads and role == 'gate'):
+          name = role if i == 0 else f'{sublayer.path}/{role}'
+          found[name] = _vectors(layout, sublayer, role, read_tensor)
+  return found
+
+
+def _vectors(layout, sublayer, role, read_tensor):
+  where = sublayer.roles[role]
+  read = lambda name: np.asarray(read_tensor(name)).astype(np.float32)
+  each = [where.get(read(name)) for name in where.tensors]
+  x = each[0] if len(each) == 1 else np.stack(each)
+  if where.through:
+    matrix, gain = where.through
+    first = read(matrix)[:x.shape[-1]]
+    x = x @ (first * read(gain)[:, None])
+  norm = sublayer.behind if role in ('down', 'output') else sublayer.before
+  if norm:
+    x = x * (read(norm) + (1 if layout.zero_centred else 0))
+  return x - x.mean(axis=-1, keepdims=True) if layout.centred else x
+
+
+def _flat(settings):
+  """Settings with those of the language model inside over them."""
+  flat = dict(settings)
+  for name in ('thinker_config', 'text_config', 'language_config', 'llm_config', 'decoder',
+               'attn_config', 'ffn_config'):
+    if isinstance(flat.get(name), Mapping):
+      inner = _flat(flat[name])
+      if name.startswith(('attn', 'ffn')):
+        inner.pop('model_type', None)
+      flat.update(inner)
+  return flat
+
+
+def _stacks(shapes):
+  """stack → number of the layer → name within it → the tensors (of each expert) of that name."""
+  stacks = {}
+  for name in shapes:
+    match = _NUMBERED.fullmatch(_APART.sub(r'layers.\2.\1', name.replace('/', '.')))
+    if match:
+      inner = re.sub(r'(\.linear)?\.(weight|kernel|scale)$', '', match[4])
+      inner = re.sub(r'(\.bias|_bias)$', ':bias', inner)
+      layer = stacks.setdefault(match[1] + match[2], {}).setdefault(int(match[3]), {})
+      layer.setdefault(_EXPERT.sub(r'\1.*.', inner), []).append(name)
+  for layers in stacks.values():
+    for number in [i for i, layer in layers.items() if any(map(names.DRAFT.search, layer))]:
+      del layers[number]
+  return {stack: [layers[i] for i in sorted(layers)] for stack, layers in stacks.items()}
+
+
+def _embedding(shapes, settings):
+  """The name of the vocabulary's embedding, and possible widths of the residual stream."""
+  size, found = layout_shapes.number(settings, ('vocab_size', 'n_vocab'), 1), []
+  for name, shape in shapes.items():
+    plain = re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.'))
+    fits = names.EMBEDDING.search(plain) and not names.NO_EMBEDDING.search(plain)
+    if fits and len(shape) == 2 and shape[0] >= size:
+      found.append((plain, shape[1]))
+  widths = [layout_shapes.number(settings, names.WIDTHS), *(width for _, width in found)]
+  widths = list(dict.fromkeys(width for width in reversed(widths) if width))
+  return (found[0][0] if found else ''), widths
+
+
+def _closeness(stack, embedding):
+  """How many parts two names share at first; then how few more the stack's has."""
+  a, b = stack.split('.'), embedding.split('.')
+  return len(os.path.commonprefix([a, b])), -len(a)
+
+
+def _read_stack(layers, width, settings, shapes):
+  matched = [[*layout_shapes.match(layer, shapes)] for layer in layers]
+  votes = {}  # number of axes → whether matrices of the stack are flipped, where shapes tell.
+  for kind, _, roles in (x for layer in matched for x in layer):
+    for role, tensors in roles.items() if kind != 'latent' else ():
+      flipped = layout_shapes.is_flipped(shapes[tensors[0]], role in ('down', 'output'), width)
+      if flipped is not None:
+        votes.setdefault(len(shapes[tensors[0]]), set()).add(flipped)
+  read = []
+  for layer, matches in zip(layers, matched, strict=True):
+    build = layout_shapes.Builder(layer, width, settings, shapes, votes)
+    done = [(kind, sublayer) for kind, path, roles in matches
+            if (sublayer := build.sublayer(kind, path, roles))]
+    first = sorted((x for kind, x in done if kind == 'units'), key=lambda x: 'shared' in x.path)
+    read.append(Layer(tuple(first), tuple(x for kind, x in done if kind != 'units')))
+  return tuple(read)

@@ -1,0 +1,130 @@
+"""A layout is right if to permute features through it changes no output of transformers.
+
+A third of the families is tested; all of them with LAYOUTS=all.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+import torch
+
+from bornbiased_jax import configs
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import layouts
+from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.models.initialization import init_params
+from tests.lineage import tiny_families
+
+# family → whether units and values are read: yes, or the reason why not.
+FOUND = json.loads(Path(__file__).with_name('layouts_of_families.json').read_text())
+MADE = [family for family, found in FOUND.items() if 'made' not in found]
+JUDGED = MADE if os.environ.get('LAYOUTS') == 'all' else MADE[::3]
+
+
+@pytest.mark.parametrize('family', JUDGED)
+def test_to_permute_features_changes_no_output(family, tmp_path):
+  kind = tiny_families.make(family, str(tmp_path))
+  found = {group: same_function(kind, tmp_path, group) for group in ('units', 'heads')}
+  assert found == {'units': FOUND[family]['units'] == 'yes',
+                   'heads': FOUND[family]['values'] == 'yes'}
+
+
+def test_goals_are_met():
+  assert sorted(FOUND) == sorted(tiny_families.NAMES)
+  units = [family for family in MADE if FOUND[family]['units'] == 'yes']
+  values = [family for family in units if FOUND[family]['values'] == 'yes']
+  assert len(units) >= 165 and len(values) >= 140
+
+
+def same_function(kind, folder, group):
+  """Whether features of a group are found. Permuted they must not matter, parts of them must."""
+  tensors = {name: x for file in sorted(folder.glob('*.safetensors'))
+             for name, x in load_file(file).items()}
+  settings = json.loads((folder / 'config.json').read_text())
+  try:
+    layout = layouts.find({name: x.shape for name, x in tensors.items()}, settings)
+  except InputError:
+    return False
+  sublayers = [x for layer in layout.layers for x in getattr(layer, group)]
+  if not sublayers:
+    return False
+  before = logits(kind, folder, tensors)
+  difference = lambda changed: np.abs(logits(kind, folder, changed) - before).max() / before.std()
+  assert difference(permuted(tensors, sublayers)) < 1e-5
+  part = ['up'] if group == 'units' else ['value']
+  assert difference(permuted(tensors, sublayers, part)) > 1e-3
+  return True
+
+
+def permuted(tensors, sublayers, only=('gate', 'up', 'down', 'value', 'output', 'gain')):
+  """The tensors with units (of each expert) and channels (of each value head) in other orders."""
+  changed = {name: x.copy() for name, x in tensors.items()}
+  for index, sublayer in enumerate(sublayers):
+    for role, where in sublayer.roles.items():
+      for expert, name in enumerate(where.tensors if role in only else ()):
+        where.put(changed[name], shuffled(where.get(changed[name]), index, expert))
+      for expert, name in enumerate(where.biases if role in only else ()):
+        x = changed[name][..., where.rows, None]
+        changed[name][..., where.rows] = shuffled(x, index, expert)[..., 0]
+  return changed
+
+
+def shuffled(x, *seed):
+  """[U, D] in another order; [E, U, D], [G, K, D] and [G, H, K, D] by one for each first index."""
+  if x.ndim == 2:
+    return x[np.random.default_rng(seed).permutation(len(x))]
+  orders = [np.random.default_rng((*seed, i)).permutation(x.shape[-2]) for i in range(len(x))]
+  return np.stack([each[..., order, :] for each, order in zip(x, orders, strict=True)])
+
+
+def logits(kind, folder, tensors):
+  for file in folder.glob('*.safetensors*'):
+    file.unlink()
+  save_file({name: np.array(x, order='C') for name, x in tensors.items()},
+            folder / 'model.safetensors', {'format': 'pt'})
+  ids = torch.randint(5, 90, (2, 9), generator=torch.Generator().manual_seed(1))
+  for dtype in (torch.float64, torch.float32):  # Some make tensors of float32 on the way.
+    torch.set_default_dtype(dtype)
+    try:
+      with torch.no_grad():
+        return kind.from_pretrained(folder, dtype=dtype).eval()(input_ids=ids).logits.numpy()
+    except RuntimeError:
+      if dtype == torch.float32:
+        raise
+    finally:
+      torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize('name', [
+    'tiny_gpt2', 'tiny_qwen2', 'tiny_moe', 'tiny_llama2,num_kv_heads=2',
+    'tiny_llama2,norm_place=both', 'tiny_llama2,norm_place=after'])
+def test_own_names_give_the_features_of_a_network(name):
+  config = configs.get(name)
+  params = init_params(config, 1)
+  rng = np.random.default_rng(0)
+  params['blocks'] = jax.tree.map(lambda x: x + rng.normal(size=x.shape) * .05, params['blocks'])
+  tensors = {'embedding': params['embedding']}
+  for path, x in jax.tree.leaves_with_path(params['blocks']):
+    place = '/'.join(key.key for key in path)
+    tensors |= {f'blocks/{i}/{place}': np.asarray(x[i]) for i in range(config.num_layers)}
+  settings = {'vocab_size': config.vocab_size, 'num_attention_heads': config.num_heads}
+  layout = layouts.find({name: x.shape for name, x in tensors.items()}, settings)
+  expected = features.of_network(config, params).arrays
+  for i in range(config.num_layers):
+    found = layouts.read(layout, i, tensors.__getitem__)
+    for role, x in expected.items():
+      ours = found[role]
+      if ours.ndim == 3 and role in features.UNITS:
+        ours = np.swapaxes(ours, 0, 1)  # Of experts [E, U, D] → [U, E, D].
+      if role == 'output':
+        ours = np.swapaxes(ours, 1, 2)
+      ours = ours[tuple(map(slice, x.shape[1:]))]
+      axes = (-2, -1) if role == 'output' else -1
+      scale = np.linalg.norm(x[i].astype(np.float32), axis=axes, keepdims=True)
+      ours = ours / np.linalg.norm(ours, axis=axes, keepdims=True) * scale
+      np.testing.assert_allclose(ours, x[i], atol=1e-3)
