@@ -17,6 +17,7 @@ from bornbiased_jax.lineage import layout_names as names
 from bornbiased_jax.lineage import layout_shapes
 from bornbiased_jax.lineage.layout_shapes import Sublayer
 
+_VOCABULARY = 'vocab_size', 'n_vocab'
 _NUMBERED = re.compile(r'(.*?)([^.]+)\.(\d+)\.(.+)')
 _EXPERT = re.compile(r'(experts?)\.\d+\.')
 _APART = re.compile(r'(attentions|ffns|layer_norm[12])\.(\d+)')  # XLM's lists, one for each kind.
@@ -36,6 +37,7 @@ class Layout:
 
   Attributes:
     width: the size D of the residual stream.
+    vocab_size: the number of token ids that config.json gives, or 1.
     stack: the full name before the number of a layer.
     layers: in the order of their numbers.
     left_out: names of other stacks, which are not read.
@@ -44,6 +46,7 @@ class Layout:
   """
 
   width: int
+  vocab_size: int
   stack: str
   layers: tuple[Layer, ...]
   left_out: tuple[str, ...]
@@ -84,7 +87,8 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
              and 'rms_norm_eps' not in settings)
   kind = str(settings.get('model_type', ''))
   left_out = tuple(sorted(stack for stack in stacks if stack != best[0]))
-  return Layout(width, best[0], found[best[0]], left_out,
+  vocab_size = layout_shapes.number(settings, _VOCABULARY, 1)
+  return Layout(width, vocab_size, best[0], found[best[0]], left_out,
                 bool(names.ZERO_CENTRED.match(kind)), centred)
 
 
@@ -157,7 +161,7 @@ def _stacks(shapes):
 
 def _embedding(shapes, settings):
   """The name of the vocabulary's embedding, and possible widths of the residual stream."""
-  size, found = layout_shapes.number(settings, ('vocab_size', 'n_vocab'), 1), []
+  size, found = layout_shapes.number(settings, _VOCABULARY, 1), []
   for name, shape in shapes.items():
     plain = re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.'))
     fits = names.EMBEDDING.search(plain) and not names.NO_EMBEDDING.search(plain)

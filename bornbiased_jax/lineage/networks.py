@@ -17,8 +17,9 @@ from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of, remove_folder
 from bornbiased_jax.lineage import verdict
-from bornbiased_jax.lineage.evidence import array_file, hidden_states, streaming
+from bornbiased_jax.lineage.evidence import array_file, by_weights, hidden_states, streaming
 from bornbiased_jax.lineage.evidence import signature as signatures
+from bornbiased_jax.lineage.evidence.by_weights import Weights
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_probe
 from bornbiased_jax.models.initialization import num_parameters
@@ -45,6 +46,7 @@ def look_up(name: Given) -> Model | Signature:
   model = storage.open(name)
   if model.kind == 'signature':
     return signatures.load(model.place)
+  model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
   _ = model.config  # One that cannot be read is refused here.
   return model
 
@@ -143,7 +145,7 @@ def streamed(model: Model, stream: str) -> Layers | None:
   """The layers of a network that is to be read one by one (`signature`), else None."""
   if stream not in STREAM:
     raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')
-  if model.files is None or stream == 'never':
+  if model.files is None or stream == 'never' or isinstance(model, Weights):
     return None
   num_bytes = 4 * num_parameters(model.config)
   free = hosts.from_first(free_memory) * jax.process_count()
@@ -189,15 +191,26 @@ def _read(model, stream) -> tuple[dict, Survey, Callable[..., HiddenStates]]:
 
   Parameters are read, and hashed, once.
   """
-  if layers := streamed(model, stream):
+  how: dict[str, str] = {}
+  if isinstance(model, Weights):
+    surveyed, states_of = model.survey(), _no_states_of(model)
+  elif layers := streamed(model, stream):
     surveyed, how = streaming.survey(layers), {'read': 'layer by layer'}
-    states_of: Callable[..., HiddenStates] = functools.partial(streaming.of_layers, layers)
+    states_of = functools.partial(streaming.of_layers, layers)
   else:
     mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
     config, params = model.load(mesh)
-    surveyed, how = signatures.survey(config, params), {}
+    surveyed = signatures.survey(config, params)
     states_of = functools.partial(hidden_states.of_network, config, params)
   return model.about | model.sources | {'digest': surveyed.digest} | how, surveyed, states_of
+
+
+def _no_states_of(model) -> Callable[..., HiddenStates]:
+  def none(probe, *, about, on_batch, parts):
+    on_batch(probe.num_sequences)
+    return by_weights.no_states(model.config, probe, about)
+
+  return none
 
 
 def _stored(load, path):

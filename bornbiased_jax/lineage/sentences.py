@@ -174,6 +174,10 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
   if any(each['tensor'] == 'position_embedding' for each in shared):
     said.append('They have their table of positions in common, which tells channels apart in the '
                 'same way.')
+  for each in (base, suspect):
+    if 'model_type' in each.about:
+      said.append(f'{each.about["name"]} was read {each.about["read"]} (layers of '
+                  f'{each.about["stack"]}, model_type {each.about["model_type"]}).')
   a, b = base.config, suspect.config
   if a.vocab_size != b.vocab_size:
     said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')

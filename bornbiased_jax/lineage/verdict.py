@@ -156,7 +156,7 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
   states = [result for name, result in results.items() if TESTS[name].of == 'states']
   if not any(result.counts for result in states):
     found.append(sentences.no_test('states', states))
-  if len(base.states.hidden_ND) < thresholds.LEAST_SEQUENCES:
+  elif len(base.states.hidden_ND) < thresholds.LEAST_SEQUENCES:
     found.append(sentences.too_few_sequences(len(base.states.hidden_ND)))
   num_ids = base.states.probe.get('num_ids')
   if num_ids is not None and num_ids < thresholds.LEAST_IDS:

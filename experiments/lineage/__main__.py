@@ -164,7 +164,7 @@ def judge_all(todo, known, probe, taken) -> list[dict]:
 def about(taken: dict[str, dict[Probe, Signature]]) -> list[dict]:
   """What each network is."""
   signatures = {name: next(iter(own.values())) for name, own in taken.items()}
-  return [each.about | verdicts.describe(each.config) | {'digest': each.digest, 'name': name}
+  return [each.about | verdicts.describe_network(each) | {'digest': each.digest, 'name': name}
           for name, each in signatures.items()]
 
 

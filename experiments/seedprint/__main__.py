@@ -79,7 +79,7 @@ def main(settings, output_dir):
                                       stream=settings.stream, on_batch=bar.update)
   recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
   report = header('seedprint', recorded, record()) | report | {
-      side: report[side] | verdicts.describe(each.config) for side, each in pair.items()}
+      side: report[side] | verdicts.describe_network(each) for side, each in pair.items()}
   report['summary'] = summarize(report)
   make_directory(folder)
   write(report, folder)

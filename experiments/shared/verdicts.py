@@ -12,11 +12,13 @@ from bornbiased_jax import hosts
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage import Signature, thresholds
 from bornbiased_jax.lineage.comparison.every_test import TESTS
+from bornbiased_jax.lineage.evidence.by_weights import Weights
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.initialization import num_parameters
+from bornbiased_jax.storage import Model
 
 from . import figures
 
@@ -58,8 +60,19 @@ def p_of_test(row: dict) -> str:
   return p_text(log10_p) if is_bound else p_value_text(log10_p)
 
 
+def describe_network(network: Model | Signature) -> dict:
+  """Type and size of a network; of one that was read by names, what its weights say."""
+  about, config = network.about, network.config
+  if 'model_type' not in about:
+    return describe(config)
+  assert isinstance(network, (Weights, Signature))
+  return {'type': f'{about["model_type"]}, {config.num_layers} layers of width {config.width:,}, '
+                  f'{config.vocab_size:,} token ids, read {about["read"]}',
+          'parameters': network.num_parameters}
+
+
 def describe(config: ModelConfig) -> dict:
-  """Type and size of a network."""
+  """Type and size of a network with this configuration."""
   mlp = f'{"gated " if config.gated_mlp else ""}{config.activation} MLP'
   norm = {'layernorm': 'LayerNorm', 'rmsnorm': 'RMSNorm'}[config.norm]
   positions = {'rope': 'RoPE', 'learned': 'learned positions', 'alibi': 'ALiBi',

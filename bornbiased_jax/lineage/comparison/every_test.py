@@ -93,6 +93,9 @@ def seedprint_test(base: HiddenStates, suspect: HiddenStates) -> TestResult:
 
 def _unlike_ids(base, suspect):
   """Why two networks did not read the same, or None."""
+  if without := [str(each.about.get('name')) for each in (base, suspect)
+                 if not len(each.hidden_ND)]:
+    return f'there is no forward pass here for {" and ".join(without)}'
   if base.probe['hash'] == suspect.probe['hash']:
     return None
   shown = [', '.join(f'{name} {value}' for name, value in each.probe.items() if name != 'hash')

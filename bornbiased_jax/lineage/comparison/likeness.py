@@ -21,7 +21,7 @@ def layers_of(features: Features, group: tuple[str, ...], pooled: bool = False) 
   in_heads = lambda x: np.stack([in_blocks(head) for head in x])
   split, prefix = in_blocks if group is UNITS else in_heads, POOLED if pooled else ''
   return [{prefix + name: split(x[i].astype(np.float32)) for name, x in arrays.items()}
-          for i in range(features.config.num_layers if arrays else 0)]
+          for i in range(min(map(len, arrays.values()), default=0))]
 
 
 def block_shape(layer: Blocks) -> tuple[int, int, int]:

@@ -18,6 +18,9 @@ import scipy
 
 from bornbiased_jax.lineage.thresholds import BLOCK
 
+# What rounding makes of features that are all alike; a million others vary far more.
+ROUNDING = 1e-9
+
 
 class BlockResult(NamedTuple):
   """The result of `block_test`.
@@ -69,7 +72,7 @@ def block_test(matrix_NBB: np.ndarray, bound: float = 0.0, inflation: float = 1.
   over_orders = B / (B - 1) * math.sqrt((centred(matrix_NBB)**2).sum() / (B - 1)) / (N * B)
   over_places = float(contribution_NB.std(ddof=1)) / math.sqrt(N * B)
   std = max(over_orders, over_places) * max(1.0, inflation)
-  if not std > 0:
+  if not std > ROUNDING:  # Features that are all alike have no order.
     return BlockResult(statistic, 0.0, 0.0, 0.0)
   z = (statistic - bound) / std
   log10_p = max(float(scipy.stats.norm.logsf(z)) / math.log(10),

@@ -63,6 +63,21 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   return jax.tree.map(lambda x: on_host(x).astype(np.float16), _of_layer(config, block))
 
 
+def of_vectors(config: ModelConfig, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The features of one layer, of the vectors that `layouts.read` gives, its gains folded in."""
+  found, (num_units, num_heads, num_channels) = {}, stored_sizes(config)
+  for name, x in vectors.items():
+    if name in UNITS:
+      x = np.moveaxis(x[:stored_experts(config)], 0, 1) if x.ndim == 3 else x
+      experts = x.shape[1] if x.ndim == 3 else 1
+      found[name] = _unit(x[:num_units], -1) / experts**0.5
+    elif name == 'output':
+      found[name] = _unit(np.swapaxes(x, 1, 2)[:num_heads, :num_channels], (-2, -1))
+    else:
+      found[name] = _unit(x[:num_heads, :num_channels], -1)
+  return {name: np.asarray(x).astype(np.float16) for name, x in found.items()}
+
+
 def average_experts(features: Features) -> Features:
   """The same with the units of the MLP that is the mean of the experts, if there are experts."""
   if features.config.num_experts == 1:

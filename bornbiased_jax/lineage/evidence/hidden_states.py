@@ -78,7 +78,8 @@ def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
   probe = metadata['probe']
   read = probe_of(probe)
   array_file.check(hidden_ND.dtype == input_ND.dtype == np.float32
-                and hidden_ND.shape == input_ND.shape == (read.num_sequences, config.width)
+                and hidden_ND.shape == input_ND.shape
+                and hidden_ND.shape in ((read.num_sequences, config.width), (0, config.width))
                 and probe == probe_settings(read, config) and isinstance(metadata['about'], dict))
   return HiddenStates(hidden_ND, input_ND, probe, config, metadata['about'])
 
@@ -107,7 +108,7 @@ def input_is_shared(base: HiddenStates, suspect: HiddenStates) -> bool:
 
   The mean over sequences does not count, as learned positions add the same to each.
   """
-  if base.input_ND.shape != suspect.input_ND.shape:
+  if base.input_ND.shape != suspect.input_ND.shape or not len(base.input_ND):
     return False
   a_ND, b_ND = (each.input_ND - each.input_ND.mean(axis=0) for each in (base, suspect))
   return bool(np.vdot(a_ND, b_ND) > SHARED_ABOVE * np.linalg.norm(a_ND) * np.linalg.norm(b_ND))

@@ -8,6 +8,7 @@ directions of the stored features, some of the weights, and nothing of the text 
 
 from collections.abc import Callable
 import dataclasses
+import math
 import os
 from typing import NamedTuple
 
@@ -58,6 +59,11 @@ class Signature:
   def digest(self) -> str:
     """SHA-256 of all parameters (`digests.digest`)."""
     return tensors.digest_of(self.tensors)
+
+  @property
+  def num_parameters(self) -> int:
+    """The number of all parameters."""
+    return sum(math.prod(each.shape) for each in self.tensors.values())
 
   @property
   def normalized_ND(self) -> np.ndarray:
@@ -111,8 +117,12 @@ def load(path: str | os.PathLike) -> Signature:
 def _from_archive(arrays, metadata):
   states = hidden_states.from_archive(arrays, metadata)
   found = {name.removeprefix(_PREFIX): x for name, x in arrays.items() if name.startswith(_PREFIX)}
-  array_file.check({name: x.shape for name, x in found.items()} == features.shapes(states.config)
-                and all(x.dtype == np.float16 for x in found.values())
+  wanted = features.shapes(states.config)
+  # A network that was read by names may lack features, in some of its layers or in all.
+  fits = ((lambda name, x: x.shape[1:] == wanted[name][1:] and 0 < len(x) <= wanted[name][0])
+          if not len(states.hidden_ND) else lambda name, x: x.shape == wanted[name])
+  array_file.check((found.keys() == wanted.keys() or not len(states.hidden_ND))
+                and all(fits(name, x) and x.dtype == np.float16 for name, x in found.items())
                 and arrays['gain_D'].shape == (states.config.width,)
                 and states.probe['kind'] == 'pairs' and _is_about(states.about))
   return Signature(states, Features(states.config, found), arrays['gain_D'],

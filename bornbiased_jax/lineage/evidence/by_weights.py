@@ -1,0 +1,159 @@
+"""Networks of families without a forward pass here, read by the names and shapes of their tensors.
+
+`layouts` says where units and heads lie. There are no hidden states, so such a network can be found
+related, and is never cleared.
+"""
+
+import collections
+from collections.abc import Iterator
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
+from bornbiased_jax.lineage import layouts
+from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
+from bornbiased_jax.lineage.evidence.signature import Survey
+from bornbiased_jax.storage import Model, hub
+from bornbiased_jax.storage.huggingface.families import FAMILIES
+from bornbiased_jax.storage.huggingface.tensors import (
+  Tensor,
+  dequantized,
+  open_tensors,
+  read_quantization,
+)
+from bornbiased_jax.storage.layers import ROWS
+
+READ = 'by names and shapes of tensors, without a forward pass'
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights(Model):
+  """A network whose `config` has its sizes alone; it cannot be loaded or run."""
+
+  @functools.cached_property
+  def config(self) -> ModelConfig:
+    """The sizes of its residual stream, MLPs and heads, as a configuration of theirs."""
+    return _sizes(self.layout, self._shapes)
+
+  @functools.cached_property
+  def layout(self) -> layouts.Layout:
+    """Where its features lie; raises InputError if its names or shapes do not fit."""
+    return layouts.find(self._shapes, self._settings)
+
+  @property
+  def about(self) -> dict:
+    """JSON that says which network it is, and what of it was read."""
+    others = {'left_out': ', '.join(self.layout.left_out)[:200]} if self.layout.left_out else {}
+    return super().about | {'read': READ, 'model_type': show(self._settings.get('model_type')),
+                            'stack': self.layout.stack} | others
+
+  @property
+  def num_parameters(self) -> int:
+    """The number of all parameters."""
+    return sum(math.prod(shape) for shape in self._shapes.values())
+
+  def survey(self) -> Survey:
+    """What its weights say. Those of one layer are in memory at a time."""
+    read = lambda name: self._tensors[name].read()
+    layers = [layouts.read(self.layout, i, read) for i in range(len(self.layout.layers))]
+    arrays: dict[str, np.ndarray] = {}
+    for group in (UNITS, VALUES):
+      of_group = [features.of_vectors(self.config, {x: layer[x] for x in group if x in layer})
+                  for layer in layers]
+      arrays |= _stacked_alike([layer for layer in of_group if layer])
+    return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
+                  {name: _taken(name, each) for name, each in self._tensors.items()})
+
+  @functools.cached_property
+  def _settings(self):
+    return read_json(self.files / 'config.json')
+
+  @functools.cached_property
+  def _tensors(self) -> dict[str, Tensor]:
+    if self.kind == 'hub':
+      hub.fetch(self.place)
+    assert self.files is not None  # `is_unknown` has seen the folder.
+    found, settings = open_tensors(self.files), read_quantization(self._settings)
+    return {each.stored_name: each for each in
+            (dequantized(found, settings) if settings else found)}
+
+  @property
+  def _shapes(self):
+    return {name: tuple(each.shape) for name, each in self._tensors.items()}
+
+
+def is_unknown(model: Model) -> bool:
+  """Whether a network is a folder of a family that has no forward pass here."""
+  if model.files is None or not model.files.is_dir() or model.adapter:
+    return False
+  return read_json(model.files / 'config.json').get('model_type') not in FAMILIES
+
+
+def weights_of(model: Model) -> Weights:
+  """The same network, of which weights alone are read."""
+  return Weights(**{each.name: getattr(model, each.name) for each in dataclasses.fields(model)})
+
+
+def no_states(config: ModelConfig, probe: Probe, about: dict) -> HiddenStates:
+  """The hidden states of a network that cannot be run: those of no sequence."""
+  nothing = np.zeros((0, config.width), np.float32)
+  return HiddenStates(nothing, nothing, hidden_states.probe_settings(probe, config), config, about)
+
+
+def _sizes(layout, shapes):
+  """The configuration with the sizes that most layers have."""
+  units = _of_most([layer.units[0].roles for layer in layout.layers if layer.units], 'down', shapes)
+  heads = _of_most([layer.heads[0].roles for layer in layout.layers if layer.heads], 'output',
+                   shapes)
+  experts = 1
+  if units:
+    down = units['down']
+    rows, shape = down.rows.shape, shapes[down.tensors[0]]
+    stacked = rows[0] if len(rows) == 2 else shape[0] if len(shape) == 3 else 1
+    experts = max(len(down.tensors), stacked)
+  G, H, K = heads['output'].rows.shape if heads else (1, 1, 2)
+  return ModelConfig(
+      num_layers=len(layout.layers), width=layout.width, num_heads=G * H, num_kv_heads=G,
+      head_size=K, mlp_width=units['down'].rows.shape[-1] if units else 1,
+      vocab_size=layout.vocab_size, num_experts=experts, gated_mlp='gate' in units, positions='none',
+      norm='layernorm' if layout.centred else 'rmsnorm', length=2**20)
+
+
+def _of_most(roles, name, shapes):
+  """The roles of the layers that most are like, or {}."""
+  kind = lambda each: (each[name].rows.shape, len(each[name].tensors),
+                       shapes[each[name].tensors[0]])
+  common = collections.Counter(map(kind, roles)).most_common(1)
+  return next((each for each in roles if kind(each) == common[0][0]), {})
+
+
+def _stacked_alike(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """The arrays of the layers that have the most common shapes."""
+  kind = lambda layer: tuple((name, x.shape) for name, x in layer.items())
+  if not layers:
+    return {}
+  common, _ = collections.Counter(map(kind, layers)).most_common(1)[0]
+  chosen = [layer for layer in layers if kind(layer) == common]
+  return {name: np.stack([layer[name] for layer in chosen]) for name, _ in common}
+
+
+def _taken(name, tensor) -> tensors.Tensor:
+  taker = tensors.Taker(name, tuple(tensor.shape))
+  for piece in _pieces(tensor):
+    taker.see(piece.astype(np.float32))
+  return taker.tensor()
+
+
+def _pieces(tensor) -> Iterator[np.ndarray]:
+  if not tensor.shape:
+    raise InputError(f'{tensor.file}: {show(tensor.stored_name)} is a number and no tensor')
+  for first in range(0, tensor.shape[0], ROWS):
+    yield tensor.read(first, min(first + ROWS, tensor.shape[0]))

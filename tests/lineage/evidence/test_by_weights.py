@@ -1,0 +1,76 @@
+"""Families without a forward pass here are compared by their weights, and never cleared."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import lineage
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.evidence import by_weights
+from bornbiased_jax.lineage.evidence import signature as signatures
+
+transformers = pytest.importorskip('transformers')
+torch = pytest.importorskip('torch')
+
+PROBE = Probe('tokens', 1000, 4)
+SIZES = dict(vocab_size=300, hidden_size=64, num_attention_heads=4)
+CONFIGS = {
+    'deepseek_v3': dict(num_hidden_layers=5, intermediate_size=128, moe_intermediate_size=64,
+                        n_routed_experts=4, n_shared_experts=1, kv_lora_rank=32, q_lora_rank=32,
+                        qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, n_group=1,
+                        topk_group=1, num_experts_per_tok=2, first_k_dense_replace=1),
+    'gpt_oss': dict(num_hidden_layers=4, intermediate_size=64, num_key_value_heads=2, head_dim=16,
+                    num_local_experts=4),
+    'bloom': dict(num_hidden_layers=4),
+    'stablelm': dict(num_hidden_layers=4, intermediate_size=128, num_key_value_heads=4),
+}
+
+
+@pytest.fixture(scope='module', params=CONFIGS)
+def folders(request, tmp_path_factory):
+  """A random network, another one, and a copy of the first with noise of half its size."""
+  config = transformers.AutoConfig.for_model(request.param, **SIZES | CONFIGS[request.param])
+  place = tmp_path_factory.mktemp(request.param)
+  for name, seed in (('other', 2), ('own', 1), ('copy', 1)):
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    if name == 'copy':
+      torch.manual_seed(3)
+      with torch.no_grad():
+        for each in model.parameters():
+          if each.ndim > 1:
+            each += 0.5 * each.std() * torch.randn_like(each)
+    model.save_pretrained(place / name)
+  return {name: str(place / name) for name in ('own', 'other', 'copy')}
+
+
+def test_a_copy_is_related_and_nobody_is_cleared(folders):
+  report = lineage.compare_networks(folders['own'], folders['copy'], PROBE)
+  assert report['verdict'] == 'related'
+  assert any(by_weights.READ in caveat for caveat in report['caveats'])
+  report = lineage.compare_networks(folders['other'], folders['copy'], PROBE)
+  assert report['verdict'] == 'inconclusive'
+  assert any('no forward pass' in reason for reason in report['reasons'])
+
+
+def test_a_signature_is_kept(folders, tmp_path):
+  made = lineage.signature(folders['own'], PROBE)
+  made.save(tmp_path / 'a.safetensors')
+  loaded = signatures.load(tmp_path / 'a.safetensors')
+  assert loaded.about == made.about and loaded.digest == made.digest
+  assert all(np.array_equal(x, loaded.features.arrays[name])
+             for name, x in made.features.arrays.items())
+  model = transformers.AutoModelForCausalLM.from_pretrained(folders['own'])
+  stored = {x.data_ptr(): x.numel() for x in model.state_dict().values()}
+  assert loaded.num_parameters == pytest.approx(sum(stored.values()), rel=0.02)
+  assert lineage.compare_networks(loaded, folders['own'], PROBE)['identical']
+
+
+def test_names_that_do_not_fit_are_refused_in_one_line(tmp_path):
+  from safetensors.numpy import save_file
+  save_file({'layers.0.thing.weight': np.ones((4, 4), np.float32)}, tmp_path / 'model.safetensors')
+  (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'nobody', 'vocab_size': 4}))
+  with pytest.raises(InputError, match='names and shapes'):
+    lineage.signature(str(tmp_path), PROBE)
