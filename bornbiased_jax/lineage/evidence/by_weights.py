@@ -123,8 +123,8 @@ def _sizes(layout, shapes):
   return ModelConfig(
       num_layers=len(layout.layers), width=layout.width, num_heads=G * H, num_kv_heads=G,
       head_size=K, mlp_width=units['down'].rows.shape[-1] if units else 1,
-      vocab_size=layout.vocab_size, num_experts=experts, gated_mlp='gate' in units, positions='none',
-      norm='layernorm' if layout.centred else 'rmsnorm', length=2**20)
+      vocab_size=layout.vocab_size, num_experts=experts, gated_mlp='gate' in units,
+      positions='none', norm='layernorm' if layout.centred else 'rmsnorm', length=2**20)
 
 
 def _of_most(roles, name, shapes):
