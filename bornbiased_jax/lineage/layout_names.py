@@ -78,21 +78,30 @@ PARALLEL_TYPES = {'codegen'}  # [4, (query, value, key), heads, channels]
 
 # Norms before a sublayer, and behind it. A norm that stands between two sublayers belongs to the
 # second, unless another one does.
-BEFORE_HEADS = ('input_layernorm', 'attention_norm', 'attn_norm', 'pre_attention_layernorm',
-                'operator_norm', 'ln_1', 'norm_1', 'ln_attn', 'self_attn_layer_norm', 'norm',
-                'norm_attn_norm.norm_1', 'layernorm1', 'temporal_pre_norm',
-                'self_att.layernorm_before_attention')
-BEFORE_UNITS = ('pre_feedforward_layernorm', 'pre_mlp_layernorm', 'pre_ff_layernorm', 'ffn_norm',
-                'mlp_norm', 'ln_2', 'norm_2', 'ln_mlp', 'final_layer_norm', 'layernorm2',
-                'norm_attn_norm.norm_2', 'channel_pre_norm', 'ffn.layernorm_before_ffn')
+BEFORE_HEADS = (
+    'input_layernorm', 'attention_norm', 'attn_norm', 'pre_attention_layernorm', 'operator_norm',
+    'attention_layernorm', 'ln_1', 'ln1', 'norm_1', 'ln_attn', 'self_attn_layer_norm', 'norm',
+    'norm_attn_norm.norm_1', 'layernorm1', 'temporal_pre_norm', 'attention.LayerNorm',
+    'attention.self_attn_layer_norm', 'attention.ln', 'attention.layer_norm',
+    'self_att.layernorm_before_attention')
+BEFORE_UNITS = (
+    'pre_feedforward_layernorm', 'pre_mlp_layernorm', 'pre_ff_layernorm', 'feedforward_layernorm',
+    'ffn_norm', 'norm_ffn', 'mlp_norm', 'ln_2', 'ln2', 'norm_2', 'ln_mlp', 'final_layer_norm',
+    'layernorm2', 'norm_attn_norm.norm_2', 'channel_pre_norm', 'ffn.layernorm_before_ffn',
+    'intermediate.LayerNorm', 'LayerNorm', 'ln', 'feed_forward.layer_norm')
 BETWEEN = 'post_attention_layernorm'
 BEHIND_HEADS = ('post_self_attn_layernorm', 'attention_output_norm')
 BEHIND_UNITS = ('post_feedforward_layernorm', 'post_mlp_layernorm', 'mlp_output_norm')
 # Norms of these scale by 1 + gain.
 ZERO_CENTRED = re.compile(r'gemma[23]?(_text)?$|(vault|recurrent_)gemma|t5gemma|nemotron$'
                           r'|qwen3_(next|5)|qwen4|minimax_m3|step3p7')
-# Sublayers whose output is added before a norm, which the residual stream then passes.
-NORM_OF_STREAM = re.compile(r'openai-gpt|(?<!m)bart|mvp|marian|trocr|xlm$|blenderbot-small|ctrl$')
+# Norms take the mean away if they have biases, or by a setting of theirs, but for these.
+CENTRED_TYPES = {'cohere2_moe', 'dbrx', 'modernbert', 'modernbert-decoder', 'olmo'}
+NOT_CENTRED_TYPES = {'nemotron_h', 'rwkv'}
+BIAS_OF_NORM = re.compile(r'(?<![qk]_)(?<![qk]_layer)(norm\w*|ln\w*)(\.\d+)?\.bias$', re.IGNORECASE)
+# Between the norm and the sublayer stands something else: the residual stream, or a mix of tokens.
+NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|xlm$'
+                            r'|blenderbot-small|ctrl$|rwkv')
 
 EMBEDDING = re.compile(r'embed_tokens|word_embeddings?$|wte$|tok_embeddings$|tokens_embed'
                        r'|embed_in|input_embedding|shared$|transformer\.w$|backbone\.embeddings'

@@ -80,16 +80,11 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
   best = [stack for stack in found if score[stack] == max(score.values())]
   if len(best) > 1:
     raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(best))}')
-  every = [x for x in shapes if x.replace('/', '.').startswith(best[0] + '.')]
-  norms = [x for x in every if 'norm' in x.lower() or 'ln_' in x]
-  centred = (any(x.endswith('bias') for x in norms)
-             or any(x in settings for x in ('layer_norm_eps', 'layer_norm_epsilon'))
-             and 'rms_norm_eps' not in settings)
   kind = str(settings.get('model_type', ''))
   left_out = tuple(sorted(stack for stack in stacks if stack != best[0]))
   vocab_size = layout_shapes.number(settings, _VOCABULARY, 1)
   return Layout(width, vocab_size, best[0], found[best[0]], left_out,
-                bool(names.ZERO_CENTRED.match(kind)), centred)
+                bool(names.ZERO_CENTRED.match(kind)), _is_centred(kind, best[0], shapes, settings))
 
 
 def read(layout: Layout, number: int,
@@ -176,6 +171,16 @@ def _closeness(stack, embedding):
   """How many parts two names share at first; then how few more the stack's has."""
   a, b = stack.split('.'), embedding.split('.')
   return len(os.path.commonprefix([a, b])), -len(a)
+
+
+def _is_centred(kind, stack, shapes, settings):
+  """Whether norms take the mean away."""
+  if kind in names.CENTRED_TYPES | names.NOT_CENTRED_TYPES:
+    return kind in names.CENTRED_TYPES
+  plain = (name.replace('/', '.') for name in shapes)
+  biased = any(x.startswith(stack + '.') and names.BIAS_OF_NORM.search(x) for x in plain)
+  return biased or 'rms_norm_eps' not in settings and any(
+      name in settings for name in ('layer_norm_eps', 'layer_norm_epsilon'))
 
 
 def _read_stack(layers, width, settings, shapes):

@@ -1,8 +1,9 @@
-"""A layout is right if to permute features through it changes no output of transformers.
+"""A layout is right if it is that of the function that transformers computes.
 
 A third of the families is tested; all of them with LAYOUTS=all.
 """
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -27,11 +28,29 @@ JUDGED = MADE if os.environ.get('LAYOUTS') == 'all' else MADE[::3]
 
 
 @pytest.mark.parametrize('family', JUDGED)
-def test_to_permute_features_changes_no_output(family, tmp_path):
+def test_a_layout_is_that_of_the_function(family, tmp_path):
+  """To permute features changes no output, and norms hide what their gains say."""
   kind = tiny_families.make(family, str(tmp_path))
-  found = {group: same_function(kind, tmp_path, group) for group in ('units', 'heads')}
-  assert found == {'units': FOUND[family]['units'] == 'yes',
-                   'heads': FOUND[family]['values'] == 'yes'}
+  tensors = {name: x for file in sorted(tmp_path.glob('*.safetensors'))
+             for name, x in load_file(file).items()}
+  run = functools.partial(logits, kind, tmp_path)
+  expected = [FOUND[family][group] == 'yes' for group in ('units', 'values')]
+  try:
+    layout = layouts.find({name: x.shape for name, x in tensors.items()},
+                          json.loads((tmp_path / 'config.json').read_text()))
+  except InputError:
+    assert expected == [False, False]
+    return
+  groups = [[x for layer in layout.layers for x in getattr(layer, group)]
+            for group in ('units', 'heads')]
+  assert [bool(group) for group in groups] == expected
+  before = run(tensors)
+  for group, part in zip(groups, ('up', 'value'), strict=True):
+    if group:
+      assert difference(run(permuted(tensors, group)), before) < 1e-5
+      assert difference(run(permuted(tensors, group, [part])), before) > 1e-3
+  if any(x.before for group in groups for x in group):
+    assert difference(*map(run, hidden_by_norms(tensors, layout))) < 1e-5
 
 
 def test_goals_are_met():
@@ -41,24 +60,38 @@ def test_goals_are_met():
   assert len(units) >= 165 and len(values) >= 140
 
 
-def same_function(kind, folder, group):
-  """Whether features of a group are found. Permuted they must not matter, parts of them must."""
-  tensors = {name: x for file in sorted(folder.glob('*.safetensors'))
-             for name, x in load_file(file).items()}
-  settings = json.loads((folder / 'config.json').read_text())
-  try:
-    layout = layouts.find({name: x.shape for name, x in tensors.items()}, settings)
-  except InputError:
-    return False
-  sublayers = [x for layer in layout.layers for x in getattr(layer, group)]
-  if not sublayers:
-    return False
-  before = logits(kind, folder, tensors)
-  difference = lambda changed: np.abs(logits(kind, folder, changed) - before).max() / before.std()
-  assert difference(permuted(tensors, sublayers)) < 1e-5
-  part = ['up'] if group == 'units' else ['value']
-  assert difference(permuted(tensors, sublayers, part)) > 1e-3
-  return True
+def difference(after, before):
+  return np.abs(after - before).max() / before.std()
+
+
+def hidden_by_norms(tensors, layout):
+  """Tensors, and the same with changes of what is read that the norms before it hide.
+
+  Norms that take the mean away hide the same change in all channels, divided by their gains.
+  Others are made to hide channel 0.
+  """
+  before, rng = {name: x.copy() for name, x in tensors.items()}, np.random.default_rng(0)
+  sublayers = [x for layer in layout.layers for x in layer.units + layer.heads if x.before]
+  for norm in {x.before for x in sublayers}:
+    if not layout.centred:
+      before[norm][0] = -1 if layout.zero_centred else 0
+    elif (bias := norm.replace('weight', 'bias')) in before:
+      before[bias][:] = 0
+  after = {name: x.copy() for name, x in before.items()}
+  for sublayer in sublayers:
+    gain = before[sublayer.before] + (1 if layout.zero_centred else 0)
+    change = 1 / gain if layout.centred else np.eye(len(gain))[0]
+    for role in {'gate', 'up', 'query', 'key', 'value'} & sublayer.roles.keys():
+      where = sublayer.roles[role]
+      for name in where.through[:1] if where.through else where.tensors:
+        read = after[name] if where.through else where.get(after[name])
+        if read.shape[-1] == layout.width:
+          read = read + rng.normal(0, .3, (*read.shape[:-1], 1)) * change
+          if where.through:
+            after[name][...] = read
+          else:
+            where.put(after[name], read)
+  return before, after
 
 
 def permuted(tensors, sublayers, only=('gate', 'up', 'down', 'value', 'output', 'gain')):
