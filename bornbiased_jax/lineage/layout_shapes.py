@@ -53,23 +53,25 @@ class Sublayer:
   behind: str | None
 
 
-def number(settings: Mapping, keys: tuple[str, ...], default: int | None = None) -> int | None:
+def number(settings: Mapping, keys: tuple[str, ...], default: int = 0) -> int:
   """The first whole number that the settings have under one of these names."""
   return next((settings[key] for key in keys if type(settings.get(key)) is int), default)
 
 
 def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
   """Yields kind, path and the names of the tensors of each role, where a table's names fit."""
-  used = set()
+  used: set[str] = set()
+  tables: list[tuple[str, tuple[str, ...], tuple[str | None, ...]]]
   tables = [('units', ('gate', 'up', 'down'), x) for x in names.UNITS]
   tables += [('heads', ('query', 'key', 'value', 'output'), x) for x in names.HEADS]
   tables += [('fused', ('fused', 'output'), x) for x in names.FUSED_HEADS]
   tables += [('latent', ('first', 'gain', 'value', 'output'), names.LATENT_HEADS)]
   for kind, roles, leaves in tables:
+    last = str(leaves[-1])
     for key in list(layer):
-      if key != leaves[-1] and not key.endswith('.' + leaves[-1]):
+      if key != last and not key.endswith('.' + last):
         continue
-      path = key[:len(key) - len(leaves[-1])]
+      path = key[:len(key) - len(last)]
       keys = {role: path + leaf for role, leaf in zip(roles, leaves, strict=True) if leaf}
       attention = kind != 'units'
       if (all(x in layer for x in keys.values()) and not used & set(keys.values())

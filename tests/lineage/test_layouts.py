@@ -12,14 +12,16 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-import torch
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.models.initialization import init_params
-from tests.lineage import tiny_families
+
+torch = pytest.importorskip('torch')
+pytest.importorskip('transformers')
+import tiny_families  # noqa: E402
 
 # family → whether units and values are read: yes, or the reason why not.
 FOUND = json.loads(Path(__file__).with_name('layouts_of_families.json').read_text())
