@@ -14,7 +14,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.errors import InputError, plain, show
 from bornbiased_jax.files import read_json
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
@@ -52,7 +52,7 @@ class Weights(Model):
   def about(self) -> dict:
     """JSON that says which network it is, and what of it was read."""
     others = {'left_out': ', '.join(self.layout.left_out)[:200]} if self.layout.left_out else {}
-    return super().about | {'read': READ, 'model_type': show(self._settings.get('model_type')),
+    return super().about | {'read': READ, 'model_type': plain(str(self._settings.get('model_type'))),
                             'stack': self.layout.stack} | others
 
   @property

@@ -68,6 +68,26 @@ def test_a_signature_is_kept(folders, tmp_path):
   assert lineage.compare_networks(loaded, folders['own'], PROBE)['identical']
 
 
+def test_a_vision_tower_in_common_decides_nothing(tmp_path):
+  config = transformers.LlavaConfig(
+      vision_config=transformers.CLIPVisionConfig(
+          hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+          image_size=32, patch_size=8),
+      text_config=transformers.LlamaConfig(
+          vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=4,
+          num_attention_heads=4, num_key_value_heads=2), image_token_index=299)
+  towers = None
+  for seed in (1, 2):
+    torch.manual_seed(seed)
+    model = transformers.LlavaForConditionalGeneration(config)
+    towers = towers or model.model.vision_tower.state_dict()
+    model.model.vision_tower.load_state_dict(towers)
+    model.save_pretrained(tmp_path / str(seed))
+  report = lineage.compare_networks(str(tmp_path / '1'), str(tmp_path / '2'), PROBE)
+  assert report['verdict'] == 'inconclusive' and not report['agree']
+  assert 'vision_tower' in report['base']['left_out'] and report['shared_tensors']
+
+
 def test_names_that_do_not_fit_are_refused_in_one_line(tmp_path):
   from safetensors.numpy import save_file
   save_file({'layers.0.thing.weight': np.ones((4, 4), np.float32)}, tmp_path / 'model.safetensors')
