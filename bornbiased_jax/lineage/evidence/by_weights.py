@@ -51,9 +51,10 @@ class Weights(Model):
   @property
   def about(self) -> dict:
     """JSON that says which network it is, and what of it was read."""
-    others = {'left_out': ', '.join(self.layout.left_out)[:200]} if self.layout.left_out else {}
-    return super().about | {'read': READ, 'model_type': plain(str(self._settings.get('model_type'))),
-                            'stack': self.layout.stack} | others
+    of_type = plain(str(self._settings.get('model_type')))[:200]
+    about = super().about | {'read': READ, 'model_type': of_type, 'stack': self.layout.stack}
+    left_out = ', '.join(self.layout.left_out)[:200]
+    return about | ({'left_out': left_out} if left_out else {})
 
   @property
   def num_parameters(self) -> int:
