@@ -126,10 +126,17 @@ class Model:
             for part, digest in self._whole.digests().items()}
 
   @functools.cached_property
+  def entries(self) -> dict | None:
+    """What config.json holds, read once; None if there is no folder of `transformers`."""
+    if self.files is None or not self.files.is_dir():
+      return None
+    return read_json(self.files / 'config.json')
+
+  @functools.cached_property
   def _opened(self):
     if self.files is None:
       raise InputError(f'{self.name} is a saved signature; give the network itself')
-    return huggingface.open_files(self.files, self.adapter)
+    return huggingface.open_files(self.files, self.adapter, self.entries)
 
   @functools.cached_property
   def _whole(self):

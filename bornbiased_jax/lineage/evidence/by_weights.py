@@ -15,7 +15,6 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, plain, show
-from bornbiased_jax.files import read_json
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
@@ -73,9 +72,9 @@ class Weights(Model):
     return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
                   {name: _taken(name, each) for name, each in self._tensors.items()})
 
-  @functools.cached_property
+  @property
   def _settings(self):
-    return read_json(self.files / 'config.json')
+    return self.entries or {}
 
   @functools.cached_property
   def _tensors(self) -> dict[str, Tensor]:
@@ -93,13 +92,14 @@ class Weights(Model):
 
 def is_unknown(model: Model) -> bool:
   """Whether a network is a folder of a family that has no forward pass here."""
-  if model.files is None or not model.files.is_dir() or model.adapter:
-    return False
-  return read_json(model.files / 'config.json').get('model_type') not in FAMILIES
+  entries = None if model.adapter else model.entries
+  return entries is not None and entries.get('model_type') not in FAMILIES
 
 
 def weights_of(model: Model) -> Weights:
   """The same network, of which weights alone are read."""
+  if isinstance(model, Weights):
+    return model
   return Weights(**{each.name: getattr(model, each.name) for each in dataclasses.fields(model)})
 
 

@@ -16,7 +16,6 @@ from bornbiased_jax.files import (
   entry,
   naming,
   only,
-  read_json,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.positions import (
@@ -59,13 +58,8 @@ _KINDS = {
 _UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
 
 
-def read_config(file: Path) -> tuple[ModelConfig, Family, dict]:
-  """Reads config.json: the configuration, its family, and how weights are quantized, or {}."""
-  return parse_config(read_json(file), file)
-
-
 def parse_config(stored: dict, file: Path) -> tuple[ModelConfig, Family, dict]:
-  """What `read_config` returns, of what the file holds."""
+  """What config.json holds: the configuration, its family, and how weights are quantized, or {}."""
   with naming(file):
     only('model_type', stored.get('model_type'), *FAMILIES)
     family = FAMILIES[stored['model_type']]

@@ -15,9 +15,10 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.config import choose_family, read_config, to_stored
+from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
 from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
 from bornbiased_jax.storage.huggingface.tensors import (
@@ -130,8 +131,12 @@ class Files:
     return config, tensors, wanted, shapes
 
 
-def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None) -> Files:
-  """Reads config.json, or the header of a GGUF file; raises InputError as `load` does."""
+def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None,
+               entries: dict | None = None) -> Files:
+  """Reads config.json, or the header of a GGUF file; raises InputError as `load` does.
+
+  `entries` are those of config.json, if it was read already.
+  """
   path = Path(path)
   if is_gguf(path):
     if adapter is not None:
@@ -143,7 +148,8 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
     raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
                      'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
                      'own')
-  config, family, quantization = read_config(path / 'config.json')
+  file = path / 'config.json'
+  config, family, quantization = parse_config(read_json(file) if entries is None else entries, file)
   plain = functools.partial(open_tensors, path)
   return Files(path, config, family,
                (lambda: dequantized(plain(), quantization)) if quantization else plain,
