@@ -5,7 +5,7 @@ serves all architectures. That a layout is right is a property of the function: 
 or value channels within their heads, through it changes no output.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 import dataclasses
 import os
 import re
@@ -87,14 +87,15 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
                 bool(names.ZERO_CENTRED.match(kind)), _is_centred(kind, best[0], shapes, settings))
 
 
-def read(layout: Layout, number: int,
-         read_tensor: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+def read(layout: Layout, number: int, read_tensor: Callable[[str], np.ndarray],
+         wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
   """The features of one layer, float32, with the gains of norms folded in.
 
   Args:
     layout: of `find`.
     number: of the layer, from 0.
-    read_tensor: returns a tensor by its name.
+    read_tensor: returns a tensor by its name. It is asked for a fused one once for each role.
+    wanted: the names of what is read; by default all is.
 
   Returns:
     gate, up and down [U, D] (of experts [E, U, D]); value and key [G, K, D]; query and output
@@ -106,7 +107,8 @@ def read(layout: Layout, number: int,
       for role, where in sublayer.roles.items():
         if where.tensors and not (group is layer.heads and role == 'gate'):
           name = role if i == 0 else f'{sublayer.path}/{role}'
-          found[name] = _vectors(layout, sublayer, role, read_tensor)
+          if wanted is None or name in wanted:
+            found[name] = _vectors(layout, sublayer, role, read_tensor)
   return found
 
 

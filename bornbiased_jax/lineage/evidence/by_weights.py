@@ -61,16 +61,20 @@ class Weights(Model):
     return sum(math.prod(shape) for shape in self._shapes.values())
 
   def survey(self) -> Survey:
-    """What its weights say. Those of one layer are in memory at a time."""
-    read = lambda name: self._tensors[name].read()
-    layers = [layouts.read(self.layout, i, read) for i in range(len(self.layout.layers))]
+    """What its weights say. The tensors of one layer are in memory at a time."""
+    layers = [self._features_of(i) for i in range(len(self.layout.layers))]
     arrays: dict[str, np.ndarray] = {}
     for group in (UNITS, VALUES):
-      of_group = [features.of_vectors(self.config, {x: layer[x] for x in group if x in layer})
-                  for layer in layers]
+      of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
       arrays |= _stacked_alike([layer for layer in of_group if layer])
     return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
                   {name: _taken(name, each) for name, each in self._tensors.items()})
+
+  def _features_of(self, number):
+    """The features of one layer, of whose tensors each is read once."""
+    read = functools.cache(lambda name: self._tensors[name].read())
+    vectors = layouts.read(self.layout, number, read, (*UNITS, *VALUES))
+    return features.of_vectors(self.config, vectors)
 
   @property
   def _settings(self):
@@ -85,7 +89,7 @@ class Weights(Model):
     return {each.stored_name: each for each in
             (dequantized(found, settings) if settings else found)}
 
-  @property
+  @functools.cached_property
   def _shapes(self):
     return {name: tuple(each.shape) for name, each in self._tensors.items()}
 
@@ -132,18 +136,20 @@ def _of_most(roles, name, shapes):
   """The roles of the layers that most are like, or {}."""
   kind = lambda each: (each[name].rows.shape, len(each[name].tensors),
                        shapes[each[name].tensors[0]])
-  common = collections.Counter(map(kind, roles)).most_common(1)
-  return next((each for each in roles if kind(each) == common[0][0]), {})
+  return next(iter(_alike(roles, kind)), {})
 
 
 def _stacked_alike(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """The arrays of the layers that have the most common shapes."""
   kind = lambda layer: tuple((name, x.shape) for name, x in layer.items())
-  if not layers:
-    return {}
-  common, _ = collections.Counter(map(kind, layers)).most_common(1)[0]
-  chosen = [layer for layer in layers if kind(layer) == common]
-  return {name: np.stack([layer[name] for layer in chosen]) for name, _ in common}
+  chosen = _alike(layers, kind)
+  return {name: np.stack([layer[name] for layer in chosen]) for name in next(iter(chosen), {})}
+
+
+def _alike(items, kind):
+  """Those of the most common kind."""
+  common = collections.Counter(map(kind, items)).most_common(1)
+  return [each for each in items if kind(each) == common[0][0]]
 
 
 def _taken(name, tensor) -> tensors.Tensor:

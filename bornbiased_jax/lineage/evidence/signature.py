@@ -119,10 +119,11 @@ def _from_archive(arrays, metadata):
   found = {name.removeprefix(_PREFIX): x for name, x in arrays.items() if name.startswith(_PREFIX)}
   wanted = features.shapes(states.config)
   # A network that was read by names may lack features, in some of its layers or in all.
-  fits = ((lambda name, x: x.shape[1:] == wanted[name][1:] and 0 < len(x) <= wanted[name][0])
-          if not len(states.hidden_ND) else lambda name, x: x.shape == wanted[name])
-  array_file.check((found.keys() == wanted.keys() or not len(states.hidden_ND))
-                and all(fits(name, x) and x.dtype == np.float16 for name, x in found.items())
+  by_names, most = not len(states.hidden_ND), states.config.num_layers
+  array_file.check((found.keys() == wanted.keys() or by_names)
+                and all(x.shape[1:] == wanted[name][1:] and x.dtype == np.float16
+                        and (0 < len(x) <= most if by_names else len(x) == most)
+                        for name, x in found.items())
                 and arrays['gain_D'].shape == (states.config.width,)
                 and states.probe['kind'] == 'pairs' and _is_about(states.about))
   return Signature(states, Features(states.config, found), arrays['gain_D'],
