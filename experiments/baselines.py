@@ -15,7 +15,8 @@ A pair is judged as published (the same network if the score is above 0.8, or p 
 p-value of at most 0.01: the method's own or, if it has none, the rank of the score among those of
 the base with --references fresh networks. For trained networks, which are more alike than random
 ones, that rank is not a level; experiments.robustness compares methods at one rate. Of a method by
-which models were publicly accused, the share of pairs that reach the published score is listed too.
+which models were called related in public, the share of pairs that reach the published score is
+listed too.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """

@@ -236,7 +236,7 @@ METHODS: dict[str, Method] = {
         similarities.reef(base.states, suspect.states, unbiased=True)))),
     'PCS': Method(lambda base, suspect: Score(similarities.pcs(base.params, suspect.params))),
     'ICS': Method(_ics),
-    # No threshold was published; Solar-Open-100B and GLM-4.5-Air, whose accuser apologized.
+    # No threshold was published; Solar-Open-100B and GLM-4.5-Air, withdrawn.
     'norm gains': Method(
         lambda base, suspect: Score(similarities.norm_gains(base.params, suspect.params)),
         threshold=0.989, disputed=(0.989,)),
