@@ -18,14 +18,18 @@ class Role:
     rows: which rows of a matrix, as integers: units [U] (experts in one matrix [E, U]), of keys
       and values [G, K], of queries and outputs [G, H, K].
     flipped: whether these rows are the last axis of the matrix and not the one before it.
+    stacked: whether the first axis of the matrix is that of experts.
     through: of latent attention, the matrix that is read first and the gain between them.
+    first: how many entries of the first axis are needed; None: all.
   """
 
   tensors: tuple[str, ...]
   biases: tuple[str, ...]
   rows: np.ndarray
   flipped: bool = False
+  stacked: bool = False
   through: tuple[str, str] | None = None
+  first: int | None = None
 
   def get(self, tensor: np.ndarray) -> np.ndarray:
     """The rows of one of the matrices [*rows, D] (with an axis for experts first, if it has it)."""
@@ -34,6 +38,11 @@ class Role:
   def put(self, tensor: np.ndarray, vectors: np.ndarray) -> None:
     """Writes into a matrix what `get` reads from it."""
     (tensor.swapaxes(-1, -2) if self.flipped else tensor)[..., self.rows, :] = vectors
+
+  def begin(self, rows: np.ndarray, num_experts: int) -> 'Role':
+    """The same of these rows alone, which are its first ones, and of the first experts."""
+    first = num_experts if self.stacked else None if self.flipped else int(rows.max()) + 1
+    return dataclasses.replace(self, tensors=self.tensors[:num_experts], rows=rows, first=first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +146,7 @@ class Builder:
       biases = tuple(name for key, each in self.layer.items() for name in each
                      if key.endswith(':bias') and self.layer.get(key[:-5]) == list(tensors))
     shape = self.shapes[tensors[0]]
-    return Role(tuple(tensors), biases, rows, not self._is_last(shape, role))
+    return Role(tuple(tensors), biases, rows, not self._is_last(shape, role), len(shape) == 3)
 
   def _units(self, tensors, sizes):
     U, parts = sizes['down'], dict(tensors)
@@ -238,8 +247,8 @@ class Builder:
     if queries and self.shapes[queries[0]][0] == H * gated:
       rows_GHK = np.arange(H * gated).reshape(H, 1, -1)[..., -K:]
       gates['gate'] = Role(tuple(queries), (), rows_GHK)
-    value = Role(tuple(tensors['value']), (), value_GK, False,
-                 (tensors['first'][0], tensors['gain'][0]))
+    value = Role(tuple(tensors['value']), (), value_GK,
+                 through=(tensors['first'][0], tensors['gain'][0]))
     output = self._role(tensors['output'], 'output', output_GHK)
     return self._gates(output_GHK) | gates | {'value': value, 'output': output}
 

@@ -87,14 +87,30 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
                 bool(names.ZERO_CENTRED.match(kind)), _is_centred(kind, best[0], shapes, settings))
 
 
-def read(layout: Layout, number: int, read_tensor: Callable[[str], np.ndarray],
+def beginning(layout: Layout, num_experts: int, num_units: int, num_heads: int,
+              num_channels: int) -> Layout:
+  """The layout of the first experts, units, heads for keys and values, and channels alone."""
+  def cut(sublayer):
+    roles = {role: where.begin(
+        where.rows[:num_heads, ..., :num_channels] if 'value' in sublayer.roles else
+        where.rows[:num_units] if where.rows.ndim == 1 else where.rows[:num_experts, :num_units],
+        num_experts) for role, where in sublayer.roles.items() if where.tensors}
+    return dataclasses.replace(sublayer, roles=roles)
+
+  layers = tuple(Layer(tuple(map(cut, layer.units)), tuple(map(cut, layer.heads)))
+                 for layer in layout.layers)
+  return dataclasses.replace(layout, layers=layers)
+
+
+def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], np.ndarray],
          wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
   """The features of one layer, float32, with the gains of norms folded in.
 
   Args:
     layout: of `find`.
     number: of the layer, from 0.
-    read_tensor: returns a tensor by its name. It is asked for a fused one once for each role.
+    read_tensor: returns a tensor by its name, of which the first entries are enough if their
+      number is given. It is asked for a fused one once for each role.
     wanted: the names of what is read; by default all is.
 
   Returns:
@@ -114,8 +130,9 @@ def read(layout: Layout, number: int, read_tensor: Callable[[str], np.ndarray],
 
 def _vectors(layout, sublayer, role, read_tensor):
   where = sublayer.roles[role]
-  read = lambda name: np.asarray(read_tensor(name)).astype(np.float32)
-  each = [where.get(read(name)) for name in where.tensors]
+  read = lambda name: np.asarray(read_tensor(name, None)).astype(np.float32)
+  each = [where.get(np.asarray(read_tensor(name, where.first))).astype(np.float32)
+          for name in where.tensors]
   x = each[0] if len(each) == 1 else np.stack(each)
   if where.through:
     matrix, gain = where.through

@@ -25,7 +25,7 @@ from bornbiased_jax.lineage.evidence.signature import Signature, Survey, pairs_p
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.storage import Model
-from bornbiased_jax.storage.layers import Layers
+from bornbiased_jax.storage.layers import Layers, in_memory
 
 # The share of free memory that parameters may take.
 _MEMORY_SHARE = 0.6
@@ -195,12 +195,12 @@ def _read(model, stream) -> tuple[dict, Survey, Callable[..., HiddenStates]]:
   if isinstance(model, Weights):
     surveyed, states_of = model.survey(), _no_states_of(model)
   elif layers := streamed(model, stream):
-    surveyed, how = streaming.survey(layers), {'read': 'layer by layer'}
+    surveyed, how = signatures.survey(layers), {'read': 'layer by layer'}
     states_of = functools.partial(streaming.of_layers, layers)
   else:
     mesh = make_mesh(1, jax.device_count()) if jax.device_count() > 1 else None
     config, params = model.load(mesh)
-    surveyed = signatures.survey(config, params)
+    surveyed = signatures.survey(in_memory(config, params))
     states_of = functools.partial(hidden_states.of_network, config, params)
   return model.about | model.sources | {'digest': surveyed.digest} | how, surveyed, states_of
 

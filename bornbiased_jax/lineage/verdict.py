@@ -113,7 +113,7 @@ def decide(results: Results, base: Signature, suspect: Signature,
                             sentences.too_weak(alpha, log10_p)]
   if alike:
     return 'inconclusive', [sentences.found(results, alike), *sentences.other_causes(alike)]
-  equal = tensors.equal_matrices(base.tensors, suspect.tensors)
+  equal = tensors.equal_matrices(base.tensors, suspect.tensors, base.about.get('stack'))
   missing = what_is_missing(results, base)
   if equal or missing:
     nothing = sentences.NONE_DECIDES if log10_p is None else sentences.NOTHING_FOUND

@@ -1,12 +1,14 @@
-"""A network that stays in its files, of which one layer at a time is in memory."""
+"""A network that is read layer by layer, from its files or from memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 
 from flax.traverse_util import flatten_dict
+import jax
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.hosts import on_host
 from bornbiased_jax.storage.digests import LeafDigest, joined
 
 # Rows of a table, such as the embedding, that are in memory at a time.
@@ -60,3 +62,11 @@ class Layers:
       inside_N = (index_N >= first) & (index_N < last)
       found.append(self.read_rows(name, int(first), last)[index_N[inside_N] - first])
     return np.concatenate(found)
+
+
+def in_memory(config: ModelConfig, params: dict) -> Layers:
+  """The layers of a network of these parameters, which may lie on devices."""
+  leaves = flatten_dict(params, sep='/')
+  of_layer = lambda i: jax.tree.map(lambda leaf: on_host(leaf[i]), params['blocks'])
+  return Layers(config, {name: leaf.shape for name, leaf in leaves.items()}, of_layer,
+                lambda name, first, last: on_host(leaves[name][first:last]))

@@ -8,16 +8,12 @@ import json
 import os
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import layouts
-from bornbiased_jax.lineage.evidence import features
-from bornbiased_jax.models.initialization import init_params
 
 torch = pytest.importorskip('torch')
 pytest.importorskip('transformers')
@@ -133,33 +129,3 @@ def logits(kind, folder, tensors):
         raise
     finally:
       torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize('name', [
-    'tiny_gpt2', 'tiny_qwen2', 'tiny_moe', 'tiny_llama2,num_kv_heads=2',
-    'tiny_llama2,norm_place=both', 'tiny_llama2,norm_place=after'])
-def test_own_names_give_the_features_of_a_network(name):
-  config = configs.get(name)
-  params = init_params(config, 1)
-  rng = np.random.default_rng(0)
-  params['blocks'] = jax.tree.map(lambda x: x + rng.normal(size=x.shape) * .05, params['blocks'])
-  tensors = {'embedding': params['embedding']}
-  for path, x in jax.tree.leaves_with_path(params['blocks']):
-    place = '/'.join(key.key for key in path)
-    tensors |= {f'blocks/{i}/{place}': np.asarray(x[i]) for i in range(config.num_layers)}
-  settings = {'vocab_size': config.vocab_size, 'num_attention_heads': config.num_heads}
-  layout = layouts.find({name: x.shape for name, x in tensors.items()}, settings)
-  expected = features.of_network(config, params).arrays
-  for i in range(config.num_layers):
-    found = layouts.read(layout, i, tensors.__getitem__)
-    for role, x in expected.items():
-      ours = found[role]
-      if ours.ndim == 3 and role in features.UNITS:
-        ours = np.swapaxes(ours, 0, 1)  # Of experts [E, U, D] → [U, E, D].
-      if role == 'output':
-        ours = np.swapaxes(ours, 1, 2)
-      ours = ours[tuple(map(slice, x.shape[1:]))]
-      axes = (-2, -1) if role == 'output' else -1
-      scale = np.linalg.norm(x[i].astype(np.float32), axis=axes, keepdims=True)
-      ours = ours / np.linalg.norm(ours, axis=axes, keepdims=True) * scale
-      np.testing.assert_allclose(ours, x[i], atol=1e-3)

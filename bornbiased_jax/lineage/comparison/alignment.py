@@ -35,7 +35,9 @@ def _spectra(layer):
   rows = {name: x.reshape(-1, x.shape[-1]).astype(np.float64) for name, x in rows.items()}
   small = {name: np.linalg.qr(x, mode='r') for name, x in rows.items()}
   for a, b in itertools.combinations_with_replacement(rows, 2):
-    yield np.linalg.svd(small[a] @ small[b].T, compute_uv=False)
+    product = small[a] @ small[b].T
+    # In a quarter of the time of an SVD. What is lost is far below the quantiles' fluctuations.
+    yield np.sqrt(np.maximum(np.linalg.eigvalsh(product.T @ product)[::-1], 0))
     if a != b:
       cosine = np.sum(rows[a] * rows[b], axis=-1)
       # What a unit writes and reads may change its sign, but for the gate.

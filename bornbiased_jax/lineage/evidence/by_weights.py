@@ -71,10 +71,13 @@ class Weights(Model):
                   {name: _taken(name, each) for name, each in self._tensors.items()})
 
   def _features_of(self, number):
-    """The features of one layer, of whose tensors each is read once."""
-    read = functools.cache(lambda name: self._tensors[name].read())
-    vectors = layouts.read(self.layout, number, read, (*UNITS, *VALUES))
-    return features.of_vectors(self.config, vectors)
+    """The stored features of one layer, of whose tensors no more is read than they need."""
+    read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
+    return features.of_vectors(layouts.read(self._stored, number, read, (*UNITS, *VALUES)))
+
+  @functools.cached_property
+  def _stored(self):
+    return layouts.beginning(self.layout, *features.stored_sizes(self.config))
 
   @property
   def _settings(self):

@@ -12,16 +12,17 @@ import math
 import os
 from typing import NamedTuple
 
+from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, is_plain
-from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.storage.layers import Layers, in_memory
 
 KIND = 'signature'
 _PREFIX = 'feature '
@@ -103,10 +104,22 @@ class Survey(NamedTuple):
     return Signature(states, *self)
 
 
-def survey(config: ModelConfig, params: dict) -> Survey:
+def survey(layers: Layers) -> Survey:
   """Reads every parameter of a network once."""
-  return Survey(features.of_network(config, params), on_host(params['final_norm']['scale']),
-                tensors.take(params))
+  takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
+  found = []
+  for i in range(layers.config.num_layers):
+    block = layers.read_block(i)
+    for name, leaf in flatten_dict(block, sep='/').items():
+      takers[f'blocks/{name}'].see(leaf[None])
+    found.append(features.of_layer(layers.config, block))
+  for name in layers.outside_blocks():
+    for piece in layers.pieces(name):
+      takers[name].see(piece)
+  scale = 'final_norm/scale'
+  return Survey(features.stacked(layers.config, found),
+                layers.read_rows(scale, 0, layers.shapes[scale][0]),
+                {name: taker.tensor() for name, taker in takers.items()})
 
 
 def load(path: str | os.PathLike) -> Signature:
@@ -167,4 +180,4 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | No
   """
   states = hidden_states.of_network(config, params, pairs_probe(probe), about=about,
                                     on_batch=on_batch)
-  return survey(config, params).signature(states)
+  return survey(in_memory(config, params)).signature(states)

@@ -15,36 +15,17 @@ import os
 from typing import Any
 import zipfile
 
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 import jax
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.files import path_of, replacing
-from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence import hidden_states
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
-from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.models.transformer import read
 from bornbiased_jax.storage.layers import Layers
-
-
-def survey(layers: Layers) -> Survey:
-  """`signature.survey` of a network that is read layer by layer; reads every parameter once."""
-  takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
-  found = []
-  for i in range(layers.config.num_layers):
-    block = layers.read_block(i)
-    for name, leaf in flatten_dict(block, sep='/').items():
-      takers[f'blocks/{name}'].see(leaf[None])
-    found.append(features.of_layer(layers.config, block))
-  for name in layers.outside_blocks():
-    for piece in layers.pieces(name):
-      takers[name].see(piece)
-  scale = 'final_norm/scale'
-  return Survey(features.stacked(layers.config, found),
-                layers.read_rows(scale, 0, layers.shapes[scale][0]),
-                {name: taker.tensor() for name, taker in takers.items()})
 
 
 def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,

@@ -5,10 +5,8 @@ import math
 import re
 import zlib
 
-from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.hosts import on_host
 from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.digests import LeafDigest
 
@@ -34,16 +32,6 @@ class Tensor:
   digest: str
   shape: tuple[int, ...]
   sample: np.ndarray
-
-
-def take(params: dict) -> dict[str, Tensor]:
-  """The tensors of a network by name; each is on the host once."""
-  found = {}
-  for name, leaf in flatten_dict(params, sep='/').items():
-    taker = Taker(name, leaf.shape)
-    taker.see(on_host(leaf))
-    found[name] = taker.tensor()
-  return found
 
 
 class Taker:
@@ -98,25 +86,37 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
   return found
 
 
-def equal_matrices(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, list[int]]:
+def equal_matrices(a: dict[str, Tensor], b: dict[str, Tensor],
+                   stack: str | None = None) -> dict[str, list[int]]:
   """The layers in which matrices of units or attention are equal, entry by entry, by name.
 
   Of a layer all sampled entries are compared, LEAST_SAMPLED of them at least. Matrices of few
-  entries or few distinct values, which a rule can make, do not count.
+  entries or few distinct values, which a rule can make, do not count. `stack` is what stands
+  before the number of a layer, if both networks have names of their own; their matrices all count.
   """
-  found = {}
+  found: dict[str, list[int]] = {}
   for name in sorted(a.keys() & b.keys()):
     x, y = a[name], b[name]
-    if not (_MATRICES.fullmatch(name) and x.shape == y.shape
-            and math.prod(x.shape[1:]) >= LEAST_ENTRIES
-            and len(np.unique(x.sample)) >= LEAST_DISTINCT):
+    if (x.shape != y.shape or (judged := _judged(name, x.shape, stack)) is None
+        or len(np.unique(x.sample)) < LEAST_DISTINCT):
       continue
+    matrix, layer_S = judged
     counted_S = (x.sample != 0) | (y.sample != 0)
-    layer_S, same_S = _places(name, x.shape)[0][counted_S], (x.sample == y.sample)[counted_S]
-    counts_L, equal_L = (np.bincount(layer_S, weights, x.shape[0]) for weights in (None, same_S))
+    same_S = (x.sample == y.sample)[counted_S]
+    counts_L, equal_L = (np.bincount(layer_S[counted_S], weights) for weights in (None, same_S))
     if (is_equal_L := (counts_L >= LEAST_SAMPLED) & (equal_L == counts_L)).any():
-      found[name] = np.flatnonzero(is_equal_L).tolist()
+      found[matrix] = sorted([*found.get(matrix, []), *np.flatnonzero(is_equal_L).tolist()])
   return found
+
+
+def _judged(name, shape, stack):
+  """The name of a matrix without its layer, and the layer of each sampled entry, or None."""
+  if _MATRICES.fullmatch(name) and math.prod(shape[1:]) >= LEAST_ENTRIES:
+    return name, _places(name, shape)[0]
+  own = stack and re.fullmatch(re.escape(str(stack)) + r'\.(\d{1,4})\.(.+)', name)
+  if own and len(shape) > 1 and math.prod(shape) >= LEAST_ENTRIES:
+    return own[2], np.full(SAMPLE_SIZE, int(own[1]))
+  return None
 
 
 def _how(x, y, correlation, equal):

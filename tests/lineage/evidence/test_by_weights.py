@@ -1,5 +1,6 @@
 """Families without a forward pass here are compared by their weights, and never cleared."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -66,6 +67,17 @@ def test_a_signature_is_kept(folders, tmp_path):
   stored = {x.data_ptr(): x.numel() for x in model.state_dict().values()}
   assert loaded.num_parameters == pytest.approx(sum(stored.values()), rel=0.02)
   assert lineage.compare_networks(loaded, folders['own'], PROBE)['identical']
+
+
+def test_a_matrix_in_common_is_named_first(folders):
+  own, other = (lineage.signature(folders[name], PROBE) for name in ('own', 'other'))
+  stack = own.about['stack']
+  name = next(name for name, x in own.tensors.items()
+              if name.startswith(f'{stack}.2.') and np.prod(x.shape) > 1024)
+  mixed = dataclasses.replace(other, tensors=other.tensors | {name: own.tensors[name]})
+  report = lineage.compare(own, mixed)
+  assert report['verdict'] == 'inconclusive'
+  assert name.removeprefix(f'{stack}.2.') + ' of layer 2' in report['reasons'][0]
 
 
 def test_a_vision_tower_in_common_decides_nothing(tmp_path):

@@ -63,9 +63,9 @@ def test_shapes_are_known_before(config):
 def test_of_a_large_network_the_first_features_are_stored(monkeypatch):
   whole = features.of_network(GROUPED, trained(GROUPED)).arrays
   monkeypatch.setattr(features, 'MOST_NUMBERS', 3 * 32 * 40)
-  # Of another length, and so of another program, which knows the new number.
+  # Of another length, and so of another layout, which knows the new number.
   part = features.of_network(dataclasses.replace(GROUPED, length=299), trained(GROUPED)).arrays
-  units, heads, channels = features.stored_sizes(GROUPED)
+  _, units, heads, channels = features.stored_sizes(GROUPED)
   assert (units, heads, channels) == (16, 2, 8) and units % 4 == channels % 4 == 0
   for name in features.UNITS:
     np.testing.assert_array_equal(part[name], whole[name][:, :units])

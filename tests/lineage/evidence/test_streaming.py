@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage.evidence import features, hidden_states, streaming, tensors
+from bornbiased_jax.lineage.evidence import hidden_states, signature, streaming
 from bornbiased_jax.storage import digests, huggingface
+from bornbiased_jax.storage.layers import in_memory
 from make_goldens import GOLDENS
 
 TOKENS, VECTORS = Probe('pairs', 23, 5), Probe('sphere', 23, 1)
@@ -21,14 +22,12 @@ def both(name):
 @pytest.mark.parametrize('name', ['gpt2', 'llama_tied_sharded', 'gemma3_bf16'])
 def test_a_survey_is_what_the_whole_network_gives(name):
   (config, params), layers = both(name)
-  surveyed, expected = streaming.survey(layers), tensors.take(params)
-  assert surveyed.digest == digests.digest(params)
-  assert surveyed.tensors.keys() == expected.keys()
-  for key, tensor in surveyed.tensors.items():
-    assert (tensor.digest, tensor.shape) == (expected[key].digest, expected[key].shape)
-    np.testing.assert_array_equal(tensor.sample, expected[key].sample)
-  jax.tree.map(np.testing.assert_array_equal, surveyed.features.arrays,
-               features.of_network(config, params).arrays)
+  surveyed, expected = (signature.survey(each) for each in (layers, in_memory(config, params)))
+  assert surveyed.digest == expected.digest == digests.digest(params)
+  jax.tree.map(np.testing.assert_array_equal, surveyed.features.arrays, expected.features.arrays)
+  for key, tensor in expected.tensors.items():
+    assert tensor.digest == surveyed.tensors[key].digest
+    np.testing.assert_array_equal(tensor.sample, surveyed.tensors[key].sample)
   assert surveyed.features.config == config
   np.testing.assert_array_equal(surveyed.gain_D, params['final_norm']['scale'])
 

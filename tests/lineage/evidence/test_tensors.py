@@ -1,5 +1,6 @@
 """The tensors that two networks share are named, and no others."""
 
+from flax.traverse_util import flatten_dict
 import numpy as np
 import pytest
 
@@ -12,6 +13,16 @@ TREE = {'embedding': EMBEDDING, 'blocks': {'up': {'kernel': noise(1, 2, 8, 16)}}
         'final_norm': {'scale': np.full(8, 1.1, np.float32)}}
 
 
+def take(params):
+  """The tensors of a network, each seen whole."""
+  found = {}
+  for name, leaf in flatten_dict(params, sep='/').items():
+    taker = tensors.Taker(name, leaf.shape)
+    taker.see(leaf)
+    found[name] = taker.tensor()
+  return found
+
+
 @pytest.mark.parametrize('embedding, how', [
     (EMBEDDING, 'equal'), (EMBEDDING + 1e-3 * OTHER, 'nearly equal'),
     (3 * EMBEDDING, 'equal up to scale'), (-EMBEDDING, 'equal up to scale'),
@@ -20,13 +31,13 @@ TREE = {'embedding': EMBEDDING, 'blocks': {'up': {'kernel': noise(1, 2, 8, 16)}}
 ])
 def test_how_two_embeddings_are_alike(embedding, how):
   found = {each['tensor']: each['how'] for each in tensors.shared(
-      tensors.take(TREE), tensors.take(TREE | {'embedding': embedding}))}
+      take(TREE), take(TREE | {'embedding': embedding}))}
   # The gains are constant in both, which says nothing.
   assert found == {'blocks/up/kernel': 'equal'} | ({'embedding': how} if how else {})
 
 
 def test_zeros_in_common_are_no_equal_entries():
-  a, b = (tensors.take({'x': np.maximum(x, 0)}) for x in noise(3, 2, 64, 32))
+  a, b = (take({'x': np.maximum(x, 0)}) for x in noise(3, 2, 64, 32))
   assert tensors.shared(a, b) == []
 
 
@@ -34,14 +45,13 @@ def test_equal_matrices_are_found_layer_by_layer():
   own, other = noise(2, 2, 3, 32, 64)
   mixed = np.stack((own[0], other[1], own[2]))
   few = np.sign(own)  # As a rule makes them: two values.
-  take = lambda x, values: tensors.take({'blocks': {'up': {'kernel': x}, 'key': {'kernel': few},
-                                                    'norm': {'scale': values}}})
-  found = tensors.equal_matrices(take(own, own), take(mixed, own))
+  tree = lambda x: {'blocks': {'up': {'kernel': x}, 'key': {'kernel': few}, 'norm': {'scale': own}}}
+  found = tensors.equal_matrices(take(tree(own)), take(tree(mixed)))
   assert found == {'blocks/up/kernel': [0, 2]}
 
 
 def test_numbers_may_be_so_small_that_their_squares_are_zero():
-  a, b = (tensors.take({'x': np.float32(1e-25) * x}) for x in (EMBEDDING, EMBEDDING + 1e-3 * OTHER))
+  a, b = (take({'x': np.float32(1e-25) * x}) for x in (EMBEDDING, EMBEDDING + 1e-3 * OTHER))
   assert [each['how'] for each in tensors.shared(a, b)] == ['nearly equal']
 
 
@@ -54,7 +64,7 @@ def test_tensors_of_other_shapes_are_not_compared():
 def test_a_tensor_in_pieces_is_the_whole_one(name):
   """Its digest is that of checkpoints, and of a table only the first rows are sampled."""
   whole = noise(2, 3000, 4)
-  taken = tensors.take({name: whole})[name]
+  taken = take({name: whole})[name]
   assert taken.digest == digests.leaf_digests({name: whole})[name]
   taker = tensors.Taker(name, whole.shape)
   for piece in np.split(whole, [5, 1100, 2999]):
