@@ -87,10 +87,18 @@ class Results:
       self.content['inputs'] = inputs
 
   def lacking(self, keys: Iterable[dict]) -> list[dict]:
-    """Of rows that are to be, by the fields that name them, those that are not there."""
+    """Of rows that are to be, by the fields that name them, those that are not there.
+
+    A complete file lacks none: what only a later version measures is said, and left out.
+    """
     keys = list(keys)
     done = {_key(row, keys[0]) for row in self.rows} if keys else set()
-    return [key for key in keys if _key(key, keys[0]) not in done]
+    lacking = [key for key in keys if _key(key, keys[0]) not in done]
+    if lacking and self._is_measured:
+      tqdm.write(f'{self.path} is complete, and has no row of {_shown(lacking[0])}'
+                 f'{" or others" * (len(lacking) > 1)}; to measure that choose another folder')
+      return []
+    return lacking
 
   def missing(self, keys: Iterable[dict], unit: str) -> Iterator[dict]:
     """Those that `lacking` finds, one after another, beside a bar of all."""
@@ -161,8 +169,8 @@ def go_on_with_rows(path: Path, new: dict, stored: dict | None) -> tuple[dict, b
   """What the file holds, or a new run if it holds no rows.
 
   Raises:
-    InputError: it holds rows of other settings or of another environment, or if it is not complete,
-      of another commit.
+    InputError: it holds rows of other settings, or if it is not complete, of another environment or
+      commit.
   """
   if stored is None:
     return new, True
@@ -177,9 +185,11 @@ def go_on_with_rows(path: Path, new: dict, stored: dict | None) -> tuple[dict, b
 
 def _about(content, is_complete):
   """What runs have in common whose rows may be mixed, by its name."""
-  about = {'experiment': content['experiment']} | content['settings'] | {
-      f'environment {name}': value for name, value in content['environment'].items()}
-  return about if is_complete else about | {'commit': (content['run'] or {}).get('commit')}
+  about = {'experiment': content['experiment']} | content['settings']
+  if is_complete:  # Nothing is measured that would be mixed with it.
+    return about
+  environment = {f'environment {name}': value for name, value in content['environment'].items()}
+  return about | environment | {'commit': (content['run'] or {}).get('commit')}
 
 
 def _refusal(path, why):
@@ -204,6 +214,10 @@ def _stored(path, defaults):
 def differing(before: dict, wanted: dict) -> list[str]:
   """The names that have other values; what one lacks is None."""
   return [name for name in {**before, **wanted} if before.get(name) != wanted.get(name)]
+
+
+def _shown(key):
+  return ', '.join(f'{name}={value}' for name, value in key.items() if value is not None)
 
 
 def _key(row, names):
