@@ -76,6 +76,7 @@ def switch(given: bool) -> bool:
 
 
 def whole(text: str, lowest: int = 1, highest: int = MAX_SEED) -> int:
+  """A whole number from `lowest` to `highest`."""
   if not text.isdecimal() or len(text) > 99 or not lowest <= int(text) <= highest:
     raise InputError(f'{text[:40]!r} is not a whole number from {lowest} to {highest}')
   return int(text)
@@ -92,6 +93,7 @@ def num_tokens(text: str) -> int:
 
 
 def number(text: str) -> float:
+  """A number that is not negative, nor infinite."""
   try:
     value = float(text)
   except ValueError:
@@ -102,6 +104,7 @@ def number(text: str) -> float:
 
 
 def positive(text: str) -> float:
+  """A number above 0."""
   if not (value := number(text)):
     raise InputError(f'{text!r} is not a number above 0')
   return value
