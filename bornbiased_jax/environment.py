@@ -1,5 +1,6 @@
 """The software and hardware on which a measured number may depend."""
 
+from collections.abc import Iterator
 import contextlib
 import importlib.metadata
 import math
@@ -16,8 +17,13 @@ PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
 # What lets JAX use an accelerator, and the extras of this package that install it.
 _PLUGINS = {'gpu': (('jax-cuda12-plugin', 'jax-cuda13-plugin'), 'cuda12'),
             'tpu': (('libtpu',), 'tpu')}
-# What a container may use.
-_CGROUP_LIMIT = '/sys/fs/cgroup/memory.max'
+# Where the kernel says to which control groups this process belongs, and where they are. By their
+# controllers, of version 2 and 1: the files with what a group may use and what it uses, and the
+# entry of memory.stat with what of this it can give back.
+_OWN_GROUPS, _GROUPS = '/proc/self/cgroup', '/sys/fs/cgroup'
+_GROUP_FILES = {
+    '': ('memory.max', 'memory.current', 'inactive_file'),
+    'memory': ('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_inactive_file')}
 _TPU_VARIABLES = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_ID', 'TPU_NAME', 'COLAB_TPU_ADDR')
 
 
@@ -52,21 +58,38 @@ def free_memory() -> float:
   if devices[0].platform != 'cpu':
     memory = [device.memory_stats() for device in devices]
     return sum(each['bytes_limit'] - each['bytes_in_use'] for each in memory)
-  return min(_read_bytes('/proc/meminfo', 'MemAvailable:', 1024),
-             _read_bytes(_CGROUP_LIMIT, '', 1))
+  available = 1024 * _number('/proc/meminfo', 'MemAvailable:')
+  return min([available or math.inf, *_left_to_groups()])
 
 
-def _read_bytes(file, before, unit):
-  """The number in a file of the kernel after the word `before`; infinity if there is none."""
-  found = _find(file, rf'^{before}\s*(\d+)')
-  return unit * int(found) if found else math.inf
+def _left_to_groups() -> Iterator[float]:
+  """What the limits of this process's groups, and of those above them, leave to it."""
+  for controllers, path in re.findall(r'^\d+:(.*?):/?(.*)$', _read(_OWN_GROUPS), re.MULTILINE):
+    if controllers in _GROUP_FILES:
+      limit_file, use_file, idle_entry = _GROUP_FILES[controllers]
+      root = Path(_GROUPS, controllers)
+      # In a container the path may be that outside of it; its own group then is the root.
+      for group in [root / path, *(root / path).parents]:
+        if group.is_relative_to(root) and (limit := _number(group / limit_file)):
+          idle = _number(group / 'memory.stat', f'{idle_entry} ')
+          yield max(0, limit - max(0, _number(group / use_file) - idle))
+
+
+def _number(file, before=''):
+  """The number that follows in a file of the kernel; 0 if there is none."""
+  return int(_find(file, rf'^{before}\s*(\d+)') or 0)
 
 
 def _find(file, pattern):
   """What a pattern finds in a file of the kernel, if there is one."""
+  found = re.search(pattern, _read(file), re.MULTILINE)
+  return found and found[1].strip()
+
+
+def _read(file):
   with contextlib.suppress(OSError):
-    found = re.search(pattern, Path(file).read_text(), re.MULTILINE)
-    return found and found[1].strip()
+    return Path(file).read_text()
+  return ''
 
 
 def unused_accelerator() -> str | None:

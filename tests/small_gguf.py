@@ -24,7 +24,8 @@ def write(path, directory, kind='F32', change=lambda writer: None, tensors=None,
       its type.
     change: what to do with the writer before it writes.
     tensors: other tensors than those of the directory, by their names there.
-    metadata: entries beside those that follow from config.json, behind the architecture's name.
+    metadata: entries beside those that follow from config.json, or in their place, behind the
+      architecture's name; None for none.
   """
   gguf = pytest.importorskip('gguf')
   config = json.loads((directory / 'config.json').read_text())
@@ -33,9 +34,11 @@ def write(path, directory, kind='F32', change=lambda writer: None, tensors=None,
   _write_metadata(writer, config)
   _write_scaling(writer, config)
   for name, value in metadata.items():
-    add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
-           bool: writer.add_bool}[type(value)]
-    add(f'{architecture}.{name}', value)
+    writer.kv_data[0].pop(f'{architecture}.{name}', None)
+    if value is not None:
+      add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+             bool: writer.add_bool, list: writer.add_array}[type(value)]
+      add(f'{architecture}.{name}', value)
   tensors = load_file(directory / 'model.safetensors') if tensors is None else tensors
   number = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
   names = gguf.get_tensor_name_map(number, 10)

@@ -98,12 +98,47 @@ def test_a_platform_that_is_not_here_is_named(platforms, error, words, monkeypat
   assert environment.unusable_platform() is None
 
 
+GiB = 2**30
+
+
 def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
-  free = environment.free_memory()
+  monkeypatch.setattr(environment, '_GROUPS', tmp_path)  # Where there are none.
   physical = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  assert 0 < free <= physical
-  limit = tmp_path / 'memory.max'
-  monkeypatch.setattr(environment, '_CGROUP_LIMIT', limit)
-  for content, wanted in (('max\n', free), ('12345\n', 12345)):
-    limit.write_text(content)
-    assert environment.free_memory() == pytest.approx(wanted, rel=0.2)
+  assert 0 < environment.free_memory() <= physical
+
+
+# As kernel.org describes both versions: the lines of /proc/self/cgroup, and files of groups.
+@pytest.mark.parametrize('lines, groups, free', [
+    ('0::/', {'': ('max', GiB, 0)}, None), ('0::/', {}, None), ('', {'': (GiB, 0, 0)}, None),
+    ('0::/', {'': (3 * GiB // 4, 0, 0)}, 3 * GiB // 4),
+    ('0::/', {'': (GiB, GiB // 4, 0)}, 3 * GiB // 4),
+    # What files alone keep in memory is given back.
+    ('0::/', {'': (GiB, GiB // 2, GiB // 4)}, 3 * GiB // 4), ('0::/', {'': (GiB, GiB, 0)}, 0),
+    # A job has its own group; the least of the limits holds, and what a whole group uses.
+    ('0::/a/job', {'a/job': (GiB, GiB // 4, 0), 'b': (GiB // 8, 0, 0)}, 3 * GiB // 4),
+    ('0::/a/job', {'a/job': (GiB, 0, 0), 'a': (GiB // 2, GiB // 4, 0)}, GiB // 4),
+    ('0::/a/job', {'a/job': ('max', 0, 0), 'a': ('max', 0, 0), '': (GiB, GiB // 2, 0)}, GiB // 2),
+    # A container may see the path that its group has outside of it, or one above its root.
+    ('0::/docker/1a2b', {'': (GiB, GiB // 2, 0)}, GiB // 2),
+    ('0::/../../slice', {'': (GiB, GiB // 2, 0)}, GiB // 2),
+    ('12:cpu,cpuacct:/x\n9:memory:/docker/1\n1:name=systemd:/y\n0::/z', {
+        'memory/docker/1': (GiB, GiB // 2, GiB // 4), 'z': ('max', 0, 0)}, 3 * GiB // 4),
+    ('9:memory:/docker/1', {'memory': (GiB, GiB // 2, 0), 'docker/1': (1, 0, 0)}, GiB // 2),
+    ('9:memory:/docker/1', {'memory/docker/1': (2**63 - 4096, GiB, 0)}, None),
+])
+def test_free_memory_is_what_control_groups_leave(lines, groups, free, monkeypatch, tmp_path):
+  (tmp_path / 'own').write_text(lines)
+  monkeypatch.setattr(environment, '_OWN_GROUPS', tmp_path / 'own')
+  monkeypatch.setattr(environment, '_GROUPS', tmp_path / 'groups')
+  unlimited = environment.free_memory()
+  for path, (limit, used, idle) in groups.items():
+    group, is_first = tmp_path / 'groups' / path, path.startswith('memory')
+    group.mkdir(parents=True, exist_ok=True)
+    names = ('memory.limit_in_bytes', 'memory.usage_in_bytes') if is_first else (
+        'memory.max', 'memory.current')
+    for name, value in zip(names, (limit, used), strict=True):
+      (group / name).write_text(f'{value}\n')
+    of_all = 'total_' * is_first  # Beside what is of a group without those in it.
+    (group / 'memory.stat').write_text(f'anon 5\n{of_all}inactive_file {idle}\nactive_file 7\n')
+  found = environment.free_memory()
+  assert found == free if free is not None else found == pytest.approx(unlimited, rel=0.2)

@@ -96,8 +96,8 @@ def load_tokenizer(name: str) -> Tokenizer:
       - the path of a tokenizer.json or of a SentencePiece `.model` file;
       - for GPT-2's BPE, the paths of encoder.json and vocab.bpe, or of vocab.json
         and merges.txt, joined by a comma, each possibly as .xz;
-      - a folder with any of these files. SentencePiece's tokenizer.model goes before
-        a tokenizer.json that adds no tokens to it, and that before GPT-2's files.
+      - a folder with any of these files. A tokenizer.json goes before all others, as in
+        `transformers`, and SentencePiece's tokenizer.model before GPT-2's files.
       tokenizer_config.json and special_tokens_map.json beside them say what ends a
       document of a tokenizer.json (eos_token), and whether one of the other files
       begins with BOS (add_bos_token). A tokenizer.json says so itself.
@@ -122,11 +122,15 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _in_folder(folder):
-  kinds = {'tokenizer.model': _sentencepiece, 'tokenizer.json': _from_json}
-  found = [load(folder / name) for name, load in kinds.items() if (folder / name).is_file()]
-  # Tokens that were added to a SentencePiece model are in tokenizer.json alone.
-  return (max(found, key=lambda tokenizer: tokenizer.vocab_size) if found
-          else _gpt2(*_gpt2_files(folder)))
+  whole, model = folder / 'tokenizer.json', folder / 'tokenizer.model'
+  if not whole.is_file():
+    return _sentencepiece(model) if model.is_file() else _gpt2(*_gpt2_files(folder))
+  if model.is_file():
+    with contextlib.suppress(InputError):  # It may be of another kind, or need a package.
+      made = _sentencepiece(model)
+      if made.files()['tokenizer.json'] == read_bytes(whole):  # Which was made of it here.
+        return made
+  return _from_json(whole)
 
 
 def _bytes_ids(text, continues):

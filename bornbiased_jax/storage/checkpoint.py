@@ -33,6 +33,7 @@ from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.digests import digest
 
 SCHEMA = 3
+_PARTS = 'params', 'opt_state', 'run', '_CHECKPOINT_METADATA'
 # These carry checksums that are not made any more.
 _UNCHECKED = 1, 2
 
@@ -103,7 +104,19 @@ def steps(directory: str | os.PathLike) -> list[int]:
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir()
-                if path.name.isdecimal() and path.is_dir() and not holds_network(path))
+                if path.name.isdecimal() and path.is_dir() and _is_step(path))
+
+
+def _is_step(folder):
+  """Whether a folder has any part of a checkpoint, or nothing; others have numbers as names too.
+
+  One that cannot be read, or was removed meanwhile, is taken for one.
+  """
+  try:
+    inside = {child.name for child in folder.iterdir()}
+  except OSError:
+    return True
+  return not inside or not inside.isdisjoint(_PARTS)
 
 
 def holds_network(folder: Path) -> bool:

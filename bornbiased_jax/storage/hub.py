@@ -11,7 +11,7 @@ import re
 
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE, pickle_advice, shard_names
+from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE, pickle_advice, read_index
 
 _NAME = re.compile(r'(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@([\w.-]+(?:/[\w.-]+)*))?', re.ASCII)
 # What no model or revision is called, in the words of the Hub.
@@ -37,7 +37,8 @@ def fetch(name: str) -> Path:
   Nothing large is fetched before the index of the shards is found to be right.
   """
   folder = _fetch(name, INDEX)
-  files = shard_names(folder / INDEX) if (folder / INDEX).is_file() else [WHOLE]
+  is_split = (folder / INDEX).is_file()
+  files = sorted(set(read_index(folder / INDEX).values())) if is_split else [WHOLE]
   folder = _fetch(f'{_split(name)[0]}@{folder.name}', *files)
   if not (folder / files[0]).is_file():
     advice = pickle_advice('what it may have besides', repr(_split(name)[0]), 'my_model')

@@ -68,7 +68,10 @@ class Model:
     """The configuration, read once; raises InputError as `load` does."""
     if self.kind == 'preset':
       return configs.get(self.place)
-    return checkpoint.config_of(self.recorded) if self.kind == 'run' else self._opened.config
+    if self.kind == 'run':
+      return checkpoint.config_of(self.recorded)
+    # Only weights say whether a head that should be the embedding is another one.
+    return (self._whole if self._opened.stored_config.tied_head else self._opened).config
 
   def load(self, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
     """Loads the network onto one device or a mesh.

@@ -27,7 +27,8 @@ from bornbiased_jax.training.step import (
   state_shardings,
 )
 
-# What may change between a stop and a resume: where and how a step is computed, not which.
+# What may change between a stop and a resume: where and how a step is computed, not which. The
+# balance of experts is one of a part of a batch, so that with it the parts are of the step.
 _FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
 
 
@@ -117,7 +118,8 @@ def _refuse_other(run, seed, directory, metadata):
                       'recipe': defaults | (metadata.get('recipe') or {})}
   for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
     for name, was, now in _pairs(part, found.get(part), wanted[part]):
-      if was != now and name not in _FREE.get(part, ()):
+      is_free = name in _FREE.get(part, ()) and not (name == 'accumulation' and run.recipe.balance)
+      if was != now and not is_free:
         raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another '
                          'folder, or remove this one', 'output_dir')
 

@@ -24,6 +24,8 @@ LEAST = 3
 _STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme])', re.IGNORECASE)
           for word in ('step', 'checkpoint|ckpt|iter')]
 
+_NUMBER = re.compile(r'^(\d+)$')
+
 
 class Checkpoint(NamedTuple):
   """What is kept of a checkpoint.
@@ -72,23 +74,38 @@ def _expand(given):
   for child in children:
     if child not in inside:
       print(f'left out: {child} has no step in its name', file=sys.stderr)
-  return list(map(str, inside))
+  return [str(_network_in(child)) for child in inside]
+
+
+def _network_in(step):
+  """The folder of a step, or the only one of transformers in it, at any depth."""
+  if (step / 'config.json').exists():
+    return step
+  found = sorted(file.parent for file in step.rglob('config.json'))
+  if len(found) > 1:
+    raise InputError(f'{step} holds several networks; give all of one kind, such as '
+                     f'{step.parent}/*/{found[0].relative_to(step)}')
+  return found[0] if found else step
 
 
 def step_of(name: str) -> int | None:
-  """The step that a name claims.
+  """The step that a name claims, or else that of the folders above it which is nearest.
 
   >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
   [1000, 7, 10, None]
   >>> [step_of(name) for name in ('ckpt2-step1000', 'misstep3-1000', 'epoch=1-step=50', 'step1.5k')]
   [1000, 1000, 50, None]
+  >>> [step_of(name) for name in ('global_step_20/actor/huggingface', '000500/pretrained_model')]
+  [20, 500]
   """
-  last = re.split('[@/]', name.rstrip('/'))[-1]
-  for pattern in _STEPS:
-    if match := pattern.search(last):
-      return int(match[1])
-  match = re.search(r'(?:^|[-_])(\d+)$', last)
-  return int(match[1]) if match else None
+  *above, last = re.split('[@/]', name.rstrip('/'))
+  if match := re.search(r'(?:^|[-_])(\d+)$', last):
+    above = [*above, match[1]]
+  for part in (last, *reversed(above)):
+    for pattern in (*_STEPS, _NUMBER):
+      if match := pattern.search(part):
+        return int(match[1])
+  return None
 
 
 def open_network(name: str) -> Layers:

@@ -1,7 +1,9 @@
 """Any tokenizer.json gives the ids of `transformers`, and its settings are kept."""
 
+import base64
 import json
 import lzma
+import sys
 
 import pytest
 import tokenizers
@@ -188,7 +190,7 @@ def test_the_first_line_of_merges(first, tmp_path):
 
 
 def test_sentencepiece_and_what_is_added_to_it(tmp_path):
-  """tokenizer.model goes first, unless tokenizer.json has more tokens."""
+  """tokenizer.json goes first, and has the name of the model that it was made of here."""
   model = train_sentencepiece(tmp_path)
   folder = tmp_path / 'model'
   folder.mkdir()
@@ -202,6 +204,54 @@ def test_sentencepiece_and_what_is_added_to_it(tmp_path):
   (folder / 'special_tokens_map.json').write_text('{"eos_token": "<|im_end|>"}')
   end = load_tokenizer(str(model)).vocab_size
   assert load_tokenizer(str(folder))[1:3] == (end + 1, end)
+
+
+# What tokenizer.json says beside a tokenizer.model that says nothing of it.
+CHANGES = {
+    'no space before': lambda spec: spec['normalizer']['normalizers'].pop(0),
+    'lower case': lambda spec: spec['normalizer']['normalizers'].insert(0, {'type': 'Lowercase'}),
+    'compatible forms': lambda spec: spec['normalizer']['normalizers'].insert(0, {'type': 'NFKC'}),
+    'other merges': lambda spec: spec['model']['merges'].sort(),
+    'no bytes': lambda spec: spec['model'].update(byte_fallback=False),
+    'digits': lambda spec: spec.update(pre_tokenizer={'type': 'Digits', 'individual_digits': True}),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_of_two_files_that_disagree_transformers_reads_tokenizer_json(change, tmp_path):
+  folder, path = tmp_path / 'model', train_sentencepiece(tmp_path)
+  folder.mkdir()
+  model = load_tokenizer(str(path))
+  for name, content in model.files().items():
+    (folder / name).write_bytes(content)
+  (folder / 'config.json').write_text('{"model_type": "llama"}')
+  spec = json.loads((folder / 'tokenizer.json').read_text())
+  CHANGES[change](spec)
+  (folder / 'tokenizer.json').write_text(json.dumps(spec))
+  theirs, ours = transformers_of(folder), load_tokenizer(str(folder))
+  texts = [*TEXTS, 'The theatre ﬁne 12345']
+  assert [theirs.encode(text, split_special_tokens=True) for text in texts] == [
+      ours.encode(text).tolist() for text in texts]
+  assert any(ours.encode(text).tolist() != model.encode(text).tolist() for text in texts)
+
+
+@pytest.mark.parametrize('content', [
+    b'', b'junk', b''.join(b'%s %d\n' % (base64.b64encode(bytes([i])), i) for i in range(256))],
+    ids=['empty', 'junk', 'tiktoken'])
+def test_a_second_file_that_is_of_no_use_is_not_needed(content, tmp_path):
+  folder = write(tmp_path, 'gpt2')
+  wanted = load_tokenizer(str(folder))
+  (folder / 'tokenizer.model').write_bytes(content)
+  found = load_tokenizer(str(folder))
+  assert found[:3] == wanted[:3] and found.encode(PROSE).tolist() == wanted.encode(PROSE).tolist()
+
+
+def test_without_sentencepiece_tokenizer_json_is_read(tmp_path, monkeypatch):
+  for name, content in load_tokenizer(str(train_sentencepiece(tmp_path))).files().items():
+    (tmp_path / name).write_bytes(content)
+  wanted = load_tokenizer(str(tmp_path)).encode(PROSE).tolist()
+  monkeypatch.setitem(sys.modules, 'sentencepiece', None)
+  assert load_tokenizer(str(tmp_path)).encode(PROSE).tolist() == wanted
 
 
 @pytest.mark.parametrize('name, content, message', [

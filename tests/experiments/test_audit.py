@@ -141,6 +141,30 @@ def test_a_folder_is_audited(tmp_path, capsys):
       'repeat': [144, 360], 'unreadable': [72]}
 
 
+@pytest.mark.parametrize('name', ['{:06d}', '{:06d}/pretrained_model', 'step_{}',
+                                  'global_step_{}/actor/huggingface', 'checkpoint-{}/a/b/c'])
+def test_the_network_of_a_step_may_lie_below_its_folder(name, tmp_path):
+  """As lerobot and verl write them."""
+  wanted = {step: f'{tmp_path}/run/{name.format(step)}' for step in (500, 1000, 1500)}
+  for folder in wanted.values():
+    Path(folder).mkdir(parents=True)
+    (Path(folder) / 'config.json').write_text('{}')
+  assert history.find([f'{tmp_path}/run']) == wanted
+  assert history.find(list(wanted.values())) == wanted
+
+
+def test_a_step_with_several_networks_is_named(tmp_path):
+  for step in range(3):
+    for kind in ('actor', 'critic'):
+      (tmp_path / f'run/step_{step}/{kind}').mkdir(parents=True)
+      (tmp_path / f'run/step_{step}/{kind}/config.json').write_text('{}')
+  message = f'{tmp_path}/run/step_0 holds several networks; give all of one kind, such as'
+  with pytest.raises(InputError, match=f'{message} {tmp_path}/run/\\*/actor'):
+    history.find([f'{tmp_path}/run'])
+  critics = [f'{tmp_path}/run/step_{step}/critic' for step in range(3)]
+  assert history.find(critics) == dict(enumerate(critics))
+
+
 @pytest.mark.parametrize('words, message', [
     ([], 'no history: 0 checkpoints'), (['nowhere'], 'no such folder'),
     (['a/b@step1', 'a/b@step2'], '2 checkpoints, and at least 3'),

@@ -277,6 +277,18 @@ def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
   assert [each['name'] for each in finder.left_out] == [f'{zoo}/1', f'{zoo}/2']
 
 
+@pytest.mark.parametrize('names', [
+    ['2024/one', '2025/two'], ['000500/pretrained_model', '001000/pretrained_model'],
+    ['global_step_5/actor/huggingface', 'global_step_10/actor/huggingface']], ids=str)
+def test_networks_lie_below_folders_named_by_numbers(names, tmp_path):
+  for name in names:
+    (tmp_path / 'zoo' / name).mkdir(parents=True)
+    (tmp_path / 'zoo' / name / 'config.json').write_text('{}')
+  finder = Finder([], tmp_path / 'out')
+  assert finder.expand(str(tmp_path / 'zoo')) == sorted(f'{tmp_path}/zoo/{name}' for name in names)
+  assert not finder.left_out
+
+
 def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
   (tmp_path / 'zoo' / 'one').mkdir(parents=True)
   (tmp_path / 'zoo' / 'one' / 'config.json').write_text('{}')

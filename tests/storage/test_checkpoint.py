@@ -135,6 +135,16 @@ def test_an_empty_folder_is_no_step(copied):
   assert_is_seed(checkpoint.load_params(copied)[1], 3)
 
 
+@pytest.mark.parametrize('inside', ['one/config.json', 'pretrained_model/config.json', 'notes.txt'])
+def test_a_number_names_other_folders_too(inside, copied):
+  """Such as a year, or a step of another program."""
+  (copied / '2024' / inside).parent.mkdir(parents=True)
+  (copied / '2024' / inside).touch()
+  assert checkpoint.steps(copied) == [1, 2, 3]
+  shutil.copytree(copied / '3' / 'params', copied / '2024' / 'params')
+  assert checkpoint.steps(copied) == [1, 2, 3, 2024]
+
+
 def test_no_whole_step_is_an_error(copied):
   for step in checkpoint.steps(copied):
     shutil.rmtree(copied / str(step) / 'params')

@@ -24,6 +24,7 @@ DIRECTORIES = {
         high_freq_factor=4.0, original_max_position_embeddings=8192)),
 }
 PRESETS = {'tiny_llama2': {}, 'tiny_gpt2': dict(positions='learned')}
+LINEAR = dict(rope_type='linear', factor=4.0)
 TOKENS = np.random.default_rng(0).integers(96, size=(2, 24))
 KINDS = sorted(kind.name for kind in (*gguf.quants._type_traits, gguf.GGMLQuantizationType.F16,
                                       gguf.GGMLQuantizationType.F32))
@@ -198,6 +199,66 @@ def test_biases_are_seen_by_their_tensors(copy, tmp_path):
   save_file(tensors, path / 'model.safetensors')
   assert config.qkv_bias and config.output_bias and config.mlp_bias
   assert_equal(small_gguf.write(tmp_path / 'x.gguf', path), path)
+
+
+@pytest.mark.parametrize('biased', ['qkv', 'o', 'mlp'])
+def test_each_bias_is_seen_by_itself(biased, copy, tmp_path):
+  """config.json of Llama has one entry for those of attention; llama.cpp looks for each."""
+  path = copy('llama_linear')
+  edit_config(path, attention_bias=True, mlp_bias=True)
+  tensors = load_file(path / 'model.safetensors')
+  of = dict(qkv='qkv', o='o', mlp=('gate', 'up', 'down'))[biased]
+  for name, values in list(tensors.items()):
+    stem = name.removesuffix('.weight')
+    if stem.endswith('_proj'):
+      is_one = stem.rpartition('.')[2].removesuffix('_proj') in of
+      tensors[f'{stem}.bias'] = np.float32(is_one) * values[:, 0]
+  save_file(tensors, path / 'model.safetensors')
+  kept = {name: values for name, values in tensors.items() if values.any()}
+  config, params = huggingface.load(small_gguf.write(tmp_path / 'x.gguf', path, tensors=kept))
+  assert (config.qkv_bias, config.output_bias, config.mlp_bias) == tuple(
+      biased == each for each in ('qkv', 'o', 'mlp'))
+  assert_close(logits(config, params, TOKENS), logits(*huggingface.load(path), TOKENS))
+
+
+# By llama.cpp's loader it is linear without a type; without a factor, or with 0, there is none.
+@pytest.mark.parametrize('rope, entries', [
+    (LINEAR, {'rope.scaling.factor': 4.0}), (LINEAR, {'rope.scale_linear': 4.0}),
+    (LINEAR, {'rope.scaling.type': 'linear', 'rope.scale_linear': 4.0}),
+    (LINEAR, {'rope.scale_linear': 8.0, 'rope.scaling.factor': 4.0}),
+    ({}, {'rope.scaling.type': 'none', 'rope.scaling.factor': 4.0}),
+    ({}, {'rope.scaling.type': 'linear'}), ({}, {'rope.scaling.factor': 0.0}),
+    ({}, {'rope.scaling.type': 'yarn', 'rope.scaling.factor': 1.0}),
+], ids=str)
+def test_scaling_of_rope_by_the_defaults_of_its_loader(rope, entries, copy, tmp_path):
+  path = copy('llama_linear')
+  edit_config(path, rope_scaling=None, rope_parameters=dict(rope_type='default', rope_theta=1e4))
+  file = small_gguf.write(tmp_path / 'x.gguf', path, **entries)
+  edit_config(path, rope_parameters=dict(rope_type='default', rope_theta=1e4) | rope)
+  assert huggingface.load_config(file) == huggingface.load_config(path)
+
+
+@pytest.mark.parametrize('name', ['attention.head_count_kv', 'attention.head_count',
+                                  'feed_forward_length'])
+def test_a_number_for_each_layer_is_one_if_all_are_the_same(name, copy, tmp_path):
+  path = copy('llama_linear')
+  number = dict(zip(('attention.head_count_kv', 'attention.head_count', 'feed_forward_length'),
+                    (2, 4, 48), strict=True))[name]
+  write = lambda *numbers: small_gguf.write(tmp_path / 'x.gguf', path, **{name: list(numbers)})
+  assert_equal(write(number, number), path)
+  for wrong in ((number, number + 1), (number,), (number,) * 3):
+    with pytest.raises(InputError, match=f"'{name}'=.* is not supported: one number for all"):
+      huggingface.load(write(*wrong))
+
+
+@pytest.mark.parametrize('window, pattern, windows', [
+    (5, [True, False, True], (5, None, 5)), (5, 2, (5, None, 5)), (5, None, (5, 5, 5)),
+    (None, 2, ()), (0, [True, False, True], (5, None, 5)[:0])], ids=str)
+def test_windows_of_gemma_3(window, pattern, windows, directory, tmp_path):
+  """llama.cpp reads their layers as a period, 6 if it is not given, or one by one."""
+  entries = {'attention.sliding_window': window, 'attention.sliding_window_pattern': pattern}
+  file = small_gguf.write(tmp_path / 'x.gguf', directory('gemma3_bf16'), **entries)
+  assert huggingface.load_config(file).windows == windows
 
 
 @pytest.mark.parametrize('factor, head_size', [(8.0, 128), (32.0, 64)])

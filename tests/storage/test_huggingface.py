@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bornbiased_jax import storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.digests import digest
 from directories import TOLERANCE, assert_close, assert_same, edit_config, edit_tensors
 import make_goldens
 from small_networks import logits
@@ -79,9 +81,19 @@ def test_tied_head_stored_too(copy):
   with pytest.raises(InputError, match=r'lm_head.weight is \[95, 32\]; config.json needs'):
     huggingface.load(path)
   store_head(1)
-  message = 'lm_head.weight is not the embedding, but tie_word_embeddings is true'
-  with pytest.raises(InputError, match=message):
-    huggingface.load(path)
+  config, params = huggingface.load(path)
+  assert config == huggingface.load_config(path) == storage.open(str(path)).config
+  assert not config.tied_head and huggingface.open_layers(path).digest() == digest(params)
+  np.testing.assert_array_equal(params['head'], params['embedding'] + 1)
+
+
+@pytest.mark.parametrize('name, shift', [('qwen3_tied', 1), ('gpt2', 1), ('qwen3_tied', 0)])
+def test_live_a_head_beside_the_embedding_that_it_should_be(name, shift, copy, transformers):
+  path, ids = copy(name), np.arange(48).reshape(2, 24)
+  theirs = 'model.embed_tokens.weight' if name == 'qwen3_tied' else 'transformer.wte.weight'
+  edit_tensors(path, lambda tensors: tensors.update(
+      {'lm_head.weight': np.roll(tensors[theirs], shift)}))
+  assert_close(logits(*huggingface.load(path), ids), make_goldens.logits(path, ids))
 
 
 @pytest.mark.parametrize('name', ['qwen3_tied', 'gpt2'])

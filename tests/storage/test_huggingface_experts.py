@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
@@ -28,8 +29,8 @@ MODELS = {
 @pytest.fixture
 def stored(transformers, tmp_path, monkeypatch):
   """Writes a model of this name, and returns its folder."""
-  def write(name):
-    model = name, SIZES | MODELS[name], 'float32', {}
+  def write(name, **how):
+    model = name, SIZES | MODELS[name], 'float32', how
     monkeypatch.setitem(make_goldens.MODELS, name, model)
     make_goldens.store(name, 5, tmp_path / 'theirs')
     return tmp_path / 'theirs'
@@ -50,6 +51,15 @@ def test_both_directions(name, stored, tmp_path):
   assert layers.digest() == digest(params)
   block = layers.read_block(1)
   jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), block, params['blocks'])
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_experts_as_transformers_has_them_in_memory(name, stored):
+  theirs, ids = stored(name, save_original_format=False), np.arange(66).reshape(2, 33)
+  assert 'model.layers.0.mlp.experts.gate_up_proj' in load_file(theirs / 'model.safetensors')
+  config, params = huggingface.load(theirs)
+  assert_close(logits(config, params, ids), make_goldens.logits(theirs, ids))
+  assert huggingface.open_layers(theirs).digest() == digest(params)
 
 
 @pytest.mark.parametrize('name, changes, words', [

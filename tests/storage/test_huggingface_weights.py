@@ -13,8 +13,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import huggingface, layers
 from bornbiased_jax.storage.huggingface import tensors
-from bornbiased_jax.storage.huggingface.tensors import INDEX, open_tensors, shard_names
+from bornbiased_jax.storage.huggingface.tensors import INDEX, open_tensors, read_index
+from directories import assert_close, edit_tensors
+import make_goldens
 from make_goldens import GOLDENS, MODELS
+from small_networks import logits
 
 
 @pytest.mark.parametrize('name', MODELS)
@@ -59,13 +62,59 @@ def test_a_header_is_parsed_once_however_many_tensors_are_read(tmp_path, monkeyp
   assert len(parsed) == 1
 
 
+@pytest.fixture
+def overlaid(copy):
+  """A model with a newer tensor in a file of its own, as its index says; and the older values."""
+  path, laid = copy('llama_tied_sharded'), 'model.layers.1.mlp.down_proj.weight'
+  index = json.loads((path / INDEX).read_text())
+  old = load_file(path / index['weight_map'][laid])[laid]
+  # transformers takes the tensor of the file that comes last.
+  index['weight_map'][laid] = 'model-overlay.safetensors'
+  save_file({laid: np.roll(old, 1)}, path / 'model-overlay.safetensors', dict(format='pt'))
+  (path / INDEX).write_text(json.dumps(index))
+  return path, laid, old
+
+
+def test_live_the_index_says_from_which_file_a_tensor_is(overlaid, transformers):
+  path, ids = overlaid[0], np.arange(48).reshape(2, 24)
+  assert_close(logits(*huggingface.load(path), ids), make_goldens.logits(path, ids))
+
+
+def test_tensors_that_an_index_lacks_are_of_no_model(overlaid):
+  path, laid, old = overlaid
+  wanted = huggingface.open_layers(path).digest()
+  file = path / 'model-overlay.safetensors'
+  save_file(load_file(file) | {'draft.weight': old, 'model.norm.weight': old}, file)
+  assert huggingface.open_layers(path).digest() == wanted
+  index = json.loads((path / INDEX).read_text())
+  index['weight_map']['draft.weight'] = file.name
+  (path / INDEX).write_text(json.dumps(index))
+  with pytest.raises(InputError, match="tensor 'draft.weight' has no place in this model"):
+    huggingface.load(path)
+  index['weight_map'] |= {laid: 'model-00001-of-00002.safetensors', 'draft.weight': file.name}
+  (path / INDEX).write_text(json.dumps(index))
+  with pytest.raises(InputError, match=f'has no tensor {laid}'):
+    huggingface.load(path)
+
+
+@pytest.mark.parametrize('name', ['mtp.fc.weight', 'mtp.layers.0.mlp.up_proj.weight',
+                                  'model.mtp_layers.0.norm.weight', 'model.mtp.norm.weight'])
+def test_live_heads_that_draft_tokens_are_left_out(name, copy, transformers):
+  import torch
+  path, ids = copy('qwen3_tied'), np.arange(48).reshape(2, 24)
+  edit_tensors(path, lambda tensors: tensors.update({name: np.ones((3, 3), np.float32)}))
+  model = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation='eager')
+  wanted = model(torch.from_numpy(ids)).logits.detach().float().numpy()
+  assert_close(logits(*huggingface.load(path), ids), wanted)
+
+
 @pytest.mark.parametrize('shard', ['../x.safetensors', '/x.safetensors', 'a/x.safetensors', 'x.bin',
                                    3, None, '.safetensors\n'])
 def test_an_index_leads_nowhere_else(shard, tmp_path):
   index = tmp_path / INDEX
   index.write_text(json.dumps({'weight_map': {'a': 'a.safetensors', 'b': shard}}))
   with pytest.raises(InputError, match=r'must be the name of a \.safetensors file beside it'):
-    shard_names(index)
+    read_index(index)
 
 
 @pytest.mark.parametrize('name', MODELS)

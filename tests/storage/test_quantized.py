@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.storage import huggingface
-from directories import edit_config, load_refusal
+from directories import edit_config, edit_tensors, load_refusal
 
 INT32 = np.int32
 _UP = 'model.layers.1.mlp.up_proj.'
@@ -77,14 +77,31 @@ def packed(out, width, bits=4, zeros=False, order=False):
   return stored, (whole - zero[:, group]) * scale.astype(np.float32)[:, group]
 
 
-def gptq(out, width, bits=4, less=1, order=False):
-  whole, scale = drawn((width, out), 2**bits), scales(width // 8, out)
-  zero, group = drawn((width // 8, out), 2**bits, 1), np.arange(width) // 8
-  if order:
+def gptq(out, width, bits=4, less=1, order='rising', symmetric=False, group=8):
+  count = width // group
+  whole, scale = drawn((width, out), 2**bits), scales(count, out)
+  zero, group = drawn((count, out), 2**bits, 1), np.arange(width) // group
+  zero = np.full_like(zero, 2 ** (bits - 1)) if symmetric else zero
+  if order == 'own':
     group = np.random.default_rng(width).permutation(group)
   stored = dict(qweight=pack(whole, bits, 0), scales=scale, g_idx=group.astype(INT32),
         qzeros=pack((zero - less) % 2**bits, bits, 1))
+  if order in ('none', 'zeros'):
+    stored |= dict(g_idx=0 * stored['g_idx'] if order == 'zeros' else None)
   return stored, ((whole - zero[group]) * scale.astype(np.float32)[group]).T
+
+
+def by_module(out, width):
+  """As GPTQModel's `dynamic` lets modules differ: in bits, groups and symmetry."""
+  is_down = out < width
+  return gptq(out, width, bits=8 if is_down else 4, group=4 if is_down else 16, order='none',
+              symmetric=is_down)
+
+
+def without_axes(out, width):
+  weight, scale = float8((out, width)), scales(1)[0]
+  return dict(weight=weight, weight_scale=np.asarray(scale), input_scale=np.asarray(scale)), (
+      weight.astype(np.float32) * np.float32(scale))
 
 
 def awq(out, width):
@@ -102,6 +119,7 @@ def compressed(**weights):
 
 
 OF_GPTQ = dict(quant_method='gptq', bits=4, group_size=8)
+SYMMETRIC = OF_GPTQ | dict(sym=True, checkpoint_format='gptq')
 FORMATS = {
     'int8': (compressed(), by_channel), 'int8_zero_points': (compressed(), with_zero_points),
     'float8': (compressed(type='float', strategy='tensor'), by_tensor),
@@ -111,8 +129,24 @@ FORMATS = {
     'packed_8': (compressed(group_size=8), lambda *shape: packed(*shape, bits=8)),
     'packed_zeros': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, zeros=1)),
     'packed_order': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, order=1)),
-    'gptq': (OF_GPTQ, gptq), 'gptq_order': (OF_GPTQ, lambda *shape: gptq(*shape, order=True)),
+    'float8_scalars': (dict(quant_method='modelopt', quant_algo='FP8'), without_axes),
+    'gptq': (OF_GPTQ, gptq), 'gptq_order': (OF_GPTQ, lambda *shape: gptq(*shape, order='own')),
     'gptq_8': (OF_GPTQ | dict(bits=8), lambda *shape: gptq(*shape, bits=8)),
+    'gptq_2': (OF_GPTQ | dict(bits=2), lambda *shape: gptq(*shape, bits=2, group=16)),
+    # In exllama's loader, an order of zeros is none.
+    'gptq_zeros': (OF_GPTQ, lambda *shape: gptq(*shape, order='zeros')),
+    # Both versions of symmetric zero points, under the label of either: they are in the middle.
+    'symmetric': (SYMMETRIC, lambda *shape: gptq(*shape, symmetric=True)),
+    'symmetric_2': (SYMMETRIC, lambda *shape: gptq(*shape, less=0, symmetric=True)),
+    'symmetric_8': (SYMMETRIC | dict(bits=8),
+                    lambda *shape: gptq(*shape, bits=8, less=0, symmetric=True)),
+    'labelled_2': (SYMMETRIC | dict(checkpoint_format='gptq_v2', sym=False),
+                   lambda *shape: gptq(*shape, symmetric=True)),
+    'unlabelled': (OF_GPTQ, lambda *shape: gptq(*shape, less=0, symmetric=True)),
+    'one_group': (OF_GPTQ | dict(group_size=-1),
+                  lambda out, width: gptq(out, width, group=width, order='none')),
+    'by_module': (OF_GPTQ | dict(sym=True, dynamic={r'+:.*down.*': {'bits': 8}}), by_module),
+    'other_groups': (OF_GPTQ | dict(group_size=32), lambda *shape: gptq(*shape, order='none')),
     'gptq_v2': (OF_GPTQ | dict(checkpoint_format='gptq_v2'), lambda *shape: gptq(*shape, less=0)),
     'awq': (dict(quant_method='awq', bits=4, group_size=8, version='gemm'), awq),
 }
@@ -130,7 +164,8 @@ def quantize(path, name, changes=None):
     stem = key.removesuffix('.weight')
     if key.endswith('proj.weight'):
       parts, whole[key] = make(*tensor.shape)
-      stored |= {f'{stem}.{ending}': np.ascontiguousarray(part) for ending, part in parts.items()}
+      stored |= {f'{stem}.{ending}': np.array(part, order='C') for ending, part in parts.items()
+                 if part is not None}
     else:
       stored[key] = whole[key] = tensor
   for ending, part in (changes or {}).items():
@@ -157,6 +192,8 @@ def test_weights_are_what_the_formula_says(name, copy, tmp_path):
 @pytest.mark.parametrize('settings', [
     dict(quant_method='bitsandbytes', load_in_4bit=True), {'quant_method': ['awq']}, {'bits': 4},
     dict(quant_method='awq', bits=4, version='gemv'), OF_GPTQ | dict(bits=3),
+    dict(quant_method='awq', bits=4, checkpoint_format='gemv'),
+    OF_GPTQ | dict(checkpoint_format='bitblas'), OF_GPTQ | dict(format='marlin'),
     compressed() | dict(transform_config={'R1': {}}),
     compressed() | dict(config_groups={'a': {'weights': {'num_bits': 8}}, 'b': {'weights': {}}}),
 ], ids=str)
@@ -171,6 +208,7 @@ DAMAGE = {
     'groups': ('packed', {'weight_scale': scales(48, 3)}),
     'rows': ('int8', {'weight_scale': scales(7, 1)}),
     'order': ('gptq', {'g_idx': np.full(32, 4, INT32)}),
+    'symmetry': ('symmetric', {'qzeros': pack(drawn((4, 48), 16), 4, 1)}),
     'zeros': ('awq', {'qzeros': np.ones((2, 6), INT32)}),
     'words': ('packed', {'weight_packed': np.ones((48, 4), np.int64)}),
     'axes': ('awq', {'scales': np.ones((4, 48, 1), np.float16)}),
@@ -187,3 +225,27 @@ def test_parts_that_do_not_fit(name, copy):
   path = copy('qwen3_tied')
   quantize(path, *DAMAGE[name])
   load_refusal(path)
+
+
+@pytest.mark.parametrize('name', [
+    'self_attn.k_scale', 'self_attn.kv_scale', 'self_attn.attn.v_scale',
+    'self_attn.k_proj.output_scale', 'self_attn.v_proj.v_scale', 'self_attn.qkv_proj.k_scale',
+    'self_attn.prob_output_scale', 'self_attn.q_scale', 'self_attn.k_zero_point'])
+@pytest.mark.parametrize('settings', [
+    FORMATS['float8_scalars'][0], None,
+    dict(quant_method='compressed-tensors', config_groups={}, kv_cache_scheme=dict(num_bits=8))],
+    ids=['weights', 'unsaid', 'cache'])
+def test_scales_of_the_cache_are_left_out(settings, name, copy):
+  """Under every name by which vLLM finds them: keys and values are as if they were not cached."""
+  path = copy('qwen3_tied')
+  kept = (path / 'model.safetensors').read_bytes()
+  found = []
+  for scales_of in ({}, {f'model.layers.{i}.{name}': np.array(0.5, np.float32) for i in range(2)}):
+    (path / 'model.safetensors').write_bytes(kept)
+    edit_tensors(path, lambda tensors, scales_of=scales_of: tensors.update(scales_of))
+    if settings == FORMATS['float8_scalars'][0]:
+      quantize(path, 'float8_scalars')
+    edit_config(path, quantization_config=settings)
+    found.append(huggingface.load(path))
+  assert found[0][0] == found[1][0]
+  jax.tree.map(np.testing.assert_array_equal, found[0][1], found[1][1])

@@ -143,6 +143,17 @@ def test_what_may_change_between_stop_and_resume(stopped):
   assert int(state.step) == 6
 
 
+@pytest.mark.parametrize('balance, message', [(0.0, None), (0.1, 'accumulation=1, not 2')])
+def test_parts_of_a_batch_are_of_the_step_if_experts_are_balanced(balance, message):
+  """The mean over parts of their balance losses is not that of the whole batch."""
+  config = dataclasses.replace(tiny_runs.CONFIG, num_experts=4, experts_per_token=2)
+  run = lambda parts: tiny_runs.run(Path('run'), config=config, recipe=dict(
+      accumulation=parts, balance=balance))
+  refused = pytest.raises(InputError, match=message) if message else contextlib.nullcontext()
+  with refused:
+    start._refuse_other(run(2), 3, Path('run'), run(1).metadata(3, None))
+
+
 def test_the_folder_of_a_run_may_be_text(tmp_path):
   run = tiny_runs.run(f'{tmp_path}/run')
   assert run.directories == [tmp_path / 'run' / 'seed_3']

@@ -22,12 +22,8 @@ from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.storage import Model, hub
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from bornbiased_jax.storage.huggingface.tensors import (
-  Tensor,
-  dequantized,
-  open_tensors,
-  read_quantization,
-)
+from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
+from bornbiased_jax.storage.huggingface.tensors import Tensor, open_tensors
 from bornbiased_jax.storage.layers import ROWS
 
 READ = 'by names and shapes of tensors, without a forward pass'

@@ -24,7 +24,7 @@ from bornbiased_jax.storage.huggingface.positions import (
   rope_to_stored,
   windows_to_stored,
 )
-from bornbiased_jax.storage.huggingface.tensors import read_quantization
+from bornbiased_jax.storage.huggingface.quantized import read_quantization
 
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,),

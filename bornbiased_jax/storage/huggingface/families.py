@@ -3,7 +3,7 @@
 `groups` says which tensors hold which of our parameters by such a row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
@@ -229,6 +229,23 @@ FAMILIES = {
 }
 
 
+# What all of them call experts in the memory of transformers 5, which saves them so if asked to: a
+# tensor has those of a layer.
+IN_MEMORY = '.mlp.experts.gate_up_proj', '.mlp.experts.down_proj'
+_TOGETHER = {'blocks/experts/gate blocks/experts/up': f'layers.{{}}{IN_MEMORY[0]}',
+             'blocks/experts/down': f'layers.{{}}{IN_MEMORY[1]}',
+             'blocks/router': 'layers.{}.mlp.gate'}
+
+
+def in_memory(family: Family, names: Iterable[str]) -> Family:
+  """The family under the names that its modules have in memory, if these are such, or itself."""
+  if not any(f'{IN_MEMORY[0]}.' in name for name in names):
+    return family
+  others = {ours: theirs for ours, theirs in family.modules.items()
+            if not any(ours in together.split() for together in _TOGETHER)}
+  return family._replace(modules=others | _TOGETHER)
+
+
 class Group(NamedTuple):
   """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
 
@@ -253,7 +270,7 @@ class Group(NamedTuple):
 
   def aligned(self, leaves, index, tensor, config, family):
     """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
-    tensor = tensor.T if self.transposed else tensor
+    tensor = tensor.swapaxes(-1, -2) if self.transposed else tensor
     sizes = [leaf.shape[-1] for leaf in leaves]
     parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
     return [(leaf[index].reshape(part.shape), part)
@@ -288,6 +305,6 @@ def groups(config: ModelConfig, family: Family,
         parts = [shapes[leaf][len(counts):] for leaf in leaves]
         shape = (*parts[0][:-1], sum(part[-1] for part in parts))
         transposed = family.transposed and ending == '/kernel'
-        shape = shape[::-1] if transposed else shape
+        shape = (*shape[:-2], *shape[:-3:-1]) if transposed else shape
         shift = np.float32(family.gain_less if ending == '/scale' else 0)
         yield Group(theirs + suffix, leaves, counts, shape, transposed, shift)

@@ -17,6 +17,7 @@ from bornbiased_jax.models.rotary import frequencies
 from bornbiased_jax.storage.huggingface.config import from_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
+from bornbiased_jax.storage.huggingface.positions import FULL, SLIDING
 from bornbiased_jax.storage.huggingface.tensors import Tensor
 
 # Mistral models are 'llama' here.
@@ -24,14 +25,19 @@ _FAMILIES = {'gpt2': 'gpt2', 'llama': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3
              'gemma2': 'gemma2', 'gemma3': 'gemma3_text', 'phi3': 'phi3'}
 _EPSILONS = dict(layernorm='attention.layer_norm_epsilon',
                  rmsnorm='attention.layer_norm_rms_epsilon')
+# Field of ModelConfig → the tensor that files have if it is true, as no entry says so.
+_BIASES = dict(qkv_bias='blk.0.attn_q.bias', output_bias='blk.0.attn_output.bias',
+               mlp_bias='blk.0.ffn_up.bias')
 # Field of ModelConfig → entry of the metadata, behind the name of the architecture.
 _FIELDS = dict(
     vocab_size='vocab_size', width='embedding_length', mlp_width='feed_forward_length',
     num_layers='block_count', num_heads='attention.head_count', length='context_length',
     num_kv_heads='attention.head_count_kv', head_size='attention.key_length',
-    score_cap='attn_logit_softcapping', logit_cap='final_logit_softcapping')
+    score_cap='attn_logit_softcapping', logit_cap='final_logit_softcapping',
+    **_BIASES)
 # Entry of the metadata → of the settings of RoPE in config.json.
-_SCALING = {'rope.scaling.type': 'rope_type', 'rope.scaling.factor': 'factor'}
+_SCALING = {'rope.scaling.type': 'rope_type', 'rope.scale_linear': 'factor',
+            'rope.scaling.factor': 'factor'}
 _YARN = {'rope.scaling.original_context_length': 'original_max_position_embeddings',
          'rope.scaling.yarn_beta_fast': 'beta_fast', 'rope.scaling.yarn_beta_slow': 'beta_slow'}
 # Entry of the metadata → entry of config.json, in the architectures that have it.
@@ -74,8 +80,8 @@ def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
     architecture = _architecture(metadata)
     family = _family(FAMILIES[_FAMILIES[architecture]])
     prefix = f'{architecture}.'
-    given = {name.removeprefix(prefix): value for name, value in metadata.items()
-             if name.startswith(prefix)}
+    given = _of_all_layers({name.removeprefix(prefix): value for name, value in metadata.items()
+                            if name.startswith(prefix)})
     config = from_stored(_stored(architecture, family, given, found), family)
     if architecture != 'llama':
       return config, family, list(found.values())
@@ -91,6 +97,17 @@ def _architecture(metadata):
   name = metadata.get('general.architecture')
   only('general.architecture', name, *_FAMILIES)
   return name
+
+
+def _of_all_layers(given):
+  """The entries, of which one with a number for each layer is that number if all are the same."""
+  for name, value in given.items():
+    if not isinstance(value, tuple) or name == 'attention.sliding_window_pattern':
+      continue
+    if len(value) != given.get('block_count') or len(set(value)) != 1:
+      raise InputError(f'{show(name)}={show(value)} is not supported: one number for all layers is')
+    given = given | {name: value[0]}
+  return given
 
 
 def _family(family):
@@ -121,13 +138,18 @@ def _stored(architecture, family, given, found):
       vocab_size=embedding.shape[0] if embedding else None, hidden_act='silu',
       max_position_embeddings=given.get('context_length'),
       activation_function='gelu_new', tie_word_embeddings='output.weight' not in found,
-      attention_bias='blk.0.attn_q.bias' in found, mlp_bias='blk.0.ffn_up.bias' in found,
-      rope_theta=1e4, query_pre_attn_scalar=head_size)
+      rope_theta=1e4, query_pre_attn_scalar=head_size,
+      **{name: name in found for name in _BIASES.values()})
   if given.get('block_count') == _LAYERS_OF_27B.get(architecture):
     stored['query_pre_attn_scalar'] = width // heads
   stored |= given | {theirs: given[ours] for ours, theirs in others.items() if ours in given}
   if not stored.get('sliding_window', True):
     stored['sliding_window'] = None
+  if architecture == 'gemma3' and not stored.get('sliding_window'):
+    stored['sliding_window_pattern'] = 1  # No layer has one.
+  if isinstance(slides_L := stored.get('sliding_window_pattern'), tuple):
+    del stored['sliding_window_pattern']
+    stored['layer_types'] = [SLIDING if slides else FULL for slides in slides_L]
   return stored | _rope(given, head_size)
 
 
@@ -135,10 +157,13 @@ def _rope(given, head_size):
   stored = {}
   if given.get('rope.dimension_count', head_size) != head_size:
     stored['partial_rotary_factor'] = entry(given, 'rope.dimension_count', *COUNT) / head_size
-  if (kind := given.get('rope.scaling.type', 'none')) != 'none':
-    names = _SCALING | (_YARN if kind == 'yarn' else {})
-    stored['rope_scaling'] = {theirs: given[ours] for ours, theirs in names.items()
-                              if ours in given}
+  # As llama.cpp has it: linear is meant where no type is given, and no factor, or 0, is 1.
+  kind = given.get('rope.scaling.type', 'linear')
+  names = _SCALING | (_YARN if kind == 'yarn' else {})
+  scaling = dict(rope_type=kind, factor=0.0) | {
+      theirs: given[ours] for ours, theirs in names.items() if ours in given}
+  if kind not in ('none', 'linear', 'yarn') or (kind != 'none' and scaling['factor'] not in (0, 1)):
+    stored['rope_scaling'] = scaling
   return stored
 
 

@@ -28,11 +28,13 @@ _NUMBERS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 
 _TEXT, _ARRAY = 8, 9
 # Vocabularies, of at most a million strings or so, are passed over.
 _MOST_TEXTS, _MOST_BYTES = 2**24, 2**24
-_MOST_ENTRIES, _MOST_AXES = 100_000, 4
+_MOST_ENTRIES, _MOST_AXES, _MOST_LAYERS = 100_000, 4, 10_000
 
 
 def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-  """The metadata of a GGUF file, whose arrays are None, and its tensors, both by their names.
+  """The metadata of a GGUF file and its tensors, both by their names.
+
+  Arrays are tuples of at most as many numbers as there may be layers; others are None.
 
   All of the header is checked; raises InputError if it is not right.
   """
@@ -118,14 +120,16 @@ class _Reader:
     if kind == _TEXT:
       return self.text()
     if kind == _ARRAY:
-      return self._pass_over(self.number('I'), self.number('Q'))
+      return self._array(self.number('I'), self.number('Q'))
     if kind not in _NUMBERS:
       raise InputError(f'its metadata has a value of the unknown type {kind}')
     value = self.number(_NUMBERS[kind])
     # The shortest number that float32 rounds so: 1e-05, say, as config.json has it.
     return float(str(np.float32(value))) if _NUMBERS[kind] == 'f' else value
 
-  def _pass_over(self, kind, count):
+  def _array(self, kind, count):
+    if kind in _NUMBERS and count <= _MOST_LAYERS:
+      return tuple(self.value(kind) for _ in range(count))
     if kind in _NUMBERS:
       self._skip(count * struct.calcsize(f'<{_NUMBERS[kind]}'))
     elif kind == _TEXT and count <= _MOST_TEXTS:

@@ -1,6 +1,7 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle."""
 
 from collections.abc import Callable, Iterable
+import contextlib
 import dataclasses
 import functools
 import json
@@ -19,21 +20,29 @@ from bornbiased_jax.files import read_json
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
-from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.families import (
+  IN_MEMORY,
+  Family,
+  groups,
+  in_memory,
+  leaf_shapes,
+)
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
+from bornbiased_jax.storage.huggingface.quantized import AUXILIARY, dequantized
 from bornbiased_jax.storage.huggingface.tensors import (
   DTYPES,
   WHOLE,
   Tensor,
-  dequantized,
   open_tensors,
   write_folder,
 )
 from bornbiased_jax.storage.layers import ROWS, Layers
 
 _HEADS = ('lm_head.weight', 'embed_out.weight')
-# Tensors that older versions stored although they are no weights.
-_BUFFERS = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq')
+# Tensors that no logits need: what older versions stored although it is no weight, what belongs to
+# quantized activations, and heads that guess tokens further on.
+_LEFT_OUT = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq|'
+                       rf'.*\.({AUXILIARY.pattern})|\w+\.mtp\w*\..*')
 
 
 def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
@@ -91,10 +100,18 @@ class Files:
 
   def __init__(self, path: Path, base: ModelConfig, family: Family,
                tensors: Callable[[], Iterable[Tensor]], adapter: adapters.Adapter | None):
-    self._path, self._base, self._family = path, base, family
+    self._path, self.stored_config, self._family = path, base, family
     self._tensors, self._adapter = tensors, adapter
-    is_untied = adapter is not None and adapter.unties(base, family)
-    self.config = dataclasses.replace(base, tied_head=False) if is_untied else base
+
+  @functools.cached_property
+  def config(self) -> ModelConfig:
+    """The configuration, with a head of its own if the weights, or the adapter, have one."""
+    config = self.stored_config
+    if config.tied_head and self._adapter and self._adapter.unties(config, self._family):
+      return dataclasses.replace(config, tied_head=False)
+    with contextlib.suppress(InputError):  # Weights are checked when they are asked for.
+      config = _untied(config, self._family, _named(self._family, self._tensors()))
+    return config
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
@@ -120,10 +137,12 @@ class Files:
 
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
-    config, family = self._base, self._family
+    tensors = _named(self._family, self._tensors())
+    config = _untied(self.stored_config, self._family, tensors)
+    family = in_memory(self._family, tensors)
     shapes = leaf_shapes(config)
     wanted = list(groups(config, family, shapes))
-    tensors = _find(self._path, config, family, wanted, self._tensors())
+    _check_all(self._path, tensors, wanted, family)
     if adapter is not None:
       config, tensors = adapters.merge(adapter, config, family, tensors)
       shapes = leaf_shapes(config)  # An untied head is one more.
@@ -156,24 +175,39 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                None if adapter is None else adapters.read_adapter(Path(adapter)))
 
 
-def _find(path: Path, config: ModelConfig, family: Family, wanted: list[Group],
-          found: Iterable[Tensor]) -> dict[str, Tensor]:
-  """The tensors by the names of the family: those that are wanted, of right shapes, no others."""
+def _named(family: Family, found: Iterable[Tensor]) -> dict[str, Tensor]:
+  """The tensors by the names of the family."""
   tensors: dict[str, Tensor] = {}
   for tensor in found:
     name = tensor.stored_name
     name = name if name.startswith(family.base) else family.base + name
     name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
+    name = f'{name}.weight' if name.endswith(IN_MEMORY) else name
     if name in tensors:
       raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
     tensors[name] = tensor
-  head, embedding = f'{family.head}.weight', f'{family.base}{family.modules["embedding"]}.weight'
-  # Of two names of one tensor save_model of safetensors keeps the first in the alphabet.
-  if config.tied_head and embedding not in tensors and head in tensors:
-    tensors[embedding] = tensors.pop(head)
-  _check_all(path, tensors, wanted, family)
-  _check_tied(tensors, config, family)
   return tensors
+
+
+def _untied(config, family, tensors):
+  """The configuration, with a head of its own if one is stored that is not the embedding.
+
+  So `transformers` takes it, whatever tie_word_embeddings says.
+  """
+  names = f'{family.base}{family.modules["embedding"]}.weight', f'{family.head}.weight'
+  embedding, head = map(tensors.get, names)
+  if head is None or not config.tied_head:
+    return config
+  if embedding is None:
+    # Of two names of one tensor save_model of safetensors keeps the first in the alphabet.
+    tensors[names[0]] = tensors.pop(names[1])
+    return config
+  for name in names:
+    _check_kind(name, tensors[name], (config.vocab_size, config.width))
+  is_same = all(np.array_equal(*(tensor.read(first, min(first + ROWS, config.vocab_size))
+                                 for tensor in (embedding, head)))
+                for first in range(0, config.vocab_size, ROWS))
+  return config if is_same else dataclasses.replace(config, tied_head=False)
 
 
 def _check_all(path, tensors, wanted, family):
@@ -185,7 +219,7 @@ def _check_all(path, tensors, wanted, family):
       _check_kind(name, tensors[name], group.shape)
       known.add(name)
   for name in sorted(tensors.keys() - known):
-    if not _BUFFERS.fullmatch(name):
+    if not _LEFT_OUT.fullmatch(name):
       raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
                        'place in this model')
 
@@ -200,20 +234,6 @@ def _check_kind(name, tensor, shape):
     raise InputError(f'{tensor.file}: tensor {name} is {tensor.dtype}, and only '
                      f'{", ".join(DTYPES)} can be read; load the model by from_pretrained(…, '
                      "dtype='float32') of transformers, and save it by save_pretrained")
-
-
-def _check_tied(tensors, config, family):
-  head = tensors.get(f'{family.head}.weight')
-  if not (head and config.tied_head):
-    return
-  _check_kind(f'{family.head}.weight', head, (config.vocab_size, config.width))
-  embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
-  for first in range(0, config.vocab_size, ROWS):
-    last = min(first + ROWS, config.vocab_size)
-    rows = [tensor.read(first, last) for tensor in (embedding, head)]
-    if not np.array_equal(*rows):
-      raise InputError(f'{head.file}: {head.stored_name} is not the embedding, but '
-                       'tie_word_embeddings is true')
 
 
 def _layers(family, config, tensors, wanted, shapes):
