@@ -66,7 +66,7 @@ def main(settings, output_dir):
 
 def measure(pairs, settings) -> dict:
   """Verdict, p-value and the result of every test, by pair."""
-  subjects, reports = {}, []
+  subjects, reports, swapped = {}, [], []
   for pair in tqdm(pairs, unit='pair', leave=False):
     # Both read ids that both have.
     num_ids = min(config.vocab_size for config, _ in pair)
@@ -75,9 +75,10 @@ def measure(pairs, settings) -> dict:
         subjects.setdefault((id(params), num_ids), lineage.Subject(config, params, probe))
         for config, params in pair)
     reports.append(lineage.judge(base, suspect))
+    swapped.append(lineage.judge(suspect, base)['verdict'])
   rows_of = lambda name: [next(row for row in report['tests'] if row['test'] == name)
                           for report in reports]
-  return {'verdicts': [report['verdict'] for report in reports],
+  return {'verdicts': [report['verdict'] for report in reports], 'verdicts_swapped': swapped,
           'p_values': [report['p_value'] for report in reports],
           'tests': {name: {field: [row[field] for row in rows_of(name)]
                            for field in ('z', 'statistic', 'p_value', 'applies', 'reason')}
@@ -91,6 +92,8 @@ def summarize(row) -> dict:
   return {'construction': row['construction'], 'truth': row['truth'],
           'by_principle': row['by_principle'], 'pairs': len(row['verdicts']),
           **{name: counts[name] for name in VERDICTS},
+          'changed_by_order': sum(a != b for a, b in zip(
+              row['verdicts'], row.get('verdicts_swapped', row['verdicts']), strict=True)),
           'wrong': counts[WRONG[row['truth']]] if row['truth'] in WRONG else 0,
           'tests': {name: summarize_test(row['tests'][name]) for name in TESTS}}
 
@@ -115,6 +118,8 @@ def totals(summary) -> list[str]:
       upper = scipy.stats.binomtest(found, count).proportion_ci(0.9).high
       said.append(f'{truth}: {found} of {count} pairs are called {wrong} (95 % bound '
                   f'{100 * upper:.1f} %, were all pairs independent)')
+  said.append(f'{sum(row["changed_by_order"] for row in summary)} of '
+              f'{sum(row["pairs"] for row in summary)} verdicts change if both are swapped')
   rows = [row for row in summary if row['truth'] == 'descendant' and not row['by_principle']]
   if count := sum(row['pairs'] for row in rows):
     said.append(f'descendants whose units keep their order: '

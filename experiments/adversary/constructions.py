@@ -79,6 +79,8 @@ _UNRELATED: dict[str, Make] = {
         _partial(unrelated.sorted_and_cut, _WIDE, trained, surgery.written_norms),
     'MatFormer and an extracted half': unrelated.extracted_half,
     'values in the order of singular values': _with_embedding(unrelated.order_values),
+    'nested dropout': _of_trained(
+        unrelated.unchanged, start=_partial(trained, loss=unrelated.nested_dropout)),
     'students of one teacher': unrelated.students,
     'one outlier channel': _of_trained(unrelated.widen),
     'bfloat16': _of_trained(unrelated.in_bfloat16),
@@ -105,6 +107,8 @@ _UNRELATED: dict[str, Make] = {
 _SHARED_INGREDIENT: dict[str, Make] = {
     'public adapter merged': _of_trained(unrelated.merge_adapter),
     'task vector merged': _of_trained(unrelated.merge_task_vector),
+    'one noise in training': _of_trained(
+        unrelated.unchanged, start=_partial(trained, loss=unrelated.with_one_noise)),
     'values distilled channel by channel': unrelated.values_distilled,
     'values distilled (narrower MLPs)': unrelated.values_distilled_to_narrower,
     'queries and keys kept': _of_trained(unrelated.keep_queries_and_keys),
@@ -125,6 +129,11 @@ _DEEP = dict(configs=related.DEEP)
 _DEEP_TUNED = _DEEP | dict(of_base=[_partial(fine_tune, data_seed=2)])
 _AT_A_HIGH_RATE = _partial(fine_tune, strength=1 / 3, peak_lr=3e-2)
 
+_SAME_SEED: dict[str, Make] = {
+    'one seed (2 and 3 layers)': related.one_seed,
+    'public start (ZerO)': _partial(related.public_start, related.zero_start),
+    'public start (Weyl)': _partial(related.public_start, related.weyl_start),
+}
 _DESCENDANTS: dict[str, Make] = {
     'channels change sign': _by(preserving.flip_channels),
     'channels permuted': _by(preserving.permute_channels),
@@ -161,6 +170,13 @@ _DESCENDANTS: dict[str, Make] = {
         _ROTATED, surgery.move_layer, _RENUMBERED, **_DEEP),
     'rotated, layers averaged, tokens renumbered': _by(
         _ROTATED, surgery.average_layers, _RENUMBERED, **_DEEP),
+    'rotated, stacked, tokens renumbered': _by(
+        _ROTATED, _with(0.5, lossy.repeat_layers), _RENUMBERED, **_DEEP),
+    'trained on (1e-2), rotated, layer dropped, tokens renumbered': _by(
+        _partial(fine_tune, strength=1 / 3, peak_lr=1e-2), _ROTATED, surgery.drop_layer,
+        _RENUMBERED, **_DEEP),
+    'trained on (3e-2), rotated, layer dropped, tokens renumbered': _by(
+        _AT_A_HIGH_RATE, _ROTATED, surgery.drop_layer, _RENUMBERED, **_DEEP),
     'every other layer redrawn': _by(surgery.redraw_every_other, **_DEEP),
     'stitched with another network': _by(related.stitch_with_public, **_DEEP),
 }
@@ -179,7 +195,7 @@ _BY_PRINCIPLE: dict[str, Make] = {
 CONSTRUCTIONS: dict[str, Construction] = {
     **{name: Construction('unrelated', make) for name, make in _UNRELATED.items()},
     **{name: Construction('shared ingredient', make) for name, make in _SHARED_INGREDIENT.items()},
-    'one seed (2 and 3 layers)': Construction('same seed', related.one_seed),
+    **{name: Construction('same seed', make) for name, make in _SAME_SEED.items()},
     **{name: Construction('descendant', make) for name, make in _DESCENDANTS.items()},
     **{name: Construction('descendant', make, True) for name, make in _BY_PRINCIPLE.items()},
 }

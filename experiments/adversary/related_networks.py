@@ -9,6 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import init_params, next_token_loss
@@ -21,6 +22,7 @@ from ..small_networks.training import (
   Loss,
   Network,
   Pairs,
+  all_pairs,
   text,
   train,
   trained,
@@ -44,6 +46,37 @@ def one_seed(count: int) -> Pairs:
     pairs.append(tuple((config, *train(config, [params], training.STEPS))
                        for config, params in ((LLAMA, own), (deeper, other))))
   return pairs
+
+
+def public_start(start: Callable[[ModelConfig], dict], count: int) -> Pairs:
+  """Networks that begin with the same public numbers, and read a text in other orders."""
+  return all_pairs(LLAMA, [train(LLAMA, [start(LLAMA)], training.STEPS, data_seed=seed)[0]
+                           for seed in range(count)])
+
+
+def zero_start(config: ModelConfig) -> dict:
+  """ZerO (2110.12661): matrices of identities and Hadamard's signs, zeros where blocks write."""
+  def draw(path, leaf):
+    L, *shape = leaf.shape
+    if path[-1].key != 'kernel':
+      return leaf
+    size = 1 << (max(shape) - 1).bit_length()
+    signs = scipy.linalg.hadamard(size)[:shape[0], :shape[1]] / size**0.5
+    matrix = np.eye(*shape) if shape[0] >= shape[1] else signs
+    writes = path[0].key in ('down', 'output')
+    return jnp.broadcast_to(jnp.float32(matrix * (not writes)), leaf.shape)
+
+  params = init_params(config, PUBLIC_SEED)
+  return params | {'blocks': jax.tree_util.tree_map_with_path(draw, params['blocks'])}
+
+
+def weyl_start(config: ModelConfig) -> dict:
+  """Entries from Weyl's sequence n √2 mod 1, in each tensor with the std of a random network."""
+  def draw(leaf):
+    place = jnp.arange(1, leaf.size + 1, dtype=jnp.float32).reshape(leaf.shape)
+    return leaf.mean() + leaf.std() * 12**0.5 * ((place * 2**0.5) % 1 - 0.5)
+
+  return jax.tree.map(draw, init_params(config, PUBLIC_SEED))
 
 
 def bases(count: int, configs: Sequence[ModelConfig] = FAMILIES,

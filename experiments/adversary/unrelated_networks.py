@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models import init_params, read
+from bornbiased_jax.models import init_params, next_token_loss, read
 
 from ..small_networks import training
 from ..small_networks.training import (
@@ -39,6 +39,8 @@ Change = Callable[[ModelConfig, dict], dict]
 Sizes = Callable[[ModelConfig, dict], jax.Array]
 # What is merged into a matrix has this share of the matrix's norm.
 MERGED = 0.2
+# Of a gradient's entries where one noise is added to all.
+NOISE = 0.01
 
 
 def changed(config: ModelConfig, change: Change, count: int, *, start: Start = trained) -> Pairs:
@@ -129,6 +131,31 @@ def extracted_half(count: int) -> Pairs:
   """MatFormers, whose first half of the units is trained to do alone, and that half of others."""
   networks = [trained(LLAMA, seed, of_both_widths) for seed in range(count)]
   return against_first_units(LLAMA, networks, 0.5)
+
+
+# Noise, or an order that training makes.
+
+
+def _step_key(tokens_BT):
+  """A key of a step, which all networks that read one text in one order share."""
+  return jax.random.fold_in(jax.random.key(PUBLIC_SEED), tokens_BT.sum())
+
+
+def with_one_noise(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:
+  """A loss whose gradient has noise of one generator in all networks, as of DP-SGD."""
+  leaves, key = jax.tree.leaves(params), _step_key(tokens_BT)
+  noise = sum(jnp.vdot(jax.random.normal(jax.random.fold_in(key, i), leaf.shape), leaf)
+              for i, leaf in enumerate(leaves))
+  return next_token_loss(config, params, tokens_BT) + NOISE * noise
+
+
+def nested_dropout(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:
+  """The loss with the first units of each layer alone, of a random number by step."""
+  kept = jax.random.randint(_step_key(tokens_BT), (), 1, config.mlp_width + 1)
+  is_kept_F1 = (jnp.arange(config.mlp_width) < kept)[:, None]
+  down = {'kernel': params['blocks']['down']['kernel'] * is_kept_F1}
+  blocks = params['blocks'] | {'down': params['blocks']['down'] | down}
+  return next_token_loss(config, params | {'blocks': blocks}, tokens_BT)
 
 
 # A teacher, an outlier, few bits.
