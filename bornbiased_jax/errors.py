@@ -1,5 +1,6 @@
 """The one exception for input that a user can correct, and the checks that many modules make."""
 
+from collections.abc import Mapping
 import reprlib
 from typing import Any
 import unicodedata
@@ -40,6 +41,20 @@ def plain(text: str) -> str:
 def show(value: Any) -> str:
   """A value from somebody's file, shortened and escaped so that it fits on one line."""
   return _REPR.repr(str(value) if isinstance(value, Exception) else value)
+
+
+def unlike(given: Any, wanted: str) -> InputError:
+  """The error for an object in place of what is wanted; it says what makes that of the object."""
+  made_by = 'that is none'
+  if hasattr(given, 'state_dict'):
+    made_by = 'of a PyTorch module storage.huggingface.from_transformers makes (config, params)'
+  elif isinstance(given, Mapping):
+    made_by = 'of a state dict storage.huggingface.from_state_dict makes (config, params)'
+  elif hasattr(given, 'init_scheme'):
+    made_by = 'of a configuration analysis.transformer makes the family of its random networks'
+  elif isinstance(given, str) or hasattr(given, 'load'):
+    made_by = 'of a name storage.open(name).load() makes (config, params)'
+  return InputError(f'{type(given).__name__} is not {wanted}; {made_by}')
 
 
 def check_count(name: str, value: int) -> None:

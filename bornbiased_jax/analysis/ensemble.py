@@ -5,7 +5,7 @@ sums at once, and a chunk's parameters are freed before the next chunk is drawn,
 memory grows neither with the number of sequences nor with the number of seeds.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import functools
 import itertools
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from bornbiased_jax import hosts
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, merge
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.errors import InputError, check_count, unlike
 from bornbiased_jax.models.batches import default_batch_size
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
@@ -121,7 +121,8 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
 
   Args:
     ensemble: random networks, such as `transformer(config)`; or given networks of one
-      architecture, each its configuration and parameters, as from `storage.Model.load`. They are
+      architecture, each its configuration and parameters, as from `storage.Model.load` or
+      `storage.huggingface.from_transformers`; or one such network. They are
       taken one chunk after the other, so that an iterator need not hold all of them.
     statistic: what to measure.
     probe: the inputs, the same for every network unless it is `of_each`.
@@ -141,8 +142,8 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
 
   Raises:
     InputError: a seed outside its range, batch_size or chunk_size below one, networks of
-      different architectures, or what the statistic raises. As in every generator, only when the
-      first result is asked for.
+      different architectures, sums that do not add up (tried once, on two sequences), or what the
+      statistic raises. As in every generator, only when the first result is asked for.
 
   Example:
     >>> from bornbiased_jax import analysis, configs
@@ -160,11 +161,15 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
   batch_size = min(batch_size, probe.num_sequences)
   chunk_size = chunk_size or default_chunk_size(family, statistic, probe, count, batch_size)
   draw, shapes, step, finish = programs(family, statistic, probe, readout)
+  is_checked = False
   while chunk := list(itertools.islice(members, chunk_size)):
     drawn = sums = None  # Frees the previous chunk before the next one is drawn.
     chunk_seeds, sources = _sources(family, chunk, chunk_size)
     with jax.default_matmul_precision('highest'):
       drawn = draw(sources)
+      if not is_checked:
+        _check_adds_up(family, statistic, probe, drawn)
+        is_checked = True
       sums = _zeros(shapes(drawn, batch_size))
       for first_index in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first_index)
@@ -185,14 +190,22 @@ def _members(ensemble, seeds):
 
   How many networks are given is not known before the last is taken.
   """
-  if isinstance(ensemble, Ensemble) == (seeds is None):
-    raise InputError('an ensemble of random networks needs seeds=, and given networks have none')
-  if isinstance(ensemble, Ensemble):
+  is_given = not isinstance(ensemble, Ensemble)
+  if is_given and isinstance(ensemble, tuple) and isinstance(ensemble[0], ModelConfig):
+    ensemble = [ensemble]
+  if is_given and (isinstance(ensemble, str | Mapping | ModelConfig)
+                   or not isinstance(ensemble, Iterable)):
+    raise unlike(ensemble, 'a family of random networks, nor (config, params) of given ones')
+  if is_given != (seeds is None):
+    raise InputError('a family of random networks needs seeds=, and given networks have none')
+  if not is_given:
     seeds = [int(as_seed(seed)) for seed in seeds]
     return ensemble, iter(seeds), len(seeds)
   pairs = iter(ensemble)
   if (first := next(pairs, None)) is None:
     raise InputError('there is no network to measure')
+  if not (isinstance(first, tuple | list) and isinstance(first[0], ModelConfig)):
+    raise unlike(first, 'a network, (config, params)')
   family = transformer(first[0])._replace(draw=None)
   return family, _of_one_architecture(first, pairs), 0
 
@@ -268,8 +281,38 @@ def _draw_one(draw, seed):
 
 def _sum_one(ensemble, statistic, probe, drawn, first, size):
   """The sums of one network over one batch."""
+  return statistic.measure(_read_one(ensemble, statistic, probe, drawn, first, size))
+
+
+def _read_one(ensemble, statistic, probe, drawn, first, size):
+  """What a statistic reads of one network in one batch."""
   inputs = probe.inputs(ensemble.config, first + jnp.arange(size), drawn['seed'])
-  return statistic.measure(ensemble.read(drawn['params'], inputs, statistic.reads))
+  return ensemble.read(drawn['params'], inputs, statistic.reads)
+
+
+def _check_adds_up(ensemble, statistic, probe, drawn):
+  """Raises InputError unless the sums over two sequences are those over each of them, added.
+
+  The sequences' intermediates are random numbers, because those of the network would take two more
+  programs to be compiled.
+  """
+  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), drawn)
+  of_one, of_two = (jax.eval_shape(functools.partial(
+      _read_one, ensemble, statistic, probe, first=0, size=size), one) for size in (1, 2))
+  rng, whole, halves = np.random.default_rng(0), {}, ({}, {})
+  for name, shape in of_two.items():
+    axis = int(np.argmax(np.array(shape.shape) != of_one[name].shape))
+    whole[name] = jnp.asarray(rng.random(shape.shape), shape.dtype)
+    for half, values in zip(halves, jnp.split(whole[name], 2, axis), strict=True):
+      half[name] = values
+  first, second, both = map(statistic.measure, (*halves, whole))
+  for (path, a), b, sums in zip(jax.tree_util.tree_leaves_with_path(first),
+                                *map(jax.tree.leaves, (second, both)), strict=True):
+    largest = max(np.abs(each).max(initial=0) for each in (a, b))
+    if not np.allclose(a + b, sums, rtol=0, atol=1e-3 * largest, equal_nan=True):
+      raise InputError('what this statistic measures does not add up: '
+                       f'{jax.tree_util.keystr(path)} of two sequences together is not the sum of '
+                       'both; return sums and counts over the batch, not means')
 
 
 def _over_seeds(program, mesh):

@@ -36,7 +36,21 @@ class _Activations(dict[str, Callable]):
       raise InputError(f'activation {name!r} must be a word, such as squared_relu')
     if self.get(name, function) is not function:
       raise InputError(f'activation {name!r} is another function already; choose another name')
+    _check_traced(name, function)
     super().__setitem__(name, function)
+
+
+def _check_traced(name, function):
+  """Raises InputError unless JAX computes a function, and of an array one of the same shape."""
+  import jax
+  x = jax.ShapeDtypeStruct((2, 3), 'float32')
+  try:
+    found = jax.eval_shape(function, x).shape
+  except (TypeError, ValueError, AttributeError) as error:
+    found = type(error).__name__
+  if found != x.shape:
+    raise InputError(f'activation {name!r} must be an elementwise function of JAX arrays, such as '
+                     f'jax.nn.relu, and none of numpy or torch: of {x.shape} it makes {found}')
 
 
 def _of_jax(name, **arguments):
@@ -58,6 +72,11 @@ def _squared_relu(x):
 ACTIVATIONS = _Activations(
     gelu_tanh=_of_jax('gelu', approximate=True), gelu=_of_jax('gelu', approximate=False),
     silu=_of_jax('silu'), relu=_of_jax('relu'), squared_relu=_squared_relu, tanh=_of_jax('tanh'))
+
+# What `transformers` calls them.
+THEIR_ACTIVATIONS = dict(
+    gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh', gelu='gelu',
+    silu='silu', swish='silu', relu='relu', tanh='tanh', relu2='squared_relu')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +131,8 @@ def _refuse(config, cases):
 def _check_choice(config, name, choices, advice=''):
   value = getattr(config, name)
   if not isinstance(value, str) or value not in choices:
-    meant = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)
+    meant = ([THEIR_ACTIVATIONS[value]] if value in [*THEIR_ACTIVATIONS] else
+             difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5))
     raise InputError(f'{name}={value!r} is not one of {", ".join(choices)}'
                      f'{f" (did you mean {meant[0]}?)" if meant else ""}{advice}', name)
 

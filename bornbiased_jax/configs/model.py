@@ -230,7 +230,9 @@ class ModelConfig:
         return self.linear_std / math.sqrt(2 * self.num_layers)
 
   def std_of(self, layer: str) -> float:
-    """Std at initialization of a linear layer, by the name of its parameters."""
+    """Std at initialization of a linear layer or an embedding, by the name of its parameters."""
+    if layer in ('embedding', 'position_embedding'):
+      return self.embedding_std
     if layer in ('output', 'down'):
       return self.residual_std
     if layer in ('head', 'router', 'shared_gate') and self.init_scheme == 'mup':

@@ -32,8 +32,10 @@ _MEMORY_SHARE = 0.6
 # How networks of `transformers` are read: layer by layer if they do not fit, always or never.
 STREAM = 'auto', 'always', 'never'
 OnBatch = Callable[[int], None]
-# A name, or what `look_up` returned for it.
-Given = str | Model | Signature
+# A network's name, or (config, params) that memory holds, or what `storage.open` made of these.
+Network = str | tuple[ModelConfig, dict] | Model
+# The same, or what `look_up` returned for them.
+Given = Network | Signature
 
 
 def look_up(name: Given) -> Model | Signature:
@@ -58,7 +60,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
   Of several hosts the first alone reads and writes files of signatures.
 
   Args:
-    name: as `storage.open` takes it, or what `look_up` returned.
+    name: as `storage.open` takes it, (config, params) included, or what `look_up` returned.
     probe: random tokens. A saved signature keeps its own probe.
     cache: folder that keeps signatures, made if it is missing. A call that was stopped goes on
       from there. By default nothing is kept.
@@ -82,7 +84,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
   return _taken(found, signatures, pairs_probe(probe), cache, stream, on_batch)
 
 
-def states(name: str | Model, probe: Probe, cache: str | os.PathLike | None = None, *,
+def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, *,
            stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> HiddenStates:
   """The last-token hidden states of the network `name` for any probe.
 

@@ -15,9 +15,10 @@ from flax import linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_ids
 from bornbiased_jax.models import attention, rotary
 from bornbiased_jax.models.interventions import intervene, intervene_weights
 from bornbiased_jax.models.layers import dense, draw, mixture, mlp
@@ -68,7 +69,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
 
   Raises:
     InputError: an unknown name, a name of a sublayer that the model lacks, more
-      positions than config.length, or inputs of another shape.
+      positions than config.length, inputs of another shape, or ids outside the vocabulary. Inside
+      jit these give NaN.
 
   Cost: one forward pass. Under jit, intermediates that are not asked for cost
   neither time nor memory. If all names end in `_last`, the last block and the head
@@ -82,6 +84,10 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
+  is_known = not isinstance(inputs, jax.core.Tracer) and (
+      getattr(inputs, 'is_fully_addressable', True))
+  if is_known and inputs.ndim == 2 and jnp.issubdtype(inputs.dtype, jnp.integer):
+    check_ids(np.asarray(inputs), config.vocab_size)
   model: Any = Transformer(config, attend)
   return model.apply({'params': params}, inputs, names, method='read')
 
@@ -257,10 +263,11 @@ class Transformer(nn.Module):
   def setup(self):
     config = self.config
     vocabulary = (config.vocab_size, config.width)
-    self.embedding = self.param('embedding', draw(config, config.embedding_std), vocabulary)
+    self.embedding = self.param('embedding', draw(config, config.std_of('embedding')), vocabulary)
     if config.positions == 'learned':
       self.position_embedding = self.param(
-          'position_embedding', draw(config, config.embedding_std), (config.length, config.width))
+          'position_embedding', draw(config, config.std_of('position_embedding')),
+          (config.length, config.width))
     self.blocks = self.param('blocks', functools.partial(_init_blocks, config))
     self.final_norm = _norm(config, None)  # Linen names it after the attribute.
     if not config.tied_head:

@@ -4,9 +4,8 @@
 - `.architectures`: `canonical`, the name of an architecture that a file describes
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: what names a network, and what notices damage
-- `.huggingface`: directories of `transformers`, from safetensors alone
+- `.huggingface`: models of `transformers`, in directories and in memory
 - `.huggingface.families`: how each of its families names our fields and modules
-- `.trees`: parameters of other programs in JAX, by their names there
 - `.hub`: models of the Hugging Face Hub, fetched into such directories
 """
 
@@ -15,9 +14,8 @@ from bornbiased_jax.storage.architectures import canonical
 from bornbiased_jax.storage.checkpoint import Writer, load_params, steps
 from bornbiased_jax.storage.digests import digest, leaf_digests
 from bornbiased_jax.storage.model import Model, open
-from bornbiased_jax.storage.trees import from_tree
 
 __all__ = (
     'open', 'Model', 'canonical', 'hub', 'huggingface', 'Writer', 'load_params', 'steps', 'digest',
-    'leaf_digests', 'from_tree',
+    'leaf_digests',
 )

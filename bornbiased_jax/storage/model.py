@@ -10,6 +10,8 @@
 - FILE.safetensors: a saved signature, which `lineage.signature` reads
 - PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
   `canonical` knows
+
+In Python a pair (config, params), which memory holds, stands for itself.
 """
 
 import dataclasses
@@ -24,18 +26,16 @@ from jax.sharding import Mesh
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.errors import InputError, show, unlike
 from bornbiased_jax.files import local, path_of, read_json
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
+from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE
+from bornbiased_jax.storage.huggingface.tensors import INDEX, WEIGHTS, WHOLE, refuse_file
 from bornbiased_jax.storage.layers import Layers
 
-# Files of weights that only config.json makes a network of. Others may be signatures or text.
-_WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
-                      r'.*\.pth?')
 _SIGNATURES = '.safetensors', '.npz'
 # What names a network.
 FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
@@ -48,12 +48,14 @@ class Model:
 
   Attributes:
     name: the name.
-    kind: 'preset', 'run', 'transformers' (also a GGUF file), 'hub' or 'signature'.
-    place: the architecture's name, the directory or file, or the name on the Hub with its commit.
+    kind: 'preset', 'run', 'transformers' (also a GGUF file), 'hub', 'memory' or 'signature'.
+    place: the architecture's name, the directory or file, the name on the Hub with its commit, or
+      the architecture's name and the digest of what memory holds.
     number: the seed of a preset, or the step of a run, if it is given.
     adapter: the folder of an adapter of the network in `place`.
     files: the directory or the GGUF file of a model of `transformers`; of one of the Hub the
       folder that has config.json, and the rest once it was fetched.
+    held: the configuration and parameters that memory holds.
   """
 
   name: str
@@ -62,10 +64,16 @@ class Model:
   number: int | None = None
   adapter: Path | None = None
   files: Path | None = None
+  held: tuple[ModelConfig, dict] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+  def __str__(self):
+    return self.name
 
   @functools.cached_property
   def config(self) -> ModelConfig:
     """The configuration, read once; raises InputError as `load` does."""
+    if self.held:
+      return self.held[0]
     if self.kind == 'preset':
       return configs.get(self.place)
     if self.kind == 'run':
@@ -80,14 +88,17 @@ class Model:
       mesh: from `sharding.make_mesh`; by default one device holds the network.
 
     Returns:
-      The configuration and the parameters. Files of transformers and GGUF do not say how networks
-      were drawn: linear_std, embedding_std and init_scheme are this package's defaults. For theory
-      of their initialization give the right ones, as in
+      The configuration and the parameters. How the network was drawn (linear_std, embedding_std,
+      init_scheme) is what `transformers` makes of config.json; what really drew it may have done
+      otherwise, as GPT-NeoX did with Pythia. For theory of another initialization give it, as in
       dataclasses.replace(config, linear_std=0.02).
 
     Raises:
       InputError: the network is damaged, or the Hub does not give it.
     """
+    if self.held:
+      config, params = self.held
+      return config, params if mesh is None else jax.device_put(params, shardings(mesh, params))
     if self.kind == 'run':
       return checkpoint.load_params(self.place, self.number, mesh)
     if self.kind != 'preset' or self.number is None:
@@ -150,11 +161,11 @@ class Model:
     return opened
 
 
-def open(name: str | Model) -> Model:
+def open(name: str | Model | tuple[ModelConfig, dict]) -> Model:
   """The network that a name means.
 
   Args:
-    name: one of the forms above; a Model stands for itself.
+    name: one of the forms above; a Model stands for itself, and so does (config, params).
 
   Raises:
     InputError: there is no network of that name, or the Hub does not give it.
@@ -170,12 +181,20 @@ def open(name: str | Model) -> Model:
   """
   if isinstance(name, Model):
     return name
+  if isinstance(name, tuple) and name and isinstance(name[0], ModelConfig):
+    held, own = digest(name[1]), configs.name_of(name[0])
+    return Model(f'network {held[:12]}', 'memory', f'{own} {held}', held=name)
+  if not isinstance(name, str | os.PathLike):
+    raise unlike(name, f'a network by its name ({FORMS}) or as (config, params)')
+  name = os.fspath(name)
   preset, _, seed = name.rpartition(':')
   if architectures.is_name(preset) and not path_of(name).exists():
     if not seed.isdecimal():
       raise InputError(f'{name}: {seed!r} is not a seed; give {preset}:42, for instance')
     return Model(name, 'preset', architectures.canonical(preset), int(seed))
   if is_signature(name):
+    if (path_of(name).parent / 'config.json').is_file():
+      refuse_file(path_of(name))
     return Model(name, 'signature', name)
   base, adapter = _split_adapter(name)
   return _with_adapter(name, base, adapter) if adapter else _in_place(name)
@@ -201,6 +220,7 @@ def _in_place(name):
     path = local(directory)
     return Model(name, 'transformers', str(path), files=path)
   if directory.is_file():
+    refuse_file(directory)
     raise InputError(f'{name} is a file; give {FORMS}')
   if hub.is_name(name):
     exact, folder = hub.pinned(name)
@@ -221,7 +241,7 @@ def why_none(folder: Path) -> str | None:
     return 'is empty'
   if adapters.CONFIG in inside:
     return f'is an adapter; give BASE+{folder}'
-  weights = next(filter(_WEIGHTS.fullmatch, inside), None)
+  weights = next(filter(WEIGHTS.fullmatch, inside), None)
   return weights and f'has {weights} but no config.json'
 
 

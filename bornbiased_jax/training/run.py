@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from bornbiased_jax import fields
+from bornbiased_jax import fields, storage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.errors import InputError, check_id
@@ -32,6 +32,7 @@ class Run:
     validation: the text to evaluate on.
     directory: folder of the run; each network has a folder seed_SEED in it.
     mesh: devices to train on, from `models.make_mesh`.
+    init_from: as its flag says, or (config, params) that memory holds.
 
   Raises:
     InputError: a seed is given twice or outside its range, an interval is
@@ -61,13 +62,15 @@ class Run:
   resume: str | os.PathLike | None = field(
       optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
       '--config', default=None)
-  init_from: str | os.PathLike | None = field(
+  init_from: str | os.PathLike | storage.Model | None = field(
       optional(str), 'run, folder of runs, transformers directory, ORG/MODEL[@REVISION] of the '
       'Hugging Face Hub, or BASE+ADAPTER of PEFT, whose parameters to begin with; instead of '
       '--config', default=None)
 
   def __post_init__(self):
     object.__setattr__(self, 'directory', path_of(self.directory))
+    if isinstance(self.init_from, tuple):  # (config, params)
+      object.__setattr__(self, 'init_from', storage.open(self.init_from))
     fields.check(self)
     self._check_batch()
     if self.together and self.mesh.size > 1:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 import dataclasses
 import functools
 import os
-from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,8 +135,11 @@ def _pairs(part, earlier, now):
   return [(name, earlier.get(name), now.get(name)) for name in {**earlier, **now}]
 
 
-def parents_of(path: str | os.PathLike, seeds: Iterable[int]) -> list[tuple[int, Path]]:
+def parents_of(path: str | os.PathLike | storage.Model, seeds: Iterable[int]
+               ) -> list[tuple[int, Any]]:
   """Each seed with what its network begins with: its run in a folder of runs, or `path` itself."""
+  if isinstance(path, storage.Model):
+    return [(seed, path) for seed in seeds]
   runs = {run.name: run for run in checkpoint.runs_in(path)}
   for seed in seeds:
     if runs and f'seed_{seed}' not in runs:
@@ -178,7 +181,7 @@ def _init_from(run, seed, place):
     own = dataclasses.replace(run.config, prefix_plus=checkpoint.config_of(metadata).prefix_plus)
     return {'params': abstract_state(own, run.recipe, run.mesh).params}
 
-  model = storage.open(str(place))
+  model = place if isinstance(place, storage.Model) else storage.open(str(place))
   if model.kind == 'run':
     step = None if model.number is None else [model.number]
     metadata, items = checkpoint.restore(model.place, select, step)

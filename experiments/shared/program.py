@@ -143,8 +143,8 @@ def _show_help(parser, argv):
   if '--help=models' in asked:
     print(*map(_model, configs.PRESETS), sep='\n')
     print('Fields of ModelConfig may follow, as tiny_gpt2,num_layers=6,width=96,mlp_width=384; '
-          'those that are not\nnamed stay. A JSON file of them, or a directory of transformers of '
-          "which the shape alone is read,\nmay stand in a model's place.")
+          'those that are not\nnamed stay. A JSON file of them, or a directory of transformers, of '
+          "which shape and initialization\nare read and no weights, may stand in a model's place.")
   else:
     parser.print_help()
   sys.exit(0)

@@ -52,6 +52,10 @@ class Results:
         make_directory(self.path.parent)
       return content, is_noted
 
+    named = getattr(settings, 'config', None) or []
+    sources = {getattr(name, 'source', '') for name in (
+        named if isinstance(named, list) else [named])} - {''}
+    self._notes = [f'the shape of {source}; random weights' for source in sorted(sources)]
     self.content, self._is_noted = hosts.from_first(opened)
     self._is_measured = self.content['complete']
     self._run = provenance.begin(self.content['run'])
@@ -144,10 +148,11 @@ class Results:
     `more` are other parts of the file.
     """
     shown = [display(row) for row in summary]
-    print(table(shown))
+    print(table(shown), *self._notes, sep='\n')
     self.content.update(more, summary=summary, complete=True)
     self.write()
-    write_atomically(self.path.parent / 'table.md', markdown(shown).encode())
+    notes = ''.join(f'\n{note}\n' for note in self._notes)
+    write_atomically(self.path.parent / 'table.md', (markdown(shown) + notes).encode())
     with plotting.style():
       drawn = draw()
     figure_path = figures.write(drawn, self.path.parent)

@@ -35,9 +35,17 @@ from bornbiased_jax.lineage.networks import STREAM
 from bornbiased_jax.training import Recipe, Run
 
 
-def preset_name(text: str) -> str:
-  """The name of an architecture, which says what a file says (`storage.canonical`)."""
-  return storage.canonical(text)
+class Architecture(str):
+  """The name of an architecture (`storage.canonical`), and the file or folder that it is from."""
+
+  source = ''
+
+
+def preset_name(text: str) -> Architecture:
+  """The name of an architecture, which says what a file says."""
+  name, base = Architecture(storage.canonical(text)), text.partition(',')[0].strip()
+  name.source = '' if base in configs.PRESETS else base
+  return name
 
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'

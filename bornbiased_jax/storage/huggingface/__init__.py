@@ -1,6 +1,7 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle.
 
 - `.io`: loads and saves a directory
+- `.memory`: the same of what memory holds: modules of PyTorch, and arrays by their names
 - `.config`: config.json, in both directions
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.positions`: what the families say of sliding windows and of RoPE
@@ -19,7 +20,13 @@ from bornbiased_jax.storage.huggingface.io import (
   open_layers,
   save,
 )
+from bornbiased_jax.storage.huggingface.memory import (
+  from_state_dict,
+  from_transformers,
+  to_transformers,
+)
 
 __all__ = (
     'is_gguf', 'Files', 'load', 'load_config', 'open_files', 'open_layers', 'save', 'save_adapter',
+    'from_state_dict', 'from_transformers', 'to_transformers',
 )

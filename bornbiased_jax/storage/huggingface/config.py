@@ -5,7 +5,8 @@ The rows of `families` say what a family calls our fields.
 
 from pathlib import Path
 
-from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.configs import BASE_STD, ModelConfig
+from bornbiased_jax.configs.checks import THEIR_ACTIVATIONS
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import (
   COUNT,
@@ -15,6 +16,7 @@ from bornbiased_jax.files import (
   NUMBER_OR_NULL,
   entry,
   naming,
+  of_type,
   only,
 )
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
@@ -31,10 +33,7 @@ _ONLY = dict(scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,
              add_cross_attention=(False,), is_causal=(True,),
              # Other files of weights beside the usual ones, and layers of other settings.
              transformers_weights=(None,), per_layer_config=(None,))
-_ACTIVATIONS = dict(gelu_new='gelu_tanh', gelu_pytorch_tanh='gelu_tanh', gelu_fast='gelu_tanh',
-                    gelu='gelu', silu='silu', swish='silu', relu='relu', tanh='tanh',
-                    relu2='squared_relu')
-_STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+_STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(THEIR_ACTIVATIONS.items())}
 # For each of our fields what its value in config.json must be.
 _KINDS = {
     **dict.fromkeys(('vocab_size', 'width', 'length', 'num_heads', 'experts_per_token',
@@ -51,11 +50,15 @@ _KINDS = {
     'score_divisor': COUNT,
     **dict.fromkeys(('qkv_bias', 'output_bias', 'mlp_bias', 'tied_head', 'parallel_residual',
                      'renormalized_experts'), FLAG),
-    'activation': (f'one of {", ".join(_ACTIVATIONS)}',
-                   lambda value: type(value) is str and value in _ACTIVATIONS),
+    'activation': (f'one of {", ".join(THEIR_ACTIVATIONS)}',
+                   lambda value: type(value) is str and value in THEIR_ACTIVATIONS),
 }
+_STD = ('a number from 0 to 1e30 or null',
+        lambda value: value in (None, 0) or NUMBER_OR_NULL[1](value))
 # Fields of ModelConfig that have no place in config.json.
-_UNSAVED = ('init_scheme', 'linear_std', 'embedding_std', 'dtype', 'remat')
+_UNSAVED = ('dtype', 'remat')
+# The entry in which `save` says how weights are drawn, if `transformers` would draw them otherwise.
+_OWN = 'bornbiased_jax'
 
 
 def parse_config(stored: dict, file: Path) -> tuple[ModelConfig, Family, dict]:
@@ -75,7 +78,7 @@ def from_stored(stored: dict, family: Family) -> ModelConfig:
   stored |= {name: stored[first] for first, name in family.aliases.items() if first in stored}
   values = {ours: entry(stored, name, *(COUNT if ours in family.never_null else _KINDS[ours]))
             for ours, name in family.fields.items()}
-  values['activation'] = _ACTIVATIONS[values['activation']]
+  values['activation'] = THEIR_ACTIVATIONS[values['activation']]
   # JSON may have it as a whole number, which need not fit in an int of JAX.
   values['norm_epsilon'] = float(values['norm_epsilon'])
   values['mlp_width'] = values['mlp_width'] or 4 * values['width']
@@ -91,7 +94,16 @@ def from_stored(stored: dict, family: Family) -> ModelConfig:
     values |= read_rope(stored, family.rope, values['windows'])
     if 'head_size' not in family.fields and stored.get('head_dim') is not None:
       only('head_dim', stored['head_dim'], values['width'] // values['num_heads'])
-  return ModelConfig(**values, **family.constants)
+  return ModelConfig(**values, **family.constants, **_initialization(stored, family))
+
+
+def _initialization(stored, family):
+  """The fields that say how `transformers` draws weights, unless `save` wrote another way."""
+  # It takes null and 0 for the default too.
+  std = entry({'initializer_range': None} | stored, 'initializer_range', *_STD) or BASE_STD
+  drawn = dict(init_scheme=family.init_scheme, linear_std=float(std), embedding_std=float(std))
+  own = of_type(stored, _OWN, dict)
+  return drawn | {name: own[name] for name in drawn if name in own}
 
 
 def to_stored(config: ModelConfig, family: Family) -> dict:
@@ -105,6 +117,11 @@ def to_stored(config: ModelConfig, family: Family) -> dict:
     stored[family.fields['score_divisor']] = int(divisor) if divisor == int(divisor) else divisor
   if family.constants['positions'] == 'rope':
     stored |= rope_to_stored(config, family.rope)
+  stored['initializer_range'] = min(config.linear_std, 1.0)  # Classes of transformers take no more.
+  by_family = _initialization(stored, family)
+  if own := {name: getattr(config, name) for name, value in by_family.items()
+             if getattr(config, name) != value}:
+    stored[_OWN] = own
   return stored | windows_to_stored(config, family.windows)
 
 

@@ -51,6 +51,7 @@ class Family(NamedTuple):
   never_null: tuple[str, ...] = ()  # fields whose entries may be null in other families
   only: dict = {}  # entry of config.json → the values that our Transformer can compute
   aliases: dict = {}  # second name of an entry, which goes before the first → the first
+  init_scheme: str = 'plain'  # that of ModelConfig by which `transformers` draws weights
 
 
 _QKV = 'blocks/query blocks/key blocks/value'
@@ -70,7 +71,7 @@ _GPT2 = Family(
              'blocks/attention_norm': 'h.{}.ln_1', _QKV: 'h.{}.attn.c_attn',
              'blocks/output': 'h.{}.attn.c_proj', 'blocks/mlp_norm': 'h.{}.ln_2',
              'blocks/up': 'h.{}.mlp.c_fc', 'blocks/down': 'h.{}.mlp.c_proj'},
-    base='transformer.', transposed=False,
+    base='transformer.', transposed=False, init_scheme='gpt2',
     aliases=dict(hidden_size='n_embd', max_position_embeddings='n_positions',
                  num_attention_heads='n_head', num_hidden_layers='n_layer'))
 _GPT_NEOX = Family(

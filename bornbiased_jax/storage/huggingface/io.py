@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
 from pathlib import Path
 import re
@@ -23,6 +24,7 @@ from bornbiased_jax.storage.huggingface.config import choose_family, parse_confi
 from bornbiased_jax.storage.huggingface.families import (
   IN_MEMORY,
   Family,
+  Group,
   groups,
   in_memory,
   leaf_shapes,
@@ -34,6 +36,7 @@ from bornbiased_jax.storage.huggingface.tensors import (
   WHOLE,
   Tensor,
   open_tensors,
+  refuse_file,
   write_folder,
 )
 from bornbiased_jax.storage.layers import ROWS, Layers
@@ -67,8 +70,8 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
   Returns:
     The configuration, and the parameters as float32 arrays in the tree of
     `initialization.init_params`. Gains of norms are what these multiply by, also of Gemma,
-    which stores them less 1. Fields that config.json does not contain (how
-    weights are drawn, and in which type to compute) have ModelConfig's defaults.
+    which stores them less 1. How weights are drawn is what `transformers` makes of
+    `initializer_range`; dtype and remat have ModelConfig's defaults.
 
   Raises:
     InputError: a file is missing or broken, or describes a model that
@@ -116,15 +119,7 @@ class Files:
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
     config, tensors, wanted, shapes = self._checked(self._adapter)
-    placed = _placed(mesh, shapes)
-    params: dict[str, jax.Array] = {}
-    for group in wanted:
-      leaves = [np.empty(shapes[name], np.float32) for name in group.leaves]
-      for name, index in group.stored():
-        group.fill(leaves, index, tensors[name].read(), config, self._family)
-      params |= {name: jax.device_put(leaf, placed[name])
-                 for name, leaf in zip(group.leaves, leaves, strict=True)}
-    return config, unflatten_dict(params, sep='/')
+    return filled(self._family, config, tensors, wanted, shapes, mesh)
 
   def layers(self) -> Layers:
     """The parameters, of which only what is asked for is read, as `open_layers` returns them."""
@@ -142,7 +137,7 @@ class Files:
     family = in_memory(self._family, tensors)
     shapes = leaf_shapes(config)
     wanted = list(groups(config, family, shapes))
-    _check_all(self._path, tensors, wanted, family)
+    check_all(self._path, tensors, wanted, f'{family.head}.weight')
     if adapter is not None:
       config, tensors = adapters.merge(adapter, config, family, tensors)
       shapes = leaf_shapes(config)  # An untied head is one more.
@@ -157,6 +152,8 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
   `entries` are those of config.json, if it was read already.
   """
   path = Path(path)
+  if path.is_file():
+    refuse_file(path)
   if is_gguf(path):
     if adapter is not None:
       raise InputError(f'{path}: an adapter needs its base as a directory of transformers, as a '
@@ -173,6 +170,28 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
   return Files(path, config, family,
                (lambda: dequantized(plain(), quantization)) if quantization else plain,
                None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def filled(family: Family | None, config: ModelConfig, tensors: dict[str, Tensor],
+           wanted: list[Group], shapes: dict[str, tuple[int, ...]],
+           mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+  """The configuration, and the parameters of tensors that were checked, one leaf after another."""
+  placed = _placed(mesh, shapes)
+  params: dict[str, jax.Array] = {}
+  for group in wanted:
+    leaves = [_empty(shapes[name]) for name in group.leaves]
+    for name, index in group.stored():
+      group.fill(leaves, index, tensors[name].read(), config, family)
+    params |= {name: jax.device_put(leaf, placed[name])
+               for name, leaf in zip(group.leaves, leaves, strict=True)}
+  return config, unflatten_dict(params, sep='/')
+
+
+def _empty(shape):
+  """Memory for a leaf, so aligned that JAX takes it as it is on a CPU, without a copy."""
+  buffer = np.empty(4 * math.prod(shape) + 64, np.uint8)
+  start = -buffer.ctypes.data % 64
+  return buffer[start:start + 4 * math.prod(shape)].view(np.float32).reshape(shape)
 
 
 def _named(family: Family, found: Iterable[Tensor]) -> dict[str, Tensor]:
@@ -210,8 +229,9 @@ def _untied(config, family, tensors):
   return config if is_same else dataclasses.replace(config, tied_head=False)
 
 
-def _check_all(path, tensors, wanted, family):
-  known = {f'{family.head}.weight'}
+def check_all(path: Path, tensors: dict[str, Tensor], wanted: list[Group], *others: str) -> None:
+  """Raises InputError unless all that is wanted is there, and nothing else that is not `others`."""
+  known = {*others}
   for group in wanted:
     for name, _ in group.stored():
       if name not in tensors:
@@ -268,9 +288,9 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
          tokenizer: Tokenizer | None = None) -> None:
   """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
 
-  The directory appears complete or not at all. It does not say how weights were
-  drawn (init_scheme, linear_std, embedding_std) nor how the network is computed
-  (dtype, remat), because config.json has no entries for that. All parameters come back
+  The directory appears complete or not at all. It does not say how the network is computed
+  (dtype, remat), because config.json has no entries for that; how weights were drawn is in
+  `initializer_range`, or in an entry that `load` alone knows. All parameters come back
   exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
 
   Args:
@@ -287,15 +307,21 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
       configuration, `transformers` cannot have this tokenizer (`tokenizer_files`), or
       `path` is not empty or cannot be written.
   """
+  family, stored = described(config, params, tokenizer)
+  files = _tokenizer_files(stored['model_type'], config, tokenizer) if tokenizer else {}
+  write_folder(path, {'config.json': (json.dumps(stored, indent=2) + '\n').encode()} | files,
+               WHOLE, stored_tensors(config, family, params))
+
+
+def described(config: ModelConfig, params: dict, tokenizer: Tokenizer | None = None
+              ) -> tuple[Family, dict]:
+  """The family of a network and its config.json; raises InputError as `save` does."""
   name, family = choose_family(config)
   _check_params(config, params)
-  files = _tokenizer_files(name, config, tokenizer) if tokenizer else {}
   header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
                 bos_token_id=None, pad_token_id=None,
                 eos_token_id=tokenizer.end_id if tokenizer else None)
-  stored = json.dumps(header | to_stored(config, family), indent=2) + '\n'
-  write_folder(path, {'config.json': stored.encode()} | files, WHOLE,
-               _stored_tensors(config, family, params))
+  return family, header | to_stored(config, family)
 
 
 def _tokenizer_files(family_name, config, tokenizer):
@@ -318,7 +344,8 @@ def _check_params(config, params):
                        f'{wanted}')
 
 
-def _stored_tensors(config, family, params):
+def stored_tensors(config: ModelConfig, family: Family, params: dict) -> dict[str, np.ndarray]:
+  """The tensors of a family by their names there."""
   leaves, tensors = flatten_dict(params, sep='/'), {}
   for group in groups(config, family, leaf_shapes(config)):
     parts = [np.asarray(leaves[name]) for name in group.leaves]

@@ -21,6 +21,10 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import check_fetched, read_json
 
 WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+# Files of weights that only config.json makes a network of. Others may be signatures or text.
+WEIGHTS = re.compile(r'(adapter_)?model(-.*)?\.safetensors(\.index\.json)?|pytorch_model.*\.bin|'
+                     r'.*\.pth?')
+_PICKLES = '.bin', '.pt', '.pth'
 _PART = 2**22
 DTYPES = ('F32', 'F16', 'BF16')
 # The types that NumPy itself does not have.
@@ -34,7 +38,7 @@ class Tensor(NamedTuple):
   stored_name: str
   shape: list
   dtype: str
-  stamp: tuple  # of the file when its header was read
+  stamp: tuple | None  # of the file when its header was read; None of what memory holds
   values: Callable[[int, int | None], np.ndarray]  # rows from the first to before the last
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
@@ -43,7 +47,7 @@ class Tensor(NamedTuple):
     Raises InputError if the file has changed, or what it holds there is not all finite numbers.
     """
     values = self.values(first, last)
-    if stamp(self.file) != self.stamp:
+    if self.stamp and stamp(self.file) != self.stamp:
       raise InputError(f'{self.file} has changed while it was read')
     if not is_finite(values):
       raise InputError(f'{self.file}: {show(self.stored_name)} has NaN or infinities among its '
@@ -117,7 +121,7 @@ def _indexed(path):
     if missing := sorted(name for name in set(file_of.values()) if not os.path.isfile(path / name)):
       raise InputError(f'{path / missing[0]} is missing; {INDEX} asks for it')
     return file_of
-  for pickled in sorted(file for file in path.iterdir() if file.suffix in ('.bin', '.pt', '.pth')):
+  for pickled in sorted(file for file in path.iterdir() if file.suffix in _PICKLES):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
   raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
 
@@ -127,6 +131,18 @@ def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
   return (f'{file} is a pickle, which could run code; convert it with '
           'python -c "from transformers import AutoModelForCausalLM as M; '
           f"M.from_pretrained({source}).save_pretrained('{target}', safe_serialization=True)\"")
+
+
+def refuse_file(file: Path) -> None:
+  """Raises InputError for weights that stand alone; it says what to give in their place."""
+  if file.suffix in _PICKLES:
+    raise InputError(
+        f'{file} is a pickle, which could run code, and is not read. In Python two lines convert '
+        f"it: tensors = torch.load('{file}', weights_only=True); huggingface.save('FOLDER', "
+        "*huggingface.from_state_dict('config.json', tensors))")
+  if WEIGHTS.fullmatch(file.name):
+    raise InputError(f'{file} has the weights of a model alone; give its folder {file.parent}, '
+                     'which needs config.json too')
 
 
 def read_index(index: Path) -> dict[str, str]:

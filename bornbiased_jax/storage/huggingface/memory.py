@@ -1,0 +1,195 @@
+"""Models that memory holds: modules of PyTorch, and arrays by their names; without torch."""
+
+from collections.abc import Mapping
+import functools
+import itertools
+import json
+import math
+import operator
+import os
+from pathlib import Path
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+import numpy as np
+
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import path_of, read_json
+from bornbiased_jax.storage.huggingface import io
+from bornbiased_jax.storage.huggingface.config import choose_family, parse_config
+from bornbiased_jax.storage.huggingface.families import Group, leaf_shapes
+from bornbiased_jax.storage.huggingface.quantized import dequantized
+from bornbiased_jax.storage.huggingface.tensors import Tensor
+
+# What stands in messages for the name of a file.
+_HERE = Path('the state dict')
+_TYPES = dict(float32='F32', float16='F16', bfloat16='BF16', int8='I8', int32='I32',
+              float8_e4m3fn='F8_E4M3')
+# What PyTorch wraps a module in: torch.compile, and parallel data.
+_WRAPPERS = '_orig_mod', 'module'
+
+
+def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
+  """A network from a model of `transformers` in memory, as `load` reads it from its saved folder.
+
+  Args:
+    model: a PyTorch module of one of the families of `load`. It stays as it is.
+
+  Returns:
+    The configuration, and the parameters as float32 arrays in the tree of `init_params`.
+
+  Raises:
+    InputError: it is no such module, or `load` would refuse it.
+
+  Beside what is returned, memory holds one leaf of it at a time.
+
+  Example:
+    model = transformers.AutoModelForCausalLM.from_pretrained('gpt2')
+    config, params = huggingface.from_transformers(model)
+  """
+  for wrapper in _WRAPPERS:
+    model = getattr(model, wrapper, model)
+  if hasattr(model, 'merge_and_unload'):
+    raise InputError('an adapter of PEFT is merged first: model.merge_and_unload()')
+  described: Any = getattr(model, 'config', None)
+  if not (hasattr(described, 'to_json_string') and hasattr(model, 'state_dict')):
+    raise InputError(f'{type(model).__name__} is no model of transformers, such as '
+                     'AutoModelForCausalLM.from_pretrained gives; of other modules '
+                     'from_state_dict(config, model.state_dict(), names) takes the tensors')
+  # What `save_pretrained` writes.
+  stored = json.loads(described.to_json_string()) | {'architectures': [type(model).__name__]}
+  return from_state_dict(stored, model.state_dict())
+
+
+def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
+                    tensors: Mapping[str, Any], names: Mapping[str, str] | None = None
+                    ) -> tuple[ModelConfig, dict]:
+  """A network from arrays in memory, of PyTorch, NumPy or JAX, as `load` reads it from files.
+
+  Args:
+    config: config.json, as a path of it or its folder, or as a dict; or a configuration.
+    tensors: arrays of float32, float16 or bfloat16 by their names in `transformers`, as
+      `module.state_dict()` has them; or, with `names`, by any, also in nested dicts:
+      `variables['params']` of Linen, `nnx.to_pure_dict(nnx.state(model, nnx.Param))`.
+    names: for each parameter here, where it is there, both joined by '/':
+      {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
+      the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
+      first axis. Kernels are [in, out], as in Flax, and may have an axis of heads, as
+      [width, heads, head size].
+
+  Returns:
+    The configuration, and the parameters as float32 arrays in the tree of `init_params`.
+
+  Raises:
+    InputError: as `load`; or a parameter has no name in `names`, is not among `tensors`, has
+      another number of entries, or is left over there.
+
+  Example:
+    >>> from bornbiased_jax import configs, models
+    >>> config = configs.get('tiny_gpt2')
+    >>> params = models.init_params(config, seed=1)
+    >>> same = {name: name for name in flatten_dict(params, sep='/')}
+    >>> found = from_state_dict(config, params, same)[1]
+    >>> bool((found['embedding'] == params['embedding']).all())
+    True
+  """
+  if not isinstance(tensors, Mapping):
+    raise InputError(f'{type(tensors).__name__} is no dict of arrays by name, as '
+                     'model.state_dict() gives; from_transformers takes a model itself')
+  found = {'/'.join(map(str, path)): array for path, array in flatten_dict(dict(tensors)).items()}
+  found = {name: _tensor(name, array) for name, array in found.items()}
+  if names is not None:
+    own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
+    return io.filled(None, own, *_by_names(own, found, names))
+  own, family, quantization = _parsed(config)
+  plain = found.values()
+  return io.Files(_HERE, own, family, lambda: (
+      dequantized(plain, quantization) if quantization else plain), None).load()
+
+
+def to_transformers(config: ModelConfig, params: dict) -> Any:
+  """The model of `transformers` that computes what a network does; it needs torch.
+
+  Args:
+    config: the architecture.
+    params: its parameters, as from `init_params`.
+
+  Returns:
+    A PyTorch module in float32, as `from_pretrained` of what `save` writes.
+
+  Raises:
+    InputError: as `save`; or torch or transformers is not installed.
+
+  Example:
+    model = huggingface.to_transformers(*storage.open('results/my_run').load())
+  """
+  try:
+    import torch
+    import transformers
+  except ImportError as error:
+    raise InputError(f'{error.name} is missing: pip install torch transformers; `save` writes a '
+                     'folder without them') from None
+  family, stored = io.described(config, params)
+  tensors = {name: torch.from_numpy(tensor)
+             for name, tensor in io.stored_tensors(config, family, params).items()}
+  return getattr(transformers, family.architecture).from_pretrained(
+      None, config=transformers.AutoConfig.for_model(**stored), state_dict=tensors)
+
+
+def _parsed(config):
+  """The configuration, its family, and how weights are quantized, as of `parse_config`."""
+  if isinstance(config, ModelConfig):
+    return config, choose_family(config)[1], {}
+  if hasattr(config, 'to_json_string'):  # A configuration of transformers.
+    config = json.loads(config.to_json_string())
+  if isinstance(config, Mapping):
+    return parse_config(dict(config), Path('config'))
+  if not isinstance(config, str | os.PathLike):
+    raise InputError(f'{type(config).__name__} is no config.json, its folder, a dict or a '
+                     'ModelConfig')
+  file = path_of(config)
+  file = file / 'config.json' if file.is_dir() else file
+  return parse_config(read_json(file), file)
+
+
+def _by_names(config, tensors, names):
+  """The tensors, what is wanted of them for each leaf, and the shapes of these; all checked."""
+  shapes = leaf_shapes(config)
+  if unnamed := sorted(shapes.keys() - names.keys()):
+    raise InputError(f'names lack {", ".join(unnamed)}')
+  if unknown := sorted(names.keys() - shapes.keys()):
+    raise InputError(f'this architecture has no {", ".join(unknown)}')
+  wanted = []
+  for ours, shape in shapes.items():
+    axes = names[ours].count('{}')
+    wanted.append(Group(names[ours], (ours,), shape[:axes], shape[axes:], False, np.float32(0)))
+    for name, _ in wanted[-1].stored():
+      if name in tensors and _has_axes(tensors[name].shape, shape[axes:]):
+        tensors[name] = tensors[name]._replace(shape=list(shape[axes:]))
+  io.check_all(_HERE, tensors, wanted)
+  return tensors, wanted, shapes
+
+
+def _has_axes(shape, wanted):
+  """Whether axes are as wanted but for some that are split, as into heads and head size."""
+  ends = lambda sizes: {*itertools.accumulate(sizes, operator.mul)}
+  return math.prod(shape) == math.prod(wanted) and ends(wanted) <= ends(shape)
+
+
+def _tensor(name, array):
+  kind = str(getattr(array, 'dtype', type(array).__name__)).removeprefix('torch.')
+  return Tensor(_HERE, name, list(np.shape(array)), _TYPES.get(kind, kind), None,
+                functools.partial(_rows, name, array))
+
+
+def _rows(name, array, first, last):
+  """Some rows of an array, or all, without a copy where NumPy can share it."""
+  if (first, last) != (0, None):
+    array = array[first:last]
+  if not hasattr(array, 'detach'):
+    return np.asarray(array)
+  if array.is_meta:
+    raise InputError(f'{_HERE}: tensor {show(name)} is on the device meta, where it has no values')
+  # NumPy has no bfloat16.
+  return (array.detach().cpu().float() if array.is_floating_point() else array.cpu()).numpy()

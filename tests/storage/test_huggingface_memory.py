@@ -1,0 +1,206 @@
+"""Models in memory are what their saved folders are, and what `transformers` computes."""
+
+import dataclasses
+
+from flax import linen as nn
+from flax.traverse_util import flatten_dict
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_huggingface_experts import MODELS as MIXTURES
+from test_huggingface_experts import SIZES
+from test_huggingface_save import SAVED, random_params
+
+from bornbiased_jax import configs, models, storage
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.storage import huggingface
+from directories import assert_close
+import make_goldens
+from small_networks import logits, tokens
+
+CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=16, mlp_width=24, vocab_size=70,
+                     positions='learned', length=200)
+NAMES = {
+    'embedding': 'wte/embedding', 'position_embedding': 'wpe/embedding',
+    'final_norm/scale': 'norm/scale', 'final_norm/bias': 'norm/bias'} | {
+    f'blocks/{ours}/{leaf}': f'block_{{}}/{theirs}/{leaf}'
+    for ours, theirs in dict(query='attention/query', key='attention/key', value='attention/value',
+                             output='attention/out', up='up', down='down').items()
+    for leaf in ('kernel', 'bias')} | {
+    f'blocks/{ours}/{leaf}': f'block_{{}}/{theirs}/{leaf}'
+    for ours, theirs in dict(attention_norm='norm_1', mlp_norm='norm_2').items()
+    for leaf in ('scale', 'bias')}
+FAMILIES = {name: model[:3] for name, model in make_goldens.MODELS.items()} | {
+    name: (name, SIZES | model, 'float32') for name, model in MIXTURES.items()}
+
+
+def assert_same(given, wanted):
+  assert given[0] == wanted[0]
+  jax.tree.map(np.testing.assert_array_equal, given[1], wanted[1])
+
+
+# Of transformers
+
+
+def made(transformers, name):
+  """A model of PyTorch with random parameters."""
+  import torch
+  model_type, config, dtype = FAMILIES[name]
+  model = transformers.AutoModelForCausalLM.from_config(
+      transformers.AutoConfig.for_model(model_type, **config), attn_implementation='eager')
+  make_goldens.randomize(model, 3)
+  return model.to(getattr(torch, dtype)).eval()
+
+
+def logits_of(model, ids):
+  import torch
+  with torch.no_grad():
+    return model.float()(torch.from_numpy(ids)).logits.numpy()
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_a_model_is_what_its_saved_folder_is(name, transformers, tmp_path):
+  model, ids = made(transformers, name), np.random.default_rng(0).integers(96, size=(2, 24))
+  model.save_pretrained(tmp_path)
+  loaded = huggingface.load(tmp_path)
+  assert_same(huggingface.from_transformers(model), loaded)
+  assert_same(huggingface.from_state_dict(tmp_path, model.state_dict()), loaded)
+  assert_same(huggingface.from_state_dict(loaded[0], model.state_dict()), loaded)
+  assert_close(logits(*huggingface.from_transformers(model), ids),
+               make_goldens.logits(tmp_path, ids))
+
+
+@pytest.mark.parametrize('name', ['gpt2', 'gpt_neox', 'qwen3_tied', 'olmo2', 'gemma2', 'phi3',
+                                  'llama_tied_sharded', 'mixtral'])
+def test_a_model_as_it_was_initialized(name, transformers):
+  model_type, config, _ = FAMILIES[name]
+  model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(
+      model_type, **config), attn_implementation='eager').eval()
+  ids = np.random.default_rng(0).integers(96, size=(2, 24))
+  found = logits(*huggingface.from_transformers(model), ids)
+  np.testing.assert_allclose(found, logits_of(model, ids), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', SAVED)
+def test_there_and_back(name, transformers, tmp_path):
+  config = configs.ModelConfig(**SAVED[name][1])
+  params = random_params(config)
+  ids = np.random.default_rng(0).integers(96, size=(2, 24))
+  model = huggingface.to_transformers(config, params)
+  huggingface.save(tmp_path / 'saved', config, params)
+  loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'saved')
+  np.testing.assert_array_equal(logits_of(model, ids), logits_of(loaded, ids))
+  assert_same(huggingface.from_transformers(model), huggingface.load(tmp_path / 'saved'))
+
+
+def test_what_wraps_a_model_is_taken_off(transformers):
+  import torch
+  model = made(transformers, 'gpt2')
+  wrapped = torch.nn.DataParallel(model)
+  assert_same(huggingface.from_transformers(wrapped), huggingface.from_transformers(model))
+
+
+def test_a_network_in_memory_has_a_name_and_is_compared(transformers):
+  pair = huggingface.from_transformers(made(transformers, 'gpt2'))
+  model = storage.open(pair)
+  assert_same(model.load(), pair)
+  changed = dataclasses.replace(pair[0], activation='relu'), pair[1]
+  assert model == storage.open(pair) != storage.open(changed)
+
+
+def test_what_is_no_model_is_named(transformers):
+  import torch
+  with pytest.raises(InputError, match='Linear is no model of transformers'):
+    huggingface.from_transformers(torch.nn.Linear(2, 3))
+  model = made(transformers, 'gpt2')
+  with pytest.raises(InputError, match='is no dict of arrays by name.*from_transformers'):
+    huggingface.from_state_dict(model.config, model)
+  for change, message in (
+      (dict(more=torch.ones(3)), "the state dict: tensor 'more' has no place"),
+      ({'transformer.wpe.weight': torch.ones(3, 32)}, r'wpe.weight is \[3, 32\]; config'),
+      ({'transformer.wpe.weight': torch.ones(256, 32, dtype=torch.float64)}, 'is float64'),
+      ({'transformer.wpe.weight': torch.ones(256, 32, device='meta')}, 'on the device meta'),
+      ({'transformer.wpe.weight': torch.full((256, 32), torch.nan)}, 'has NaN')):
+    with pytest.raises(InputError, match=message):
+      huggingface.from_state_dict(model.config, model.state_dict() | change)
+
+
+# By names of one's own
+
+
+class Block(nn.Module):
+
+  @nn.compact
+  def __call__(self, x):
+    mask = nn.make_causal_mask(jnp.ones(x.shape[:2]))
+    x += nn.MultiHeadDotProductAttention(2, name='attention')(
+        nn.LayerNorm(1e-5, name='norm_1')(x), mask=mask)
+    hidden = nn.gelu(nn.Dense(24, name='up')(nn.LayerNorm(1e-5, name='norm_2')(x)))
+    return x + nn.Dense(16, name='down')(hidden)
+
+
+class Elsewhere(nn.Module):
+  """GPT-2 as somebody writes it with Flax's own attention, whose kernels have an axis of heads."""
+
+  @nn.compact
+  def __call__(self, ids):
+    embed = nn.Embed(70, 16, name='wte')
+    x = embed(ids) + nn.Embed(200, 16, name='wpe')(jnp.arange(ids.shape[1]))[None]
+    for i in range(2):
+      x = Block(name=f'block_{i}')(x)
+    return embed.attend(nn.LayerNorm(1e-5, name='norm')(x))
+
+
+@pytest.fixture(scope='module')
+def theirs():
+  shapes = jax.eval_shape(Elsewhere().init, jax.random.key(0), tokens())['params']
+  noise = lambda x: 0.3 * np.random.default_rng(x.size).standard_normal(x.shape, np.float32)
+  return jax.tree.map(noise, shapes)
+
+
+def test_a_network_of_another_program_computes_the_same(theirs):
+  ids = tokens()
+  expected = jax.jit(Elsewhere().apply)({'params': theirs}, ids)
+  found = logits(*huggingface.from_state_dict(CONFIG, theirs, NAMES), ids)
+  np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def without(names, *dropped):
+  return {name: place for name, place in names.items() if name not in dropped}
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda tree: (tree, without(NAMES, 'embedding')), 'names lack embedding'),
+    (lambda tree: (tree, NAMES | {'head': 'x'}), 'this architecture has no head'),
+    (lambda tree: (tree, NAMES | {'embedding': 'wte/table'}), r'has no tensor wte/table \[70, 16'),
+    (lambda tree: (tree, NAMES | {'embedding': 'wpe/embedding'}), r'is \[200, 16\]; .* \[70, 16\]'),
+    (lambda tree: (tree | {'more': {'x': np.ones(3)}}, NAMES), "'more/x' has no place"),
+])
+def test_what_does_not_fit_is_named(theirs, change, message):
+  with pytest.raises(InputError, match=message):
+    huggingface.from_state_dict(CONFIG, *change(theirs))
+
+
+@pytest.mark.parametrize('preset', ['tiny_gpt2', 'tiny_moe'])
+def test_arrays_may_have_all_layers_and_experts_or_one(preset):
+  config = configs.get(preset, num_layers=2, width=16, num_heads=2, mlp_width=8, vocab_size=30)
+  params = models.init_params(config, 3)
+  flat = flatten_dict(params, sep='/')
+  same = {name: name for name in flat}
+  assert_same(huggingface.from_state_dict(config, params, same), (config, params))
+  each = {name: name.replace('blocks', '{}').replace('experts', '{}') for name in flat}
+  parts = {}
+  for name, leaf in flat.items():
+    counts = leaf.shape[:each[name].count('{}')]
+    parts |= {each[name].format(*index): leaf[index] for index in np.ndindex(counts)}
+  assert_same(huggingface.from_state_dict(config, parts, each), (config, params))
+
+
+def test_axes_in_another_order_are_refused():
+  """MaxText has layers on the second axis."""
+  params = flatten_dict(models.init_params(CONFIG, 3), sep='/')
+  same = {name: name for name in params}
+  params['blocks/up/kernel'] = params['blocks/up/kernel'].swapaxes(0, 1)
+  with pytest.raises(InputError, match=r'up/kernel is \[16, 2, 24\]; .* \[2, 16, 24\]'):
+    huggingface.from_state_dict(CONFIG, params, same)
