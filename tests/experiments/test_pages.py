@@ -24,13 +24,17 @@ def test_pages_agree_with_what_is_stored():
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-  """The folder of one result, its page and its data, apart from the repository."""
+  """The folder of one result, with a page of its own, apart from the repository."""
   measured = tmp_path / 'experiments' / 'measured'
   folder = shutil.copytree(pages.MEASURED / 'calibrate_trained', measured / 'calibrate_trained')
-  for name in ('training_study', 'calibrate'):
-    (measured / name).mkdir()
+  (measured / 'calibrate').mkdir()
+  (folder / 'README.md').write_text(
+      '# The published t-test calls 25.8 % of unrelated pairs related\n\n'
+      'It reads tokens, and the U test calls 8.9 % related ([more](../calibrate)).\n\n'
+      '<!-- table.md -->\n<!-- end -->\n')
   monkeypatch.setattr(pages, 'HERE', measured.parent)
   monkeypatch.setattr(pages, 'MEASURED', measured)
+  pages.update(folder, check=False)
   pages.table.cache_clear()
   pages.numbers.cache_clear()
   yield folder
@@ -44,6 +48,7 @@ def found(folder):
 
 def test_a_page_as_it_is_has_no_problems(copy):
   assert found(copy) == []
+  assert (copy / 'table.md').read_text() in (copy / 'README.md').read_text()
 
 
 def test_the_list_of_results_says_what_measured_them(copy):
@@ -71,8 +76,8 @@ def test_a_changed_result_is_noticed_by_table_page_and_text(copy):
     ('25.8 %', '25.9 %', '25.9 is in no result beside it'),
     ('8.9 %', '9.8 %', '9.8 is in no result beside it'),
     ('](../calibrate)', '](../calibrated)', 'there is no ../calibrated'),
-    ('related with tokens', 'related in 0.123 with tokens', '0.123 is in no result beside it'),
-    ('Twenty ', '<!-- not from results.json: 7.5 (the paper) -->\nTwenty ', '7.5 is listed'),
+    ('reads tokens', 'reads 0.123 of tokens', '0.123 is in no result beside it'),
+    ('It reads', '<!-- not from results.json: 7.5 (the paper) -->\nIt reads', '7.5 is listed'),
 ])
 def test_a_changed_page_is_noticed(copy, before, after, problem):
   page = copy / 'README.md'
@@ -102,14 +107,23 @@ def test_how_a_number_is_compared(tmp_path, monkeypatch, text, stored, is_stored
   assert (pages.unknown(tmp_path, text) == []) == is_stored
 
 
-def test_pages_are_short_and_every_result_has_one():
-  lines = {path: len(path.read_text().splitlines()) for path in PAGES}
-  assert {path.parent for path in PAGES[2:]} == {
-      folder for folder in pages.MEASURED.iterdir() if folder.is_dir()}
+def test_pages_are_short_and_every_result_is_on_one():
+  texts = {path: path.read_text() for path in PAGES}
+  index, read = texts[PAGES[1]], {path: text.partition('<details>') for path, text in texts.items()}
   limits = {path: 200 if path in PAGES[:2] else 80 for path in PAGES}
-  assert [path for path in PAGES if lines[path] > limits[path]] == []
-  index = PAGES[1].read_text()
+  assert [path for path in PAGES if len(read[path][0].splitlines()) > limits[path]] == []
   assert [path for path in PAGES[2:] if f'(measured/{path.parent.name})' not in index] == []
+  assert [path for path in PAGES[2:] if read[path][1] and words(read[path][0]) > 500] == []
+  # A variant has no page: another one has its line, among all data.
+  assert {path.parent for path in PAGES[2:]}.union(
+      *(pages.linked(path.parent, read[path][2]) for path in PAGES[2:])) == {
+          folder for folder in pages.MEASURED.iterdir() if folder.is_dir()}
+
+
+def words(text):
+  """How many words and numbers one reads, apart from commands and addresses."""
+  text = re.sub(r'```.*?```|<!--.*?-->|\]\(.*?\)', ' ', text, flags=re.DOTALL)
+  return sum(any(letter.isalnum() for letter in word) for word in text.split())
 
 
 @pytest.mark.slow
