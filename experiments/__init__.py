@@ -14,7 +14,7 @@ PROGRAMS = {
     'theory': ('coordinates', 'layer_theory', 'scaling'),
     'compare': ('seedprint', 'lineage', 'audit', 'adversary', 'baselines', 'calibrate',
                 'forgetting', 'persistence', 'real_network', 'robustness', 'seedprint_tables'),
-    'train': ('pretrain', 'sample', 'tokenize_text', 'scale_plan', 'training_study',
+    'train': ('pretrain', 'sample', 'export', 'tokenize_text', 'scale_plan', 'training_study',
               'born_unbiased', 'trained_experts'),
     'reproduce': ('reproduce', 'pages', 'benchmark'),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bornbiased_jax import configs, storage
@@ -261,6 +262,22 @@ def test_an_activation_of_ones_own(monkeypatch):
   monkeypatch.undo()
   with pytest.raises(InputError, match=r"activation='own'.*ACTIVATIONS\['own'\] = function"):
     configs.from_dict(stored, 'a checkpoint')
+
+
+def test_an_activation_that_jax_cannot_compute_is_refused():
+  torch = pytest.importorskip('torch')
+  for function in (np.tanh, lambda x: np.maximum(x, 0), torch.tanh, torch.nn.GELU(), sum,
+                   lambda x: x.clamp(0), 3):
+    with pytest.raises(InputError, match="'mine' must be an elementwise function of JAX arrays"):
+      configs.ACTIVATIONS['mine'] = function
+  assert 'mine' not in configs.ACTIVATIONS
+
+
+@pytest.mark.parametrize('theirs, ours', [('relu2', 'squared_relu'), ('gelu_new', 'gelu_tanh'),
+                                          ('swish', 'silu'), ('gelu_tahn', 'gelu_tanh')])
+def test_activations_by_the_names_of_others(theirs, ours):
+  with pytest.raises(InputError, match=rf'did you mean {ours}\?'):
+    configs.get('tiny_gpt2', activation=theirs)
 
 
 LOCAL = dict(windows=(None, 8), window_rope_theta=50.0, rope_theta=700.0)

@@ -308,7 +308,7 @@ def _check_adds_up(ensemble, statistic, probe, drawn):
   first, second, both = map(statistic.measure, (*halves, whole))
   for (path, a), b, sums in zip(jax.tree_util.tree_leaves_with_path(first),
                                 *map(jax.tree.leaves, (second, both)), strict=True):
-    largest = max(np.abs(each).max(initial=0) for each in (a, b))
+    largest = np.abs([a, b])[np.isfinite([a, b])].max(initial=0)
     if not np.allclose(a + b, sums, rtol=0, atol=1e-3 * largest, equal_nan=True):
       raise InputError('what this statistic measures does not add up: '
                        f'{jax.tree_util.keystr(path)} of two sequences together is not the sum of '

@@ -44,7 +44,7 @@ def find(given: list[str]) -> dict[int, str]:
 
   `given` are a run, a folder with a folder for each step, or the networks themselves.
   """
-  names = [name for each in given for name in _expand(each)]
+  names = [name for each in given for name in expand(each)]
   found: dict[int, str] = {}
   for name in names:
     step = step_of(name)
@@ -62,7 +62,8 @@ def find(given: list[str]) -> dict[int, str]:
   return dict(sorted(found.items()))
 
 
-def _expand(given):
+def expand(given: str) -> list[str]:
+  """The checkpoints of a run, or of a folder with a folder for each step, or the name itself."""
   path = path_of(given)
   steps = checkpoint.steps(path)
   if steps and not any((path / str(step) / 'config.json').exists() for step in steps):

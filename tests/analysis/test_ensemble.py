@@ -12,7 +12,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import ensemble, preference, similarity
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.statistics import combine
+from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params
@@ -289,6 +289,40 @@ def test_networks_that_cannot_be_measured_together():
     with pytest.raises(InputError, match=named):
       list(ensemble.measure(given, preference.predictions(V), probe, seeds, chunk_size=4))
 
+
+@pytest.mark.parametrize('given, named', [
+    (CONFIG, 'ModelConfig is not .*; of a configuration analysis.transformer makes'),
+    ({'wte.weight': np.ones(3)}, 'of a state dict storage.huggingface.from_state_dict makes'),
+    (types.SimpleNamespace(state_dict=dict), 'of a PyTorch module .*from_transformers makes'),
+    ('tiny_gpt2:42', r'of a name storage.open\(name\).load\(\) makes'),
+    (['tiny_gpt2:42'], r'str is not a network.*storage.open\(name\).load\(\) makes'),
+    (3, 'int is not a family')])
+def test_what_is_no_network_is_named_with_what_makes_one_of_it(given, named):
+  with pytest.raises(InputError, match=named):
+    list(ensemble.measure(given, preference.predictions(V), PROBE, seeds=None))
+
+
+def test_one_network_that_is_given():
+  pair = CONFIG, init_params(CONFIG, 3)
+  one, = ensemble.measure(pair, STATISTIC, PROBE)
+  same, = ensemble.measure([pair], STATISTIC, PROBE)
+  assert one['preference'] == same['preference']
+
+
+@pytest.mark.parametrize('reduce, adds_up', [
+    (lambda x_BD: {'sum': (x_BD**2).sum()}, True), (lambda x_BD: {'sum': (x_BD**2).mean()}, False),
+    (lambda x_BD: {'largest': x_BD.max()}, False),
+    (lambda x_BD: {'nan': x_BD.sum() * np.nan}, True),
+    (lambda x_BD: {'count': jnp.int32(len(x_BD)), 'std': x_BD.std()}, False)])
+def test_a_statistic_whose_sums_do_not_add_up_is_refused(reduce, adds_up):
+  statistic = Statistic(('hidden_last',), lambda outputs: reduce(outputs['hidden_last']), dict)
+  for size in (N, 1):
+    measured = ensemble.measure(bag_of_words(), statistic, PROBE, [0], batch_size=size)
+    if adds_up:
+      list(measured)
+    else:
+      with pytest.raises(InputError, match='does not add up: .*return sums and counts'):
+        list(measured)
 
 
 def test_a_probe_of_a_network_with_heads_or_without():

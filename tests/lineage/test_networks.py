@@ -101,6 +101,8 @@ def test_verdicts_of_networks_by_name(runs, tmp_path):
   assert report['verdict'] == 'unrelated' and report['suspect']['name'] == b
   in_memory = lineage.judge(*(lineage.Subject(DEEP, trained(DEEP, seed), probe) for seed in (1, 2)))
   assert_alike(in_memory, report)
+  given = lineage.compare_networks((DEEP, trained(DEEP, 1)), (DEEP, trained(DEEP, 2)), probe)
+  assert_alike(given, report)
   with pytest.raises(InputError, match='no such network'):
     lineage.compare_networks(a, 'nothing', TOKENS)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import models
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.models.transformer import READS
@@ -133,6 +134,12 @@ def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
   tokens = np.int8([[0, 7, -1], [0, 7, 9]])
   logits = read(config, random_params(config), tokens, ('logits',))['logits']
   assert np.all(np.isnan(logits[0, -1])) and np.all(np.isfinite(logits[1]))
+
+
+def test_tokens_outside_the_vocabulary_are_named_where_they_are_known():
+  for wrong in (ROPE.vocab_size, -1):
+    with pytest.raises(InputError, match=f'id {wrong} is not of this network'):
+      models.read(ROPE, random_params(ROPE), np.array([[0, wrong]]), ('logits',))
 
 
 @pytest.mark.parametrize('names', [('logits',), ('logits_last',)], ids=['all', 'last'])

@@ -83,6 +83,20 @@ def test_weights_without_a_configuration_are_named(tmp_path):
     storage.open(str(tmp_path)).load()
 
 
+def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
+  huggingface.save(tmp_path / 'saved', LEARNED, init_params(LEARNED, 3))
+  (tmp_path / 'model.pt').write_bytes(b'PK')
+  weights = str(tmp_path / 'saved' / 'model.safetensors')
+  for read in (lambda name: storage.open(name).load(), huggingface.load):
+    with pytest.raises(InputError, match=f'give its folder {tmp_path / "saved"}'):
+      read(weights)
+    with pytest.raises(InputError, match=r'pickle.*torch.load\(.*weights_only=True\).*save\('):
+      read(str(tmp_path / 'model.pt'))
+  for given, named in (({}, 'from_state_dict'), (LEARNED, 'analysis.transformer'), (3, 'int is')):
+    with pytest.raises(InputError, match=named):
+      storage.open(given)
+
+
 @pytest.mark.parametrize('name, message', [
     ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
     ('tiny_gpt2', r'\(did you mean tiny_gpt2:42\? A random network has a seed\)'),

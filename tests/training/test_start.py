@@ -86,6 +86,13 @@ def test_onwards_from_a_transformers_directory(stopped, tmp_path):
     begin(tiny_runs.run(tmp_path / 'new', config=other, init_from=tmp_path / 'exported'))
 
 
+def test_onwards_from_what_memory_holds(tmp_path):
+  params = born(tiny_runs.CONFIG, 1)
+  state, (parent,) = begin(tiny_runs.run(tmp_path / 'new', init_from=(tiny_runs.CONFIG, params)))
+  jax.tree.map(np.testing.assert_array_equal, state.params, params)
+  assert parent == {'directory': f'network {digest(params)[:12]}', 'digest': digest(params)}
+
+
 def test_onwards_from_a_base_with_an_adapter(tmp_path):
   huggingface.save(tmp_path / 'base', tiny_runs.CONFIG, born(tiny_runs.CONFIG, 1))
   width = tiny_runs.CONFIG.width
