@@ -36,16 +36,16 @@ from bornbiased_jax.training import Recipe, Run
 
 
 class Architecture(str):
-  """The name of an architecture (`storage.canonical`), and the file or folder that it is from."""
+  """The name of an architecture that is from a file or folder, its `source`."""
 
-  source = ''
+  source: str
 
 
-def preset_name(text: str) -> Architecture:
-  """The name of an architecture, which says what a file says."""
+def preset_name(text: str) -> str:
+  """The name of an architecture, which says what a file says (`storage.canonical`)."""
   name, base = Architecture(storage.canonical(text)), text.partition(',')[0].strip()
-  name.source = '' if base in configs.PRESETS else base
-  return name
+  name.source = base
+  return str(name) if base in configs.PRESETS else name
 
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
