@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, with less to compute, and are kept without outputs."""
 
+import json
 from pathlib import Path
 import warnings
 
@@ -28,10 +29,10 @@ LESS = {
         'num_sequences=100, length=32': 'num_sequences=20, length=8', "100, 32)": '20, 8)',
         'sublayers=sublayers)': 'sublayers=sublayers) and config',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
-        "num_layers=6, activation='relu')": "num_layers=6, activation='relu') and config",
         "llama = configs.get('tiny_llama2')": "llama = configs.get('tiny_llama2') and config",
         "('mlp',) * 6": "('mlp', 'attention')", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
+        'LAYERS = 6': 'LAYERS = 4', "ACTIVATION = 'relu'": "ACTIVATION = 'gelu'",
         'num_experts=8, ': 'num_layers=1, num_experts=8, ', 'range(6)': 'range(2)',
         'np.arange(220)': 'np.arange(24)',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
@@ -60,8 +61,18 @@ def test_there_are_three():
 
 def test_kept_without_outputs(notebook):
   assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(notebook))
-  first = code_cells(notebook)[0].source
-  assert 'SOURCE = ' in first and '%pip install' in first and 'jax.devices()' in first
+  assert all(len(cell.source.splitlines()) <= 25 for cell in code_cells(notebook))
+
+
+def test_all_install_alike():
+  """The first cell is one, and the notebook's badges, picture and archive have one address."""
+  notebooks = [json.loads((COLAB / name).read_text())['cells'] for name in NOTEBOOKS]
+  assert len({''.join(cells[1]['source']) for cells in notebooks}) == 1
+  for name, cells in zip(NOTEBOOKS, notebooks, strict=True):
+    head = ''.join(cells[0]['source'])
+    assert head.count(f'/blob/main/colab/{name})') == 2
+    assert head.count(f"/main/colab/{name.replace('ipynb', 'png')})") == 1
+    assert (COLAB / name).with_suffix('.png').exists()
 
 
 def small(name):
