@@ -58,8 +58,6 @@ COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms
                'gradient': 'norm of the gradient'}
 # Sequences of which sizes and gradients are means.
 NUM_READ = 32
-# Networks over which theory of preferred tokens is averaged.
-NUM_NETWORKS = 30
 # How far theory may be off: a share of the last layer's cosine, or a cosine if that is more.
 SHARE, LEAST = 0.07, 0.01
 # Networks of the widest, if there are as many.
@@ -132,8 +130,7 @@ def predicted(cell):
   config, probe = cell.network.config, cell.probe
   limit, share = theory.infinite_width(config, probe.length, probe), np.nan
   if probe.kind == 'tokens':
-    share = theory.preference_at_initialization(config, probe.length, probe.num_sequences,
-                                       num_networks=NUM_NETWORKS).top1_frequency_N.mean()
+    share = measurements.preferred_tokens(config, probe.num_sequences)['theory_top1_frequency']
   return {'theory_cosine': measurements.predicted_cosine(cell),
           'theory_size': np.sqrt(limit.variance_LT[:, -1]), 'theory_top1_frequency': share}
 

@@ -5,7 +5,8 @@ the seed fixes. Routers with as many experts as --num_experts says are drawn to 
 random networks, behind the norm of each MLP; a --config that has experts is read by its own. The
 share of the busiest and of the idlest expert is compared with theory.expert_shares at every layer,
 and the busiest one with that which the mean direction of all states predicts. No number is fitted.
-A network has the same routers at every length.
+Chosen and counted on the same tokens, it has their luck too; 'on others', it is chosen on one half
+of the sequences and counted on the other. A network has the same routers at every length.
 
     python -m experiments.experts                       # 15 min on two CPU cores
     python -m experiments.experts --config=tiny_gpt2,num_experts=16,experts_per_token=2
@@ -35,7 +36,7 @@ from .shared.base_settings import Transformers
 from .shared.measurements import Cell, measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
-from .shared.tables import ci95, grouped
+from .shared.tables import ci95, grouped, median, quantiles
 
 # Routers that are drawn for each layer of a network without experts.
 NUM_ROUTERS = 16
@@ -107,28 +108,33 @@ def _of_layer(num_chosen, states_BTD, routers_RDE):
 
   def of_router(router_DE):
     logits_NE = states_ND @ router_DE
-    share_E = chosen(logits_NE, num_chosen).mean(axis=0) / num_chosen
-    busiest = jnp.argmax(share_E)
+    chosen_NE = chosen(logits_NE, num_chosen) / num_chosen
+    share_E, busiest = chosen_NE.mean(axis=0), jnp.argmax(chosen_NE.sum(axis=0))
+    first = len(states_BTD) // 2 * states_BTD.shape[1]  # Half of the sequences.
+    halves = chosen_NE[:first].mean(axis=0), chosen_NE[first:].mean(axis=0)
     return {'busiest': share_E.max(), 'idlest': share_E.min(), 'busiest_id': busiest,
+            'again': theory.load_of_others(halves),
             'direction_agrees': jnp.argmax(logits_NE.mean(axis=0)) == busiest}
 
   return lax.map(of_router, routers_RDE)
 
 
 def row(measured):
-  """Means over the routers of a layer, which `busiest_id` has one by one."""
+  """Means over the routers of a layer, which `busiest_id` and `again_LR` have one by one."""
   return {name: measured[name].mean(axis=-1) for name in MEANS} | {
       'busiest_std': measured['busiest'].std(axis=-1), 'busiest_id': measured['busiest_id'],
+      'again_LR': np.round(measured['again'].astype(float), 4),
       'layer_cosine': measured['cosine']}
 
 
 def theory_of(cell: Cell) -> dict:
   """What theory says of a cell, by layer."""
   reads = cell.network.config, cell.probe.length, cell.probe
-  share_LNE = theory.expert_shares(*reads, num_experts=cell.fields['num_experts'])
+  share_LNE, again_LN = theory.expert_shares(*reads, num_experts=cell.fields['num_experts'])
   busiest_LN = share_LNE.max(axis=-1)
   return {'theory_busiest': busiest_LN.mean(axis=-1), 'theory_busiest_std': busiest_LN.std(axis=-1),
           'theory_idlest': share_LNE.min(axis=-1).mean(axis=-1),
+          'theory_again': again_LN.mean(axis=-1), **quantiles(again_LN[-1], 'theory_again'),
           'theory_cosine': np.asarray(theory.finite_width(*reads).inter_cosine_L)}
 
 
@@ -139,12 +145,13 @@ def summarize(rows, theory):
     of = {name: np.array([row[name] for row in group]) for name in (
         *MEANS, 'layer_cosine', 'busiest_std', 'busiest_id')}
     predicted = theory[tuple(fields.values())]
-    mean_L = of['busiest'].mean(axis=0)
-    off_L = predicted['theory_busiest'] / mean_L - 1
+    again = on_others([row['again_LR'] for row in group]) if 'again_LR' in group[0] else {}
+    mean_L, name = (again['again'], 'again') if again else (of['busiest'].mean(axis=0), 'busiest')
+    off_L = predicted[f'theory_{name}'] / mean_L - 1
     shortest = first.setdefault((fields['config'], fields['num_experts']), of['busiest_id'])
     same = shortest.shape == of['busiest_id'].shape and shortest is not of['busiest_id']
     summary.append(fields | {'networks': len(group)} | {
-        name: of[name].mean(axis=0) for name in (*MEANS, 'layer_cosine')} | predicted | {
+        name: of[name].mean(axis=0) for name in (*MEANS, 'layer_cosine')} | predicted | again | {
             'busiest_ci95': [ci95(own) for own in of['busiest'].T],
             # Over routers and networks.
             'busiest_std': np.sqrt((of['busiest_std']**2).mean(axis=0) + of['busiest'].var(axis=0)),
@@ -154,16 +161,28 @@ def summarize(rows, theory):
   return summary
 
 
+def on_others(again_SLR):
+  """The load of experts that other tokens chose: means by layer, quantiles of the last one."""
+  again_SLR = np.array(again_SLR)
+  return {'again': again_SLR.mean(axis=(0, 2)),
+          'again_ci95': [ci95(own_SR.mean(axis=1)) for own_SR in np.moveaxis(again_SLR, 1, 0)],
+          **quantiles(again_SLR[:, -1].ravel(), 'again')}
+
+
 def display(row):
   return {
       'model': row['config'], 'T': row['length'], 'experts': row['num_experts'],
       'uniform': f'{1 / row["num_experts"]:.1%}',
       'busiest, last layer': f'{row["busiest"][-1]:.1%} ± {row["busiest_ci95"][-1]:.1%}',
-      'law': f'{row["theory_busiest"][-1]:.1%}',
-      'idlest': f'{row["idlest"][-1]:.2%}', 'its law': f'{row["theory_idlest"][-1]:.2%}',
-      'worst layer: law off by': f'{row["largest_deviation"]:+.1%}',
+      'theory': f'{row["theory_busiest"][-1]:.1%}',
+      'on others (theory)': (f'{row["again"][-1]:.1%} ± {row["again_ci95"][-1]:.1%} '
+                             f'({row["theory_again"][-1]:.1%})' if 'again' in row else None),
+      'median (10–90 %)': median(row, 'again', '.1%'),
+      'theory of median': median(row, 'theory_again', '.1%'),
+      'idlest': f'{row["idlest"][-1]:.2%}', 'theory of idlest': f'{row["theory_idlest"][-1]:.2%}',
+      'worst layer: theory off by': f'{row["largest_deviation"]:+.1%}',
       'std over routers': f'{row["busiest_std"][-1]:.1%}',
-      'law of it': f'{row["theory_busiest_std"][-1]:.1%}',
+      'theory of std': f'{row["theory_busiest_std"][-1]:.1%}',
       'direction predicts it': f'{row["direction_agrees"][-1]:.0%}',
       'same as at the shortest T': (f'{row["same_as_at_shortest"]:.0%}'
                                     if 'same_as_at_shortest' in row else None),
@@ -181,13 +200,14 @@ def draw(summary):
                        counts, strict=False):
     for row in (row for row in summary if row['num_experts'] == count):
       line, layer = (row['config'], row['length']), np.arange(1, len(row['busiest']) + 1)
-      measured, error, expected = (100 * np.array(row[name]) for name in (
-          'busiest', 'busiest_ci95', 'theory_busiest'))
+      name = 'again' if 'again' in row else 'busiest'  # Older runs have not split their tokens.
+      measured, error, expected = (100 * np.array(row[each]) for each in (
+          name, f'{name}_ci95', f'theory_{name}'))
       again, place = divmod(lines.index(line), len(plotting.COLORS))
       ax.errorbar(layer, measured, error, marker='os^v'[again % 4], markersize=3, linewidth=1,
                   color=plotting.COLORS[place],
                   label=row['config'] + (f', T = {row["length"]}' if several else ''))
-      plotting.theory(ax, layer, expected, 'law')
+      plotting.theory(ax, layer, expected, 'theory')
     ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
     ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
            ylabel='share of the busiest (%)')

@@ -35,7 +35,7 @@ from .shared.base_settings import Transformers
 from .shared.measurements import load_corpus, measure_cells, predict, transformer_cell
 from .shared.results import Results
 from .shared.settings import setting
-from .shared.tables import described, grouped, mean_ci95, plus_minus
+from .shared.tables import described, grouped, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')
 FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
@@ -138,7 +138,8 @@ def row_of(text):
   def row(measured):
     preferred = measured['preference']['top1_id']
     found = {'layer_cosine': measured['layers']['cosine'], 'top1_id': preferred,
-             'top1_frequency': measured['preference']['top1_frequency']}
+             'top1_frequency': measured['preference']['top1_frequency'],
+             'direction_std': measured['direction']['direction_std']}
     share_V = np.zeros(0) if text is None else shares(text, preferred + 1)
     return found if text is None else found | {
         'is_mean': preferred == int(measured['mean_id']),
@@ -151,7 +152,10 @@ def theory_of(cell) -> dict:
   """Theory of a cell: cosines by layer, and the last one by simpler theory."""
   text, config, length = cell.probe.text, cell.network.config, cell.probe.length
   limit_L = theory.infinite_width(config, length, measurements.read(cell.probe)).inter_cosine_L
-  found = {'law_L': measurements.predicted_cosine(cell), 'infinite_width': float(limit_L[-1])}
+  finite, reads = measurements.predicted_similarity(cell), measurements.read(cell.probe)
+  found = {'law_L': np.asarray(finite.inter_cosine_L), 'infinite_width': float(limit_L[-1]),
+           'theory_direction_std': finite.direction_std,
+           **measurements.preferred_tokens(config, cell.probe.num_sequences, probe=reads)}
   if text is None:
     return found
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
@@ -167,7 +171,7 @@ def summarize(rows, predicted):
     of_text = {name: float(np.mean([row[name] for row in group]))
                for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}
     summary.append(fields | {
-        'networks': len(group), **cosine, **expected, **mean_ci95(group, 'top1_frequency'),
+        'networks': len(group), **cosine, **expected, **measurements.top1_summary(group),
         **of_text,
         'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
         'error': cosine['cosine'] - expected['law_L'][-1],
@@ -184,7 +188,7 @@ def display(row):
       'theory': f'{row["law_L"][-1]:.3f}', 'off by': f'{row["relative_deviation"]:+.1%}',
       'infinite width': f'{row["infinite_width"]:.3f}',
       'one number': f'{row["one_number"]:.3f}' if is_text else '–',
-      'favourite': plus_minus(row, 'top1_frequency', '.1%'),
+      'favourite': plus_minus(row, 'top1_frequency', '.1%'), **measurements.top1_columns(row),
       'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
       'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',
   }

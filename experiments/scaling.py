@@ -139,7 +139,7 @@ def limit(config, kind):
 def summarize(rows, theory):
   return [fields | {
       'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
-      **mean_ci95(group, 'top1_frequency'), **theory[tuple(fields.values())]}
+      **measurements.top1_summary(group), **theory[tuple(fields.values())]}
           for fields, group in grouped(rows, 'factor', 'value', 'length')]
 
 
@@ -164,9 +164,7 @@ def display(row):
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',
       'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
-      'theory (± std)': (f'{row["theory_top1_frequency"]:.2%} ± '
-                         f'{row["theory_top1_frequency_std"]:.2%}'
-                         if 'theory_top1_frequency' in row else '–'),
+      **measurements.top1_columns(row),
   }
 
 

@@ -8,10 +8,11 @@ transformer prefers one token, which depends on the seed, and the more the longe
 
 Prints a table with a line per model and length. '× uniform' divides the count of the preferred
 token by the largest count among ids that are drawn uniformly; 'log10 p' is the logarithm of the
-probability that some id is counted as often among such ids; 'theory' is mean and std of the top-1
-share by theory.preference_at_initialization; 'direction → id' is the share of networks whose
-preferred token is the one that the mean direction of the last tokens predicts, and 'its cosine with
-shortest T' how alike the directions at two lengths are, with theory's in parentheses.
+probability that some id is counted as often among such ids; 'theory' is of the top-1 share, by
+theory.preference_at_initialization; 'τ' is the std of states along their mean direction over
+sequences; 'direction → id' is the share of networks whose preferred token is the one that this
+direction predicts, and 'its cosine with shortest T' how alike the directions at two lengths are,
+with theory's in parentheses.
 
 Writes results.json (a row per network and length) and figure.png.
 """
@@ -67,6 +68,7 @@ def row(baseline, is_compared, measured):
       'baseline_ratio': measured['preference']['top1_count'] / baseline,
       'inter_sequence_cosine': measured['layers']['cosine'][-1],
       'direction_top1_id': measured['direction_top1_id'],
+      'direction_std': measured['direction']['direction_std'],
       **({'direction': direction(measured)} if is_compared else {}),
   }
 
@@ -81,7 +83,8 @@ def predicted(shortest, cell):
   """What theory says of a cell: cosines, and of token ids the preference."""
   config, probe, finite = cell.network.config, cell.probe, measurements.predicted_similarity(cell)
   found = {'theory_cosine': finite.inter_cosine_L[-1],
-           'theory_cosine_std': finite.inter_cosine_std}
+           'theory_cosine_std': finite.inter_cosine_std,
+           'theory_direction_std': finite.direction_std}
   if probe.length != shortest:
     limit = infinite_width(config, probe.length, probe)
     found['theory_direction_cosine'] = limit.direction_cosine(shortest)
@@ -104,7 +107,7 @@ def summarize(rows, theory):
     pairs = [(row, at_shortest[row['seed']]) for row in group]
     summary.append({
         **fields, 'networks': len(group),
-        **mean_ci95(group, 'top1_frequency'), **mean_ci95(group, 'baseline_ratio'),
+        **measurements.top1_summary(group), **mean_ci95(group, 'baseline_ratio'),
         **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
         'cosine_std': np.std([row['inter_sequence_cosine'] for row in group],
                              ddof=int(len(group) > 1)),
@@ -126,9 +129,7 @@ def display(row):
   return {
       'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'top-1 share': f'{row["top1_frequency"]:.2%}',
-      'theory (± std)': (f'{row["theory_top1_frequency"]:.1%} ± '
-                         f'{row["theory_top1_frequency_std"]:.1%}'
-                         if 'theory_top1_frequency' in row else '–'),
+      **measurements.top1_columns(row),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
       'distinct ids': row['distinct_top1_ids'],

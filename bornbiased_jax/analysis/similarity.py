@@ -29,8 +29,8 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
   Args:
     name: an intermediate of shape [..., B, D], one vector per sequence, such as
       'hidden_last', or 'residual_last' for one value per layer.
-    pair_std: also measure how the cosine varies over pairs. This needs the second
-      moment of the unit vectors, [..., D, D].
+    pair_std: also measure how the cosine varies over pairs, and sequences along the direction.
+      This needs the second moment of the unit vectors, [..., D, D].
 
   Returns:
     A statistic with the results
@@ -38,6 +38,8 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
       paper's contraction direction.
     - cosine [...]: the mean cosine over pairs of different sequences.
     - cosine_std [...], with `pair_std`: the standard deviation of the cosine over pairs.
+    - direction_std [...], with `pair_std`: that of the unit vectors' component along the
+      direction; NaN where the direction is zero.
 
   Example:
     >>> alike = inter_sequence('hidden_last')
@@ -64,6 +66,11 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
       total_squared = np.sum(_float64(sums['moment']) ** 2, axis=(-2, -1))
       squared = mean_off_diagonal(total_squared, nonzero, count)
       results['cosine_std'] = np.sqrt(np.maximum(0, squared - cosine**2))
+      sum_D = _float64(sums['unit_sum'])
+      along = np.einsum('...d,...de,...e->...', sum_D, _float64(sums['moment']), sum_D)
+      with np.errstate(invalid='ignore'):  # Σ (u · s)² / s², for the sum s of n vectors u.
+        squared = along / total / count - total / count**2
+      results['direction_std'] = np.sqrt(np.maximum(0, squared))
     return results
 
   return Statistic((name,), measure, summarize)

@@ -34,10 +34,10 @@ from bornbiased_jax.models.transformer import head_of, unembed
 from .base_settings import Stacks, Transformers
 from .results import Results
 from .settings import name_flag
-from .tables import mean_ci95
+from .tables import described, mean_ci95, median, quantiles
 
-# A few seconds' worth of networks that are drawn for theory of preferred tokens.
-FLOPS_OF_THEORY = 2e12
+# Those of which theory says what tokens they prefer.
+NUM_NETWORKS = 300
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
 
@@ -187,7 +187,7 @@ def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
   """Which tokens the network predicts, the contraction direction, and similarity by layer."""
   return combine({
       'preference': predictions(config.vocab_size),
-      'direction': inter_sequence('hidden_last'),
+      'direction': inter_sequence('hidden_last', pair_std=True),
       'layers': inter_sequence('residual_last', pair_std=pair_std),
   })
 
@@ -264,15 +264,31 @@ def preferred_tokens(config: ModelConfig, num_sequences: int, other_length: int 
 
 @functools.cache
 def _preferred_tokens(config, num_sequences, other_length, probe):
-  # Few sequences cost as much as drawing the head.
-  flops = 4 * max(num_sequences, 250) * config.vocab_size * config.width
-  num_networks = min(300, max(5, round(FLOPS_OF_THEORY / flops)))
   found = theory.preference_at_initialization(config, config.length, num_sequences, probe,
-                                              other_length=other_length, num_networks=num_networks)
+                                              other_length=other_length, num_networks=NUM_NETWORKS)
   return {'theory_top1_frequency': found.top1_frequency_N.mean(),
           'theory_top1_frequency_std': found.top1_frequency_N.std(),
+          **quantiles(found.top1_frequency_N, 'theory_top1_frequency'),
           'theory_direction_agreement': found.direction_agrees_N.mean(),
           'theory_same_id': found.same_token_N.mean()}
+
+
+def top1_summary(rows: list[dict]) -> dict:
+  """Shares of the preferred tokens of networks, and τ, which older runs have not measured."""
+  of = {name: [row.get(name) for row in rows] for name in ('top1_frequency', 'direction_std')}
+  return described(of['top1_frequency'], 'top1_frequency') | quantiles(
+      of['top1_frequency'], 'top1_frequency') | (
+          {} if None in of['direction_std'] else described(of['direction_std'], 'direction_std'))
+
+
+def top1_columns(row: dict) -> dict[str, str | None]:
+  """The columns that set both beside theory; None for what an older run does not have."""
+  name, tau = 'theory_top1_frequency', 'direction_std'
+  return {
+      'median (10–90 %)': median(row, 'top1_frequency', '.1%'),
+      'theory (± std)': f'{row[name]:.1%} ± {row[f"{name}_std"]:.1%}' if name in row else None,
+      'its median (10–90 %)': median(row, name, '.1%'),
+      'τ (theory)': f'{row[tau]:.3f} ({row[f"theory_{tau}"]:.3f})' if tau in row else None}
 
 
 def direction_agreement(rows: list[dict]) -> dict:

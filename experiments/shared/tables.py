@@ -37,6 +37,19 @@ def described(values: list[float], name: str) -> dict:
   return {name: float(np.mean(values)), f'{name}_ci95': ci95(values)} | _both(values, name)
 
 
+def quantiles(values: list[float], name: str) -> dict:
+  """`name_p10`, `name_p50` and `name_p90`: values that 10, 50 and 90 % of networks lie below."""
+  return {f'{name}_p{share}': float(np.percentile(values, share)) for share in (10, 50, 90)}
+
+
+def median(row: dict, name: str, spec: str) -> str | None:
+  """The text 'p50 (p10–p90)' of `quantiles`; None if the row has none, or few measured networks."""
+  if f'{name}_p50' not in row or (row['networks'] < 10 and not name.startswith('theory')):
+    return None
+  low, middle, high = (format(row[f'{name}_p{share}'], spec) for share in (10, 50, 90))
+  return f'{middle} ({low}–{high})'
+
+
 def _both(values, name):
   return {f'{name}_both': [float(value) for value in values]} if len(values) == 2 else {}
 

@@ -36,6 +36,8 @@ def test_inter_sequence_against_the_gram_matrix(count):
   np.testing.assert_allclose(actual['cosine'], np.mean(expected, axis=1), rtol=0, atol=1e-6)
   # The variance is the difference of two moments near 1, each known up to 1e-6.
   np.testing.assert_allclose(actual['cosine_std'] ** 2, np.var(expected, axis=1), rtol=0, atol=1e-6)
+  along = [each @ each.mean(0) / np.linalg.norm(each.mean(0)) for each in unit]
+  np.testing.assert_allclose(actual['direction_std'] ** 2, np.var(along, axis=1), rtol=0, atol=1e-6)
   np.testing.assert_array_equal(inter_sequence(x[1])['cosine'], inter_sequence(x)['cosine'][1])
 
 

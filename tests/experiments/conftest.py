@@ -14,7 +14,7 @@ import pytest
 from bornbiased_jax.analysis import ensemble
 from bornbiased_jax.analysis.theory import random_energy
 from bornbiased_jax.models import init_params, sharding
-from experiments import activation, coordinates, scaling
+from experiments import activation, scaling
 from experiments.adversary import related_networks
 from experiments.shared import measurements, provenance
 import programs
@@ -47,8 +47,7 @@ def one_device():
 def few_networks_of_theory():
   """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(measurements, 'FLOPS_OF_THEORY', 0)
-    patch.setattr(coordinates, 'NUM_NETWORKS', 5)  # As many as other programs have.
+    patch.setattr(measurements, 'NUM_NETWORKS', 5)
     patch.setattr(random_energy, '_NUM_TOKENS', 100)
     yield
 

@@ -58,6 +58,9 @@ def test_a_network_with_experts_is_read_by_its_own_routers():
     assert found['busiest_id'][layer, 0] == share_E.argmax()
     assert found['busiest'][layer, 0] == pytest.approx(share_E.max())
     assert found['idlest'][layer, 0] == pytest.approx(share_E.min())
+    halves = [np.bincount(each.ravel(), minlength=4) for each in np.split(chosen_NT, 2)]
+    others = halves[1][halves[0].argmax()] + halves[0][halves[1].argmax()]
+    assert found['again'][layer, 0] == pytest.approx(others / chosen_NT.size)
 
 
 def test_text_stands_beside_its_theory(small):

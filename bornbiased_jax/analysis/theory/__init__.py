@@ -28,8 +28,10 @@ from bornbiased_jax.analysis.theory.closed_forms import (
 from bornbiased_jax.analysis.theory.finite_width import FiniteWidth, finite_width
 from bornbiased_jax.analysis.theory.infinite_width import InfiniteWidth, infinite_width
 from bornbiased_jax.analysis.theory.random_energy import (
+    ExpertShares,
     Preference,
     expert_shares,
+    load_of_others,
     preference,
     preference_at_initialization,
 )
@@ -37,6 +39,6 @@ from bornbiased_jax.analysis.theory.random_energy import (
 __all__ = (
     'InfiniteWidth', 'infinite_width', 'activation_similarity', 'amplified_similarity',
     'independent_cka', 'independent_pcs', 'iterate', 'position_similarity', 'positional_std',
-    'relu_similarity', 'rotary_coherence', 'expert_shares', 'FiniteWidth', 'finite_width',
-    'Preference', 'preference', 'preference_at_initialization',
+    'relu_similarity', 'rotary_coherence', 'ExpertShares', 'expert_shares', 'load_of_others',
+    'FiniteWidth', 'finite_width', 'Preference', 'preference', 'preference_at_initialization',
 )

@@ -22,7 +22,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import OF_TEXT, Probe, kind_of
 from bornbiased_jax.analysis.theory import blocks, fluctuations
-from bornbiased_jax.analysis.theory.infinite_width import first_kernels
+from bornbiased_jax.analysis.theory.infinite_width import first_kernels, pairs_of_windows
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
 from bornbiased_jax.models.initialization import make_key
@@ -43,11 +43,13 @@ class FiniteWidth(NamedTuple):
     inter_cosine_std: its std over networks, after the last layer.
     dimensions: the dimensions that states after the last layer fill, the participation ratio
       (Σ λ)² / Σ λ² of the eigenvalues λ of their covariance over sequences.
+    direction_std: τ, the std over sequences of a state of length 1 along their common direction.
   """
 
   inter_cosine_L: jax.Array
   inter_cosine_std: jax.Array
   dimensions: jax.Array
+  direction_std: jax.Array
 
 
 def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens',
@@ -88,22 +90,35 @@ def _finite_width(config, length, probe, num_samples):
   network, start_PKTT = first_kernels(config, length, probe)
   widths = fluctuations.widths_of(config)
   path, end_KTT = fluctuations.path_of(network, start_PKTT.mean(axis=0))
-  std, dimensions = fluctuations.spreads(network, widths, path, end_KTT)
+  std, dimensions, direction_std = fluctuations.spreads(network, widths, path, end_KTT)
   extent = 2 * length if kind_of(probe) in OF_TEXT else length
   if num_samples is None:
     affordable = int(NUM_SAMPLES * min(1, _LONG / extent) ** 3)
     num_samples = affordable if affordable > 1 else 0
   elif num_samples:
     check_count('num_samples', num_samples)
-  limit_L, change_L = _means(network, widths, start_PKTT, extent, num_samples)
+  limit_PL, change_L = _means(network, widths, start_PKTT, extent, num_samples)
+  limit_L = limit_PL.mean(axis=0)
+  if kind_of(probe) in OF_TEXT:
+    windows = _variance_of_windows(config, probe, limit_PL[:, -1]) / max(limit_L[-1], 1e-9)
+    direction_std = jnp.sqrt(direction_std**2 + windows)
   if not (np.abs(change_L).max() < _LARGEST_SHIFT and float(dimensions) > 1):
     raise InputError(f'a network of width={config.width} and vocab_size={config.vocab_size} is too '
                      'small for the theory of finite width')
-  return FiniteWidth(jnp.asarray(limit_L + change_L), std, dimensions)
+  return FiniteWidth(jnp.asarray(limit_L + change_L), std, dimensions, direction_std)
+
+
+def _variance_of_windows(config, probe, cosine_P):
+  """How much windows differ in their mean cosine with others, in which each is as often."""
+  _, *pairs_2P = pairs_of_windows(config, probe)
+  first_and_second, gap = np.ravel(pairs_2P), np.tile(cosine_P - cosine_P.mean(), 2)
+  sum_N, square_N = (np.bincount(first_and_second, each) for each in (gap, gap**2))
+  times = len(gap) / len(sum_N)
+  return max(0.0, float(np.mean(sum_N**2 - square_N)) / (times * (times - 1)))
 
 
 def _means(network, widths, start_PKTT, extent, num_samples):
-  """Over pairs: cosines in the limit, and what fluctuations change in them."""
+  """The cosines of each pair in the limit, and what fluctuations change in them on average."""
   # Where products within a sequence fluctuate, they stay positive in a network of four times the
   # width, in which a quarter of this changes.
   wider = 1 if extent == start_PKTT.shape[-1] else 4
@@ -117,7 +132,7 @@ def _means(network, widths, start_PKTT, extent, num_samples):
                           max(1, num_samples // len(start_PKTT)), key, start_KTT,
                           *_roots(path, extent))
       changes.append(wider * (np.asarray(sampled_L) - limits[-1]))
-  return np.mean(limits, axis=0), np.mean(changes, axis=0)
+  return np.stack(limits), np.mean(changes, axis=0)
 
 
 def _roots(path, extent):

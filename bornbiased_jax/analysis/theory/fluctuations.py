@@ -9,12 +9,15 @@ the states x makes the fluctuation over inputs and weights
 where S and U are the kernels of x and u within a sequence; one with m rows inside a sublayer adds
 U_ik U_jl / m, if hidden units are taken for Gaussian. The layers above carry a fluctuation to the
 last one by the derivatives of the kernel recursion. For feed-forward networks such corrections are
-known (Yaida 2019, Hanin and Nica 2019). Two results follow here, and one in finite_width.py:
+known (Yaida 2019, Hanin and Nica 2019). Three results follow here, and one in finite_width.py:
 
 - Fluctuations over pairs of inputs, with S - X in the place of S, say how many dimensions the
   states fill: 1 / D is the variance of their products. X is the kernel between the sequences.
 - Those that all inputs have in common, with X in the place of S, make the cosine differ between
   networks.
+- Those of one input with all others, S - X on its side and X on theirs, move its component along
+  the direction that all share, c, because its mean product with others is c √ρ. So do those of its
+  own length, S - X on both sides, as norms divide by it.
 
 Of a mixture, the luck in which experts the inputs choose is left out of the std over networks.
 Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
@@ -62,34 +65,41 @@ def widths_of(config):
 
 @jax.jit
 def spreads(network, widths, path, end_KTT):
-  """The std over networks of the cosine, and the dimensions of the states."""
+  """The cosine's std over networks, the dimensions of states, their std along the direction."""
   at_end_KTT = jax.grad(lambda kernels_KTT: cosine_of(kernels_KTT)[0])(end_KTT)
   at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_end_KTT,
                                         jnp.zeros_like(path.before_LSKTT))
   # Those that all inputs have in common join those within a sequence as well.
-  common = _variance(widths, at_LSKTT.sum(axis=2), path.before_LSKTT[:, :, 2],
-                     path.added_LSKTT[:, :, 2], symmetric=True)
+  shared = path.before_LSKTT[:, :, 2], path.added_LSKTT[:, :, 2]
+  common = _variance(widths, at_LSKTT.sum(axis=2), shared, shared, symmetric=True)
   # Learned positions are such.
   position_TT = network.position_variance * jnp.eye(end_KTT.shape[-1])
   common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
-  apart = _apart(widths, path, at_start_KTT, at_LSKTT)
-  return jnp.sqrt(common), (1 - path.cosine_L[-1]) ** 2 / apart
+  dimensions, std = _of_states(widths, path, at_start_KTT, at_LSKTT, path.cosine_L[-1])
+  return jnp.sqrt(common), dimensions, std
 
 
-def _apart(widths, path, at_start_KTT, at_LSKTT):
-  """The variance over pairs of inputs of the cosine that has these derivatives."""
-  # Their fluctuations join the products between sequences alone.
-  own_start_TT, own_before_LSTT, own_added_LSTT = (
-      kernels[..., 0, :, :] - kernels[..., 2, :, :]
-      for kernels in (path.start_KTT, path.before_LSKTT, path.added_LSKTT))
-  return (_carry(at_start_KTT[2], own_start_TT, own_start_TT) / widths.stream
-          + _variance(widths, at_LSKTT[:, :, 2], own_before_LSTT, own_added_LSTT))
+def _of_states(widths, path, at_start_KTT, at_LSKTT, cosine):
+  """Their dimensions and their std along the direction, by the derivatives of their cosine."""
+  shared = [kernels[..., 2, :, :] for kernels in path[:3]]
+  own = [kernels[..., 0, :, :] - each for kernels, each in zip(path[:3], shared, strict=True)]
+
+  def variance(at_start_TT, at_LSTT, one, other, symmetric=False):
+    return (_carry(at_start_TT, one[0], other[0], symmetric) / widths.stream
+            + _variance(widths, at_LSTT, one[1:], other[1:], symmetric))
+
+  within, between = ((at_start_KTT[k], at_LSKTT[:, :, k]) for k in (0, 2))
+  apart = variance(*between, own, own)
+  with_others = [at + each + jnp.swapaxes(each, -1, -2)
+                 for at, each in zip(between, within, strict=True)]
+  alone = variance(*with_others, own, shared) + variance(*within, own, own, symmetric=True)
+  return (1 - cosine) ** 2 / apart, jnp.sqrt(alone / cosine)
 
 
 def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
-               ) -> tuple[np.ndarray, np.ndarray]:
-  """Of states that MLPs or routers read: cosines [layers, T], and their dimensions [layers].
+               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Of states that MLPs or routers read: cosines [layers, T], dimensions and τ [layers].
 
   The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
   errors and cost are those of `finite_width` without samples.
@@ -97,24 +107,27 @@ def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   (network, start_PKTT), widths = first_kernels(config, length, probe), widths_of(config)
   path, _ = path_of(network, start_PKTT.mean(axis=0))
   first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
-  return between / np.sqrt(first * second), np.asarray(_router_dimensions(network, widths, path))
+  return between / np.sqrt(first * second), *map(np.asarray, _at_routers(network, widths, path))
 
 
 @jax.jit
-def _router_dimensions(network, widths, path):
+def _at_routers(network, widths, path):
   # Four positions stand for all: 1 / D is a mean over pairs of tokens.
   T = path.start_KTT.shape[-1]
   positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
 
-  def variance(layer, position):
+  def states(layer, position):
     of_router = lambda before_LSKTT: cosine_of(before_LSKTT[layer, -1], position)[0]
     cosine, direct_LSKTT = jax.value_and_grad(of_router)(path.before_LSKTT)
     at_end_KTT = jnp.zeros_like(path.start_KTT)
     derivatives = _derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
-    return _apart(widths, path, *derivatives) / (1 - cosine) ** 2
+    return _of_states(widths, path, *derivatives, cosine)
 
-  of_layer = lambda layer: lax.map(functools.partial(variance, layer), positions_P).mean()
-  return 1 / lax.map(of_layer, jnp.arange(network.num_layers))
+  def of_layer(layer):
+    dimensions_P, std_P = lax.map(functools.partial(states, layer), positions_P)
+    return 1 / (1 / dimensions_P).mean(), jnp.sqrt((std_P**2).mean())
+
+  return lax.map(of_layer, jnp.arange(network.num_layers))
 
 
 @jax.jit
@@ -154,12 +167,16 @@ def _derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
   return lax.scan(block, at_end_KTT, (before_LSKTT, direct_LSKTT), reverse=True)
 
 
-def _variance(widths, at_LSTT, kernel_LSTT, added_LSTT, symmetric=False):
-  """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`."""
+def _variance(widths, at_LSTT, one, other, symmetric=False):
+  """Variance that the sublayers' fluctuations cause, for the derivatives `at_LSTT`.
+
+  `one` and `other` are kernels before sublayers and what is added to them, of either side.
+  """
+  (kernel_LSTT, added_LSTT), (other_kernel_LSTT, other_added_LSTT) = one, other
   inner_LSTT = added_LSTT * (1 / widths.stream + 1 / widths.inner_S11)[None]
   return sum(_carry(at_LSTT, a, b, symmetric) for a, b in (
-      (kernel_LSTT / widths.stream, added_LSTT), (added_LSTT / widths.stream, kernel_LSTT),
-      (inner_LSTT, added_LSTT)))
+      (kernel_LSTT / widths.stream, other_added_LSTT),
+      (added_LSTT / widths.stream, other_kernel_LSTT), (inner_LSTT, other_added_LSTT)))
 
 
 def _carry(at, a, b, symmetric=False):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from two_tokens import normal_quantiles, preferred_of_two
 
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
@@ -71,29 +71,28 @@ def test_other_routers_than_those_of_the_network(measured):
   router_NLDE = np.random.default_rng(7).standard_normal((NUM_NETWORKS, 2, 128, 16), np.float32)
   chosen_NLM1 = np.argmax(states_NLMD @ router_NLDE, axis=-1)[..., None]
   assert_shares((chosen_NLM1 == np.arange(16)).mean(axis=2), theory.expert_shares(
-      MIXTURE, PROBE.length, num_experts=16, num_networks=60))
+      MIXTURE, PROBE.length, num_experts=16, num_networks=60).share_LNE)
 
 
 @pytest.mark.slow
 def test_routers_of_a_mixture(measured):
   assert_shares((measured['expert_weights'] > 0).mean(axis=(2, 3)),
-                theory.expert_shares(MIXTURE, PROBE.length, num_networks=24))
+                theory.expert_shares(MIXTURE, PROBE.length, num_networks=24).share_LNE)
 
 
 @pytest.mark.slow
-def test_the_busier_of_two_experts_is_an_arctangent_of_the_cosine_at_finite_width():
+def test_the_busier_of_two_experts_has_the_share_that_students_distribution_says():
   """As of two tokens (test_random_energy), on average over positions."""
   length, num_networks = PROBE.length, 300
   share_LN = theory.expert_shares(MIXTURE, length, num_experts=2,
-                                  num_networks=num_networks).max(axis=-1)
+                                  num_networks=num_networks).share_LNE.max(axis=-1)
   limit_L = theory.infinite_width(MIXTURE, length).inter_cosine_L
   change_L = theory.finite_width(MIXTURE, length).inter_cosine_L - limit_L
-  cosine_LT, dimensions_L = fluctuations.at_routers(MIXTURE, length)
+  cosine_LT, dimensions_L, std_L = fluctuations.at_routers(MIXTURE, length)
   rho_LT1 = np.clip(cosine_LT + change_L[:, None], 0, 1)[..., None]
-  quantile_Q, D_L1 = (np.arange(500) + 0.5) / 500, np.round(dimensions_L)[:, None]
-  length_LQ = np.sqrt(stats.chi2.ppf(quantile_Q, D_L1) / D_L1)
-  leads_LTQ = np.sqrt(rho_LT1 / (1 - rho_LT1)) / length_LQ[:, None]
-  expected_L = 0.5 + np.arctan(leads_LTQ).mean(axis=(1, 2)) / np.pi
+  along_LTQ = np.sqrt(rho_LT1) + std_L[:, None, None] * normal_quantiles(40)
+  expected_L = [preferred_of_two(np.clip(along_TQ, -1, 1), dimensions).mean()
+                for along_TQ, dimensions in zip(along_LTQ, np.round(dimensions_L), strict=True)]
   error_L = share_LN.std(axis=1) / num_networks**0.5
   np.testing.assert_array_less(np.abs(share_LN.mean(axis=1) - expected_L), 3 * error_L)
 
@@ -119,7 +118,7 @@ def test_impossible_routers(arguments, words):
 
 def test_short_sequences_that_begin_alike():
   probe = Probe('tokens', num_sequences=10, length=4, start_id=1)
-  cosine_LT, dimensions_L = fluctuations.at_routers(DENSE, 4, probe)
+  cosine_LT, dimensions_L, std_L = fluctuations.at_routers(DENSE, 4, probe)
   np.testing.assert_allclose(cosine_LT[:, 0], 1, rtol=1e-5)
   assert (cosine_LT[:, 1:] < 1).all() and (dimensions_L > 1).all()
   with pytest.raises(InputError, match='length=0'):

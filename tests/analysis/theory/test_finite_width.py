@@ -59,6 +59,24 @@ def test_states_fill_the_dimensions_that_theory_says(fields):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('fields', [{}, {'activation': 'relu'}, {'sublayers': 'mlp_only'}], ids=str)
+@pytest.mark.parametrize('kind', ['tokens', 'text'])
+def test_states_vary_along_their_direction_as_theory_says(fields, kind):
+  """Windows of a text differ in it also because some have rarer tokens."""
+  config, ids = narrow(length=6, **fields), np.random.default_rng(0).geometric(0.05, 3000) % 400
+  text = data.from_ids(ids, 'geometric') if kind == 'text' else None
+  probe = analysis.Probe(kind, 300, config.length, text=text)
+  tokens, found = np.asarray(probe.inputs(config, np.arange(300))), []
+  for params in random_networks(config, 12):
+    hidden_ND = read(config, params, tokens, 'hidden_last')['hidden_last']
+    unit_ND = analysis.similarity.normalize(hidden_ND)
+    mean_D = unit_ND.mean(axis=0)
+    found.append(np.std(unit_ND @ mean_D / np.linalg.norm(mean_D)))
+  predicted = theory.finite_width(config, config.length, probe, num_samples=0).direction_std
+  np.testing.assert_allclose(predicted, np.mean(found), rtol=0.12)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', [{}, {'sublayers': 'mlp_only', 'activation': 'relu'}], ids=str)
 def test_networks_differ_as_much_as_theory_says(fields):
   """The interval of the std of networks, by chi-squared, and 12 % for the second order."""
