@@ -21,12 +21,15 @@ wrong order, a layer of another network in the first or the last step, and a his
 trained twice. experiments.audit.injections measures how often each fault is found.
 
 Each checkpoint is read once, one layer at a time where it is a transformers directory. Writes
-results.json and figure.png into OUTPUT_DIR (results/audit_SCALE). Exit codes: 0 nothing found,
-1 something found, 2 wrong input.
+results.json, report.html, one page to send to others, and figure.png into OUTPUT_DIR
+(results/audit_SCALE). Exit codes: 0 nothing found, 1 something found, 2 wrong input.
 """
 
 import dataclasses
+import functools
 import math
+import os
+import re
 import sys
 import textwrap
 from typing import ClassVar
@@ -61,7 +64,8 @@ def main(settings, output_dir):
   make_directory(output_dir)
   show(report)
   write_json(output_dir / 'results.json', report)
-  print(f'wrote {output_dir}/results.json, {figures.write(draw(report), output_dir).name}')
+  file = figures.write_with_page(draw(report), output_dir, functools.partial(render, report))
+  print(f'wrote {output_dir}/results.json, {file.name} and report.html')
   sys.exit(1 if faults(report) else 0)
 
 
@@ -77,14 +81,23 @@ def faults(report: dict) -> list[dict]:
   return [each for each in report['findings'] if each['is_fault']]
 
 
-def summary(report: dict) -> str:
+def summary(report: dict, name: str = 'this history') -> str:
   """What was found, in a sentence."""
   steps = list(report['networks'])
-  of = f'{len(steps)} checkpoints, steps {steps[0]} to {steps[-1]}'
+  of = f'{name} of {len(steps)} checkpoints, steps {steps[0]} to {steps[-1]}'
   if found := faults(report):
     things = '1 thing does' if len(found) == 1 else f'{len(found)} things do'
-    return f'{things} not fit in this history of {of}.'
-  return f'Nothing was found that is wrong with this history of {of}.'
+    return f'{things} not fit in {of}.'
+  return f'Nothing was found that is wrong with {of}.'
+
+
+def render(report: dict, png: bytes) -> str:
+  """The page."""
+  found, of = faults(report), os.path.commonprefix(list(report['networks'].values()))
+  name = figures.isolated(re.sub('[@/][^@/]*$', '', of) or 'this folder') + ', a history'
+  return figures.template('audit.html').render(
+      report, answers=[('faults-found' if found else 'nothing-found', summary(report, name))],
+      shown=[(display(each), each['what']) for each in report['findings']], faulty=found, png=png)
 
 
 def show(report: dict) -> None:

@@ -83,9 +83,10 @@ def main(settings, output_dir):
                          lambda name: take(known[name], name, reads[name], output_dir,
                                            settings.stream))
   rows = judge_all([pair for pair in todo if taken.keys() >= set(pair)], known, probe, taken)
-  report = header('lineage', settings, record()) | {
-      'networks': list(taken), 'about': about(taken), 'left_out': finder.left_out,
-      'summary': summary.sentences(list(taken), rows, finder.left_out, settings.suspect),
+  found = {'networks': list(taken), 'about': about(taken), 'left_out': finder.left_out}
+  report = header('lineage', settings, record()) | found | {
+      'summary': summary.sentences(summary.label_of(found), rows, finder.left_out,
+                                   settings.suspect),
       'groups': pairs.groups(taken, rows), 'rows': rows}
   write(report, output_dir)
   sys.exit(exit_code(rows, settings.strict and finder.left_out))
@@ -175,7 +176,8 @@ def write(report: dict, output_dir: Path) -> None:
   write_json(output_dir / 'results.json', report)
   verdicts.show(report, output_dir, summary.text)
   write_matrix(output_dir / 'matrix.csv', names, rows)
-  file = figures.write_with_page(picture.draw(names, rows, suspect), output_dir, functools.partial(
+  drawn = picture.draw(summary.label_of(report), rows, suspect)
+  file = figures.write_with_page(drawn, output_dir, functools.partial(
       verdicts.render, summary.facts(report)))
   print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
         file=sys.stderr if report['settings']['json'] else sys.stdout)

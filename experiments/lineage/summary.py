@@ -3,14 +3,13 @@
 import math
 import textwrap
 
-from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.lineage.verdict import VERDICTS
 
+from ..shared.figures import isolated
 from ..shared.tables import table
-from ..shared.verdicts import counted
-from . import pairs
-from .picture import shorten
+from ..shared.verdicts import ANSWERS, counted, labels
+from . import pairs, picture
 
 MOST_SHOWN = 40
 MOST_NAMED = 6
@@ -18,46 +17,63 @@ _WIDTH = 100
 _ORDER = ('related', 'inconclusive', 'unrelated')
 
 
-def sentences(names: list[str], rows: list[dict], left_out: list[dict],
+def sentences(label: dict[str, str], rows: list[dict], left_out: list[dict],
               suspect: str | None) -> list[str]:
-  """What was compared, who is related, who agrees in part, what could not be said or read."""
-  label = dict(zip(names, shorten(names), strict=True))
+  """Who is related, what was compared, who agrees in part, what could not be said or read.
+
+  `label` has what each model is called, by its name.
+  """
   count = {verdict: sum(row['verdict'] == verdict for row in rows) for verdict in VERDICTS}
-  compared = (f'{label[suspect]} was compared with {counted(len(rows), "other network")}, which '
-              'were not compared with each other' if suspect else
-              f'{counted(len(names), "network")} were compared with each other: '
+  compared = (f'{label[suspect]} was compared with {counted(len(rows), "other model")}, which were '
+              'not compared with each other' if suspect else
+              f'{counted(len(label), "model")} were compared with each other: '
               f'{counted(len(rows), "pair")}')
-  in_words = lambda joins: '; and '.join(
-      listed([label[name] for name in group]) for group in pairs.groups(names, rows, joins))
   partly = [row for row in rows if pairs.agree_in_part(row)]
   return [
+      *(sentence for _, sentence in answers(label, rows, suspect)),
       f'{compared}, '
-      + ', '.join(f'{count[verdict]} {verdict}' for verdict in _ORDER if count[verdict]) + '.',
-      _identical(in_words(lambda row: row['identical']), rows)
-      + _related(in_words(pairs.are_related)),
+      + ', '.join(f'{count[verdict]:,} {verdict}' for verdict in _ORDER if count[verdict]) + '.',
       *([_in_part(partly, label)] if partly else []),
-      _unsaid(count['inconclusive'] - len(partly), left_out)]
+      *_unsaid(count['inconclusive'] - len(partly), left_out)]
+
+
+def answers(label: dict[str, str], rows: list[dict], suspect: str | None) -> list[tuple[str, str]]:
+  """A verdict and a sentence for each group of related models, or that there is none."""
+  copies = pairs.groups(label, rows, lambda row: row['identical'])
+  found = [('related', _in_common(group, label, suspect, 'related'))
+           for group in pairs.groups(label, rows) if group not in copies]
+  more = ' Their configurations differ.' * any(row['identical'] and row['caveats'] for row in rows)
+  found += [('related', _in_common(group, label, suspect, 'identical') + more) for group in copies]
+  if found:
+    return found
+  unsaid = [row for row in rows if row['verdict'] == 'inconclusive']
+  verdict = 'inconclusive' if unsaid else 'unrelated'
+  if suspect or len(label) == 2:
+    left = {name for row in unsaid or rows for name in (row['base'], row['suspect'])}
+    return [(verdict, _in_common(sorted(left, key=list(label).index), label, suspect, verdict))]
+  return [(verdict, f'No common origin is shown, and for {counted(len(unsaid), "pair")} of '
+           f'{len(rows)} it is not excluded.' if unsaid else
+           f'No two of these {len(label)} models have a common origin, as far as these tests can '
+           'tell.')]
+
+
+def _in_common(group, label, suspect, verdict):
+  """What a verdict says of one model and the others of a group, or of all of them."""
+  one = suspect if suspect in group else group[-1]
+  others = listed([label[name] for name in group if name != one])
+  if len(group) == 2 or suspect:
+    return ANSWERS[verdict].format(label[one], others)
+  return (f'The same numbers are in {others} and {label[one]}.' if verdict == 'identical' else
+          f'{listed([label[name] for name in group])} have a common origin, each with at least one '
+          'other of them.')
 
 
 def listed(names: list[str]) -> str:
   """
-  >>> listed(['a', 'b', 'c'])
-  'a, b and c'
+  >>> listed(['a']), listed(['a', 'b', 'c'])
+  ('a', 'a, b and c')
   """
-  return f'{", ".join(names[:-1])} and {names[-1]}'
-
-
-def _identical(groups, rows):
-  other = any(row['identical'] and row['caveats'] for row in rows)
-  return (f'The same numbers are in {groups}{", not all in one configuration" if other else ""}. '
-          if groups else '')
-
-
-def _related(groups):
-  if not groups:
-    return 'No pair was found to be related.'
-  return (f'Related, each with at least one other of its group: {groups}. Who came first is not '
-          'known.')
+  return ' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))
 
 
 def _in_part(rows, label):
@@ -73,13 +89,17 @@ def _unsaid(num_inconclusive, left_out):
     said.append(f'{counted(num_inconclusive, "pair")} could not be judged, and nothing was found')
   if left_out:
     said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return f'{"; ".join(said)}. A reason is given for each.' if said else (
-      'Everything could be read, and of each pair something is said.')
+  return [f'{"; ".join(said)}. A reason is given for each.'] if said else []
+
+
+def label_of(report: dict) -> dict[str, str]:
+  """What each model is called, by its name."""
+  return dict(zip(report['networks'], labels(report['about']), strict=True))
 
 
 def text(report: dict) -> str:
   """The report for a console: sentences, the strongest pairs, and why some were not judged."""
-  label = dict(zip(report['networks'], shorten(report['networks']), strict=True))
+  label = label_of(report)
   rows = ordered(report['rows'])
   parts = ['\n'.join(textwrap.fill(each, _WIDTH) for each in report['summary']),
            table([display(row, label) for row in rows[:MOST_SHOWN]])]
@@ -112,19 +132,22 @@ def display(row: dict, label: dict[str, str]) -> dict[str, str]:
 
 def facts(report: dict) -> dict:
   """What the page shows (`verdicts.render`)."""
-  names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
-  label = dict(zip(names, shorten(names), strict=True))
+  suspect = report['settings']['suspect']
+  rows = [row | {'number': i} for i, row in enumerate(ordered(report['rows']), 1)]
+  label = {name: isolated(shown) for name, shown in label_of(report).items()}
+  answered = answers(label, rows, suspect)
+  said = sentences(label, rows, report['left_out'], suspect)[len(answered):]
   networks = [each | {'label': label[each['name']],
                       'closest': closest_text(each['name'], rows, label, suspect)}
               for each in report['about']]
-  named = [row | {'base': label[row['base']], 'suspect': label[row['suspect']]}
-           for row in ordered(rows)]
-  compared = f'{counted(len(names) - 1, "network")} and {label[suspect]}' if suspect else (
-      counted(len(names), 'network'))
-  return {'title': f'{compared}: who is related?', 'verdict': None, 'summary': report['summary'],
-          'alt': 'a tree of related groups, and the verdict on each pair', 'networks': networks,
-          'pairs': named, 'left_out': report['left_out'], 'correction': correction(rows),
-          **{name: report[name] for name in ('settings', 'environment', 'run')}}
+  named = [row | {'names': (row['base'], row['suspect']), 'base': label[row['base']],
+                  'suspect': label[row['suspect']]} for row in rows]
+  order = [] if suspect or len(label) == 2 else picture.in_order(list(label), rows)
+  matrix = zip(map(label.get, order), picture.cells(rows, order, order), strict=True)
+  return {'answers': answered, 'summary': said, 'networks': networks, 'pairs': named,
+          'matrix': list(matrix), 'rate': pairs.FALSE_DISCOVERY_RATE,
+          'alpha': pairs.alpha_of(sum(row['p_value'] is not None for row in rows)),
+          **{name: report[name] for name in ('left_out', 'settings', 'environment', 'run')}}
 
 
 def closest_text(name, rows, label, suspect):
@@ -139,19 +162,3 @@ def closest_text(name, rows, label, suspect):
   if partly:
     return f'not shown, but it agrees in part with {", ".join(partly)}'
   return 'none found' if suspect in (None, name) else f'not {label[suspect]}; others not compared'
-
-
-def correction(rows: list[dict]) -> list[str]:
-  """What the correction for the number of pairs does to verdicts."""
-  tested = sum(row['p_value'] is not None for row in rows)
-  withdrawn = sum(row['verdict'] != row['alone'] for row in rows)
-  alpha = pairs.alpha_of(tested)
-  effect = 'Of so few pairs it can change no verdict.' if alpha == thresholds.ALPHA else (
-      'The correction can only turn "related" into "inconclusive", and did so for '
-      f'{counted(withdrawn, "pair")}. A pair with a p-value up to {alpha:.1g} is certain to pass '
-      'it.')
-  return [
-      'One pair in many agrees by chance, so that p-values are corrected for '
-      f'{counted(tested, "pair")} (Benjamini and Yekutieli): of all pairs that are called related, '
-      f'at most {pairs.FALSE_DISCOVERY_RATE:.0%} are expected to be so by chance. {effect} z, '
-      'p-values of tests and reasons are those that the pair has by itself.']

@@ -80,7 +80,7 @@ def main(settings, output_dir):
   recorded = {name: value for name, value in vars(settings).items() if name != 'words'}
   report = header('seedprint', recorded, record()) | report | {
       side: report[side] | verdicts.describe_network(each) for side, each in pair.items()}
-  report['summary'] = summarize(report)
+  report['summary'] = summarize(report, *label_of(report))
   make_directory(folder)
   write(report, folder)
   sys.exit(verdicts.EXIT_CODES[report['verdict']])
@@ -155,15 +155,17 @@ def check_folder(folder: Path, settings: Settings) -> None:
                      'another folder, or remove this one')
 
 
-def summarize(report) -> list[str]:
+def label_of(report) -> list[str]:
+  """What base and suspect are called."""
+  return verdicts.labels([report[side] | {'name': report['settings'][side]}
+                          for side in ('base', 'suspect')])
+
+
+def summarize(report, base: str, suspect: str) -> list[str]:
   """Three sentences: the verdict, how certain it is, and which tests had no result."""
-  base, suspect = (report['settings'][side] for side in ('base', 'suspect'))
   missing = sum(row['reason'] is not None for row in report['tests'])
-  verdict = {
-      'related': f'{base} and {suspect} are related: they have a common origin.',
-      'unrelated': f'{base} and {suspect} are unrelated, as far as these tests can tell.',
-      'inconclusive': f'Whether {base} and {suspect} are related is not shown.'}
-  return [verdict[report['verdict']], certainty(report),
+  verdict = 'identical' if report['identical'] else report['verdict']
+  return [verdicts.ANSWERS[verdict].format(suspect, base), certainty(report),
           f'{missing} of {len(report["tests"])} tests had no result; the reasons are below.'
           if missing else f'All {len(report["tests"])} tests had a result.']
 
@@ -181,13 +183,13 @@ def certainty(report) -> str:
 
 def facts(report) -> dict:
   """What the page shows (`verdicts.render`)."""
-  sides = {side: report[side] for side in ('base', 'suspect')}
-  names = {side: str(each.get('name')) for side, each in sides.items()}
-  return {'title': f'{report["verdict"].capitalize()}: {names["base"]} and {names["suspect"]}',
-          'verdict': report['verdict'], 'alt': 'z of each test, beside what chance gives',
-          'networks': [each | {'label': side} for side, each in sides.items()],
-          'pairs': [report | names], 'left_out': [], 'correction': [],
-          **{name: report[name] for name in ('summary', 'settings', 'environment', 'run')}}
+  sides = ('base', 'suspect')
+  label = dict(zip(sides, map(figures.isolated, label_of(report)), strict=True))
+  answer, *said = summarize(report, **label)
+  pair = report | label | {'names': [report['settings'][side] for side in sides]}
+  return {'answers': [(report['verdict'], answer)], 'summary': said, 'pairs': [pair],
+          'networks': [report[side] | {'label': label[side]} for side in sides], 'matrix': [],
+          'left_out': [], **{name: report[name] for name in ('settings', 'environment', 'run')}}
 
 
 def text(report) -> str:

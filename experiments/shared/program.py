@@ -15,7 +15,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import Kind
 
-from . import figures, session
+from . import figures, provenance, session
 from .settings import ProgramSettings, default_texts, kinds, name_flag, resolve, values_of
 
 # Where --help shows what is neither technical nor what the program measures.
@@ -96,10 +96,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(name, of, doc, flags):
-  command = 'python -m experiments.'
-  if not __package__.startswith('experiments.'):  # It is installed, not a checkout.
-    doc, command = doc.replace(command, 'bornbiased '), 'bornbiased '
-  usage = f'{command}{name} {of.USAGE} [--FLAG=VALUE ...]'.replace('  ', ' ')
+  doc = doc.replace('python -m experiments.', provenance.start())
+  usage = f'{provenance.start()}{name} {of.USAGE} [--FLAG=VALUE ...]'.replace('  ', ' ')
   models = ', and --help=models lists the models' if 'config' in flags else ''
   parser = _Parser(usage=usage, description=doc.strip(), add_help=False, allow_abbrev=False,
                    epilog=f'Beside a flag is its default, ... if it has none{models}.',

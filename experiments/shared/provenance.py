@@ -69,6 +69,12 @@ def device_of(content: dict) -> str | None:
   return f'{made["num_devices"]} x {made["device"]}'
 
 
+def start() -> str:
+  """How a command begins here, up to the name of the program."""
+  # What is installed has another name, also where pip only points at the checkout.
+  return 'python -m experiments.' if __package__.startswith('experiments.') else 'bornbiased '
+
+
 def command() -> str | None:
   """The command line of the program that runs, as one would type it; None if it is none of ours."""
   program = Path(sys.argv[0])
@@ -77,10 +83,7 @@ def command() -> str | None:
   if not program.is_relative_to(_PROGRAMS):
     return None
   name = '.'.join(program.relative_to(_PROGRAMS).with_suffix('').parts)
-  # What is installed has another name, also where pip only points at the checkout.
-  is_checkout = __package__.startswith('experiments.')
-  start = ['python', '-m', f'experiments.{name}'] if is_checkout else ['bornbiased', name]
-  return shlex.join([*start, *sys.argv[1:]])
+  return ' '.join([f'{start()}{name}', *map(shlex.quote, sys.argv[1:])])
 
 
 def commit() -> str:

@@ -3,6 +3,7 @@
 The page stands for itself.
 """
 
+from collections import Counter
 from collections.abc import Callable
 import math
 from pathlib import Path
@@ -12,6 +13,7 @@ from bornbiased_jax import hosts
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import Signature, thresholds
 from bornbiased_jax.lineage.comparison.every_test import TESTS
 from bornbiased_jax.lineage.evidence.by_weights import Weights
@@ -22,8 +24,13 @@ from bornbiased_jax.storage import Model
 
 from . import figures
 
-TEMPLATE = Path(__file__).with_name('verdict.html')
-COLORS = {'related': '#B0430A', 'unrelated': '#00588F', 'inconclusive': '#666666'}
+# What a verdict says of a model and one or several others.
+ANSWERS = {
+    'identical': '{} holds the same numbers as {}.',
+    'related': '{} has a common origin with {}.',
+    'unrelated': '{} has no common origin with {}, as far as these tests can tell.',
+    'inconclusive': 'Whether {} has a common origin with {} is not shown.'}
+_LONGEST = 31  # Letters of a label, so that a line of a table has 100.
 # Of several pairs the first verdict here that is among them counts.
 EXIT_CODES = {'related': 0, 'inconclusive': 3, 'unrelated': 5}
 # A comparison takes some decompositions of width x width matrices, and what does not depend on it.
@@ -35,13 +42,36 @@ _SECONDS_PER_BYTE = 2e-9
 def render(facts: dict, png: bytes) -> str:
   """The page of one pair or of many; names in it are escaped.
 
-  `facts` is JSON: title; summary, sentences; networks, each with name, type, parameters and digest;
-  pairs, each with what `verdict.compare` reports and the names of both; left_out, each with name
-  and reason; correction, sentences; and settings, environment and run of the results.
+  `facts` is JSON: answers, each a verdict and a sentence; summary, sentences; networks, each with
+  label, name, type, parameters and digest; pairs, each with what `verdict.compare` reports, the
+  labels of both as base and suspect, and their names; matrix, a label and cells per line, or
+  empty; left_out, each with name and reason; of many pairs the level `alpha` and `rate` of their
+  correction; and settings, environment and run of the results.
   """
-  return figures.template(TEMPLATE).render(
-      facts, png=png, colors=COLORS, kinds=TESTS, thresholds=thresholds,
+  return figures.template('verdict.html').render(
+      facts, png=png, kinds=TESTS, thresholds=thresholds, verdicts=EXIT_CODES,
       p_text=lambda p_value: p_text(math.log10(p_value)), p_of_test=p_of_test)
+
+
+def labels(about: list[dict]) -> list[str]:
+  """What each model is called: the last parts of its name, as many as no other name has.
+
+  An adapter is called by its base too, and what is too long loses its middle.
+  """
+  parts = [[Path(_letters(part['name'])).parts or ('.',) for part in (
+      (each['base'], each['adapter']) if 'adapter' in each else (each,))] for each in about]
+  ends = [[' + '.join('/'.join(name[-count:]) for name in own)
+           for count in range(1, max(map(len, own)) + 1)] for own in parts]
+  seen = Counter(end for own in ends for end in set(own))
+  found = [next((end for end in own if seen[end] == 1), own[-1]) for own in ends]
+  half = _LONGEST // 2
+  short = [f'{each[:half]}…{each[-half:]}' if len(each) > _LONGEST else each for each in found]
+  return [f'{each} (#{i})' if short.count(each) > 1 else each for i, each in enumerate(short, 1)]
+
+
+def _letters(name):
+  """A name as it is shown; one that is not UTF-8 with its bytes as numbers."""
+  return plain(name.encode(errors='backslashreplace').decode())
 
 
 def show(report: dict, folder: Path, text: Callable[[dict], str]) -> None:

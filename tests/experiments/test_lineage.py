@@ -94,7 +94,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   assert content['run'].keys() == {'command', 'commit', 'processor', 'started', 'seconds'}
   assert content['run']['seconds'] > 0
   printed = capsys.readouterr()
-  assert '5 networks were compared' in printed.out
+  assert '5 models were compared' in printed.out
   *lines, _ = printed.out.splitlines()
   assert max(map(len, lines)) <= 100 and not any(str(zoo) in line for line in lines)
   left, = content['left_out']
@@ -135,9 +135,10 @@ class Text(HTMLParser):
 
 def assert_page_has_all(folder, content):
   page = Text((folder / 'report.html').read_text())
-  text = ' '.join(' '.join(page.texts).split())
-  link, = page.links
-  assert link.startswith('data:image/png;base64,') and not page.tags & {'script', 'link', 'iframe'}
+  text = ' '.join(''.join(page.texts).split())
+  beside = {each for each in page.links if each[0] != '#'}
+  assert beside == {'results.json', 'matrix.csv', 'figure.png'}
+  assert not page.tags & {'link', 'iframe'}
   for each in content['about']:
     assert each['name'] in text and each['digest'] in text and each['type'] in text
     assert f'{each["parameters"]:,}' in text
@@ -418,8 +419,8 @@ def test_groups_are_chains_of_related_pairs():
           for base, suspect, verdict, likeness in named]
   assert pairs.groups('abcd', rows) == [['a', 'b', 'd']]
   assert pairs.closest('b', rows) == ('d', rows[1]) and pairs.closest('c', rows) is None
-  said = summary.sentences(list('abcd'), rows, [], None)
-  assert '1 a, 2 b and 4 d.' in said[1] and '3 c' not in said[1]
+  said = summary.sentences(dict(zip('abcd', 'abcd', strict=True)), rows, [], None)
+  assert said[0] == 'a, b and d have a common origin, each with at least one other of them.'
   distance = dict(zip(('ab', 'ac', 'ad', 'bc', 'bd', 'cd'),
                       picture.distances(list('abcd'), rows), strict=True))
   assert distance['bd'] < distance['ab'] < distance['ad'] == distance['ac'] == 1
@@ -430,14 +431,14 @@ def test_what_agrees_in_part_is_not_cleared():
           row('inconclusive', 1.0, suspect='c'),
           row('related', 1e-9, suspect='d', likeness=0.999),
           row('related', 1e-9, suspect='e', identical=True, caveats=['Other settings.'])]
-  said = summary.sentences(list('abcde'), rows, [], None)
-  assert 'The same numbers are in 1 a and 5 e' in said[1]
-  assert 'agrees in something' in said[2] and said[2].count('1 a and 2 b') == 1
-  label = dict(zip('abcde', picture.shorten(list('abcde')), strict=True))
+  label = dict(zip('abcde', 'ABCDE', strict=True))
+  said = summary.sentences(label, rows, [], None)
+  assert said[1] == 'E holds the same numbers as A. Their configurations differ.'
+  assert 'agrees in something' in said[3] and said[3].count('A and B') == 1
   of = lambda name, suspect=None, rows=rows: summary.closest_text(name, rows, label, suspect)
-  assert of('a') == '5 e (the same numbers)' and of('d') == '1 a (likeness > 0.99)'
-  assert of('b') == 'not shown, but it agrees in part with 1 a' and of('c') == 'none found'
-  assert of('c', 'a') == 'not 1 a; others not compared'
+  assert of('a') == 'E (the same numbers)' and of('d') == 'A (likeness > 0.99)'
+  assert of('b') == 'not shown, but it agrees in part with A' and of('c') == 'none found'
+  assert of('c', 'a') == 'not A; others not compared'
 
 
 def test_the_strongest_verdict_is_the_exit_code():
@@ -474,6 +475,33 @@ def test_a_folder_hides_no_network(tmp_path):
       ascii(name.removeprefix('plain/')) for name in odd}
 
 
+@pytest.mark.parametrize('verdicts_of, answer', [
+    (['unrelated'] * 3, ('unrelated', 'No two of these 3 models have a common origin, as far as '
+                                      'these tests can tell.')),
+    (['unrelated', 'inconclusive', 'unrelated'], (
+        'inconclusive', 'No common origin is shown, and for 1 pair of 3 it is not excluded.')),
+    (['unrelated', 'related', 'unrelated'], ('related', 'C has a common origin with A.'))])
+def test_the_answer_comes_first(verdicts_of, answer):
+  label = dict(zip('abc', 'ABC', strict=True))
+  rows = [row(verdict, 0.5, base=base, suspect=suspect) for verdict, (base, suspect) in zip(
+      verdicts_of, ('ab', 'ac', 'bc'), strict=True)]
+  assert summary.answers(label, rows, None) == [answer]
+  assert summary.sentences(label, rows, [], None)[0] == answer[1]
+
+
+def test_the_answer_on_a_suspect_names_whom_it_was_compared_with():
+  label = dict(zip('abc', 'ABC', strict=True))
+  of = lambda *found: summary.answers(label, [
+      row(verdict, 0.5, base=base, suspect='c')
+      for base, verdict in zip('ab', found, strict=True)], 'c')
+  assert of('related', 'related') == [('related', 'C has a common origin with A and B.')]
+  assert of('related', 'unrelated') == [('related', 'C has a common origin with A.')]
+  assert of('unrelated', 'inconclusive') == [
+      ('inconclusive', 'Whether C has a common origin with B is not shown.')]
+  assert of('unrelated', 'unrelated') == [
+      ('unrelated', 'C has no common origin with A and B, as far as these tests can tell.')]
+
+
 @pytest.mark.parametrize('positions', configs.POSITIONS)
 def test_every_architecture_is_described(positions):
   assert verdicts.describe(configs.get('tiny_gpt2', positions=positions))['parameters'] > 0
@@ -484,4 +512,4 @@ def test_a_name_that_is_no_text_is_shown(tmp_path):
   row = {'base': name, 'suspect': 'b', 'z': 1.0}
   lineage.write_matrix(tmp_path / 'matrix.csv', [name, 'b'], [row])
   assert b'udcff' in (tmp_path / 'matrix.csv').read_bytes()
-  picture.shorten([name, 'b'])[0].encode()
+  verdicts.labels([{'name': name}, {'name': 'b'}])[0].encode()
