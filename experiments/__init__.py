@@ -9,8 +9,8 @@ import sys
 # As `python -m experiments` lists them.
 PROGRAMS = {
     'measure': ('seed_sweep', 'ablation', 'activation', 'amplification', 'contraction',
-                'intra_sequence', 'experts', 'real_text', 'through_training', 'attention_sink',
-                'text_sinks'),
+                'intra_sequence', 'experts', 'real_text', 'through_training', 'initialization',
+                'attention_sink', 'text_sinks'),
     'theory': ('coordinates', 'layer_theory', 'scaling'),
     'compare': ('seedprint', 'lineage', 'audit', 'adversary', 'baselines', 'calibrate',
                 'forgetting', 'persistence', 'real_network', 'robustness', 'seedprint_tables'),

@@ -1,4 +1,4 @@
-"""Writes a network as a Hugging Face model folder, which from_pretrained of transformers loads.
+"""Writes a network as a Hugging Face model folder, which transformers loads.
 
     python -m experiments.export config.json:42 my_folder   # random, as its config.json says
     python -m experiments.export results/pretrain_laptop/seed_42@0 my_folder --tokenizer=bytes

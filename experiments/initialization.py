@@ -1,0 +1,132 @@
+"""Is a network initialized as its configuration says? Each tensor's std, and what theory expects.
+
+    python -m experiments.initialization my_llama/checkpoint-0
+    python -m experiments.initialization config.json:42 --length=32
+
+The network is a step-0 checkpoint or a random network, given as to experiments.sample. config.json
+says how weights are drawn by initializer_range and its family's rules, and a run by the fields of
+its model. Of the matrices of a kind, one for each layer and expert, the table has the mean std and
+the one that is farthest from what the configuration says, with the interval in which it must lie: 5
+standard errors. Gains must be 1, and biases 0. Then come the cosine of two random sequences, the
+share of the preferred token, and of a mixture the highest expert load of each layer, beside theory,
+with the interval that holds 95 % of networks.
+
+Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
+"""
+
+import dataclasses
+import sys
+from typing import ClassVar
+
+from flax.traverse_util import flatten_dict
+import numpy as np
+
+from bornbiased_jax import storage
+from bornbiased_jax.analysis import Probe, combine, inter_sequence, measure, predictions, theory
+from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
+
+from .shared import program
+from .shared.networks import check_length
+from .shared.settings import ProgramSettings, setting
+from .shared.tables import table
+from .trained_experts import shares
+
+# Standard errors that a std may be off; one of 300 sound tensors is so in 6,000 networks.
+LIMIT = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ProgramSettings):
+  num_sequences: int = setting(1000)
+  length: int = setting(64)
+  probe_seed: int = setting(0)
+  networks: list[str] = dataclasses.field(default_factory=list)
+
+  WORDS: ClassVar = 'networks'
+  USAGE: ClassVar = 'NETWORK'
+
+
+def main(settings):
+  if len(settings.networks) != 1:
+    raise InputError('give one network, such as my_model/checkpoint-0 or tiny_gpt2:42')
+  config, params = storage.open(settings.networks[0]).load()
+  check_length(settings.length, config, settings.networks[0])
+  rows = tensors(config, params)
+  print(table([display(row) for row in rows]), '', sep='\n')
+  print(table(beside_theory(config, params, Probe(
+      'tokens', settings.num_sequences, settings.length, settings.probe_seed))))
+  wrong = [row['tensor'] for row in rows if row['is_off']]
+  print(f'\nnot as the configuration says: {", ".join(wrong)}' if wrong else
+        '\nall tensors are as the configuration says')
+  sys.exit(1 if wrong else 0)
+
+
+def tensors(config: ModelConfig, params: dict) -> list[dict]:
+  """A row for each kind of tensor: what its entries deviate from, and by how much they should."""
+  rows = []
+  for name, leaf in flatten_dict(params, sep='/').items():
+    *above, kind = name.split('/')
+    is_drawn = kind not in ('scale', 'bias')
+    if config.init_scheme == 'centred' and name.endswith('down/bias'):
+      continue  # It has a mean that follows from the kernel.
+    said = config.std_of(above[-1] if kind == 'kernel' else kind) if is_drawn else 0.0
+    matrices = np.asarray(leaf).reshape(-1, np.prod(leaf.shape[-2:]))
+    if is_drawn:
+      std = np.array([matrix.std(dtype=np.float64) for matrix in matrices])
+    else:
+      std = np.abs(matrices - (kind == 'scale')).max(axis=1)
+    farthest = std[np.abs(std - said).argmax()]
+    off = LIMIT * said / (2 * matrices.shape[1])**0.5
+    rows.append({'tensor': name, 'matrices': len(std), 'std': std.mean(), 'farthest': farthest,
+                 'said': said, 'off': off, 'is_off': not abs(farthest - said) <= off})
+  return rows
+
+
+def display(row: dict) -> dict[str, str]:
+  return {'tensor': row['tensor'], 'number': row['matrices'], 'std': f'{row["std"]:.5f}',
+          'farthest': f'{row["farthest"]:.5f}',
+          'as said': f'{row["said"]:.5f} ± {row["off"]:.5f}',
+          'verdict': 'WRONG' if row['is_off'] else 'right'}
+
+
+def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]:
+  """What is measured of the network, beside theory and the interval that holds 95 % of networks."""
+  parts = {'preference': predictions(config.vocab_size),
+           'similarity': inter_sequence('hidden_last')}
+  if config.num_experts > 1:
+    parts['experts'] = shares(config.experts_per_token)
+  found, = measure((config, params), combine(parts), probe)
+  values = {'cosine of two sequences': float(found['similarity']['cosine']),
+            'share of the preferred token': float(found['preference']['top1_frequency'])}
+  if config.num_experts > 1:
+    values |= {f'highest expert load, layer {i + 1}': float(load)
+               for i, load in enumerate(found['experts']['share'].max(axis=-1))}
+  try:
+    expected = dict(zip(values, expectations(config, probe), strict=True))
+  except InputError as error:
+    print(error)
+    expected = {}
+  return [{'measured': name, 'value': f'{value:.4f}'} | (
+      _judged(value, *expected[name]) if expected else {}) for name, value in values.items()]
+
+
+def expectations(config: ModelConfig, probe: Probe) -> list[tuple[float, float, float]]:
+  """Mean and ends of the 95 % interval of what `beside_theory` measures, in its order."""
+  finite = theory.finite_width(config, probe.length)
+  mean, std = float(finite.inter_cosine_L[-1]), float(finite.inter_cosine_std)
+  preferred = theory.preference_at_initialization(config, probe.length, probe.num_sequences)
+  drawn = [preferred.top1_frequency_N]
+  if config.num_experts > 1:
+    drawn += list(theory.expert_shares(config, probe.length).max(axis=-1))
+  return [(mean, mean - 1.96 * std, mean + 1.96 * std)] + [
+      (each_N.mean(), *np.percentile(each_N, (2.5, 97.5))) for each_N in drawn]
+
+
+def _judged(value, mean, low, high):
+  return {'theory': f'{mean:.4f}', '95 % of networks': f'{low:.4f} to {high:.4f}',
+          'it lies': 'inside' if low <= value <= high else 'OUTSIDE'}
+
+
+if __name__ == '__main__':
+  program.run(main, 'initialization', Settings, __doc__, has_folder=False)
