@@ -41,6 +41,8 @@ def prepare(name: str) -> None:
   # traceback, and no import can swallow it. session.run says more from then on.
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+  # Figures go to files. A notebook's own backend, which its processes inherit, may be missing here.
+  os.environ['MPLBACKEND'] = 'agg'
   # tqdm reads these when it is imported: bars never wrap, and fill no log file.
   os.environ.setdefault('TQDM_DYNAMIC_NCOLS', '1')
   if not (sys.stderr and sys.stderr.isatty()):

@@ -15,6 +15,7 @@ figure.png have the losses.
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
@@ -23,7 +24,7 @@ from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
 
 from .shared import base_settings, program, runs
-from .shared.base_settings import Computation, Training
+from .shared.base_settings import Computation, Training, until
 from .shared.results import Results, make_directory
 from .shared.runs import display
 from .shared.settings import A_TEXT, name_flag, setting
@@ -53,6 +54,8 @@ class Settings(Computation):
       'steps on Python whose checkpoints are kept; the first and the last always are'))
   batch_size: int = setting(8, smoke=4, paper=128)
   length: int = setting(64, smoke=32, paper=2048)
+
+  FITTED: ClassVar = Computation.FITTED | {'python_keep_steps': until('python_steps')}
 
 
 def main(settings: Settings, output_dir: Path) -> None:

@@ -75,7 +75,8 @@ def attn0(x_BTD: jax.Array) -> jax.Array:
     >>> analysis.attn0(jnp.array([[[1.], [3.], [5.]]])).tolist()
     [[[1.0], [2.0], [3.0]]]
   """
-  return jnp.cumsum(x_BTD, axis=1) / jnp.arange(1, x_BTD.shape[1] + 1)[None, :, None]
+  count_T = jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)
+  return jnp.cumsum(x_BTD, axis=1) / count_T[None, :, None]
 
 
 def draw_stack(config: StackConfig, seed: Seed) -> list[dict]:

@@ -87,10 +87,10 @@ def histogram(name: str, edges: np.ndarray) -> Statistic:
   edges = np.asarray(edges, np.float32)
 
   def measure(outputs):
-    bin_of = jnp.searchsorted(edges, outputs[name].ravel(), side='right') - 1
-    bin_of = jnp.clip(bin_of, 0, edges.size - 2)
+    values = outputs[name].ravel().astype(jnp.float32)
+    bin_of = jnp.clip(jnp.searchsorted(edges, values, side='right') - 1, 0, edges.size - 2)
     # The last one counts NaN.
-    bin_of = jnp.where(jnp.isnan(outputs[name].ravel()), edges.size - 1, bin_of)
+    bin_of = jnp.where(jnp.isnan(values), edges.size - 1, bin_of)
     return jnp.zeros(edges.size, jnp.int32).at[bin_of].add(1)
 
   def summarize(count):

@@ -85,7 +85,7 @@ def attention_weights(query_BTHK: jax.Array, key_BSGK: jax.Array,
     visible_TS &= jnp.arange(S)[None] > position_T1 - window
   scores_BGNTS = soft_cap(scores_BGNTS, cap)
   if slopes is not None:
-    behind_TS = first + jnp.arange(T)[:, None] - jnp.arange(S)[None]
+    behind_TS = (first + jnp.arange(T)[:, None] - jnp.arange(S)[None]).astype(jnp.float32)
     scores_BGNTS -= slopes.reshape(1, G, -1, 1, 1) * behind_TS[None, None, None]
   scores_BGNTS = jnp.where(visible_TS, scores_BGNTS, -jnp.inf)
   if sink is not None:
@@ -135,7 +135,7 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
 def _num_viewers(length, window=None, **_):
   """How many queries see each of `length` positions: those of itself and later ones."""
   later_T = length - jnp.arange(length)
-  return later_T if window is None else jnp.minimum(later_T, window)
+  return (later_T if window is None else jnp.minimum(later_T, window)).astype(jnp.float32)
 
 
 def watched(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,

@@ -139,7 +139,7 @@ def _scores(limits, slopes_M, query_MTK, key_MTK, first, end):
   behind_TS = jnp.arange(first, end)[:, None] - jnp.arange(end)[None]
   scores_MTS = soft_cap(scores_MTS, cap)
   if slopes_M is not None:
-    scores_MTS -= slopes_M[:, None, None] * behind_TS[None]
+    scores_MTS -= slopes_M[:, None, None] * behind_TS[None].astype(jnp.float32)
   return scores_MTS, ((behind_TS >= 0) & (behind_TS < window))[None]
 
 

@@ -71,4 +71,5 @@ def intervene_weights(config: ModelConfig, weights_BHTS: jax.Array, first: int) 
     return weights_BHTS
   T, S = weights_BHTS.shape[2:]
   at_k_T1 = (first + np.arange(T) == config.intervention_position)[:, None]
-  return jnp.where(at_k_T1, np.arange(S) == config.intervention_position, weights_BHTS)
+  of_k_S = jnp.asarray(np.arange(S) == config.intervention_position, weights_BHTS.dtype)
+  return jnp.where(at_k_T1, of_k_S, weights_BHTS)

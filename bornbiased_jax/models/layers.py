@@ -12,6 +12,7 @@ from flax import linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
 
@@ -169,7 +170,7 @@ _product.defvjp(_forward, _backward)
 
 
 def _dot(precision, a, b, contracted_of_a, contracted_of_b):
-  wide = jnp.promote_types(a.dtype, jnp.float32)
+  wide = np.promote_types(a.dtype, np.float32)
   product = lax.dot_general(a, b, ((contracted_of_a, contracted_of_b), ((), ())), precision,
                             preferred_element_type=wide)
   return product.astype(a.dtype)

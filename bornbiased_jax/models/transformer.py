@@ -107,7 +107,12 @@ def unembed(config: ModelConfig, head_VD: jax.Array, hidden: jax.Array) -> jax.A
 def _norm(config, name, kind=None):
   make = {'layernorm': nn.LayerNorm, 'rmsnorm': nn.RMSNorm}[kind or config.norm]
   # The fast variance, E[x²] - E[x]², loses digits to cancellation.
-  return make(epsilon=config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
+  return make(epsilon=config.norm_epsilon, use_fast_variance=False, name=name)
+
+
+def _normalize(norm, x):
+  """x after a norm, which computes in float32."""
+  return norm(x.astype(jnp.float32)).astype(x.dtype)
 
 
 class Prefix(nn.Module):
@@ -156,7 +161,7 @@ class Block(nn.Module):
   def _norm_at(self, place, name, x_BTD):
     """Norm of x at this place of a sublayer, or x itself if there is none."""
     has_norm = self.config.norm_place in (place, 'both')
-    return _norm(self.config, name)(x_BTD) if has_norm else x_BTD
+    return _normalize(_norm(self.config, name), x_BTD) if has_norm else x_BTD
 
   def _attention(self, memory_BSD, num_queries, reads, window=None):
     """What attention adds at the last `num_queries` positions, and its intermediates."""
@@ -206,13 +211,14 @@ class Block(nn.Module):
     """Queries or keys [B, T, H, K] after RMSNorm of each head, or of all heads together."""
     shape = x_BTHK.shape
     x = x_BTHK.reshape(*shape[:2], -1) if self.config.joint_qk_norm else x_BTHK
-    return _norm(self.config, name, 'rmsnorm')(x).reshape(shape)
+    return _normalize(_norm(self.config, name, 'rmsnorm'), x).reshape(shape)
 
   def _intervene(self, aggregate_BTHK, value_BSGK):
     """The value aggregate [B, T, H K] after config.intervention (interventions.py)."""
     first = value_BSGK.shape[1] - aggregate_BTHK.shape[1]
     if self.config.intervention == 'rmsnorm':
-      aggregate_BTHK = _norm(self.config, 'value_norm', 'rmsnorm')(aggregate_BTHK)
+      norm = _norm(self.config, 'value_norm', 'rmsnorm')
+      aggregate_BTHK = _normalize(norm, aggregate_BTHK)
     aggregate_BTHK = intervene(self.config, aggregate_BTHK, value_BSGK[:, first:], first)
     return aggregate_BTHK.reshape(*aggregate_BTHK.shape[:2], -1)
 
@@ -233,7 +239,7 @@ class Block(nn.Module):
 @functools.partial(jax.jit, static_argnums=0)
 def _init_blocks(config, key):
   """One parameter for all blocks. `parent=None` keeps Linen from making Block a submodule."""
-  x_BTD = jnp.zeros((1, 1, config.width))
+  x_BTD = jnp.zeros((1, 1, config.width), config.dtype)
   init = lambda key: Block(config, attention.plain, parent=None).init(key, x_BTD)['params']
   return jax.vmap(init)(jax.random.split(key, config.num_layers))
 
@@ -283,7 +289,7 @@ class Transformer(nn.Module):
     last_only = all(name in _OF_LAST_POSITION for name in names)
     input_BTD = self._embed(inputs)
     x_BTD, out = self._run_blocks(input_BTD, names, last_only)
-    hidden_BTD = self.final_norm(x_BTD)
+    hidden_BTD = _normalize(self.final_norm, x_BTD)
     head_VD = self.embedding if self.config.tied_head else self.head
     if 'logits' in names:
       out['logits'] = unembed(self.config, head_VD, hidden_BTD)

@@ -36,8 +36,9 @@ def learning_rate(recipe: Recipe) -> optax.Schedule:
     >>> [round(float(learning_rate(recipe)(step)), 6) for step in (0, 5, 10, 100)]
     [0.0, 0.0003, 0.0006, 6e-05]
   """
-  return optax.warmup_cosine_decay_schedule(
+  schedule = optax.warmup_cosine_decay_schedule(
       0.0, recipe.peak_lr, recipe.warmup_steps, recipe.num_steps, recipe.min_lr)
+  return lambda step: schedule(jnp.asarray(step, jnp.float32))
 
 
 def optimizer(config: ModelConfig, recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
@@ -180,7 +181,8 @@ def update(config: ModelConfig, recipe: Recipe, state: TrainState, loss: jax.Arr
 def follow(optimizer: optax.GradientTransformation, state: TrainState,
            gradient: dict) -> TrainState:
   """The state after a step that an optimizer makes of a gradient."""
-  updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+  with jax.numpy_dtype_promotion('standard'):  # As optax needs it, whatever is asked for elsewhere.
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
   return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
 

@@ -75,6 +75,11 @@ class SharedInputs(Inputs):
   TECHNICAL: ClassVar = ('num_ids', *Inputs.TECHNICAL)
 
 
+def until(last: str):
+  """What keeps of a list of steps, for `FITTED`, those of a run of so many as a setting says."""
+  return lambda steps, values: steps and [step for step in steps if step <= values[last]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Texts(ExperimentSettings):
   """What every training on text has."""
@@ -90,6 +95,7 @@ class Texts(ExperimentSettings):
   data_seed: int = setting(42)
 
   TECHNICAL: ClassVar = ('data_seed',)
+  FITTED: ClassVar = {'keep_steps': until('num_steps')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +116,9 @@ class Schedule(Computation):
   warmup_steps: int = setting(100, smoke=2, paper=2000)
   start_id: int | None = setting(None)
   save_every: int = setting(250, smoke=3, paper=1000)
+
+  FITTED: ClassVar = Computation.FITTED | {'warmup_steps': lambda steps, values: (
+      steps if steps < values['num_steps'] else values['num_steps'] // 3)}
 
 
 @dataclasses.dataclass(frozen=True)

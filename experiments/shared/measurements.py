@@ -6,6 +6,7 @@ sequence length, under which every seed is measured.
 
 from collections.abc import Callable
 import functools
+import sys
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -38,6 +39,10 @@ from .tables import described, mean_ci95, median, quantiles
 
 # Those of which theory says what tokens they prefer.
 NUM_NETWORKS = 300
+# What a score of attention costs, on CPUs, in operations of matrix products.
+_OF_SCORE = 2000
+# Seconds that a user waits for without having been told.
+_SHORT = 120
 _BAR = '{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}'
 
 
@@ -125,9 +130,28 @@ def measure_cells(cells: list[Cell], settings: Stacks, results: Results) -> None
   _say_repeats(cells)
   total = sum(cell.flops * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
   num_networks = sum(len(cell.seeds) for cell in cells)
+  if not results.rows:
+    _say_long(cells)
   with results.keeping(), tqdm(total=total, bar_format=_BAR, disable=not hosts.is_first()) as bar:
     for cell in cells:
       _measure_cell(cell, settings, results, bar, num_networks)
+
+
+def _say_long(cells):
+  work = sum(_work(cell) * cell.probe.num_sequences * len(cell.seeds) for cell in cells)
+  # The rate is measured, too.
+  if work > 1e12 and (seconds := work / flops.matmul_rate('float32')) > _SHORT and hosts.is_first():
+    longest = max(cell.probe.length for cell in cells)
+    print(f'sequences of up to {longest:,} positions: about {seconds / 60:.0f} min to measure',
+          file=sys.stderr)
+
+
+def _work(cell):
+  """FLOPs of a sequence, with what scores of attention cost beside their products."""
+  config, num_scores = cell.network.config, 0
+  if isinstance(config, ModelConfig) and config.sublayers != 'mlp_only':
+    num_scores = config.num_layers * config.num_heads * cell.probe.length**2
+  return cell.flops + _OF_SCORE * num_scores
 
 
 def _say_repeats(cells):

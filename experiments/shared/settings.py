@@ -116,6 +116,7 @@ class ProgramSettings:
 
   `TECHNICAL` are those that few users change, which --help shows last. `WORDS` is the field, a
   list, that takes the words of the command line that are no flags, and `USAGE` says what they are.
+  `FITTED` makes the scale's value of a setting that is not given fit to the values of others.
   """
 
   scale: str
@@ -124,6 +125,7 @@ class ProgramSettings:
   TECHNICAL: ClassVar[tuple[str, ...]] = ()
   WORDS: ClassVar[str | None] = None
   USAGE: ClassVar[str] = ''
+  FITTED: ClassVar[dict[str, Callable[[Any, dict[str, Any]], Any]]] = {}
 
 
 S = TypeVar('S', bound=ProgramSettings)
@@ -158,7 +160,9 @@ def defaults_of(settings: Any) -> dict[str, Any]:
 def at_scale(of: type[S], scale: str, /, **values) -> S:
   """The settings of a scale, with some `values` in place of the scale's."""
   of_scale = {name: copy.deepcopy(values_of(of, name)[scale]) for name in kinds(of)}
-  return of(**of_scale | values | {'scale': scale})
+  fitted = {name: fit(of_scale[name], of_scale | values) for name, fit in of.FITTED.items()
+            if name in of_scale}
+  return of(**of_scale | fitted | values | {'scale': scale})
 
 
 def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),

@@ -12,6 +12,7 @@ import functools
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
+from jax import lax
 import jax.numpy as jnp
 
 from bornbiased_jax.configs import ModelConfig
@@ -176,11 +177,11 @@ def turn_queries(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   _refuse_prefix(config)
   L, G, half = config.num_layers, config.num_kv_heads, config.head_size // 2
   angle, size = jax.random.uniform(key, (2, L, 1, G, half), minval=-1.0)
-  z_query, z_key = (jnp.exp(sign * 0.7 * size + 1j * jnp.pi * angle) for sign in (1, -1))
+  z_query, z_key = (jnp.exp(lax.complex(sign * 0.7 * size, jnp.pi * angle)) for sign in (1, -1))
 
   def turn(x, z, heads):
     a, b = jnp.split(x.reshape(L, -1, heads, 2 * half), 2, axis=-1)
-    turned = (a + 1j * b) * jnp.repeat(z, heads // G, axis=2)
+    turned = lax.complex(a, b) * jnp.repeat(z, heads // G, axis=2)
     return jnp.concatenate((turned.real, turned.imag), axis=-1).reshape(x.shape)
 
   changes = {'query': lambda x: turn(x, z_query, config.num_heads),

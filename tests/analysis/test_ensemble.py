@@ -43,7 +43,7 @@ def bag_of_words(reads=None):
     return {name: out[name] for name in names}
 
   draw = lambda seed: {
-      'embedding': jnp.sin((1.0 + seed % 1000) * jnp.arange(1, V * D + 1)).reshape(V, D)}
+      'embedding': jnp.sin(jnp.float32(1 + seed % 1000) * jnp.arange(1.0, V * D + 1)).reshape(V, D)}
   return ensemble.Ensemble(CONFIG, draw, read)
 
 

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 from experiments import seed_sweep
 from experiments.shared import base_settings, program, settings
-from experiments.shared.settings import resolve
+from experiments.shared.settings import resolve, values_of
 import programs
 from programs import EXPERIMENTS
 
@@ -66,6 +66,26 @@ def test_a_word_of_a_list_may_have_commas():
                         ('unit order,unit order', 'names one twice')):
     with pytest.raises(InputError, match=message):
       parse(text)
+
+
+@pytest.mark.parametrize('scale', base_settings.Training.SCALES)
+def test_a_short_run_is_not_refused_for_what_nobody_set(scale):
+  given = dict(num_steps='2', data='tinyshakespeare')
+  settings = resolve(base_settings.Training, scale, **given)
+  base_settings.check(settings)
+  assert settings.warmup_steps == 0 and not settings.keep_steps
+  whole = resolve(base_settings.Training, scale, data='tinyshakespeare')
+  assert whole == base_settings.at_scale(base_settings.Training, scale, data='tinyshakespeare')
+  assert whole.warmup_steps == values_of(base_settings.Training, 'warmup_steps')[scale]
+  for flag, value in (('warmup_steps', '3'), ('keep_steps', '1,7')):
+    with pytest.raises(InputError, match=flag):
+      base_settings.check(resolve(base_settings.Training, scale, **given | {flag: value}))
+
+
+def test_a_backend_of_a_notebook_is_not_that_of_programs():
+  """Colab sets MPLBACKEND for all processes, also where its package is missing."""
+  ended = command('experiments.activation', '--help', MPLBACKEND='no_such_backend')
+  assert ended.returncode == 0 and not ended.stderr
 
 
 def test_a_scale_lends_its_lists():

@@ -114,6 +114,22 @@ def test_a_transformer_cell_is_what_its_settings_say():
   assert cell.flops == flops.forward_flops(config, 5, num_logits=1)
 
 
+@pytest.mark.parametrize('length, config, said', [
+    (4096, 'tiny_gpt2', 'sequences of up to 4,096 positions: about 17 min to measure\n'),
+    (8, 'tiny_gpt2', ''), (8, 'nano_gpt2', '')])
+def test_a_long_measurement_is_said_before_it_begins(length, config, said, tmp_path, monkeypatch,
+                                                     capsys):
+  """At a rate of 200 GFLOP/s a forward pass of 4,096 positions was seen to take some 2 s."""
+  monkeypatch.setattr(flops, 'matmul_rate', lambda dtype: 2e11)
+  monkeypatch.setattr(measurements, '_measure_cell', lambda *_: None)
+  own = resolve(ablation.Settings, 'smoke')
+  cells = [measurements.transformer_cell(config, length, own, lambda config: None, row,
+                                         sublayers=sublayers) for sublayers in configs.SUBLAYERS]
+  measurements.measure_cells(cells, own, Results(tmp_path, 'any', own))
+  assert ''.join(line for line in capsys.readouterr().err.splitlines(keepends=True)
+                 if 'to measure' in line) == said
+
+
 def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
   """A text of 30 letters has windows of 12 at 19 places, and one of 1,000 words enough."""
   texts = {'short.txt': 'abcdefghijklmnopqrstuvwxyz1234',

@@ -251,6 +251,22 @@ def test_a_number_for_each_layer_is_one_if_all_are_the_same(name, copy, tmp_path
       huggingface.load(write(*wrong))
 
 
+@pytest.mark.parametrize('name, lacking, changes', [
+    ('llama_linear', 'rope.freq_base', dict(rope_parameters=dict(
+        rope_type='linear', factor=2.5, rope_theta=1e4))),
+    ('llama_linear', 'rope.dimension_count', {}), ('qwen2_bf16', 'attention.head_count_kv', dict(
+        num_key_value_heads=4)),
+    ('gemma2', 'attn_logit_softcapping', dict(attn_logit_softcapping=50.0)),
+    ('gemma2', 'final_logit_softcapping', dict(final_logit_softcapping=30.0)),
+    ('gemma2', 'attention.sliding_window', dict(sliding_window=4096))])
+def test_what_is_not_said_is_what_its_loader_takes(name, lacking, changes, directory, tmp_path):
+  """These are the values of llama.cpp's load_hparams."""
+  path = directory(name)
+  file = small_gguf.write(tmp_path / 'x.gguf', path, **{lacking: None})
+  edit_config(path, **changes)
+  assert huggingface.load_config(file) == huggingface.load_config(path)
+
+
 @pytest.mark.parametrize('window, pattern, windows', [
     (5, [True, False, True], (5, None, 5)), (5, 2, (5, None, 5)), (5, None, (5, 5, 5)),
     (None, 2, ()), (0, [True, False, True], (5, None, 5)[:0])], ids=str)

@@ -97,6 +97,14 @@ def test_tensors_that_an_index_lacks_are_of_no_model(overlaid):
     huggingface.load(path)
 
 
+def test_live_a_whole_file_goes_before_an_index(overlaid, transformers):
+  path, ids = overlaid[0], np.arange(48).reshape(2, 24)
+  whole = {tensor.stored_name: 0.9 * tensor.read() for tensor in open_tensors(path)}
+  save_file(whole, path / tensors.WHOLE, dict(format='pt'))
+  assert_close(logits(*huggingface.load(path), ids), make_goldens.logits(path, ids))
+  assert {tensor.file.name for tensor in open_tensors(path)} == {tensors.WHOLE}
+
+
 @pytest.mark.parametrize('name', ['mtp.fc.weight', 'mtp.layers.0.mlp.up_proj.weight',
                                   'model.mtp_layers.0.norm.weight', 'model.mtp.norm.weight'])
 def test_live_heads_that_draft_tokens_are_left_out(name, copy, transformers):

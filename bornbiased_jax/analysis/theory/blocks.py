@@ -162,7 +162,7 @@ def aggregates(network, kernels_KTT):
   kernels_KTT = _normalize(network, kernels_KTT)
   if not len(network.slopes_H):
     return _of_head(network, kernels_KTT, None)
-  behind_TT = np.subtract.outer(*[np.arange(kernels_KTT.shape[-1])] * 2)
+  behind_TT = np.subtract.outer(*[np.arange(kernels_KTT.shape[-1], dtype=np.float32)] * 2)
   of_slope = lambda slope: _of_head(network, kernels_KTT, jax.nn.softmax(
       jnp.where(behind_TT < 0, -jnp.inf, -slope * behind_TT)))
   return lax.map(of_slope, jnp.asarray(network.slopes_H)).mean(axis=0)
@@ -174,7 +174,8 @@ def _of_head(network, kernels_KTT, weights_TT):
   # covariance s² Ŝ_ij Ŝ_kl, less what normalization takes away. The factor in the place of s²
   # makes the sum of squared weights e^{s²} / (e^{s²} + n - 1) for unlike keys, where 1 / n is
   # that sum for equal scores. Divided by e^{s²}, which may overflow.
-  shrunk, count_T = jnp.exp(-network.score_variance), jnp.arange(1, kernels_KTT.shape[-1] + 1)
+  shrunk = jnp.exp(-network.score_variance)
+  count_T = jnp.arange(1, kernels_KTT.shape[-1] + 1, dtype=jnp.float32)
   if weights_TT is not None:
     count_T = 1 / jnp.square(weights_TT).sum(axis=-1)
   uneven_T = jnp.sqrt((1 - shrunk) * count_T / (1 + (count_T - 1) * shrunk))

@@ -136,7 +136,8 @@ def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):
 
 def _score_by_products(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
   """Sums of products of signs. In float32 they are exact for fewer than 2^24 pairs."""
-  signs = lambda x_ID, x_JD: jnp.sign(x_JD[None] - x_ID[:, None]) * is_pair_IJ[..., None]
+  signs = lambda x_ID, x_JD: jnp.where(is_pair_IJ[..., None], jnp.sign(x_JD[None] - x_ID[:, None]),
+                                       0)
   sign_IJD, sign_IJE = (signs(*x).astype(jnp.bfloat16) for x in ((a_ID, a_JD), (b_IE, b_JE)))
   product_DE = jnp.einsum('ijd,ije->de', sign_IJD, sign_IJE, preferred_element_type=jnp.float32)
   return product_DE.astype(jnp.int32)
