@@ -208,6 +208,8 @@ DAMAGE = {
     'groups': ('packed', {'weight_scale': scales(48, 3)}),
     'rows': ('int8', {'weight_scale': scales(7, 1)}),
     'order': ('gptq', {'g_idx': np.full(32, 4, INT32)}),
+    'flat': ('gptq', {'qweight': np.ones(192, INT32)}),
+    'no_axes': ('packed', {'weight_packed': np.array(7, INT32)}),
     'symmetry': ('symmetric', {'qzeros': pack(drawn((4, 48), 16), 4, 1)}),
     'zeros': ('awq', {'qzeros': np.ones((2, 6), INT32)}),
     'words': ('packed', {'weight_packed': np.ones((48, 4), np.int64)}),

@@ -14,7 +14,7 @@ import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, plain, show
+from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
@@ -152,14 +152,15 @@ def _alike(items, kind):
 
 
 def _taken(name, tensor) -> tensors.Tensor:
-  taker = tensors.Taker(name, tuple(tensor.shape))
+  taker = tensors.Taker(name, tuple(tensor.shape) or (1,))
   for piece in _pieces(tensor):
     taker.see(piece.astype(np.float32))
   return taker.tensor()
 
 
 def _pieces(tensor) -> Iterator[np.ndarray]:
-  if not tensor.shape:
-    raise InputError(f'{tensor.file}: {show(tensor.stored_name)} is a number and no tensor')
+  if not tensor.shape:  # A number is one row of one entry.
+    yield tensor.read()[None]
+    return
   for first in range(0, tensor.shape[0], ROWS):
     yield tensor.read(first, min(first + ROWS, tensor.shape[0]))

@@ -82,10 +82,11 @@ def _weight(stem, parts, settings):
   """The weight of a module, [out, in], from its parts."""
   parts = {ending: part for ending, part in parts.items() if ending in _TYPES}
   for ending, part in parts.items():
-    if part.dtype not in _TYPES[ending] or len(part.shape) > 2:
+    is_packed = ending in ('qweight', 'weight_packed')
+    if part.dtype not in _TYPES[ending] or not 2 * is_packed <= len(part.shape) <= 2:
       raise InputError(f'{part.file}: tensor {show(part.stored_name)} is {part.dtype} '
-                       f'{show(part.shape)}; {" or ".join(_TYPES[ending])} with at most two axes '
-                       'can be read')
+                       f'{show(part.shape)}; {" or ".join(_TYPES[ending])} with '
+                       f'{"" if is_packed else "at most "}two axes can be read')
   main = next((parts[name] for name in ('qweight', 'weight_packed', 'weight') if name in parts),
               None)
   if main is None:

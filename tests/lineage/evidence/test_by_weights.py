@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis.probes import Probe
@@ -78,6 +80,18 @@ def test_a_matrix_in_common_is_named_first(folders):
   report = lineage.compare(own, mixed)
   assert report['verdict'] == 'inconclusive'
   assert name.removeprefix(f'{stack}.2.') + ' of layer 2' in report['reasons'][0]
+
+
+def test_a_number_is_a_tensor_too(folders, tmp_path):
+  digests = set()
+  for value in (1.0, 2.0):
+    folder = shutil.copytree(folders['own'], tmp_path / str(value))
+    stored = load_file(folder / 'model.safetensors') | {'model.scale': np.float32(value)}
+    save_file({name: np.asarray(x) for name, x in stored.items()}, folder / 'model.safetensors')
+    made = lineage.signature(str(folder), PROBE)
+    assert made.tensors['model.scale'].sample.tolist() == [value] * 1024
+    digests.add(made.digest)
+  assert len(digests) == 2
 
 
 def test_a_vision_tower_in_common_decides_nothing(tmp_path):
