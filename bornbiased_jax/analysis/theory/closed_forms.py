@@ -221,6 +221,7 @@ def positional_std(position: ArrayLike, score_std: float = 0.0, width: float = j
     >>> float(theory.positional_std(4))
     0.5
   """
+  position = jnp.asarray(position, jnp.float32)
   shrunk = jnp.exp(-(score_std**2))  # Divided by e^{s²}, which may overflow.
   matched = coherence * score_std**2 / width * (1 - 1 / position)
   return jnp.sqrt(1 / (1 + shrunk * (position - 1)) + matched)

@@ -115,7 +115,7 @@ def _matrix(rank_ND, rank_NE):
       rank_ND, rank_NE, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
       default=partial(_sum_of_tiles, _score_by_products, BLOCK))
   untied = [jnp.sum(x, axis=0, dtype=jnp.int32).astype(jnp.float32) for x in (rank_ND, rank_NE)]
-  return score_DE / jnp.sqrt(untied[0][:, None] * untied[1][None])
+  return score_DE.astype(jnp.float32) / jnp.sqrt(untied[0][:, None] * untied[1][None])
 
 
 def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):

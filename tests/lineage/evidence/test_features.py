@@ -27,7 +27,7 @@ def test_the_vectors_of_a_feature_have_length_one_and_what_they_read(name):
   up_D = np.asarray(blocks['up']['kernel'][1, :, 5])
   if config.norm_place != 'after':
     up_D = up_D * blocks['mlp_norm']['scale'][1]
-  up_D = up_D - up_D.mean() * centred
+  up_D = up_D - up_D.mean() * float(centred)
   np.testing.assert_allclose(found['up'][1, 5], up_D / np.linalg.norm(up_D), **HALF)
   output_FD = np.asarray(blocks['output']['kernel'][0])
   if config.norm_place != 'before':
