@@ -122,6 +122,7 @@ def diagnostics(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dic
   """What stands out at the first position, by layer, averaged over sequences.
 
   Returns:
+    A dict of
     - disparity_L, massive_L: the largest magnitude among the first token's residual
       coordinates, divided by their mean magnitude, and by their median.
     - residual_ratio_L: norm of the first token's residual state over the mean norm of later ones.
@@ -156,6 +157,7 @@ def super_neurons(config: ModelConfig, params: dict,
   to few channels of the residual stream.
 
   Returns:
+    A dict of
     - activation_LF: magnitude of each hidden unit at the first token, divided by the mean
       magnitude of its layer; mean over sequences.
     - concentration_LF: share of the four largest entries in the squared norm of the

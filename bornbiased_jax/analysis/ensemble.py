@@ -241,6 +241,7 @@ def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
   `mesh` has devices on one axis called 'seed'; None means all devices of this process.
 
   Returns:
+    Four functions
     - draw: seeds [n] uint32 → networks, every leaf with a leading axis of n networks. A network
       is its seed and its parameters; if they are given, they are returned as they are.
     - shapes: (networks, size) → the sums of a batch as jax.ShapeDtypeStruct, of which only the

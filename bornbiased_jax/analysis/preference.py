@@ -53,6 +53,7 @@ def summarize(count_V: np.ndarray, num_ranks: int = 20) -> dict:
   """The preferred token of one network, from how often it predicted each id.
 
   Returns:
+    A dict of
     - top1_id: the most predicted id, the lowest if several are equal.
     - top1_count, top1_frequency: number and share of sequences for which it was predicted.
     - log10_p: see the function of this name.

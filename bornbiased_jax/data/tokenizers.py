@@ -98,6 +98,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         and merges.txt, joined by a comma, each possibly as .xz;
       - a folder with any of these files. A tokenizer.json goes before all others, as in
         `transformers`, and SentencePiece's tokenizer.model before GPT-2's files.
+
       tokenizer_config.json and special_tokens_map.json beside them say what ends a
       document of a tokenizer.json (eos_token), and whether one of the other files
       begins with BOS (add_bos_token). A tokenizer.json says so itself.
