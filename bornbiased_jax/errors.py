@@ -52,6 +52,8 @@ def unlike(given: Any, wanted: str) -> InputError:
     made_by = 'of a state dict storage.huggingface.from_state_dict makes (config, params)'
   elif hasattr(given, 'init_scheme'):
     made_by = 'of a configuration analysis.transformer makes the family of its random networks'
+  elif isinstance(given, tuple) and given and hasattr(given[0], 'init_scheme'):
+    made_by = 'of (config, params) give the one that is wanted'
   elif isinstance(given, str) or hasattr(given, 'load'):
     made_by = 'of a name storage.open(name).load() makes (config, params)'
   return InputError(f'{type(given).__name__} is not {wanted}; {made_by}')

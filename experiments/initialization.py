@@ -1,4 +1,4 @@
-"""Is a network initialized as its configuration says? Each tensor's std, and what theory expects.
+"""Is a network initialized as its configuration says? Stds, and theory beside it.
 
     python -m experiments.initialization my_llama/checkpoint-0
     python -m experiments.initialization config.json:42 --length=32

@@ -1,4 +1,4 @@
-"""How biased given networks are, beside chance, random networks of their kind, and theory.
+"""How biased given networks are, beside random networks, theory and chance.
 
     python -m experiments.through_training results/pretrain_laptop/seed_42 results/other/seed_7
     python -m experiments.through_training my_trainer/       # its checkpoint-0, checkpoint-20, …

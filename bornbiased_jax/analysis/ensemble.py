@@ -51,6 +51,8 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Ensem
     >>> analysis.transformer(configs.get('tiny_gpt2')).config.vocab_size
     2048
   """
+  if not isinstance(config, ModelConfig):
+    raise unlike(config, 'a ModelConfig')
   return Ensemble(config, _draw_of(config, embedding_seed), functools.partial(read, config))
 
 

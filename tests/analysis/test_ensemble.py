@@ -302,6 +302,11 @@ def test_what_is_no_network_is_named_with_what_makes_one_of_it(given, named):
     list(ensemble.measure(given, preference.predictions(V), PROBE, seeds=None))
 
 
+def test_a_family_needs_a_configuration():
+  with pytest.raises(InputError, match='is not a ModelConfig; of a PyTorch module .*from_transf'):
+    ensemble.transformer(types.SimpleNamespace(state_dict=dict))
+
+
 def test_one_network_that_is_given():
   pair = CONFIG, init_params(CONFIG, 3)
   one, = ensemble.measure(pair, STATISTIC, PROBE)

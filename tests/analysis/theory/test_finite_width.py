@@ -186,3 +186,12 @@ def test_long_sequences_one_at_a_time_are_those_many_at_a_time(monkeypatch):
   module._sample.clear_cache()
   np.testing.assert_allclose(cosine(), many, rtol=1e-4)
   module._sample.clear_cache()
+
+
+@pytest.mark.parametrize('given, named', [
+    ((narrow(), {}), r'tuple is not a ModelConfig; of \(config, params\) give'),
+    (analysis.transformer(narrow()), 'Ensemble is not a ModelConfig'),
+    ({'wte.weight': 3}, 'state dict')])
+def test_what_is_no_configuration_is_named(given, named):
+  with pytest.raises(InputError, match=named):
+    theory.finite_width(given, 8)
