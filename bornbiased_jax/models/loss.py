@@ -158,9 +158,8 @@ def _mean_loss_forward(config, head_VD, hidden_BTD, target_BT):
 
 def _mean_loss_backward(config, saved, gradient):
   del config
-  of_head_VD, of_hidden_BTD = saved
-  return (gradient * of_head_VD).astype(of_head_VD.dtype), (
-      gradient * of_hidden_BTD).astype(of_hidden_BTD.dtype), None
+  scaled = lambda x: (gradient * x.astype(jnp.float32)).astype(x.dtype)
+  return *map(scaled, saved), None
 
 
 _mean_loss.defvjp(_mean_loss_forward, _mean_loss_backward)
