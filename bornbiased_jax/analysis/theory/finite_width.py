@@ -111,7 +111,7 @@ def _finite_width(config, length, probe, num_samples):
 
 
 def _variance_of_windows(config, probe, cosine_P):
-  """How much windows differ in their mean cosine with others, in which each is as often."""
+  """How much windows differ in their mean cosine with others; roughly, as each has few pairs."""
   _, *pairs_2P = pairs_of_windows(config, probe)
   first_and_second, gap = np.ravel(pairs_2P), np.tile(cosine_P - cosine_P.mean(), 2)
   sum_N, square_N = (np.bincount(first_and_second, each) for each in (gap, gap**2))

@@ -59,10 +59,14 @@ def test_states_fill_the_dimensions_that_theory_says(fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fields', [{}, {'activation': 'relu'}, {'sublayers': 'mlp_only'}], ids=str)
-@pytest.mark.parametrize('kind', ['tokens', 'text'])
-def test_states_vary_along_their_direction_as_theory_says(fields, kind):
-  """Windows of a text differ in it also because some have rarer tokens."""
+@pytest.mark.parametrize('kind, fields', [
+    ('tokens', {}), ('tokens', {'activation': 'relu'}), ('tokens', {'sublayers': 'mlp_only'}),
+    ('text', {}), ('text', {'activation': 'relu'})], ids=str)
+def test_states_vary_along_their_direction_as_theory_says(kind, fields):
+  """Windows of a text differ in it also because some have rarer tokens.
+
+  Without attention the last token decides, and pairs of 300 windows have too few equal ones.
+  """
   config, ids = narrow(length=6, **fields), np.random.default_rng(0).geometric(0.05, 3000) % 400
   text = data.from_ids(ids, 'geometric') if kind == 'text' else None
   probe = analysis.Probe(kind, 300, config.length, text=text)
