@@ -89,8 +89,9 @@ def predicted(shortest, cell):
     limit = infinite_width(config, probe.length, probe)
     found['theory_direction_cosine'] = limit.direction_cosine(shortest)
   if probe.kind in OF_IDS:
-    found |= measurements.preferred_tokens(config, probe.num_sequences, shortest,
-                                     measurements.read(probe))
+    other = shortest if probe.length > shortest else None
+    found |= measurements.preferred_tokens(config, probe.num_sequences, other,
+                                           measurements.read(probe))
     same = found.pop('theory_same_id')
     # At the shortest length both preferred tokens are of the same sequences.
     found['theory_same_id_as_shortest'] = 1.0 if probe.length == shortest else same
