@@ -14,7 +14,7 @@ a competitor, the last token's own embedding, which is in the stream.
 The share of a token is an integral over c and over its logit, below which the others stay. It keeps
 the lengths of rows, and takes their angles as fresh for each sequence, so that √D e_v · u is
 |e_v| √D cos θ, for random θ that are independent over tokens. Shares of drawn states are the same
-within 1 %, from 10 dimensions on (test_random_energy).
+up to the error of the comparison, 0.4 to 2 %, from 10 dimensions on (test_random_energy).
 
 Routers prefer experts by the same model, with E experts and not V tokens: what they read is alike
 too. ρ, which depends on the position, τ and D are those behind the norm that a router reads. Its
@@ -90,7 +90,7 @@ def preference(similarity: float, vocab_size: int, num_sequences: int, dimension
     InputError: a count is no positive whole number, a similarity is outside [0, 1], or a std is
       negative.
 
-  Cost: some 20 ms per network.
+  Cost: some 20 ms per network of 2,048 ids, 75 ms of 50,257.
 
   Example:
     >>> found = preference(0.25, vocab_size=2048, num_sequences=500, dimensions=42,
