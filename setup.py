@@ -12,8 +12,9 @@ HERE = Path(__file__).parent
 def absolute(text: str, address: str) -> str:
   """A page in whose links and pictures, relative before, names of files follow an address."""
   view, raw = f'{address}/blob/main/', f'{address}/raw/main/'
-  return re.sub(r'(!?)\[([^\[\]]*)\]\((?!https?:|#)([^)]+)\)',
-                lambda found: f'{found[1]}[{found[2]}]({raw if found[1] else view}{found[3]})', text)
+  link = re.compile(r'(!?)\[([^\[\]]*)\]\((?!https?:|#)([^)]+)\)')
+  return link.sub(lambda found: f'{found[1]}[{found[2]}]({raw if found[1] else view}{found[3]})',
+                  text)
 
 
 def repository() -> str:

@@ -22,7 +22,15 @@ from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax import storage
-from bornbiased_jax.analysis import Probe, combine, inter_sequence, measure, predictions, theory
+from bornbiased_jax.analysis import (
+  Probe,
+  combine,
+  expert_loads,
+  inter_sequence,
+  measure,
+  predictions,
+  theory,
+)
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
@@ -30,7 +38,6 @@ from .shared import program
 from .shared.networks import check_length
 from .shared.settings import ProgramSettings, setting
 from .shared.tables import table
-from .trained_experts import shares
 
 # Standard errors that a std may be off; one of 300 sound tensors is so in 6,000 networks.
 LIMIT = 5
@@ -98,7 +105,7 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
   parts = {'preference': predictions(config.vocab_size),
            'similarity': inter_sequence('hidden_last')}
   if config.num_experts > 1:
-    parts['experts'] = shares(config.experts_per_token)
+    parts['experts'] = expert_loads(config.experts_per_token)
   found, = measure((config, params), combine(parts), probe)
   values = [('cosine of two sequences', found['similarity']['cosine']),
             ('share of the preferred token', found['preference']['top1_frequency'])]

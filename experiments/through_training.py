@@ -41,11 +41,10 @@ from bornbiased_jax.analysis.similarity import normalize
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
-from .audit.history import expand, step_of
 from .shared import measurements, program
 from .shared.base_settings import ExperimentSettings
 from .shared.measurements import text_of
-from .shared.networks import check_length
+from .shared.networks import check_length, expand, step_of
 from .shared.results import Results
 from .shared.settings import PROBE_DATA, setting
 from .shared.tables import grouped

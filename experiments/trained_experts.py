@@ -17,16 +17,14 @@ summary has paired differences over seeds) and figure.png.
 import dataclasses
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import scipy
 
 from bornbiased_jax import plotting, storage
-from bornbiased_jax.analysis import Probe, Statistic, measure
+from bornbiased_jax.analysis import Probe, Statistic, expert_loads, measure
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, number
 from bornbiased_jax.files import local
-from bornbiased_jax.models.layers import chosen
 from bornbiased_jax.training import monitor
 
 from .shared import base_settings, program, runs
@@ -82,7 +80,7 @@ def main(settings: Settings, output_dir: Path) -> None:
                            for (init, balance), training in arms.items()})
   for arm in results.missing(({'init': init, 'balance': balance} for init, balance in arms), 'arm'):
     run = output_dir / f'{arm["init"]}_{arm["balance"]:g}'
-    for row in rows_of(run, settings, shares(config.experts_per_token), probe):
+    for row in rows_of(run, settings, expert_loads(config.experts_per_token), probe):
       results.add(arm | row)
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
@@ -111,18 +109,6 @@ def rows_of(directory: Path, settings: Settings, statistic: Statistic,
     rows.append({'seed': seed, 'step': step, 'validation_loss': losses.get(step)}
                 | described_shares(found['share'], birth))
   return rows
-
-
-def shares(num_chosen: int) -> Statistic:
-  """The share of choices that falls on each expert, [layers, experts]."""
-
-  def count(outputs):
-    logits_LBTE = outputs['router_logits']
-    return {'chosen': chosen(logits_LBTE, num_chosen).sum(axis=(1, 2)),
-            'choices': jnp.float32(num_chosen * logits_LBTE.shape[1] * logits_LBTE.shape[2])}
-
-  return Statistic(('router_logits',), count,
-                   lambda sums: {'share': sums['chosen'] / sums['choices']})
 
 
 def described_shares(share_LE: np.ndarray, birth_LE: np.ndarray) -> dict:

@@ -34,6 +34,7 @@ from bornbiased_jax.analysis.simplified import StackConfig, attn0, bare_attentio
 from bornbiased_jax.analysis.statistics import (
     Statistic,
     combine,
+    expert_loads,
     frame,
     histogram,
     merge,
@@ -45,5 +46,5 @@ __all__ = (
     'super_neurons', 'uniform_weight', 'Ensemble', 'measure', 'transformer', 'log10_p',
     'predictions', 'uniform_baseline', 'Probe', 'inter_sequence', 'intra_sequence',
     'isotropic_std', 'StackConfig', 'attn0', 'bare_attention', 'mlp0', 'stack', 'Statistic',
-    'combine', 'frame', 'histogram', 'merge', 'p_value_text',
+    'combine', 'expert_loads', 'frame', 'histogram', 'merge', 'p_value_text',
 )

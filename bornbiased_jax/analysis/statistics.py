@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.layers import chosen
 
 # A pytree of arrays that are counts or sums over sequences.
 Sums = Any
@@ -140,3 +141,18 @@ def _stored(path):
     return json.loads(path.read_text())['rows']
   except (OSError, ValueError, LookupError, TypeError):
     raise InputError(f'{path} is no results.json of an experiment, or cannot be read') from None
+
+
+def expert_loads(num_chosen: int) -> Statistic:
+  """The share of choices that falls on each expert, as 'share' [layers, experts].
+
+  `num_chosen` is the number of experts that a token chooses.
+  """
+
+  def count(outputs):
+    logits_LBTE = outputs['router_logits']
+    return {'chosen': chosen(logits_LBTE, num_chosen).sum(axis=(1, 2)),
+            'choices': jnp.float32(num_chosen * logits_LBTE.shape[1] * logits_LBTE.shape[2])}
+
+  return Statistic(('router_logits',), count,
+                   lambda sums: {'share': sums['chosen'] / sums['choices']})

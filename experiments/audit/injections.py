@@ -21,6 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.models import init_params
+from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
@@ -28,7 +29,7 @@ from ..shared.results import Results
 from ..shared.settings import setting
 from . import trained
 from .findings import examine
-from .history import Checkpoint, in_memory, survey
+from .history import Checkpoint, survey
 from .trained import CONFIGS, SOUND, History
 
 # Many histories have most of their checkpoints in common, which are read and tested once.

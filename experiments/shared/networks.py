@@ -1,6 +1,7 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
 from pathlib import Path
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage import METHODS, HiddenStates, Signature, Subject, states
 from bornbiased_jax.lineage.baselines.methods import NUM_STATEMENTS, Score
 from bornbiased_jax.lineage.comparison import seedprint
@@ -21,6 +23,12 @@ from bornbiased_jax.storage import Model, checkpoint
 
 from .base_settings import Inputs
 from .settings import name_flag
+
+# 'step' goes before the other words. A number such as 1.5k, 1e4 or 1,000 is none.
+_STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme])', re.IGNORECASE)
+          for word in ('step', 'checkpoint|ckpt|iter')]
+
+_NUMBER = re.compile(r'^(\d+)$')
 
 
 def probe_of(settings: Inputs) -> Probe:
@@ -153,3 +161,50 @@ def compare(method: str, base: Subject, suspect: Subject) -> Score:
     return METHODS[method].score(base, suspect)
   except InputError:
     return Score(None)
+
+
+def expand(given: str) -> list[str]:
+  """The checkpoints of a run, or of a folder with a folder for each step, or the name itself."""
+  path = path_of(given)
+  steps = checkpoint.steps(path)
+  if steps and not any((path / str(step) / 'config.json').exists() for step in steps):
+    return [f'{given.rstrip("/")}@{step}' for step in steps]
+  children = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
+  inside = [child for child in children if step_of(child.name) is not None]
+  if not inside:
+    return [given]
+  for child in children:
+    if child not in inside:
+      print(f'left out: {child} has no step in its name', file=sys.stderr)
+  return [str(_network_in(child)) for child in inside]
+
+
+def _network_in(step):
+  """The folder of a step, or the only one of transformers in it, at any depth."""
+  if (step / 'config.json').exists():
+    return step
+  found = sorted(file.parent for file in step.rglob('config.json'))
+  if len(found) > 1:
+    raise InputError(f'{step} holds several networks; give all of one kind, such as '
+                     f'{step.parent}/*/{found[0].relative_to(step)}')
+  return found[0] if found else step
+
+
+def step_of(name: str) -> int | None:
+  """The step that a name claims, or else that of the folders above it which is nearest.
+
+  >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
+  [1000, 7, 10, None]
+  >>> [step_of(name) for name in ('ckpt2-step1000', 'misstep3-1000', 'epoch=1-step=50', 'step1.5k')]
+  [1000, 1000, 50, None]
+  >>> [step_of(name) for name in ('global_step_20/actor/huggingface', '000500/pretrained_model')]
+  [20, 500]
+  """
+  *above, last = re.split('[@/]', name.rstrip('/'))
+  if match := re.search(r'(?:^|[-_])(\d+)$', last):
+    above = [*above, match[1]]
+  for part in (last, *reversed(above)):
+    for pattern in (*_STEPS, _NUMBER):
+      if match := pattern.search(part):
+        return int(match[1])
+  return None
