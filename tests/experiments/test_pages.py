@@ -129,25 +129,26 @@ def words(text):
 @pytest.mark.slow
 def test_the_first_python_of_readme_runs(capsys):
   code = re.search(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
-  for size, smaller in {'=1000': '=300', '64': '4', 'range(10)': 'range(3)'}.items():
+  for size, smaller in {'=1000': '=300', '64': '4'}.items():
     assert size in code
     code = code.replace(size, smaller)
   exec(compile(code, 'README.md', 'exec'), {})  # noqa: S102
   *lines, cosines = capsys.readouterr().out.splitlines()
   shares = [float(line.split()[2]) for line in lines]
-  assert len(cosines.split()) == 6  # One by layer.
+  assert len(cosines.split()) == 4  # One by layer.
   # Uniform ids would have a preferred token in about 3 of 300 sequences.
   assert len(shares) == 3 and sum(shares) / 3 > 0.02
 
 
 def test_the_python_about_an_own_network_runs(tmp_path, monkeypatch):
-  code = re.findall(r'```python\n(.*?)```', PAGES[0].read_text(), re.DOTALL)[1]
+  page = ROOT / 'docs' / 'howto' / 'models.md'
+  code = re.search(r'```python\n(.*?)```', page.read_text(), re.DOTALL)[1]
   config = dataclasses.replace(configs.get('tiny_llama2'), vocab_size=257)
   monkeypatch.chdir(tmp_path)
   storage.huggingface.save('results/pretrain_laptop/seed_42', config,
                            models.init_params(config, seed=42))
   done = {}
-  exec(compile(code, 'README.md', 'exec'), done)  # noqa: S102
+  exec(compile(code, page.name, 'exec'), done)  # noqa: S102
   assert done['logits'].shape == (1, len('To be, or'), 257)
   saved, _ = storage.huggingface.load('results/my_llama')
   assert saved.width == config.width
