@@ -73,7 +73,7 @@ def gallery():
 def resolve(app, docname, source):
   """Links to folders go to their pages, links to what is no page to the repository."""
   def target(found):
-    link = re.sub(rf'({REPOSITORY}/(blob|tree)|{RAW})/main/', '/', found[0])
+    link = found[0].removeprefix(f'{RAW}/main')
     start = ROOT if link[0] == '/' else (ROOT / docname).parent
     path = Path(os.path.normpath(start / link.lstrip('/')))
     page = path / 'README.md' if (path / 'README.md').exists() else path
@@ -101,5 +101,7 @@ def setup(app):
   """Connects what is above with the events of a build."""
   app.connect('builder-inited', write_api)
   app.connect('autodoc-process-docstring', as_rst, priority=400)
+  app.connect('autodoc-skip-member', lambda app, what, name, member, skip, options:
+              True if 'Alias for field' in str(member.__doc__) else None)
   app.connect('source-read', resolve)
   app.connect('doctree-read', keep_picture)
