@@ -106,10 +106,12 @@ _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
 
 # What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
 ELSEWHERE = {
+    'attention_sink_logit': 'all of attention_sink by a later version, with sink_logit',
     'audit': 'histories with faults, by experiments.audit.injections',
     'baselines_disputed': 'four methods on fewer networks, by experiments.baselines',
     'benchmark': 'times of one machine and its peers, by experiments.benchmark',
     'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
+    'preferred_token_theory': 'a thousand models each of several shapes, for hours',
     'seed_sweep_1b2': 'needs a GPU, in the same way',
     'text_sinks_57m': 'needs a GPU, in the same way',
     'text_sinks_english': 'half a run on a GPU, by a script over training.ensemble_step',

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from bornbiased_jax.analysis.probes import OF_IDS, Probe, kind_of
 from bornbiased_jax.analysis.theory import fluctuations
@@ -138,7 +138,7 @@ def _angles(dimensions):
   √(D-1) cot θ has Student's t-distribution of D - 1 degrees of freedom.
   """
   D = max(2, dimensions)
-  below = lambda t: stats.t.cdf(t * np.sqrt((D - 1) / np.maximum(D - t**2, 1e-9)), D - 1)
+  below = lambda t: scipy.stats.t.cdf(t * np.sqrt((D - 1) / np.maximum(D - t**2, 1e-9)), D - 1)
   end, angle_J = min(D**0.5, 30), np.linspace(-1, 1, 72)[1:-1] * min(D**0.5, 7)
   table_G = np.log(np.maximum(below(np.linspace(-end, end, 1 + 2**16)), _LEAST))
 
@@ -167,7 +167,7 @@ def _shares(rho, direction_std, mean_V, length_V, dimensions, own_logit):
     log_below_Z = count_C @ log_below((logit_Z - along * mean_C1) / (rest * length_C1))
     logit_CJ = along * mean_C1 + rest * length_C1 * angle_J
     log_all_CJ = -np.exp(np.interp(logit_CJ, logit_Z, np.log(np.maximum(-log_below_Z, _LEAST))))
-    wins_CJ = np.exp(log_all_CJ - log_below(angle_J)) * special.ndtr(logit_CJ - own_logit)
+    wins_CJ = np.exp(log_all_CJ - log_below(angle_J)) * scipy.special.ndtr(logit_CJ - own_logit)
     share_C += weight * (wins_CJ @ weight_J)
   share_V = share_C[cell_V] / _WEIGHT_K.sum()
   if own_logit > -np.inf:  # Where the own token wins, it is any token.
