@@ -33,7 +33,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis import chunks, ensemble
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
@@ -209,21 +209,21 @@ def train(settings, devices):
 
 
 def sweep(settings, devices):
-  """A batch of every network of a chunk (`ensemble.programs`), as in experiments.seed_sweep."""
+  """A batch of every network of a chunk (`chunks.programs`), as in experiments.seed_sweep."""
   config = configs.get(settings.config, dtype=settings.dtype, length=settings.length)
   settings.num_seeds = settings.num_seeds or len(devices)
   if settings.num_seeds % len(devices):
     raise InputError(f'--num_seeds={settings.num_seeds} cannot be spread evenly over the '
                      f'{len(devices)} devices of --topology')
   probe = Probe('tokens', settings.num_sequences, settings.length)
-  batch_size = settings.batch_size or ensemble.batch_size_of(config, probe, 'tpu')
+  batch_size = settings.batch_size or chunks.batch_size_of(config, probe, 'tpu')
   settings.batch_size = min(batch_size, probe.num_sequences)
   mesh = Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
 
   def lower():
     place = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(
         leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec('seed'))))
-    draw, shapes, step, _ = ensemble.programs(
+    draw, shapes, step, _ = chunks.programs(
         ensemble.transformer(config), measurements.preference(config), probe, mesh=mesh)
     seeds = place(jax.ShapeDtypeStruct((settings.num_seeds,), 'uint32'))
     with jax.default_matmul_precision('highest'):

@@ -7,6 +7,7 @@ The order is that in which the modules are best read:
 - `.preference`: which token a network predicts, and how often
 - `.similarity`: how alike its representations are, and the direction they share
 - `.ensemble`: a statistic of many networks at once
+- `.chunks`: the programs that it runs, for as many networks at a time as fit into memory
 - `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
 - `.theory`: what all of this is in wide networks, from their configuration alone
 - `.attention_sink`: attention sinks, and what goes with them

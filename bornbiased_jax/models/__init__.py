@@ -1,6 +1,7 @@
 """The transformer, and the one function that turns a seed into a network.
 
 - `.transformer`: the Linen module, and `read`, which returns any intermediate by name
+- `.block`: one block of it: attention and MLP with their norms
 - `.layers`: linear layers, the MLP of a block, and mixtures of experts
 - `.attention`: how attention is computed: by the definition, in blocks, or by head
 - `.attention_kernels`: by the kernels of accelerators, on several devices, and which to take

@@ -1,6 +1,6 @@
 """Adapters as optimizers, which move little of what they are given the gradient of.
 
-Prefix-Tuning+ moves the matrices M of `transformer.Prefix` alone. LoRA moves of each matrix in a
+Prefix-Tuning+ moves the matrices M of `block.Prefix` alone. LoRA moves of each matrix in a
 block a product of low rank alone. Its parameters are those of the merged network, so that its
 checkpoints are networks like any other:
 
@@ -21,7 +21,7 @@ from bornbiased_jax.configs import ModelConfig
 
 # What alone is trained, and the rank of LoRA if none is given.
 ADAPTERS, RANK = ('lora', 'prefix_plus'), 8
-PREFIX = 'prefix'  # The name of transformer.Prefix in a block.
+PREFIX = 'prefix'  # The name of block.Prefix in a block.
 
 Factors = dict[str, dict[str, jax.Array]]
 
@@ -51,7 +51,7 @@ def _labels(params):
 
 
 def add_prefix(config: ModelConfig, params: dict) -> dict:
-  """The parameters, with those of `transformer.Prefix` at zero where the network has none."""
+  """The parameters, with those of `block.Prefix` at zero where the network has none."""
   if PREFIX in params['blocks']:
     return params
   memory = jnp.zeros((config.num_layers, config.num_heads, config.head_size, config.head_size))

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis import (
+  chunks,
   ensemble,
   inter_sequence,
   predictions,
@@ -198,8 +199,8 @@ def _measure_cell(cell, settings, results, bar, num_networks):
 def _sizes(cell, settings):
   """Sequences per batch, and networks per chunk."""
   probe = cell.probe
-  batch_size = settings.batch_size or ensemble.batch_size_of(cell.network.config, probe)
-  chunk_size = settings.chunk_size or ensemble.default_chunk_size(
+  batch_size = settings.batch_size or chunks.batch_size_of(cell.network.config, probe)
+  chunk_size = settings.chunk_size or chunks.default_chunk_size(
       cell.network, cell.statistic, probe, len(cell.seeds), batch_size)
   return batch_size, chunk_size
 

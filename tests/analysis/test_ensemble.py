@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, preference, similarity
+from bornbiased_jax.analysis import chunks, ensemble, preference, similarity
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.errors import InputError
@@ -194,13 +194,13 @@ def test_networks_are_drawn_by_one_program_whatever_they_read():
 
 
 def test_two_chunks_are_never_held(monkeypatch):
-  shape, held, shard = (4, V, D), [], ensemble._shard
+  shape, held, shard = (4, V, D), [], chunks.shard
 
   def record(*args):
     held.append(sum(array.shape == shape for array in jax.live_arrays()))
     return shard(*args)
 
-  monkeypatch.setattr(ensemble, '_shard', record)
+  monkeypatch.setattr(chunks, 'shard', record)
   at_work = []
   count = lambda _: at_work.append(sum(array.shape == shape for array in jax.live_arrays()))
   list(ensemble.measure(bag_of_words(), preference.predictions(V), PROBE, range(12), chunk_size=4,
@@ -227,13 +227,13 @@ def test_default_chunk_size(monkeypatch, memory, num_seeds, networks_per_device)
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   monkeypatch.setattr(jax, 'local_devices', lambda: [device])
   monkeypatch.setattr(jax, 'device_count', lambda: 4)
-  monkeypatch.setattr(ensemble, 'network_bytes', lambda *args: 100)
-  size = ensemble.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N)
+  monkeypatch.setattr(chunks, 'network_bytes', lambda *args: 100)
+  size = chunks.default_chunk_size(bag_of_words(), STATISTIC, PROBE, num_seeds, N)
   assert size == 4 * networks_per_device
 
 
 def test_network_bytes_grow_with_the_batch():
-  few, many = (ensemble.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size)
+  few, many = (chunks.network_bytes(bag_of_words(), STATISTIC, PROBE, batch_size)
                for batch_size in (1, 1001))
   assert few > 4 * V * D
   assert many - few > 4 * 1000 * (V + D), 'less than logits and hidden states'
@@ -332,6 +332,6 @@ def test_a_statistic_whose_sums_do_not_add_up_is_refused(reduce, adds_up):
 
 def test_a_probe_of_a_network_with_heads_or_without():
   config, probe = configs.get('gpt2_1b2'), Probe('tokens', 10_000, 1024)
-  assert ensemble.batch_size_of(config, probe, 'tpu') == 16
+  assert chunks.batch_size_of(config, probe, 'tpu') == 16
   without = types.SimpleNamespace(vocab_size=19)
-  assert ensemble.batch_size_of(without, probe, 'tpu') == 64
+  assert chunks.batch_size_of(without, probe, 'tpu') == 64

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AxisType
 import pytest
 
-from bornbiased_jax.analysis import ensemble
+from bornbiased_jax.analysis import chunks
 from bornbiased_jax.analysis.theory import random_energy
 from bornbiased_jax.models import init_params, sharding
 from experiments import activation, scaling
@@ -37,7 +37,7 @@ def one_device():
   one, make_mesh = jax.devices()[:1], sharding.make_mesh
   of_seeds = jax.make_mesh((1,), ('seed',), axis_types=(AxisType.Auto,), devices=one)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(ensemble, '_mesh', lambda: of_seeds)
+    patch.setattr(chunks, 'all_devices', lambda: of_seeds)
     patch.setattr(sharding, 'make_mesh', lambda *shape, devices=None: (
         make_mesh(*shape, devices=devices) if devices else make_mesh(1, devices=one)))
     yield

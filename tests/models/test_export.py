@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.analysis import ensemble, preference, similarity
+from bornbiased_jax.analysis import chunks, ensemble, preference, similarity
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import combine
 from bornbiased_jax.models import transformer
@@ -61,7 +61,7 @@ def test_ensemble():
   readout = lambda params, sums: {
       'top': jnp.argmax(params['embedding'] @ sums['direction']['unit_sum'])}
   probe = Probe('tokens', num_sequences=20, length=16)
-  draw, shapes_of, step, read = ensemble.programs(
+  draw, shapes_of, step, read = chunks.programs(
       ensemble.transformer(config), statistic, probe, readout)
   num_devices = jax.device_count()
   seeds = jax.ShapeDtypeStruct((2 * num_devices,), jnp.uint32)

@@ -113,8 +113,14 @@ class Files:
     if config.tied_head and self._adapter and self._adapter.unties(config, self._family):
       return dataclasses.replace(config, tied_head=False)
     with contextlib.suppress(InputError):  # Weights are checked when they are asked for.
-      config = _untied(config, self._family, _named(self._family, self._tensors()))
+      return self._base[0]
     return config
+
+  @functools.cached_property
+  def _base(self):
+    """The configuration without an adapter, and the tensors by name. The head is read for it."""
+    tensors = _named(self._family, self._tensors())
+    return _untied(self.stored_config, self._family, tensors), tensors
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
@@ -132,8 +138,7 @@ class Files:
 
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
-    tensors = _named(self._family, self._tensors())
-    config = _untied(self.stored_config, self._family, tensors)
+    config, tensors = self._base
     family = in_memory(self._family, tensors)
     shapes = leaf_shapes(config)
     wanted = list(groups(config, family, shapes))
