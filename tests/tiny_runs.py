@@ -50,10 +50,11 @@ def final(directory, seed=3):
   return checkpoint.load_params(directory / f'seed_{seed}')[1]
 
 
-def save_beginning(run, step):
+def save_beginning(run, step, metadata=None):
   """Saves the state that a run of one network begins with, as if it were that of `step`."""
   (state, (parent,)), writer = begin(run), checkpoint.Writer(*run.directories)
-  writer.save(step, state.params, state.opt_state, run.metadata(*run.seeds, parent))
+  writer.save(step, state.params, state.opt_state,
+              metadata or run.metadata(*run.seeds, parent))
   writer.close()
   return state
 

@@ -27,9 +27,17 @@ from bornbiased_jax.training.step import (
   state_shardings,
 )
 
-# What may change between a stop and a resume: where and how a step is computed, not which. The
-# balance of experts is one of a part of a batch, so that with it the parts are of the step.
-_FREE = {'config': ('remat',), 'recipe': ('accumulation',), 'data': ('name',)}
+# What may change between a stop and a resume: where and how a step is computed, not which.
+_FREE = {('config', 'remat'), ('recipe', 'accumulation'), ('data', 'name')}
+# Networks of equal shapes may differ, for example in their activation; so these alone may change
+# where a run begins with the network of another.
+_FREE_OF_PARENTS = {'remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme'}
+_INTERVENTION = {'intervention', 'intervention_position', 'intervention_strength'}
+# An optimizer goes on with what it has moved before, at the rates of its tensors.
+_OF_OPTIMIZER = [('recipe', name) for name in ('adapter', 'rank', 'alpha')]
+# What a run of an earlier version lacks had the default of its field.
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Recipe)
+             if field.default is not dataclasses.MISSING}
 
 
 def begin(run: Run) -> tuple[TrainState, list[dict | None]]:
@@ -93,7 +101,7 @@ def _own(run, there):
   """Each network's state and parent at the latest step that all networks have whole."""
   common = set.intersection(*there)
   while common:
-    restored = [_restore(run, directory, functools.partial(_refuse_other, run, seed, directory),
+    restored = [_restore(run, directory, functools.partial(_check_own, run, seed, directory),
                          common)
                 for directory, seed in zip(run.directories, run.seeds, strict=True)]
     reached = {metadata['step'] for metadata, _ in restored}
@@ -107,32 +115,66 @@ def _own(run, there):
                    'choose another folder, or remove this one')
 
 
-def _refuse_other(run, seed, directory, metadata):
-  parent = run.resume or run.init_from
-  wanted = run.metadata(seed, None) | {
-      'config': vars(run.config), 'parent': parent and {'directory': str(parent)}}
-  # What a run of an earlier version lacks had the default of its field.
-  defaults = {field.name: field.default for field in dataclasses.fields(Recipe)
-              if field.default is not dataclasses.MISSING}
-  found = metadata | {'config': vars(checkpoint.config_of(metadata)),
-                      'recipe': defaults | (metadata.get('recipe') or {})}
-  for part in ('config', 'recipe', 'seed', 'data', 'data_seed', 'parent'):
-    for name, was, now in _pairs(part, found.get(part), wanted[part]):
-      is_free = name in _FREE.get(part, ()) and not (name == 'accumulation' and run.recipe.balance)
-      if was != now and not is_free:
-        raise InputError(f'{directory} holds a run with {name}={was}, not {now}; choose another '
-                         'folder, or remove this one', 'output_dir')
+def _check_own(run, seed, directory, metadata):
+  """Raises InputError if the folder of a run is another's."""
+  # With balance, which is of a part of a batch, the parts are of the step.
+  free = _FREE - {('recipe', 'accumulation')} if run.recipe.balance else _FREE
+  found = _facts(checkpoint.config_of(metadata), metadata)
+  wanted = _facts(run.config, run.metadata(seed, None))
+  earlier, now = metadata.get('parent'), run.resume or run.init_from
+  if not _is_parent(run, seed, earlier, now):
+    # A parent that was moved is the same one, as its digest says.
+    name = 'run', 'init_from or resume'
+    found, wanted = found | {name: earlier and earlier['directory']}, wanted | {name: now}
+  _refuse_different(directory, found, wanted, [name for name in found | wanted if name not in free],
+                    '; choose another folder, or remove this one', 'output_dir')
 
 
-def _pairs(part, earlier, now):
-  """(name, earlier value, present value) of everything in one part of a run's metadata."""
-  if part == 'parent':
-    directory_of = lambda parent: parent and parent['directory']
-    return [('init_from or resume', directory_of(earlier), directory_of(now))]
-  if not isinstance(now, dict):
-    return [(part, earlier, now)]
-  earlier = earlier or {}
-  return [(name, earlier.get(name), now.get(name)) for name in {**earlier, **now}]
+def _is_parent(run, seed, earlier, now):
+  """Whether a run began with the parent that it has now, which may have been moved since."""
+  if earlier is None or now is None:
+    return earlier is now
+  if earlier['directory'] == str(now):
+    return True
+  (_, place), = parents_of(now, [seed])
+  return digest(_opened(place).load(run.mesh)[1]) == earlier.get('digest')
+
+
+def _check_parent(run, seed, place, config, metadata, is_resumed=False):
+  """Raises InputError if a run may not begin with this network.
+
+  It descends from the network of its seed, and keeps the start token of its parent.
+  """
+  found, wanted = _facts(config, metadata), _facts(run.config, run.metadata(seed, None))
+  free = set(_FREE_OF_PARENTS)
+  # An intervention may begin or end here, unless it has parameters of its own.
+  if not {config.intervention, run.config.intervention} & set(LEARNED):
+    free |= _INTERVENTION
+  if run.recipe.adapter == 'prefix_plus' and not config.prefix_plus:
+    free.add('prefix_plus')
+  names = [('run', 'seed'), ('recipe', 'start_id')]
+  names = [name for name in names if found.get(name) is not None]
+  names += [('config', name) for name in vars(config) if name not in free]
+  _refuse_different(place, found, wanted, names)
+  if is_resumed:
+    is_mup = 'mup' in (config.init_scheme, run.config.init_scheme)
+    _refuse_different(place, found, wanted, _OF_OPTIMIZER + [('config', 'init_scheme')] * is_mup,
+                      ', and its optimizer goes on as it was; init_from takes the parameters alone')
+
+
+def _facts(config: ModelConfig, metadata: dict) -> dict[tuple[str, str], Any]:
+  """What defines a run, by part and name."""
+  parts = {'config': vars(config), 'recipe': _DEFAULTS | (metadata.get('recipe') or {}),
+           'run': {name: metadata.get(name) for name in ('seed', 'data_seed')},
+           'data': metadata.get('data') or {}}
+  return {(part, name): value for part, values in parts.items() for name, value in values.items()}
+
+
+def _refuse_different(place, found, wanted, names, advice='', field=None):
+  for name in names:
+    if found.get(name) != wanted.get(name):
+      raise InputError(f'{place} has {name[1]}={found.get(name)}, not {wanted.get(name)}{advice}',
+                       field)
 
 
 def parents_of(path: str | os.PathLike | storage.Model, seeds: Iterable[int]
@@ -151,11 +193,10 @@ def _resume(run, seed, directory):
   if not checkpoint.steps(directory):
     raise InputError(f'{directory}: no checkpoint to resume from')
 
-  def refuse(metadata):
-    _refuse_other_network(run, seed, directory, metadata)
-    _refuse_other_optimizer(run, directory, metadata)
+  def check(metadata):
+    _check_parent(run, seed, directory, checkpoint.config_of(metadata), metadata, is_resumed=True)
 
-  metadata, state = _restore(run, directory, refuse)
+  metadata, state = _restore(run, directory, check)
   if metadata['step'] >= run.recipe.num_steps:
     raise InputError(f'{directory} is at step {metadata["step"]} of '
                      f'num_steps={run.recipe.num_steps} already')
@@ -175,61 +216,30 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
   return metadata, TrainState(step, items['params'], items['opt_state'])
 
 
+def _opened(place):
+  return place if isinstance(place, storage.Model) else storage.open(str(place))
+
+
 def _init_from(run, seed, place):
   def select(metadata):
-    _refuse_other_network(run, seed, place, metadata)
-    own = dataclasses.replace(run.config, prefix_plus=checkpoint.config_of(metadata).prefix_plus)
+    config = checkpoint.config_of(metadata)
+    _check_parent(run, seed, place, config, metadata)
+    own = dataclasses.replace(run.config, prefix_plus=config.prefix_plus)
     return {'params': abstract_state(own, run.recipe, run.mesh).params}
 
-  model = place if isinstance(place, storage.Model) else storage.open(str(place))
+  model = _opened(place)
   if model.kind == 'run':
     step = None if model.number is None else [model.number]
     metadata, items = checkpoint.restore(model.place, select, step)
     params, parent = items['params'], _parent(run.init_from, metadata)
   else:
-    _refuse_other_model(run, place, model.config)
+    _check_parent(run, seed, place, model.config, {})
     params = model.load(run.mesh)[1]
     parent = {'directory': str(run.init_from), 'digest': digest(params)}
     parent |= {'revision': model.revision} if model.revision else {}
 
   begin_with = _compiled_start(run.config, run.recipe, run.mesh)
   return begin_with(params, jnp.uint32(seed)), parent
-
-
-def _refuse_other_network(run, seed, directory, metadata):
-  """A run descends from the network of its seed, and keeps the start token of its parent."""
-  if metadata.get('seed') not in (None, seed):
-    raise InputError(f'{directory} descends from seed {metadata["seed"]}, not {seed}')
-  start_id = (metadata.get('recipe') or {}).get('start_id')
-  if start_id is not None and start_id != run.recipe.start_id:
-    raise InputError(f'{directory} read sequences that begin with start_id={start_id}, not '
-                     f'{run.recipe.start_id}')
-  _refuse_other_model(run, directory, checkpoint.config_of(metadata))
-
-
-def _refuse_other_optimizer(run, directory, metadata):
-  """An optimizer goes on with what it has moved before, at the rates of its tensors."""
-  earlier = metadata.get('recipe') or {}
-  pairs = [(name, earlier.get(name), getattr(run.recipe, name))
-           for name in ('adapter', 'rank', 'alpha')]
-  schemes = checkpoint.config_of(metadata).init_scheme, run.config.init_scheme
-  for name, was, now in pairs + [('init_scheme', *schemes)] * ('mup' in schemes):
-    if was != now:
-      raise InputError(f'{directory} was trained with {name}={was}, not {now}, and its optimizer '
-                       'goes on as it was; init_from takes the parameters alone')
-
-
-def _refuse_other_model(run, directory, config: ModelConfig):
-  """Networks of equal shapes may still differ, for example in their activation."""
-  free: tuple[str, ...] = ('remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme')
-  # An intervention may begin or end here, unless it has parameters of its own.
-  if not {config.intervention, run.config.intervention} & set(LEARNED):
-    free += 'intervention', 'intervention_position', 'intervention_strength'
-  if run.recipe.adapter == 'prefix_plus' and not config.prefix_plus:
-    free += 'prefix_plus',
-  for name, was, now in _pairs('config', vars(config), vars(run.config)):
-    if was != now and name not in free:
-      raise InputError(f'{directory} is of a model with {name}={was}, not {now}')
 
 
 def _parent(path, metadata):

@@ -36,8 +36,9 @@ def train(settings: Training, output_dir: Path) -> None:
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
+    measured = {} if results.content['complete'] else {'rates': rates}
     results.finish(summary, display, lambda: figure({'Training loss': metrics}, unit_of(settings)),
-                   rates=rates)
+                   **measured)
 
 
 def train_for(results: Results, trainings: dict[Path, Training]) -> None:
@@ -84,18 +85,25 @@ def record(directory: Path, experiment: str, settings: Any,
 def _go_on(trainings, new, stored):
   """The content of a training's record to begin with, and whether it may replace the file.
 
-  A file of other settings stays until the end, since training may refuse them. What was complete
-  keeps its record as long as all networks are there. Of a training that was begun without a record
-  nobody knows when it started.
+  A file of other settings stays until the end, since training may refuse them: texts among them
+  name places, which may have been moved, and training knows whether they hold the same. What was
+  complete keeps its record and rates as long as all networks are there. Of a training that was
+  begun without a record nobody knows when it started.
   """
-  is_same = stored is not None and all(stored[name] == new[name]
-                                       for name in ('experiment', 'settings'))
+  is_same = stored is not None and stored['experiment'] == new['experiment'] and (
+      _but_texts(stored['settings']) == _but_texts(new['settings']))
   if is_same and stored['complete'] and all(is_trained(*each) for each in trainings):
-    return new | {'run': stored['run'], 'complete': True}, False
+    kept = {name: stored[name] for name in ('run', 'rates') if name in stored}
+    return new | kept | {'complete': True}, False
   run = stored['run'] if is_same and not stored['complete'] else None
   is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
                    for training, directory in trainings for seed in training.seeds)
-  return new | {'run': run or provenance.begin(None, is_new)()}, is_same or stored is None
+  may_write = stored is None or is_same and stored['settings'] == new['settings']
+  return new | {'run': run or provenance.begin(None, is_new)()}, may_write
+
+
+def _but_texts(settings):
+  return {name: value for name, value in settings.items() if not isinstance(value, str)}
 
 
 def is_trained(settings: Training, output_dir: Path) -> bool:

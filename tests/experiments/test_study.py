@@ -172,6 +172,17 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   assert trained[-1] == done != results_of(tmp_path)
 
 
+def test_a_moved_study_goes_on_and_keeps_what_it_has_measured(study, tmp_path):
+  shutil.copytree(study, tmp_path / 'moved')
+  settings = smoke(training_study, seeds='42,43', batch_size='2', length='16')
+  training_study.main(settings, tmp_path / 'moved')
+  for phase in ('.', 'english', 'python'):
+    before, after = results_of(study / phase), results_of(tmp_path / 'moved' / phase)
+    for part in ('complete', 'run', 'summary', 'rates'):
+      assert after.get(part) == before.get(part), (phase, part)
+  assert all(before['rates'][0].values())
+
+
 def test_results_have_no_preset_where_the_model_is_the_parents(study):
   config = [results_of(study / phase)['settings']['config'] for phase in ('english', 'python')]
   assert config == [CONFIG, None]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from pathlib import Path
+import shutil
 
 import jax
 import numpy as np
@@ -13,7 +14,6 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.training import start
 from bornbiased_jax.training.start import begin
 import small_adapters
 import small_hub
@@ -72,7 +72,7 @@ def test_a_run_with_a_start_token_and_scaled_rope_goes_on(tmp_path):
   assert int(begin(old)[0].step) == 3
   parent = dict(init_from=tmp_path / 'old')
   assert int(begin(run(tmp_path / 'new', recipe=recipe, **parent))[0].step) == 0
-  with pytest.raises(InputError, match='begin with start_id=7, not None'):
+  with pytest.raises(InputError, match='has start_id=7, not None'):
     begin(run(tmp_path / 'new', recipe=dict(num_steps=3), **parent))
 
 
@@ -128,20 +128,34 @@ def test_onwards_from_a_model_of_the_hub(tmp_path, monkeypatch):
     (dict(init_from=HERE), 'init_from or resume=None'),
 ])
 def test_the_folder_of_another_run_is_refused(stopped, change, message):
-  with pytest.raises(InputError, match=f'seed_3 holds a run with .*{message}'):
+  with pytest.raises(InputError, match=f'seed_3 has .*{message}'):
     begin(tiny_runs.run(stopped, **change))
 
 
-@pytest.mark.parametrize('lost, now, message', [
-    ('balance', {}, None), ('clip', {}, None), ('clip', dict(clip=1.5), 'clip=1.0, not 1.5')])
-def test_a_run_of_an_earlier_version_had_the_defaults_of_what_it_lacks(lost, now, message):
-  run = tiny_runs.run(Path('run'))
-  earlier = run.metadata(3, None)
-  recipe = {name: value for name, value in vars(run.recipe).items() if name != lost}
-  again = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, **now))
+@pytest.mark.parametrize('now, message', [({}, None), (dict(clip=1.5), 'clip=1.0, not 1.5')])
+def test_a_run_of_an_earlier_version_had_the_defaults_of_what_it_lacks(now, message, tmp_path):
+  lost = 'clip', 'balance'
+  run = tiny_runs.run(tmp_path)
+  metadata = run.metadata(3, None)
+  metadata['recipe'] = {name: value for name, value in metadata['recipe'].items()
+                        if name not in lost}
+  tiny_runs.save_beginning(run, 3, metadata)
   refused = pytest.raises(InputError, match=message) if message else contextlib.nullcontext()
   with refused:
-    start._refuse_other(again, 3, run.directory, earlier | {'recipe': recipe})
+    assert int(begin(tiny_runs.run(tmp_path, recipe=now))[0].step) == 3
+
+
+def test_a_run_goes_on_where_its_parent_was_moved(stopped, tmp_path):
+  parent, moved = tmp_path / 'parent', tmp_path / 'moved'
+  shutil.copytree(stopped, parent)
+  run = functools.partial(tiny_runs.run, tmp_path / 'run')
+  tiny_runs.save_beginning(run(init_from=parent), 3)
+  parent.rename(moved)
+  assert int(begin(run(init_from=moved))[0].step) == 3
+  # Another network in its place is another parent.
+  shutil.rmtree(moved / 'seed_3' / '6')
+  with pytest.raises(InputError, match=f'init_from or resume={parent}, not {moved}'):
+    begin(run(init_from=moved))
 
 
 def test_what_may_change_between_stop_and_resume(stopped):
@@ -150,15 +164,14 @@ def test_what_may_change_between_stop_and_resume(stopped):
   assert int(state.step) == 6
 
 
-@pytest.mark.parametrize('balance, message', [(0.0, None), (0.1, 'accumulation=1, not 2')])
-def test_parts_of_a_batch_are_of_the_step_if_experts_are_balanced(balance, message):
+def test_parts_of_a_batch_are_of_the_step_if_experts_are_balanced(tmp_path):
   """The mean over parts of their balance losses is not that of the whole batch."""
   config = dataclasses.replace(tiny_runs.CONFIG, num_experts=4, experts_per_token=2)
-  run = lambda parts: tiny_runs.run(Path('run'), config=config, recipe=dict(
-      accumulation=parts, balance=balance))
-  refused = pytest.raises(InputError, match=message) if message else contextlib.nullcontext()
-  with refused:
-    start._refuse_other(run(2), 3, Path('run'), run(1).metadata(3, None))
+  run = lambda parts: tiny_runs.run(tmp_path, config=config, recipe=dict(
+      accumulation=parts, balance=0.1))
+  tiny_runs.save_beginning(run(1), 3)
+  with pytest.raises(InputError, match='accumulation=1, not 2'):
+    begin(run(2))
 
 
 def test_the_folder_of_a_run_may_be_text(tmp_path):

@@ -161,12 +161,12 @@ def test_it_is_resumed_as_it_was(parent, adapted, tmp_path):
   assert int(state.step) == origin['step'] == 6
   plain = dict.fromkeys(LORA)
   for recipe, source, message in (
-      (plain, lora, 'was trained with adapter=lora, not None'),
-      ({}, parent, 'was trained with adapter=None, not lora'),
+      (plain, lora, 'has adapter=lora, not None'),
+      ({}, parent, 'has adapter=None, not lora'),
       (dict(rank=4), lora, 'rank=3, not 4'), (dict(alpha=1), lora, 'alpha=6, not 1')):
     with pytest.raises(InputError, match=message):
       begin(run_of('lora', tmp_path, recipe | more, resume=source))
-  with pytest.raises(InputError, match='holds a run with rank=3, not 5'):
+  with pytest.raises(InputError, match='has rank=3, not 5'):
     begin(run_of('lora', lora, dict(rank=5), init_from=parent))
 
 
