@@ -9,13 +9,13 @@
 --scale=laptop, the default, takes some 70 minutes on two CPU cores: slow programs have fewer
 networks or steps. --scale=overnight does not shorten them, and adds nano networks at the paper's n.
 --scale=paper has the paper's networks, lengths and training runs, for accelerators. --scale=gpu has
-what one GPU of 80 GB adds in half an hour without any text or network: Table 1 and the lineage of
-descendants at 1.2 billion parameters, contraction at T = 1,024, the benchmarks with a peer, and
-sinks of 57 million. --scale=rehearsal makes the same runs of tiny networks, in minutes on a CPU.
+what one GPU of 80 GB adds in an hour: sinks of 58 million parameters that read English, Table 1 and
+the lineage of descendants at 1.2 billion, contraction at T = 1,024, and the benchmarks with a peer.
+--scale=rehearsal makes the same runs of tiny networks, in minutes on a CPU.
 
 A run has a folder of its own in the output folder. What is complete is not run again, and what was
 stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
-left out, unless at --scale=smoke, where the text of this package takes its place.
+left out, unless at the scales smoke and rehearsal, where the text of this package takes its place.
 
 Writes index.md: for each figure and table the claim, the published numbers, the measured ones
 beside theory, the picture, the command, versions and time.
@@ -101,7 +101,8 @@ def command(run: Run, scale: str, output_dir: Path, texts: dict[str, str]) -> li
   given = {'scale': SCALES[scale], 'output_dir': str(output_dir / run.folder),
            **run.settings(scale),
            **{flag: str(output_dir / path) for flag, path in run.reads.items()},
-           **{flag: texts[text] for flag, text in run.texts.items() if text in texts}}
+           **{flag: ','.join(found) for flag, names in run.texts.items()
+              if (found := [texts[name] for name in names.split(',') if name in texts])}}
   return ['-m', f'experiments.{run.program}', *run.words,
           *(f'--{flag}={text}' for flag, text in given.items())]
 
@@ -120,7 +121,7 @@ def is_complete(run: Run, command: str, output_dir: Path) -> bool:
 def obstacle(run: Run, scale: str, texts: dict[str, str], output_dir: Path) -> str | None:
   """Why a run cannot begin, in a sentence; None if it can."""
   missing = [name for name in run.needs if name not in texts]
-  if missing and scale != 'smoke':
+  if missing and SCALES[scale] != 'smoke':
     return f'Not run: needs --{missing[0]}, {TEXTS[missing[0]]}.'
   begun = [folder for folder in run.after if page.read(output_dir / folder)]
   for folder in run.readable + begun:

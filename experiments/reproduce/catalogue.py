@@ -14,7 +14,8 @@ class Run(NamedTuple):
   It takes `minutes` at each scale of which it is part. `flags` are its settings beside the scale's,
   and those of single scales are `at` them. `reads` are folders of runs whose checkpoints its flags
   want, `after` runs whose checkpoints it reads too, if they have been begun. `texts` has the texts
-  that its flags want, of which it `needs` some, but at --scale=smoke. `words` are no flags.
+  that its flags want, comma-separated, of which it `needs` some, but at the scales smoke and
+  rehearsal. `words` are no flags.
   """
 
   program: str
@@ -62,15 +63,19 @@ TEXTS = {
     'stories': 'another text to go on with, such as TinyStories',
     'instructions': 'instructions and answers to go on with',
     'wikitext': 'the test part of WikiText-2',
+    'subwords': 'the tokenizer of the texts that sinks are sought in',
 }
 _NANO = {'dtype': 'bfloat16', 'lengths': '64', 'num_sequences': '10000'}
 _OWN = {'embedding_seed': 'none'}
 _PYTHIA = {'config': 'pythia_70m', 'init_schemes': 'wang', 'length': '16', 'published_seeds': '3'}
-# The start token is what a sink needs.
-_SINKS = {'config': 'nano_llama2,num_layers=8', 'seeds': '42', 'data': 'tinyshakespeare',
-          'interventions': 'none,amplify,attenuate', 'afterwards': 'none', 'num_steps': '1000',
-          'warmup_steps': '100', 'keep_steps': '100,300', 'batch_size': '32', 'length': '512',
-          'start_id': '256'}
+# The start token is what a sink needs. They read 50 million tokens.
+_SINKS = {'config': 'tiny_llama2,num_layers=8,num_heads=8,num_kv_heads=8,width=512,head_size=64,'
+                    'mlp_width=1408', 'seeds': '42-44', 'together': '3', 'start_id': '1',
+          'interventions': 'none,attenuate,sink_logit,gain,rmsnorm', 'afterwards': 'none',
+          'num_steps': '6100', 'warmup_steps': '300', 'batch_size': '32', 'length': '256',
+          'peak_lr': '2e-3', 'min_lr': '2e-4', 'save_every': '1000', 'checkpoints': 'last',
+          'keep_steps': '100,300,600,1000,1500,2000,2500,3000,3500,4000,4500,5000,5500',
+          'lengths': '64,128,256', 'num_sequences': '64', 'loss_sequences': '1024'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 _FOUR, _OF_PAPER = {'seeds': '42-45'}, {'seeds': '42,123,1000,2000'}
@@ -113,8 +118,8 @@ ELSEWHERE = {
     'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
     'preferred_token_theory': 'a thousand models each of several shapes, for hours',
     'seed_sweep_1b2': 'needs a GPU, in the same way',
-    'text_sinks_57m': 'needs a GPU, in the same way',
-    'text_sinks_english': 'half a run on a GPU, by a script over training.ensemble_step',
+    'text_sinks_57m': 'reads Shakespeare fifteen times, by experiments.text_sinks on a GPU',
+    'text_sinks_english': 'half a run of a smaller model on a GPU, by a script',
     'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
     'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
     'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
@@ -141,6 +146,16 @@ ELSEWHERE = {
 }
 
 ITEMS = (
+    Item(('sinks',), 'Attention sinks of models that read English',
+         'Figure 12 and Table 7 on text: levelling the variance of positions prevents sinks. The '
+         'follow-up paper: RMSNorm in each head speeds up training.', '–',
+         (Run('text_sinks', dict(gpu=25, rehearsal=3), _SINKS, 'text_sinks_english',
+              texts={'data': 'english', 'texts': 'english_valid,wikitext',
+                     'tokenizer': 'subwords'}, needs=('english', 'english_valid', 'subwords'),
+              at={'rehearsal': {
+                  'config': 'tiny_llama2,num_layers=2,width=64,mlp_width=128', 'num_steps': '20',
+                  'warmup_steps': '5', 'keep_steps': '5,10', 'batch_size': '4', 'length': '32',
+                  'lengths': '16,32', 'save_every': '10', 'loss_sequences': '8'}}),)),
     Item(('fig1', 'table1'), 'A random network has a preferred token',
          'Every random network predicts one token far more often than chance allows. Which one '
          'depends on the seed and not on the length T; the preference grows with T.',
@@ -322,10 +337,7 @@ ITEMS = (
           Run('text_sinks', dict(smoke=0.5, laptop=4, overnight=70, paper=14000),
               texts={'data': 'english', 'texts': 'wikitext'}, needs=('english', 'wikitext'),
               at={'laptop': {'seeds': '42', 'interventions': 'none,amplify,attenuate',
-                             'num_steps': '500', 'keep_steps': '100,300'}}),
-          Run('text_sinks', dict(gpu=7, rehearsal=1), _SINKS, 'text_sinks_57m', at={'rehearsal': {
-              'config': 'tiny_llama2', 'num_steps': '20', 'warmup_steps': '5', 'keep_steps': '5',
-              'batch_size': '4', 'length': '32', 'lengths': '8,32', 'save_every': '10'}}))),
+                             'num_steps': '500', 'keep_steps': '100,300'}}))),
 )
 
 

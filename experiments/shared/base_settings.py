@@ -116,6 +116,9 @@ class Schedule(Computation):
   warmup_steps: int = setting(100, smoke=2, paper=2000)
   start_id: int | None = setting(None)
   save_every: int = setting(250, smoke=3, paper=1000)
+  together: int | None = setting(
+      None, optional(whole), 'networks that train at once; if not given, all if they are small and '
+      'on one device, else 1')
 
   FITTED: ClassVar = Computation.FITTED | {'warmup_steps': lambda steps, values: (
       steps if steps < values['num_steps'] else values['num_steps'] // 3)}
@@ -150,9 +153,6 @@ class Training(Schedule):
   intervention: str | None = setting(None)
   intervention_position: int | None = setting(None)
   intervention_strength: float | None = setting(None)
-  together: int | None = setting(
-      None, optional(whole), 'networks that train at once; if not given, all if they are small and '
-      'on one device, else 1')
   data_axis: int = setting(0, natural, 'devices that share a batch; 0: all that --fsdp_axis and '
                                        '--tensor_axis leave')
   fsdp_axis: int = setting(1, whole, 'devices that share batch, parameters and optimizer')

@@ -22,20 +22,24 @@ with what a run was trained with, else with the BOS of the tokenizer's files, el
 A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
 exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
 --data). Losses are measured on the first --loss_sequences windows of each of --texts, in nats
-per token. The 18 networks of --scale=laptop take about an hour on two CPU cores.
+per token. "Disparity first" says in how many of the networks with sinks the first token's largest
+coordinate had doubled, over their mean, at a checkpoint before each layer's sink.
 
-Writes the checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and
-step) and figure.png.
+The 18 networks of --scale=laptop take about an hour on two CPU cores. One intervention after
+another is trained and measured; those whose rows are all there are not trained again. Writes the
+checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and step) and
+figure.png.
 """
 
 import dataclasses
 from pathlib import Path
+import shutil
 from typing import ClassVar
 
 from bornbiased_jax import configs, storage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, natural, optional, positive, some_of, whole
+from bornbiased_jax.fields import choice, listed, natural, optional, positive, some_of, whole
 from bornbiased_jax.files import local
 from bornbiased_jax.storage import Model
 
@@ -83,6 +87,8 @@ class Settings(Schedule):
   keep_steps: list[int] | None = setting([100, 300, 600, 1000, 1500], smoke=[3],
                               paper=[300, 1000, 3000, 10_000, 30_000, 100_000])
   save_every: int = setting(250, paper=1000)
+  checkpoints: str = setting('all', choice('all', 'last'), "with 'last', the other checkpoints of "
+                             'an intervention are removed when they are measured')
 
   WORDS: ClassVar = 'networks'
   USAGE: ClassVar = '[NETWORK ...]'
@@ -98,25 +104,41 @@ Sources = dict[tuple, str]
 def main(settings, output_dir):
   check(settings)
   tokenizer, texts = load_texts(settings)
-  trainings = {}
-  if settings.networks:
-    sources = named(settings, tokenizer, texts)
-  else:
+  if not settings.networks:
     name_flag('output_dir', local, output_dir)
-    sources = checkpoints(settings, output_dir)
-    trainings = {output_dir / intervention: training_of(settings, intervention)
-                 for intervention in settings.interventions}
+  sources = named(settings, tokenizer, texts) if settings.networks else {}
   results = Results(output_dir, 'text_sinks', settings)
-  runs.train_for(results, trainings)
-  for row in results.missing((dict(zip(FIELDS, each, strict=True)) for each in sources), 'network'):
+  add_rows(results, sources, tokenizer, texts, settings)
+  for intervention in settings.interventions if not settings.networks else ():
+    sources = checkpoints(settings, intervention, output_dir)
+    if results.lacking(keys_of(sources)):
+      runs.train_for(results, {output_dir / intervention: training_of(settings, intervention)})
+      add_rows(results, sources, tokenizer, texts, settings)
+      remove(settings, sources)
+  results.finish(report.summarize(results.rows), display,
+                 lambda: report.draw(results.rows, settings))
+
+
+def keys_of(sources: Sources) -> list[dict]:
+  return [dict(zip(FIELDS, each, strict=True)) for each in sources]
+
+
+def add_rows(results: Results, sources: Sources, tokenizer: Tokenizer, texts: dict[str, Corpus],
+             settings) -> None:
+  for row in results.missing(keys_of(sources), 'network'):
     results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
-  summary = report.summarize([row for row in results.rows if row['loss']])
-  results.finish(summary, display, lambda: report.draw(results.rows, settings))
+
+
+def remove(settings, sources: Sources) -> None:
+  """Removes what was measured before the last step, unless all is to stay."""
+  for (*_, step), source in sources.items() if settings.checkpoints == 'last' else ():
+    if step < settings.num_steps:
+      shutil.rmtree('/'.join(source.rsplit('@', 1)))
 
 
 def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corpus],
              settings) -> dict:
-  """The rest of the row of a network; a checkpoint before the last has no losses."""
+  """The rest of the row of a network."""
   model = storage.open(source)
   config, params = model.load()
   if row['afterwards']:
@@ -126,12 +148,8 @@ def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corp
   beginning = check_beginning(model, tokenizer, settings)
   settings = dataclasses.replace(settings, start_id=next(iter(beginning.ids), None))
   is_last = row['step'] in (None, settings.num_steps)
-  found = measure(config, params, texts, settings,
-                  settings.lengths if is_last else settings.lengths[-1:])
-  if row['step'] and not is_last:
-    del found['positional_std_LT']  # A curve per layer is much to keep of every step.
-  loss = losses(config, params, texts, settings) if is_last else None
-  return {'begins_with': str(beginning)} | found | {'loss': loss}
+  found = measure(config, params, texts, settings, is_last)
+  return {'begins_with': str(beginning)} | found | {'loss': losses(config, params, texts, settings)}
 
 
 def check_beginning(model: Model, tokenizer: Tokenizer, settings) -> Beginning:
@@ -197,15 +215,13 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   return sources
 
 
-def checkpoints(settings, output_dir: Path) -> Sources:
-  """The kept steps of each training; the last ones also under `afterwards`."""
+def checkpoints(settings, intervention: str, output_dir: Path) -> Sources:
+  """The kept steps of a training; the last ones of 'none' also under `afterwards`."""
+  later = settings.afterwards or () if intervention == 'none' else ()
   last = settings.num_steps
-  run_of = lambda intervention, seed: output_dir / intervention / f'seed_{seed}'
-  return {(intervention, None, seed, step): f'{run_of(intervention, seed)}@{step}'
-          for intervention in settings.interventions for seed in settings.seeds
-          for step in runs.saved_steps(settings)} | {
-              ('none', afterwards, seed, last): f'{run_of("none", seed)}@{last}'
-              for afterwards in settings.afterwards or () for seed in settings.seeds}
+  return {(intervention, each, seed, step): f'{output_dir / intervention}/seed_{seed}@{step}'
+          for each in (None, *later) for seed in settings.seeds
+          for step in ([last] if each else runs.saved_steps(settings))}
 
 
 def training_of(settings, intervention: str) -> Training:

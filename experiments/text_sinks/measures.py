@@ -9,11 +9,18 @@ from bornbiased_jax.models import strided_loss
 
 from ..shared.tables import ci95
 
+# The singular values of more sequences would take longer than all else.
+RANK_SEQUENCES = 8
+
 
 def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], settings,
-            lengths: list[int]) -> dict:
-  """Sinks at the first position and at --position by length; what stands out at the longest."""
+            is_last: bool) -> dict:
+  """Sinks at the first position and at --position by length; what stands out at the longest.
+
+  Before the last step of a training, only the longest sequences are read.
+  """
   tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
+  lengths = settings.lengths if is_last else settings.lengths[-1:]
   received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
   row = {'lengths': lengths}
   for name, position in (('first', 0), ('position', settings.position)):
@@ -24,9 +31,25 @@ def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], setting
             f'{name}_floor': [sink.floor for sink in sinks],
             f'{name}_rate_LH': sinks[-1].rate_LH,
             f'{name}_weight_LH': sinks[-1].weight_NLH.mean(axis=0)}
-  row |= attention_sink.diagnostics(config, params, tokens_NT)
-  row['effective_rank_L'] = attention_sink.effective_rank(config, params, tokens_NT)
+  row |= by_position(received[-1], attention_sink.diagnostics(config, params, tokens_NT))
+  if is_last:
+    row['effective_rank_L'] = attention_sink.effective_rank(
+        config, params, tokens_NT[:RANK_SEQUENCES])
   return row | strongest_neurons(config, params, tokens_NT)
+
+
+def by_position(weight_NLHT: np.ndarray, found: dict) -> dict:
+  """Of curves by position those at 0, 1, 3, 7, …, and the strongest sink but the first.
+
+  That is sought in the first half of a sequence, whose positions many queries see.
+  """
+  positions = 2 ** np.arange(weight_NLHT.shape[-1].bit_length()) - 1
+  others_NLHT = weight_NLHT[..., 1:weight_NLHT.shape[-1] // 2]
+  return {name: value for name, value in found.items() if name != 'positional_std_LT'} | {
+      'positions': positions, 'positional_std_LP': found['positional_std_LT'][:, positions],
+      'weight_LP': weight_NLHT[..., positions].mean(axis=(0, 2)),
+      'elsewhere_rate': (others_NLHT > attention_sink.THRESHOLD).any(axis=-1).mean(),
+      'elsewhere_weight_LH': others_NLHT.mean(axis=0).max(axis=-1, initial=0.0)}
 
 
 def strongest_neurons(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> dict:

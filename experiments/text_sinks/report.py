@@ -10,31 +10,48 @@ from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
+from . import order
 
 # Measured at several lengths, of which the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
 
 
 def summarize(rows) -> list[dict]:
-  """Means over seeds at the last step; losses also as differences from the base of a seed."""
-  base = {row['seed']: row for row in base_of(rows)}
+  """Means over seeds at the last step, what grew first, and the same means by step."""
   summary = []
-  for fields, group in grouped(rows, 'intervention', 'afterwards'):
-    each = [{'disparity': max(row['disparity_L'])}
-            | {name: row[name][-1] for name in AT_LONGEST} for row in group]
-    means = {}
-    for name in (*AT_LONGEST, 'disparity'):
-      means |= mean_ci95(each, name)
-    loss = {text: compare_losses(text, group, base) for text in group[0]['loss']}
-    summary.append(fields | {'begins_with': group[0].get('begins_with'),
-                             'networks': len(group), 'loss': loss} | means)
+  for fields, group in grouped(last_of(rows), 'intervention', 'afterwards'):
+    own = [row for row in rows if all(row[name] == value for name, value in fields.items())]
+    summary.append(fields | {'begins_with': group[0].get('begins_with')} | means_of(group, rows))
+    # Results of earlier versions have less of the steps.
+    if group[0]['step'] and not fields['afterwards'] and 'positions' in group[0]:
+      summary[-1] |= order.summarize(own) | {'by_step': [
+          step | means_of(each, rows) for step, each in grouped(own, 'step')]}
   return summary
 
 
+def last_of(rows) -> list[dict]:
+  """The rows of networks at their last step, first those that are measured as they were trained."""
+  last = max(row['step'] or 0 for row in rows)
+  return sorted((row for row in rows if row['step'] in (None, last)),
+                key=lambda row: bool(row['afterwards']))
+
+
+def means_of(group, rows) -> dict:
+  """Means over seeds; losses also as differences from the base of the same seed and step."""
+  base = {(row['seed'], row['step']): row for row in base_of(rows)}
+  each = [{'disparity': max(row['disparity_L'])}
+          | {name: row[name][-1] for name in AT_LONGEST} for row in group]
+  means = {}
+  for name in (*AT_LONGEST, 'disparity'):
+    means |= mean_ci95(each, name)
+  return {'networks': len(group), 'loss': {text: compare_losses(text, group, base)
+                                           for text in group[0]['loss']}} | means
+
+
 def compare_losses(text, group, base) -> dict:
-  """Mean loss on a text, and how much more it is than that of the base of the same seed."""
+  """Mean loss on a text, and how much more it is than that of the base."""
   losses = [row['loss'][text] for row in group]
-  difference = [row['loss'][text] - base[row['seed']]['loss'][text] for row in group]
+  difference = [row['loss'][text] - base[row['seed'], row['step']]['loss'][text] for row in group]
   return {'mean': float(np.mean(losses)), **described(difference, 'difference')}
 
 
@@ -49,7 +66,9 @@ def display(row):
                   'weight': f'{row["first_weight"]:.3f}',
                   'at --position': plus_minus(row, 'position_rate', '.3f'),
                   'its weight': f'{row["position_weight"]:.3f}',
-                  'disparity': f'{row["disparity"]:.1f}'}
+                  'disparity': f'{row["disparity"]:.1f}',
+                  'disparity first': (f'{row["disparity_first"]} of {row["networks_with_sinks"]}'
+                                      if row.get('networks_with_sinks') else None)}
 
 
 def label_of(row):
@@ -65,7 +84,7 @@ def base_of(rows):
 
 def draw(rows, settings):
   """Above: sinks by length, weight by length and by step. Below: heads, --position, losses."""
-  last = [row for row in rows if row['loss']]
+  last = last_of(rows)
   as_trained = [row for row in last if not row['afterwards']]
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)

@@ -30,7 +30,7 @@ def test_every_figure_and_table_of_the_paper_has_its_place():
 def settings_of(run, scale):
   """What the program of a run makes of its command."""
   program = programs.load(run.program)
-  texts = dict.fromkeys(catalogue.TEXTS, 'tinyshakespeare')
+  texts = {name: f'{name}.txt' for name in catalogue.TEXTS}
   _, module, *words = reproduce.command(run, scale, Path('out'), texts)
   assert module == program.__name__.removesuffix('.__main__')
   given = dict(word.removeprefix('--').split('=', 1) for word in words[len(run.words):])
@@ -60,12 +60,14 @@ def test_a_run_comes_after_those_that_it_reads(scale):
 def test_a_rehearsal_makes_every_run_of_the_gpu_with_networks_that_a_cpu_bears():
   runs = catalogue.runs(ITEMS, 'gpu')
   assert runs == catalogue.runs(ITEMS, 'rehearsal')
-  assert [run.folder for run in runs[:2]] == ['seed_sweep_1b2', 'robustness_1b2']
+  assert [run.folder for run in runs[:2]] == ['text_sinks_english', 'seed_sweep_1b2']
   for run in runs:
     given, of_gpu = run.settings('rehearsal'), settings_of(run, 'gpu')
     assert all(name.startswith('tiny') for name in given.get('config', 'tiny').split(',')[:1])
     assert given.keys() >= run.settings('gpu').keys() and of_gpu.scale == 'paper'
-    assert not (run.readable or run.needs)  # The machine has no network to fetch texts from.
+    # The machine has no network to fetch texts from: those of the first run must be brought.
+    assert not run.readable and bool(run.needs) == (run is runs[0])
+    assert reproduce.obstacle(run, 'rehearsal', {}, Path('out')) is None
 
 
 def test_every_stored_result_is_made_by_a_run_or_it_is_said_why_not():
@@ -89,7 +91,7 @@ def test_a_run_measures_what_is_stored(run):
 
 
 def test_only_names_what_is_there():
-  with pytest.raises(InputError, match="--only: 'fig99' is not one of fig1, table1"):
+  with pytest.raises(InputError, match="--only: 'fig99' is not one of sinks, fig1"):
     resolve(reproduce.Settings, only='fig1,fig99')
 
 

@@ -1,11 +1,13 @@
 """The attention sink study at smoke scale: all networks share seeds and data."""
 
+import json
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax import configs
 from bornbiased_jax.data import corpus, load_tokenizer
@@ -16,8 +18,8 @@ from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
-from experiments.text_sinks import measures, report
-from programs import results_of
+from experiments.text_sinks import measures, order, report
+from programs import SMALL, results_of, stop
 from small_networks import random_networks
 from small_tokenizers import write_gpt2
 
@@ -48,7 +50,8 @@ def test_every_network_and_step_has_a_row(study):
   afterwards = [row for row in rows if row['afterwards']]
   assert [(row['intervention'], row['afterwards'], row['seed']) for row in afterwards] == [
       ('none', 'mask', 42), ('none', 'mask', 43)]
-  assert all(row['lengths'] == ([8, 16] if row['loss'] else [16]) for row in rows)
+  assert all(row['lengths'] == ([8, 16] if row['step'] == 6 else [16]) for row in rows)
+  assert all(row['loss'] and np.shape(row['positional_std_LP']) == (2, 5) for row in rows)
   assert all(np.shape(row['first_rate_LH']) == (2, 2) for row in rows)
   assert all(len(row['first_rate_ci95']) == len(row['lengths']) for row in rows)
 
@@ -80,7 +83,7 @@ def test_losses_are_paired_by_seed(study):
   made = results_of(study)
   (text, value), = made['summary'][1]['loss'].items()
   loss = {(row['intervention'], row['seed']): row['loss'][text] for row in made['rows']
-          if row['loss'] and not row['afterwards']}
+          if row['step'] == 6 and not row['afterwards']}
   pairs = np.array([loss['mask', seed] - loss['none', seed] for seed in (42, 43)])
   assert value['difference'] == pytest.approx(pairs.mean(), abs=1e-9)
   assert value['difference_both'] == pytest.approx(pairs, abs=1e-9)
@@ -88,7 +91,7 @@ def test_losses_are_paired_by_seed(study):
 
 
 def test_the_base_is_none_wherever_it_stands(study):
-  rows = [row for row in results_of(study)['rows'] if row['loss']]
+  rows = results_of(study)['rows']
   one, other = report.summarize(rows), report.summarize(rows[::-1])
   difference = lambda summary: {(row['intervention'], row['afterwards']): row['loss']
                                 for row in summary}
@@ -159,6 +162,36 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, begin(run)[0].params, parent)
   with pytest.raises(InputError, match='of a model with intervention=none, not rmsnorm'):
     begin(run_of('rmsnorm'))
+
+
+def test_interventions_with_all_their_rows_are_not_trained_again(study, tmp_path):
+  """On another machine results.json is enough to go on; what was measured leaves its last step."""
+  whole = results_of(study)
+  stored = whole | {'settings': whole['settings'] | {'checkpoints': 'last'}}
+  (tmp_path / 'results.json').write_text(json.dumps(stored))
+  stop(tmp_path, 8)  # Of 'none' three steps of two seeds, and both afterwards.
+  flags = SMALL['text_sinks'].flags | {'checkpoints': 'last'}
+  text_sinks.main(resolve(text_sinks.Settings, 'smoke', **flags), tmp_path)
+  assert not (tmp_path / 'none').exists()
+  assert checkpoint.steps(tmp_path / 'mask' / 'seed_43') == [6]
+  assert results_of(tmp_path)['summary'] == whole['summary']
+
+
+def test_what_grows_first():
+  """Of two layers only the second grows a sink, at step 20, when its disparity has doubled."""
+  row = lambda seed, step, rate, disparity: {
+      'seed': seed, 'step': step, 'first_rate_LH': [[0.1, 0.2], [0.0, rate]],
+      'disparity_L': [3.0, disparity], 'positional_std_LP': [[4.0, 2.0, 1.0], [1.0, 1.0, 1.0]]}
+  rows = [row(1, 0, 0.0, 3.0), row(1, 10, 0.4, 6.1), row(1, 20, 0.6, 6.0),
+          row(2, 0, 0.0, 3.0), row(2, 10, 0.0, 5.0), row(2, 20, 0.9, 7.0)]
+  made = order.summarize(rows)
+  assert made['onsets'][:2] == [
+      {'seed': 1, 'layer': 1, 'sink': None, 'disparity': None, 'variance': 0},
+      {'seed': 1, 'layer': 2, 'sink': 20, 'disparity': 10, 'variance': None}]
+  counts = made['networks_with_sinks'], made['disparity_first'], made['variance_first']
+  assert counts == (2, 1, 0)  # In the second network both come at one checkpoint.
+  exact = stats.beta.ppf([0.025, 0.975], [1, 2], [2, 1])  # Clopper and Pearson, 1 of 2.
+  assert made['disparity_first_ci95'] == pytest.approx(exact)
 
 
 def test_sequences_are_drawn_from_the_text():
