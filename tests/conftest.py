@@ -10,6 +10,8 @@ cache what a test has compiled, and the other way round.
 
 import gc
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,8 @@ import pytest
 FEW = ('--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 '
        '--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true')
 COUNT = '--xla_force_host_platform_device_count'
+# From this size of a process on programs are freed.
+MOST_KIB = 3_000_000
 # Two files of this name would be one module to the search for doctests.
 collect_ignore_glob = ['*conftest.py']
 
@@ -79,6 +83,17 @@ def small_product():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(flops, 'matmul_size', lambda: 64)
     yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def free_programs():
+  """Compiled programs are kept for ever. Those of thousands of tests would need many gigabytes."""
+  yield
+  status = pathlib.Path('/proc/self/status')
+  resident = re.search(r'VmRSS:\s*(\d+)', status.read_text()) if status.exists() else None
+  if resident and int(resident[1]) > MOST_KIB and 'jax' in sys.modules:
+    sys.modules['jax'].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope='module')
