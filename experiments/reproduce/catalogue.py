@@ -71,7 +71,7 @@ _PYTHIA = {'config': 'pythia_70m', 'init_schemes': 'wang', 'length': '16', 'publ
 # The start token is what a sink needs. They read 50 million tokens.
 _SINKS = {'config': 'tiny_llama2,num_layers=8,num_heads=8,num_kv_heads=8,width=512,head_size=64,'
                     'mlp_width=1408', 'seeds': '42-44', 'together': '3', 'start_id': '1',
-          'interventions': 'none,attenuate,sink_logit,gain,rmsnorm', 'afterwards': 'none',
+          'interventions': 'none,attenuate,damp,sink_logit,rmsnorm', 'afterwards': 'none',
           'num_steps': '6100', 'warmup_steps': '300', 'batch_size': '32', 'length': '256',
           'peak_lr': '2e-3', 'min_lr': '2e-4', 'save_every': '1000', 'checkpoints': 'last',
           'keep_steps': '100,300,600,1000,1500,2000,2500,3000,3500,4000,4500,5000,5500',
