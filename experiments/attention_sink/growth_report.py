@@ -103,7 +103,9 @@ def draw_growth(figure, rows, settings):
   draw_curves(lengths, rows, settings.lengths, 'rate_T')
   draw_curves(thresholds, rows, EPSILONS, 'rate_E')
   label_curves(steps, lengths, thresholds, settings)
-  figure.legend(*steps.get_legend_handles_labels(), loc='outside lower center', ncols=6)
+  handles, labels = steps.get_legend_handles_labels()
+  figure.legend(handles, labels, loc='outside lower center', ncols=len(labels), fontsize='small',
+                columnspacing=1.2)
 
 
 def base_of(rows) -> dict[int, float]:
@@ -111,10 +113,10 @@ def base_of(rows) -> dict[int, float]:
 
 
 def draw_curves(ax, rows, x, name):
+  """Means over networks, whose spread is below: bands of several kinds would hide each other."""
   for color, (fields, group) in zip(plotting.COLORS * 9, grouped(rows, 'value'), strict=False):
-    values = np.array([row[name] for row in group])
-    plotting.band(ax, x[:values.shape[1]], values, color=color, label=fields['value'],
-                  **plotting.DOTS)
+    mean = np.mean([row[name] for row in group], axis=0)
+    ax.plot(x[:len(mean)], mean, color=color, label=fields['value'], **plotting.DOTS)
 
 
 def label_curves(steps, lengths, thresholds, settings):
@@ -122,14 +124,14 @@ def label_curves(steps, lengths, thresholds, settings):
   ticks = [step for step in (0, 20, 100, 300, 600, 1000, 2000, 3000) if step <= settings.num_steps]
   steps.set_xticks(ticks, ticks)
   steps.set(xlabel='optimizer step', xlim=(0, None),
-            title=f'Sinks by step, {plotting.of_networks(len(settings.seeds))}',
-            ylabel=f'sequences with weight > {THRESHOLD:g} on the first')
+            title=f'By step, mean of {len(settings.seeds)} networks',
+            ylabel='share of sequences with a sink')
   lengths.axvline(settings.length, color='black', linestyle='--', linewidth=1)
   lengths.set_xscale('log', base=2)
   lengths.set_xticks(settings.lengths, settings.lengths)
   lengths.set(xlabel='sequence length T (dashed: in training)', title='By length')
   thresholds.axvline(THRESHOLD, color='black', linestyle='--', linewidth=1)
-  thresholds.set(xlabel='threshold of a sink', title='By threshold')
+  thresholds.set(xlabel=f'weight that makes a sink (elsewhere {THRESHOLD:g})', title='By threshold')
   for ax in (steps, lengths, thresholds):
     ax.set_ylim(-0.03, 1.03)
 
@@ -147,13 +149,16 @@ def draw_kinds(axes, kinds, settings, base):
     dots(cost, [row['excess'] - base[row['seed']] for row in group])
   sinks.set_yticks(range(len(kinds)), [label[-36:] for label, _ in kinds])
   sinks.set_ylim(len(kinds) - 0.4, -0.6)
-  sinks.set(xlim=(0, 1), xlabel=f'sequences with weight > {THRESHOLD:g} on the first',
-            title=f'Sinks at T = {settings.length}')
+  sinks.set(xlim=(0, 1), xlabel='share of sequences with a sink',
+            title=f'T = {settings.length}, a dot per network')
   # The dots leave out the first query, which sees nothing else.
   uniform = (settings.length * uniform_weight(settings.length) - 1) / (settings.length - 1)
   rest.axvline(uniform, color='black', linestyle='--', linewidth=1)
-  rest.set(xlim=(0, 1), xlabel='weight on the first (dashed: uniform)',
-           title='Positions at rest (orange: that copy)')
+  rest.set(xlim=(0, 1), xlabel='weight on the first token (dashed: uniform)',
+           title='Blue: nothing to copy; orange: copying')
   cost.axvline(0, color='black', linewidth=0.8)
   cost.set_xscale('symlog', linthresh=0.01)
-  cost.set(xlabel='nats per token above none', title='Cost')
+  limits, ticks = cost.get_xlim(), [-0.1, -0.01, 0, 0.01, 0.1, 1]
+  cost.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+  cost.set(xlim=limits, title='Cost (less is better)',
+           xlabel='nats per token above none of its seed')

@@ -47,9 +47,12 @@ def test_the_rate_is_that_of_transformers(peer):
   with torch.inference_mode():
     attentions = peer(torch.tensor(ids), output_attentions=True).attentions
   maps = np.stack([layer.numpy() for layer in attentions])
-  weight_NLH = np.moveaxis(maps[..., 0].mean(axis=-1), 1, 0)
-  made = attention_sink.sink_rate(GROUPED, params, ids)
-  np.testing.assert_allclose(made.weight_NLH, weight_NLH, atol=1e-6)
+  for position in (0, 16):
+    weight_NLH = np.moveaxis(maps[..., position:, position].mean(axis=-1), 1, 0)
+    threshold = float(np.quantile(weight_NLH, 0.7))
+    made = attention_sink.sink_rate(GROUPED, params, ids, position, threshold)
+    np.testing.assert_allclose(made.weight_NLH, weight_NLH, atol=1e-6)
+    assert made.rate == np.mean(weight_NLH > threshold)
 
 
 @pytest.mark.parametrize('length, floor', [(32, 0.127), (64, 0.074), (512, 0.013)])
