@@ -35,6 +35,7 @@ def from_first(make: Callable[[], Any]) -> Any:
     except Exception as error:  # Any error, as the other hosts wait.
       own_error = error
       sent = pickle.dumps((None, str(error) or type(error).__name__))
+  # Not from a stranger: the first process of this job sends it, which runs the same program.
   content, message = pickle.loads(_broadcast(sent))
   if own_error is not None:
     raise own_error

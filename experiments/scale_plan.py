@@ -67,8 +67,8 @@ _COMMON = dict(topology='v5e:2x4', length=None)
 _SHARDED = _COMMON | dict(data=None, fsdp=None, tensor=1)
 # What each program has, unless a flag says another thing.
 PROGRAMS = {
-    'train': _SHARDED | dict(config='nano_llama2', batch_size=64, accumulation=1,
-                             dtype='bfloat16', remat='full'),
+    'train': _SHARDED | dict(config='nano_llama2', batch_size=64, dtype='bfloat16',
+                             accumulation=Recipe.accumulation, remat='full'),
     'sweep': _COMMON | dict(config='gpt2_1b2', num_seeds=None, batch_size=None,
                             num_sequences=10000, dtype='bfloat16'),
     'fingerprint': _SHARDED | dict(config='llama2_7b', batch_size=None, num_sequences=2000),

@@ -78,6 +78,13 @@ def minimal_config(family, **entries):
   return stored | entries
 
 
+def lay(folder, *names):
+  """Folders that look like models."""
+  for name in names:
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    write_config(folder / name, {})
+
+
 def write_config(path, stored):
   (path / 'config.json').write_text(json.dumps(stored))
 

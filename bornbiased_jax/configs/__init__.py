@@ -2,8 +2,7 @@
 
 - `.model`: `ModelConfig`, a frozen dataclass
 - `.checks`: what its fields may be, alone and together; activations by name, and scaled RoPE
-- `.presets`: the paper's models by name, Pythia's smallest, and small ones for a CPU
-- `.names`: `get`, from a name and changed fields to a configuration, and `name_of`, back
+- `.names`: the presets; `get`, from a name and changed fields to a configuration; `name_of`, back
 
 None of them imports JAX.
 """
@@ -21,8 +20,7 @@ from bornbiased_jax.configs.checks import (
   RopeScaling,
 )
 from bornbiased_jax.configs.model import BASE_STD, ModelConfig, from_dict
-from bornbiased_jax.configs.names import get, name_of
-from bornbiased_jax.configs.presets import PRESETS
+from bornbiased_jax.configs.names import PRESETS, get, name_of
 
 __all__ = (
     'ACTIVATIONS', 'AT_ONE_POSITION', 'BASE_STD', 'DTYPES', 'INIT_SCHEMES', 'INTERVENTIONS',

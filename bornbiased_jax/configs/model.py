@@ -197,8 +197,6 @@ class ModelConfig:
       >>> [(config.layer(i).windows, config.layer(i).rope_theta) for i in range(2)]
       [((8,), 100.0), ((), 10000.0)]
     """
-    if type(i) is not int or not 0 <= i < self.num_layers:
-      raise InputError(f'{i!r} is not a layer from 0 to {self.num_layers - 1}')
     window = self.windows[i] if self.windows else None
     own: dict[str, Any] = {}
     if window is not None and self.window_rope_theta is not None:

@@ -74,9 +74,8 @@ class Run:
     fields.check(self)
     self._check_batch()
     if self.together and self.mesh.size > 1:
-      raise InputError(f'{len(self.seeds)} networks train together on one device only; here are '
-                       f'{self.mesh.size}, so train them one after another, each as a run of '
-                       'its own')
+      raise InputError(f'{len(self.seeds)} networks train together on one device only, and here '
+                       f'are {self.mesh.size}; train one after another (together=1)', 'together')
     if self.recipe.adapter == 'prefix_plus' and not self.config.prefix_plus:
       raise InputError("adapter='prefix_plus' needs a configuration with prefix_plus=True",
                        'adapter')

@@ -190,9 +190,6 @@ def parents_of(path: str | os.PathLike | storage.Model, seeds: Iterable[int]
 
 
 def _resume(run, seed, directory):
-  if not checkpoint.steps(directory):
-    raise InputError(f'{directory}: no checkpoint to resume from')
-
   def check(metadata):
     _check_parent(run, seed, directory, checkpoint.config_of(metadata), metadata, is_resumed=True)
 

@@ -36,16 +36,17 @@ from typing import ClassVar
 
 from tqdm import tqdm
 
-from bornbiased_jax import plotting
+from bornbiased_jax import plotting, storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
+from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import figures, program, provenance
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import header, make_directory, write_json
 from ..shared.tables import table
 from .findings import examine
-from .history import Checkpoint, find, open_network, survey
+from .history import Checkpoint, find, survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,10 @@ def main(settings, output_dir):
 
 
 def _survey(name: str) -> Checkpoint | InputError:
+  """What a network holds, read layer by layer; a run's is in memory."""
   try:
-    return survey(open_network(name))
+    model = storage.open(name)
+    return survey(in_memory(*model.load()) if model.files is None else model.layers())
   except InputError as error:
     return error
 

@@ -5,19 +5,20 @@ from typing import NamedTuple
 from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax import storage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
-from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor
+from bornbiased_jax.lineage.evidence.tensors import Tensor, take
 from bornbiased_jax.storage.huggingface.tensors import is_finite
-from bornbiased_jax.storage.layers import Layers, in_memory
+from bornbiased_jax.storage.layers import Layers
 
 from ..shared.networks import expand, step_of
 
 LEAST = 3
+
+
 class Checkpoint(NamedTuple):
   """What is kept of a checkpoint.
 
@@ -53,29 +54,22 @@ def find(given: list[str]) -> dict[int, str]:
   return dict(sorted(found.items()))
 
 
-def open_network(name: str) -> Layers:
-  """A network that is read layer by layer; of a run all of it is in memory."""
-  model = storage.open(name)
-  return in_memory(*model.load()) if model.files is None else model.layers()
-
-
 def survey(layers: Layers) -> Checkpoint:
   """Reads a checkpoint once, a layer at a time; raises InputError for what is not finite."""
   tensors, found = {}, []
   for i in range(layers.config.num_layers):
     block = layers.read_block(i)
-    for name, leaf in flatten_dict(block, sep='/').items():
-      tensors |= _taken(f'layer {i + 1}/{name}', leaf.shape, [leaf])
+    for own, leaf in flatten_dict(block, sep='/').items():
+      name = f'layer {i + 1}/{own}'
+      tensors[name] = take(name, leaf.shape, _finite(name, [leaf]))
     found.append(features.of_layer(layers.config, block))
   for name in layers.outside_blocks():
-    tensors |= _taken(name, layers.shapes[name], layers.pieces(name))
+    tensors[name] = take(name, layers.shapes[name], _finite(name, layers.pieces(name)))
   return Checkpoint(layers.config, tensors, features.stacked(layers.config, found))
 
 
-def _taken(name, shape, pieces):
-  taker = Taker(name, shape)
+def _finite(name, pieces):
   for piece in pieces:
     if not is_finite(piece):
       raise InputError(f'{name} has NaN or infinities among its weights')
-    taker.see(piece + np.float32(0))  # -0 and 0 are one number.
-  return {name: taker.tensor()}
+    yield piece + np.float32(0)  # -0 and 0 are one number.

@@ -102,7 +102,7 @@ class Texts(ExperimentSettings):
 class Computation(Texts):
   """How a step is computed."""
 
-  accumulation: int = setting(1)
+  accumulation: int = setting(Recipe.accumulation)
   dtype: str = setting('float32', paper='bfloat16')
   remat: str = setting('none')
 

@@ -101,6 +101,14 @@ def write(folder, kind, config=None, template=True):
   return folder
 
 
+def edited(path, change):
+  """A tokenizer.json after a change of what it says."""
+  spec = json.loads(path.read_text())
+  change(spec)
+  path.write_text(json.dumps(spec))
+  return path
+
+
 def transformers_of(folder):
   return quiet_transformers().AutoTokenizer.from_pretrained(folder)
 
@@ -225,9 +233,7 @@ def test_of_two_files_that_disagree_transformers_reads_tokenizer_json(change, tm
   for name, content in model.files().items():
     (folder / name).write_bytes(content)
   (folder / 'config.json').write_text('{"model_type": "llama"}')
-  spec = json.loads((folder / 'tokenizer.json').read_text())
-  CHANGES[change](spec)
-  (folder / 'tokenizer.json').write_text(json.dumps(spec))
+  edited(folder / 'tokenizer.json', CHANGES[change])
   theirs, ours = transformers_of(folder), load_tokenizer(str(folder))
   texts = [*TEXTS, 'The theatre ﬁne 12345']
   assert [theirs.encode(text, split_special_tokens=True) for text in texts] == [
@@ -285,12 +291,12 @@ def test_damage_is_one_line_that_names_the_file(name, content, message, tmp_path
 
 @pytest.mark.parametrize('nested', [False, True])
 def test_a_template_of_unknown_tokens_is_refused_before_the_library_panics(nested, tmp_path, capfd):
-  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
-  spec = json.loads(path.read_text())
-  template = spec['post_processor'] | {'special_tokens': {}}
-  spec['post_processor'] = (
-      {'type': 'Sequence', 'processors': [template]} if nested else template)
-  path.write_text(json.dumps(spec))
+  def change(spec):
+    template = spec['post_processor'] | {'special_tokens': {}}
+    spec['post_processor'] = (
+        {'type': 'Sequence', 'processors': [template]} if nested else template)
+
+  path = edited(write(tmp_path, 'gpt2') / 'tokenizer.json', change)
   with pytest.raises(InputError, match="is damaged: its post_processor does not describe '<s>'"):
     load_tokenizer(str(path))
   assert not capfd.readouterr().err
@@ -302,23 +308,20 @@ def test_a_template_of_unknown_tokens_is_refused_before_the_library_panics(neste
     ('decoder', [{'type': 'Replace', 'pattern': {'String': 'a'}, 'content': 'aaa'}] * 40),
 ])
 def test_steps_that_make_a_text_too_long_are_refused_before_they_run(part, steps, tmp_path):
-  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
-  spec = json.loads(path.read_text())
-  spec[part] = {'type': 'Sequence', f'{part}s': steps[:1]}
-  path.write_text(json.dumps(spec))
+  def change(count):
+    return lambda spec: spec.update({part: {'type': 'Sequence', f'{part}s': steps[:count]}})
+
+  path = edited(write(tmp_path, 'gpt2') / 'tokenizer.json', change(1))
   load_tokenizer(str(path)).encode('aä')
-  spec[part][f'{part}s'] = steps
-  path.write_text(json.dumps(spec))
+  edited(path, change(len(steps)))
   with pytest.raises(InputError, match='its steps could make a text .* times as long'):
     load_tokenizer(str(path))
 
 
 def test_a_panic_of_the_library_is_one_line(tmp_path):
-  path = write(tmp_path, 'gpt2') / 'tokenizer.json'
-  spec = json.loads(path.read_text())
-  spec['pre_tokenizer'] = {'type': 'Split', 'pattern': {'Regex': '(x+x+)+y'},
-                           'behavior': 'Isolated', 'invert': False}
-  path.write_text(json.dumps(spec))
+  path = edited(write(tmp_path, 'gpt2') / 'tokenizer.json', lambda spec: spec.update(
+      pre_tokenizer={'type': 'Split', 'pattern': {'Regex': '(x+x+)+y'}, 'behavior': 'Isolated',
+                     'invert': False}))
   with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts: .*Panic'):
     load_tokenizer(str(path)).encode('x' * 64)
 
@@ -332,14 +335,11 @@ def test_what_is_packed_is_unpacked_up_to_a_bound(tmp_path, monkeypatch):
 
 
 def test_a_unigram_model_without_an_unknown_piece_reads_what_it_can(tmp_path):
-  path = write(tmp_path, 'unigram') / 'tokenizer.json'
-  spec = json.loads(path.read_text())
-  spec['model']['unk_id'] = None
-  path.write_text(json.dumps(spec))
+  path = edited(write(tmp_path, 'unigram') / 'tokenizer.json',
+                lambda spec: spec['model'].update(unk_id=None))
   with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts: .*unk_id'):
     load_tokenizer(str(path))
-  spec['model']['vocab'] += [['\n', -9.0], ['▁', -9.0]]
-  path.write_text(json.dumps(spec))
+  edited(path, lambda spec: spec['model']['vocab'].extend([['\n', -9.0], ['▁', -9.0]]))
   tokenizer = load_tokenizer(str(path))
   assert tokenizer.decode(tokenizer.encode('the theatre')) == 'the theatre'
   with pytest.raises(InputError, match='tokenizer.json has no tokens for some texts'):

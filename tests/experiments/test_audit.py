@@ -13,6 +13,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import huggingface
+from directories import lay
 from experiments.audit import __main__ as audit
 from experiments.audit import findings, history, injections, trajectory
 from experiments.audit.trained import CONFIGS
@@ -146,18 +147,13 @@ def test_a_folder_is_audited(tmp_path, capsys):
 def test_the_network_of_a_step_may_lie_below_its_folder(name, tmp_path):
   """As lerobot and verl write them."""
   wanted = {step: f'{tmp_path}/run/{name.format(step)}' for step in (500, 1000, 1500)}
-  for folder in wanted.values():
-    Path(folder).mkdir(parents=True)
-    (Path(folder) / 'config.json').write_text('{}')
+  lay(tmp_path, *wanted.values())
   assert history.find([f'{tmp_path}/run']) == wanted
   assert history.find(list(wanted.values())) == wanted
 
 
 def test_a_step_with_several_networks_is_named(tmp_path):
-  for step in range(3):
-    for kind in ('actor', 'critic'):
-      (tmp_path / f'run/step_{step}/{kind}').mkdir(parents=True)
-      (tmp_path / f'run/step_{step}/{kind}/config.json').write_text('{}')
+  lay(tmp_path, *(f'run/step_{step}/{kind}' for step in range(3) for kind in ('actor', 'critic')))
   message = f'{tmp_path}/run/step_0 holds several networks; give all of one kind, such as'
   with pytest.raises(InputError, match=f'{message} {tmp_path}/run/\\*/actor'):
     history.find([f'{tmp_path}/run'])

@@ -18,6 +18,7 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.lineage import compare_networks, signature, thresholds
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import checkpoint, huggingface
+from directories import lay
 from experiments.lineage import __main__ as lineage
 from experiments.lineage import folders, pairs, picture, summary
 from experiments.lineage.folders import Finder
@@ -43,8 +44,7 @@ def zoo(tmp_path_factory):
     writer.close()
   llama = configs.get('tiny_llama2', num_layers=3, mlp_width=64, vocab_size=50)
   huggingface.save(folder / 'llama', llama, init_params(llama, 1))
-  (folder / 'odd').mkdir()
-  (folder / 'odd' / 'config.json').write_text('{}')
+  lay(folder, 'odd')
   return folder
 
 
@@ -256,9 +256,8 @@ def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
 def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
   for step in ('0', '10', '9'):
     (tmp_path / 'study' / 'run' / step).mkdir(parents=True)
-  (tmp_path / 'study' / 'other').mkdir()
-  (tmp_path / 'study' / 'other' / 'config.json').write_text('{}')
   study = tmp_path / 'study'
+  lay(study, 'other')
   expand = Finder([], tmp_path / 'out').expand
   assert expand(str(study)) == [f'{study}/other', f'{study}/run@10']
   named = [f'{study}/run@{step}' for step in (0, 9, 10)]
@@ -269,8 +268,7 @@ def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
   """Such as of a seed, and no checkpoint of the folder that holds it."""
   zoo = tmp_path / 'zoo'
   (zoo / '1' / '100').mkdir(parents=True)
-  (zoo / '2').mkdir()
-  (zoo / '2' / 'config.json').write_text('{}')
+  lay(zoo, '2')
   finder = Finder([], tmp_path / 'out')
   assert finder.expand(str(zoo)) == [f'{zoo}/1@100', f'{zoo}/2'] and not finder.left_out
   (zoo / '3').mkdir()  # Of a checkpoint, which makes the folder a run.
@@ -282,17 +280,14 @@ def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
     ['2024/one', '2025/two'], ['000500/pretrained_model', '001000/pretrained_model'],
     ['global_step_5/actor/huggingface', 'global_step_10/actor/huggingface']], ids=str)
 def test_networks_lie_below_folders_named_by_numbers(names, tmp_path):
-  for name in names:
-    (tmp_path / 'zoo' / name).mkdir(parents=True)
-    (tmp_path / 'zoo' / name / 'config.json').write_text('{}')
+  lay(tmp_path / 'zoo', *names)
   finder = Finder([], tmp_path / 'out')
   assert finder.expand(str(tmp_path / 'zoo')) == sorted(f'{tmp_path}/zoo/{name}' for name in names)
   assert not finder.left_out
 
 
 def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
-  (tmp_path / 'zoo' / 'one').mkdir(parents=True)
-  (tmp_path / 'zoo' / 'one' / 'config.json').write_text('{}')
+  lay(tmp_path / 'zoo', 'one')
   (tmp_path / 'zoo' / 'loop').symlink_to(tmp_path / 'zoo')
   (tmp_path / 'zoo' / 'two').symlink_to(tmp_path / 'zoo' / 'one')
   zoo = tmp_path / 'zoo'
@@ -328,9 +323,7 @@ def test_folders_are_read_to_a_depth_and_a_number(tmp_path, monkeypatch):
   finder = Finder([], tmp_path / 'out')
   assert finder.expand(str(tmp_path)) == []
   assert [each['name'] for each in finder.left_out] == [str(tmp_path / Path(*['n'] * 31))]
-  for i in range(9):
-    (tmp_path / f'{i}net').mkdir()
-    (tmp_path / f'{i}net' / 'config.json').write_text('{}')
+  lay(tmp_path, *(f'{i}net' for i in range(9)))
   monkeypatch.setattr(folders, '_MOST_FOLDERS', 5)
   assert len(finder.expand(str(tmp_path))) == 5
   assert finder.left_out[1:] == [
@@ -459,14 +452,10 @@ def test_the_cost_that_is_said_is_what_was_measured():
 
 def test_a_folder_hides_no_network(tmp_path):
   """Named as caches are, as checkpoints beside their model, and a file in capitals."""
-  for name in ('signatures', 'plain', 'plain/checkpoint-5', 'x/hidden_states/y'):
-    (tmp_path / name).mkdir(parents=True)
-    (tmp_path / name / 'config.json').write_text('{}')
+  lay(tmp_path, 'signatures', 'plain', 'plain/checkpoint-5', 'x/hidden_states/y')
   (tmp_path / 'hidden_states').mkdir()
   odd = ['other\nrelated', 'line\u2028separator', 'plain/\u202edetaler']
-  for name in odd:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / 'config.json').write_text('{}')
+  lay(tmp_path, *odd)
   (tmp_path / 'M.GGUF').write_bytes(b'')
   finder = Finder([str(tmp_path)], tmp_path / 'out')
   assert finder.expand(str(tmp_path)) == [str(tmp_path / name) for name in (

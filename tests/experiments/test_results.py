@@ -109,15 +109,6 @@ def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_agai
   assert saved(tmp_path)['run'] == second.content['run']
 
 
-def test_rows_of_two_commits_are_not_mixed(tmp_path, monkeypatch):
-  first = open_results(tmp_path)
-  first.add(ROWS[0])
-  write_json(first.path, first.content)
-  monkeypatch.setattr(provenance, 'commit', lambda: 'another')
-  with pytest.raises(InputError, match='holds a run with commit=.*, not another'):
-    open_results(tmp_path)
-
-
 @pytest.mark.usefixtures('present_commit')
 def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
   monkeypatch.setattr(provenance, '_ROOT', tmp_path)  # No checkout, so that there is no commit.
@@ -182,13 +173,6 @@ def test_a_file_of_an_earlier_version_is_drawn_again(run):
   assert opened.rows == ROWS and opened.content['run'] is None
   finish(opened, 0.375)
   assert saved(run)['run'] is None
-
-
-def test_the_end_of_a_run_is_told(tmp_path, capsys):
-  finish(open_results(tmp_path), 0.375)
-  header, mean, wrote = capsys.readouterr().out.splitlines()
-  assert (header.strip(), mean) == ('mean', '0.375')
-  assert wrote == f'wrote {tmp_path / "results.json"} and {tmp_path / "figure.png"}'
 
 
 def test_rows_reach_the_file_while_a_run_goes_on(tmp_path, monkeypatch):

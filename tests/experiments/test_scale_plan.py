@@ -159,8 +159,3 @@ def test_a_step_that_the_compiler_refuses():
   code, out, error = run(
       '--config=nano_llama2', '--topology=v5e:1x1', '--batch_size=32', '--remat=none')
   assert code == 1 and 'does not fit: ' in out and '--remat=full' in out, error
-
-
-def test_wrong_input_is_one_line():
-  code, out, error = run('--topology=v5e:0x2')
-  assert (code, out) == (2, '') and error.startswith('error: --topology') and error.count('\n') == 1

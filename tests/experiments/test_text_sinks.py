@@ -160,7 +160,7 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
   assert run.config.intervention == 'attenuate' and run.config.length == 16
   _, parent = checkpoint.load_params(study / 'none' / 'seed_42', 6)
   jax.tree.map(np.testing.assert_array_equal, begin(run)[0].params, parent)
-  with pytest.raises(InputError, match='of a model with intervention=none, not rmsnorm'):
+  with pytest.raises(InputError, match='has intervention=none, not rmsnorm'):
     begin(run_of('rmsnorm'))
 
 

@@ -153,7 +153,7 @@ def test_a_way_out_is_named(name, advice, copy):
 def test_no_directory(tmp_path):
   (tmp_path / 'file').touch()
   for name in ('nowhere', 'file'):
-    load_refusal(tmp_path / name)
+    assert 'config.json is missing' in load_refusal(tmp_path / name)
 
 
 # What may stand in JSON, right or wrong, and names that entries may have.

@@ -114,8 +114,7 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
      'experts_per_token=1 with renormalized_experts=True'),
     (dict(data=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
     (dict(validation=tiny_runs.tokens(count=10)), 'has 10 tokens, fewer than one sequence'),
-    (dict(resume=HERE), 'no checkpoint to resume from'),
-    (dict(init_from=HERE), 'no checkpoint'),
+    (dict(resume=HERE), 'no checkpoint'), (dict(init_from=HERE), 'no checkpoint'),
 ])
 def test_a_run_that_cannot_begin_leaves_no_checkpoint(tmp_path, change, message):
   with pytest.raises(InputError, match=message):

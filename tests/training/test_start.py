@@ -183,7 +183,7 @@ def test_the_folder_of_a_run_may_be_text(tmp_path):
     (dict(shape=(4, 1, 1), recipe=dict(batch_size=6)), 'choose a multiple of 4'),
     (dict(shape=(2, 1, 1), recipe=dict(accumulation=8)), 'choose a multiple of 16'),
     (dict(shape=(2, 1, 1), seeds=(1, 2)),
-     '2 networks train together on one device only; here are 2'),
+     '2 networks train together on one device only'),
     (dict(recipe=dict(length=4096)), 'length=4096 exceeds'),
     (dict(seeds=(1, 1)), 'names one twice'),
     (dict(seeds=(2**32,)), "'4294967296' is not a whole number"),

@@ -64,7 +64,8 @@ class Weights(Model):
       of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
       arrays |= _stacked_alike([layer for layer in of_group if layer])
     return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
-                  {name: _taken(name, each) for name, each in self._tensors.items()})
+                  {name: tensors.take(name, tuple(each.shape) or (1,), _pieces(each))
+                   for name, each in self._tensors.items()})
 
   def _features_of(self, number):
     """The stored features of one layer, of whose tensors no more is read than they need."""
@@ -151,16 +152,9 @@ def _alike(items, kind):
   return [each for each in items if kind(each) == common[0][0]]
 
 
-def _taken(name, tensor) -> tensors.Tensor:
-  taker = tensors.Taker(name, tuple(tensor.shape) or (1,))
-  for piece in _pieces(tensor):
-    taker.see(piece.astype(np.float32))
-  return taker.tensor()
-
-
 def _pieces(tensor) -> Iterator[np.ndarray]:
   if not tensor.shape:  # A number is one row of one entry.
-    yield tensor.read()[None]
+    yield tensor.read()[None].astype(np.float32)
     return
   for first in range(0, tensor.shape[0], ROWS):
-    yield tensor.read(first, min(first + ROWS, tensor.shape[0]))
+    yield tensor.read(first, min(first + ROWS, tensor.shape[0])).astype(np.float32)

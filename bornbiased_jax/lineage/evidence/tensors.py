@@ -1,5 +1,6 @@
 """Which tensors two networks share: equal, partly equal, nearly equal, or equal up to scale."""
 
+from collections.abc import Iterable
 import dataclasses
 import math
 import re
@@ -53,6 +54,14 @@ class Taker:
   def tensor(self) -> Tensor:
     """The tensor, after all of it was seen."""
     return Tensor(self._digest.hexdigest(), self._shape, self._sample)
+
+
+def take(name: str, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> Tensor:
+  """What is kept of a tensor that comes in pieces."""
+  taker = Taker(name, shape)
+  for piece in pieces:
+    taker.see(piece)
+  return taker.tensor()
 
 
 def _places(name, shape):

@@ -15,12 +15,8 @@ TREE = {'embedding': EMBEDDING, 'blocks': {'up': {'kernel': noise(1, 2, 8, 16)}}
 
 def take(params):
   """The tensors of a network, each seen whole."""
-  found = {}
-  for name, leaf in flatten_dict(params, sep='/').items():
-    taker = tensors.Taker(name, leaf.shape)
-    taker.see(leaf)
-    found[name] = taker.tensor()
-  return found
+  return {name: tensors.take(name, leaf.shape, [leaf])
+          for name, leaf in flatten_dict(params, sep='/').items()}
 
 
 @pytest.mark.parametrize('embedding, how', [
@@ -66,9 +62,7 @@ def test_a_tensor_in_pieces_is_the_whole_one(name):
   whole = noise(2, 3000, 4)
   taken = take({name: whole})[name]
   assert taken.digest == digests.leaf_digests({name: whole})[name]
-  taker = tensors.Taker(name, whole.shape)
-  for piece in np.split(whole, [5, 1100, 2999]):
-    taker.see(piece)
-  np.testing.assert_array_equal(taker.tensor().sample, taken.sample)
-  assert taker.tensor().digest == taken.digest
+  in_pieces = tensors.take(name, whole.shape, np.split(whole, [5, 1100, 2999]))
+  np.testing.assert_array_equal(in_pieces.sample, taken.sample)
+  assert in_pieces.digest == taken.digest
   assert np.isin(taken.sample, whole[:1024]).all() == (name == 'embedding')
