@@ -64,6 +64,7 @@ SMALL = {
     'seed_sweep': Small(48, dict(config='tiny_gpt2,num_layers=2,mlp_width=64,vocab_size=512',
                                  seeds='0-23', num_sequences='100')),
     'seedprint_tables': Small(12, READER),
+    'spectra': Small(32),
     'text_sinks': Small(14, dict(config=f'tiny_llama2,{NARROW}', batch_size='2', length='16',
                                 lengths='16,8', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',

@@ -12,9 +12,10 @@ There are the calibrated test, the same without the projection of what networks 
 published t-test, U test and z, which are slow, for the first --published_seeds networks.
 
 The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
-the first --verdict_seeds networks: all pairs within each architecture and, in cells of their own,
-between two of them. Each architecture has seeds of its own, as networks of one seed begin with the
-same numbers. Intervals come from a bootstrap over networks, because pairs share them.
+the first --verdict_seeds networks, and those of 'order' the tests that decide alone, which need no
+forward pass: all pairs within each architecture and, in cells of their own, between two of them.
+Each architecture has seeds of its own, as networks of one seed begin with the same numbers.
+Intervals come from a bootstrap over networks, because pairs share them.
 
 Writes results.json (a row per cell) and figure.png (the share of pairs below each level).
 """
@@ -32,7 +33,7 @@ from bornbiased_jax import configs, lineage, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, optional, some_of, whole
-from bornbiased_jax.lineage.evidence import hidden_states
+from bornbiased_jax.lineage.evidence import features, hidden_states
 from bornbiased_jax.lineage.evidence import signature as signatures
 from bornbiased_jax.lineage.networks import common_probe, probe_of_all
 from bornbiased_jax.models import init_params
@@ -41,7 +42,7 @@ from ..shared import networks, program
 from ..shared.base_settings import Inputs
 from ..shared.results import Results
 from ..shared.settings import preset_name, setting
-from .judged_pairs import Takers, verdict_cells
+from .judged_pairs import JUDGES, Takers, judged_cells
 from .report import display, draw, summarize
 from .unrelated_pairs import (
   all_pairs,
@@ -52,7 +53,7 @@ from .unrelated_pairs import (
   rates,
 )
 
-PROBES = ('gaussian', 'tokens', 'shared_tokens', 'verdict')
+PROBES = ('gaussian', 'tokens', 'shared_tokens', *JUDGES)
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 
@@ -72,7 +73,7 @@ class Settings(Inputs):
       'to the residual stream by sqrt(2 layers), plain, which does not, and wang, which sets it as '
       'GPT-NeoX does', smoke=['gpt2'])
   probes: list[str] = setting(
-      list(PROBES), some_of(*PROBES),
+      list(PROBES[:-1]), some_of(*PROBES),
       f'cells to measure (see above), comma-separated, of {", ".join(PROBES)}')
   k: int | None = setting(
       None, optional(whole), 'the k most extreme channels, which the published tests compare; if '
@@ -110,10 +111,11 @@ def random_cells(settings) -> dict[str, Callable[[], dict]]:
               for preset in settings.config or () for width in settings.widths or [None]}
     for name, config in models.items():
       networks.check_sequences(settings, config)
-      found |= measured_cells(f'{name}, {scheme} init', PROBES[:-1], settings, functools.partial(
+      found |= measured_cells(f'{name}, {scheme} init', PROBES[:3], settings, functools.partial(
           random_networks, config))
-    if 'verdict' in settings.probes:
-      found |= verdict_cells(random_signatures(models, settings), f'{scheme} init, verdict')
+    for probe in asked(settings):
+      found |= judged_cells(random_takers(models, probe, settings), f'{scheme} init, {probe}',
+                            JUDGES[probe])
   return found
 
 
@@ -129,9 +131,13 @@ def trained_cells(settings) -> dict[str, Callable[[], dict]]:
     runs_by_name[name] = runs
     found |= measured_cells(name, ('gaussian', 'tokens'), settings, functools.partial(
         trained_networks, runs))
-  if 'verdict' in settings.probes and runs_by_name:
-    found |= verdict_cells(trained_signatures(runs_by_name, settings), 'verdict')
+  for probe in asked(settings) if runs_by_name else ():
+    found |= judged_cells(trained_takers(runs_by_name, probe, settings), probe, JUDGES[probe])
   return found
+
+
+def asked(settings) -> list[str]:
+  return [probe for probe in settings.probes if probe in JUDGES]
 
 
 def measured_cells(name, kinds, settings, make) -> dict[str, Callable[[], dict]]:
@@ -188,25 +194,28 @@ def measure(states, settings) -> dict:
           **rates(known, all_pairs(published_networks))}
 
 
-def random_signatures(models: dict[str, configs.ModelConfig], settings) -> dict[str, Takers]:
+def random_takers(models: dict[str, configs.ModelConfig], kind: str, settings) -> dict[str, Takers]:
   """By name of a model the signatures of its networks; no seed is that of two models."""
-  probe = probe_of_all(probe_of('verdict', settings), models.values())
+  probe = probe_of_all(probe_of(kind, settings), models.values())
   apart = 1 + max(settings.seeds)
 
   @functools.cache
   def take(config, seed):
-    return signatures.of_network(config, init_params(config, seed), probe)
+    params = init_params(config, seed)
+    return features.of_network(config, params) if kind == 'order' else signatures.of_network(
+        config, params, probe)
 
   return {name: {str(seed): functools.partial(take, config, seed)
                  for seed in (i * apart + own for own in settings.seeds[:settings.verdict_seeds])}
           for i, (name, config) in enumerate(models.items())}
 
 
-def trained_signatures(runs_by_name: dict[str, list[str]], settings) -> dict[str, Takers]:
+def trained_takers(runs_by_name: dict[str, list[str]], kind: str, settings) -> dict[str, Takers]:
   """The same of runs."""
   known = [storage.open(runs[0]) for runs in runs_by_name.values()]
-  probe = common_probe(probe_of('verdict', settings), known)
-  take = functools.cache(lambda run: lineage.signature(run, probe))
+  probe = common_probe(probe_of(kind, settings), known)
+  take = functools.cache(lambda run: features.of_network(*storage.open(run).load())
+                         if kind == 'order' else lineage.signature(run, probe))
   return {name: {Path(run).name: functools.partial(take, run)
                  for run in runs[:settings.verdict_seeds]}
           for name, runs in runs_by_name.items()}

@@ -28,7 +28,7 @@ OWN_TOKENS = (' Where it is dotted, networks read the same inputs; elsewhere eac
 def summarize(rows) -> list[dict]:
   """A row per cell, and one for all cells of verdicts on random, or on trained networks."""
   summary = [{name: value for name, value in row.items()
-              if 'level' not in name and name not in ('z', 'p_values')}
+              if 'level' not in name and name not in ('z', 'p_values', 'plain_z')}
              | ({'z_of': z_of([row])} if 'verdicts' in row else {}) for row in rows]
   for kind in KINDS:
     cells = judged(rows, kind)
@@ -86,7 +86,7 @@ def draw(rows):
 
 def reads_own(cell: str) -> bool | None:
   """Whether networks read tokens of their own in this cell; None where they are judged."""
-  return None if cell.endswith(', verdict') else cell.endswith(', tokens')
+  return None if cell.endswith((', verdict', ', order')) else cell.endswith(', tokens')
 
 
 def curves_of(tests, rows) -> list[tuple[str, bool, list[float]]]:

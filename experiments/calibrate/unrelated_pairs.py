@@ -89,8 +89,13 @@ def bootstrap(found_P: np.ndarray, pairs: np.ndarray) -> list[float]:
   if found_P.all() or not found_P.any():
     disjoint = min(num_networks // 2, *(len(np.unique(side)) for side in pairs.T))
     return list(scipy.stats.binomtest(disjoint * int(found_P.all()), disjoint).proportion_ci())
+  return np.percentile(resampled(found_P, pairs), (2.5, 97.5)).tolist()
+
+
+def resampled(values_P: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+  """Means over pairs [P, 2] of networks that are drawn with replacement, NUM_BOOTSTRAPS times."""
+  num_networks = int(pairs.max()) + 1
   share_S = np.full(num_networks, 1 / num_networks)
   draws_BS = np.random.default_rng(0).multinomial(num_networks, share_S, NUM_BOOTSTRAPS)
   weight_BP = draws_BS[:, pairs[:, 0]] * draws_BS[:, pairs[:, 1]]
-  rate_B = weight_BP @ found_P / np.maximum(1, weight_BP.sum(axis=1))
-  return np.percentile(rate_B, (2.5, 97.5)).tolist()
+  return weight_BP @ values_P / np.maximum(1, weight_BP.sum(axis=1))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.comparison import seedprint
@@ -330,12 +330,16 @@ def test_networks_of_several_architectures_are_judged_with_each_other():
       for name in (*names, *map(' and '.join, itertools.combinations(names, 2)))]
   groups = {name: {seed: functools.partial(random_signature, config, seed) for seed in seeds}
             for name, config, seeds in (('gated', DEEP, range(3)), ('plain', DEEP_GPT2, (3, 4)))}
-  rows = [{'cell': name} | judge() for name, judge in judged_pairs.verdict_cells(
-      groups, 'verdict').items()]
+  rows = [{'cell': name} | judge() for name, judge in judged_pairs.judged_cells(
+      groups, 'verdict', lineage.compare).items()]
   assert [row['pairs'] for row in rows] == [3, 1, 6]
   whole = report.summarize(rows)[-1]
   assert whole['cell'] == 'all random networks, verdict'
   assert whole['pairs'] == sum(whole['verdicts'].values()) == 10
+  pair = [random_signature(DEEP, seed) for seed in range(2)]
+  by_name = lambda report: {row['test']: row for row in report['tests'] if row['decides']}
+  assert by_name(judged_pairs.by_order(*(each.features for each in pair))) == by_name(
+      lineage.compare(*pair))
   # Units are compared within a family alone.
   assert [whole['z_of'][name]['pairs'] for name in ('SeedPrint', 'unit order')] == [10, 4]
 
@@ -343,12 +347,12 @@ def test_networks_of_several_architectures_are_judged_with_each_other():
 def test_no_two_networks_that_are_judged_have_one_seed():
   settings = smoke(calibrate, seeds='0-4')
   models = {name: configs.get(name) for name in ('tiny_llama2', 'tiny_qwen2')}
-  groups = calibrate.random_signatures(models, settings)
+  groups = calibrate.random_takers(models, 'verdict', settings)
   assert [list(own) for own in groups.values()] == [list('01234'), list('56789')]
   # Of runs, those that began from one seed in two folders.
-  cells = judged_pairs.verdict_cells(
-      {name: dict.fromkeys(('seed_1', 'seed_2', 'seed_3')) for name in 'ab'}, 'verdict')
-  assert {name: make.args[1].tolist() for name, make in cells.items()} == {
+  cells = judged_pairs.judged_cells(
+      {name: dict.fromkeys(('seed_1', 'seed_2', 'seed_3')) for name in 'ab'}, 'verdict', None)
+  assert {name: make.args[-1].tolist() for name, make in cells.items()} == {
       'a, verdict': [[0, 1], [0, 2], [1, 2]], 'b, verdict': [[0, 1], [0, 2], [1, 2]],
       'a and b, verdict': [[0, 4], [0, 5], [1, 3], [1, 5], [2, 3], [2, 4]]}
 

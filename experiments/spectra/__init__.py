@@ -1,0 +1,1 @@
+"""Do singular values that no disguise changes tell descendants from unrelated networks?"""
