@@ -1,4 +1,4 @@
-"""The library has the layout that README draws, and its messages are written in one line."""
+"""The library has the layout that its docstring draws, and its messages are written in one line."""
 
 import ast
 import configparser

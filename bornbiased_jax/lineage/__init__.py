@@ -3,6 +3,7 @@
 Data flow one way. `storage.open` says which network a name means; what is read of it is its
 signature; tests compare two signatures; the verdict combines the tests.
 
+- `.layouts`, `.layout_names`, `.layout_shapes`: where units and heads lie among tensors, by name
 - `.evidence`: hidden features, hidden states and tensors of a network, and the signature of all
 - `.comparison`: the tests of two signatures; `.comparison.every_test` lists them
 - `.thresholds`: every level at which a test or a verdict turns

@@ -4,6 +4,7 @@
 - `.architectures`: `canonical`, the name of an architecture that a file describes
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: what names a network, and what notices damage
+- `.layers`: a network that is read layer by layer, from files or from memory
 - `.huggingface`: models of `transformers`, in directories and in memory
 - `.huggingface.families`: how each of its families names our fields and modules
 - `.hub`: models of the Hugging Face Hub, fetched into such directories

@@ -33,7 +33,8 @@ def summarize(rows) -> list[dict]:
   for kind in KINDS:
     cells = judged(rows, kind)
     if len(cells) > 1:
-      summary.append({'cell': f'all {kind} networks, verdict'} | pooled(cells))
+      ending = cells[0]['cell'].rpartition(', ')[2]
+      summary.append({'cell': f'all {kind} networks, {ending}'} | pooled(cells))
   return summary
 
 
@@ -51,7 +52,7 @@ def display(row):
   rate = lambda test, alpha: f'{row[name]:.1%}' if (name := f'{test}_{alpha}') in row else '–'
   ends = row.get(f'{test}_0.01_ci95')
   verdicts = ', '.join(f'{count} {name}' for name, count in row.get('verdicts', {}).items())
-  cell = row['cell'].removesuffix(', verdict')
+  cell = row['cell'].removesuffix(', verdict').removesuffix(', order')
   for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
     cell = cell.replace(words, shorter)
   return {'unrelated networks': cell, 'pairs': row['pairs'],

@@ -46,22 +46,29 @@ def draw(rows):
   summary = summarize(rows)
   family, depth = rows[0]['family'], rows[0]['depth']
   own = [row for row in summary if (row['family'], row['depth']) == (family, depth)]
+  unrelated = [row for row in own if row['change'] == 'unrelated']
+  changed = [row for row in own
+             if row['width'] == own[0]['width'] and row['change'] != 'unrelated']
+  widths = sorted({row['width'] for row in unrelated})
   figure = plotting.figure(9, 5.5)
   panels = figure.subplots(2, len(BANDS), sharey='row')
   for (above, below), band in zip(panels.T, BANDS, strict=True):
-    unrelated = [row for row in own if row['change'] == 'unrelated']
     for fields, group in grouped(sorted(unrelated, key=lambda row: row['width']), 'steps'):
       above.errorbar([row['width'] for row in group], [row[band]['mean'] for row in group],
-                     [row[band]['error'] for row in group], label=f'{fields["steps"]:,} steps')
-    above.set(xscale='log', xlabel='width', title=f'modes {band}')
-    plotting.z_axis(above.yaxis, (-5, 0, 5, 50))
-    changed = [row for row in own
-               if row['width'] == own[0]['width'] and row['change'] != 'unrelated']
-    names = [row['change'] for row in changed]
-    below.errorbar([row[band]['mean'] for row in changed], range(len(names)),
+                     [row[band]['error'] for row in group],
+                     label=f'after {fields["steps"]:,} steps' if fields['steps'] else 'random')
+    above.set_xscale('log')
+    above.set_xticks(widths, widths)
+    above.minorticks_off()
+    above.set(xlabel='width', title=f'modes {band}')
+    below.errorbar([row[band]['mean'] for row in changed], range(len(changed)),
                    xerr=[row[band]['error'] for row in changed], fmt='o')
-    below.set_yticks(range(len(names)), names)
-    plotting.z_axis(below.xaxis, (-5, 0, 5, 50))
+    below.set_yticks(range(len(changed)), [row['change'] for row in changed])
+    for axis in (above.yaxis, below.xaxis):
+      plotting.z_axis(axis, (-5, 0, 5, 50))
+      axis.set_label_text('')
   panels[0, 0].legend(fontsize='small')
   panels[0, 0].set_ylabel('z of unrelated networks')
+  figure.supxlabel('z of networks and what became of them (linear to 5, then logarithmic)',
+                   fontsize='medium')
   return figure

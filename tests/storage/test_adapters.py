@@ -108,8 +108,8 @@ def test_layer_by_layer_it_is_the_same(golden, tmp_path):
   write_adapter(tmp_path, SHAPES)
   config, params = huggingface.load(GOLDENS / golden, adapter=tmp_path)
   assert config == huggingface.load_config(GOLDENS / golden, tmp_path) and not config.tied_head
-  assert huggingface.open_layers(GOLDENS / golden, tmp_path).digest() == digest(params)
-  assert huggingface.open_layers(GOLDENS / golden).digest() == digest(
+  assert huggingface.open_files(GOLDENS / golden, tmp_path).layers().digest() == digest(params)
+  assert huggingface.open_files(GOLDENS / golden).layers().digest() == digest(
       huggingface.load(GOLDENS / golden)[1]) != digest(params)
 
 

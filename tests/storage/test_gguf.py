@@ -154,7 +154,7 @@ def test_layers_of_a_file_are_those_of_its_directory(name, directory, tmp_path, 
   path = directory(name)
   monkeypatch.setattr('bornbiased_jax.storage.huggingface.gguf_file.ROWS', 7)
   files = small_gguf.write(tmp_path / 'x.gguf', path), path
-  given, wanted = map(huggingface.open_layers, files)
+  given, wanted = (huggingface.open_files(each).layers() for each in files)
   assert given.shapes == wanted.shapes
   for i in range(given.config.num_layers):
     jax.tree.map(np.testing.assert_array_equal, given.read_block(i), wanted.read_block(i))

@@ -138,7 +138,7 @@ def test_numbers_that_are_none(value, file, tmp_path):
 
 
 def test_a_file_that_changes_between_two_reads_is_named(file):
-  layers = huggingface.open_layers(file)
+  layers = huggingface.open_files(file).layers()
   content = file.read_bytes()
   file.write_bytes(content + b'\0')
   with pytest.raises(InputError, match=r'x.gguf has changed while it was read'):

@@ -83,7 +83,7 @@ def test_tied_head_stored_too(copy):
   store_head(1)
   config, params = huggingface.load(path)
   assert config == huggingface.load_config(path) == storage.open(str(path)).config
-  assert not config.tied_head and huggingface.open_layers(path).digest() == digest(params)
+  assert not config.tied_head and huggingface.open_files(path).layers().digest() == digest(params)
   np.testing.assert_array_equal(params['head'], params['embedding'] + 1)
 
 

@@ -47,7 +47,7 @@ def test_both_directions(name, stored, tmp_path):
   huggingface.save(tmp_path / 'ours', config, params)
   assert huggingface.load_config(tmp_path / 'ours') == config
   np.testing.assert_array_equal(make_goldens.logits(tmp_path / 'ours', ids), expected)
-  layers = huggingface.open_layers(theirs)
+  layers = huggingface.open_files(theirs).layers()
   assert layers.digest() == digest(params)
   block = layers.read_block(1)
   jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), block, params['blocks'])
@@ -59,7 +59,7 @@ def test_experts_as_transformers_has_them_in_memory(name, stored):
   assert 'model.layers.0.mlp.experts.gate_up_proj' in load_file(theirs / 'model.safetensors')
   config, params = huggingface.load(theirs)
   assert_close(logits(config, params, ids), make_goldens.logits(theirs, ids))
-  assert huggingface.open_layers(theirs).digest() == digest(params)
+  assert huggingface.open_files(theirs).layers().digest() == digest(params)
 
 
 @pytest.mark.parametrize('name, changes, words', [

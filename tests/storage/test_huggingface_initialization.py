@@ -10,6 +10,7 @@ import pytest
 
 from bornbiased_jax import configs, models, storage
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface.families import FAMILIES
 from directories import minimal_config, refusal, write_config
 
 SIZES = dict(vocab_size=2000, hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
@@ -21,8 +22,6 @@ OF_FAMILY = {
     'gpt2': dict(n_embd=128, n_layer=3, n_head=4, n_positions=512),
     'gemma2': dict(tie_word_embeddings=False), 'gpt_neox': dict(attention_bias=True),
     **dict.fromkeys(('mixtral', 'qwen2_moe', 'qwen3_moe', 'olmoe'), EXPERTS)}
-FAMILIES = ('gpt2', 'gpt_neox', 'llama', 'mistral', 'qwen2', 'qwen3', 'olmo2', 'olmo3', 'gemma2',
-            'gemma3_text', 'phi3', 'mixtral', 'qwen2_moe', 'qwen3_moe', 'olmoe')
 
 
 def assert_drawn_as_said(config, params):

@@ -82,10 +82,10 @@ def test_live_the_index_says_from_which_file_a_tensor_is(overlaid, transformers)
 
 def test_tensors_that_an_index_lacks_are_of_no_model(overlaid):
   path, laid, old = overlaid
-  wanted = huggingface.open_layers(path).digest()
+  wanted = huggingface.open_files(path).layers().digest()
   file = path / 'model-overlay.safetensors'
   save_file(load_file(file) | {'draft.weight': old, 'model.norm.weight': old}, file)
-  assert huggingface.open_layers(path).digest() == wanted
+  assert huggingface.open_files(path).layers().digest() == wanted
   index = json.loads((path / INDEX).read_text())
   index['weight_map']['draft.weight'] = file.name
   (path / INDEX).write_text(json.dumps(index))
@@ -130,7 +130,7 @@ def test_all_pieces_are_the_network(name, monkeypatch):
   monkeypatch.setattr(layers, 'ROWS', 7)
   path = GOLDENS / name
   config, params = huggingface.load(path)
-  found = huggingface.open_layers(path)
+  found = huggingface.open_files(path).layers()
   assert found.config == config
   leaves = flatten_dict(params, sep='/')
   assert found.shapes == {name: leaf.shape for name, leaf in leaves.items()}

@@ -185,7 +185,7 @@ def test_weights_are_what_the_formula_says(name, copy, tmp_path):
   (config, params), (wanted_config, wanted) = huggingface.load(path), huggingface.load(other)
   assert config == wanted_config
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
-  jax.tree.map(np.testing.assert_array_equal, huggingface.open_layers(path).read_block(1),
+  jax.tree.map(np.testing.assert_array_equal, huggingface.open_files(path).layers().read_block(1),
                jax.tree.map(lambda leaf: leaf[1], wanted['blocks']))
 
 

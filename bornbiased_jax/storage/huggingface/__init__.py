@@ -6,6 +6,7 @@
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.positions`: what the families say of sliding windows and of RoPE
 - `.tensors`: the tensors of safetensors files, read when they are needed, also quantized ones
+- `.quantized`: tensors of other formats, as the numbers that they stand for
 - `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
 - `.adapters`: adapters of PEFT, merged into these, and written
 """
@@ -17,7 +18,6 @@ from bornbiased_jax.storage.huggingface.io import (
   load,
   load_config,
   open_files,
-  open_layers,
   save,
 )
 from bornbiased_jax.storage.huggingface.memory import (
@@ -27,6 +27,6 @@ from bornbiased_jax.storage.huggingface.memory import (
 )
 
 __all__ = (
-    'is_gguf', 'Files', 'load', 'load_config', 'open_files', 'open_layers', 'save', 'save_adapter',
+    'is_gguf', 'Files', 'load', 'load_config', 'open_files', 'save', 'save_adapter',
     'from_state_dict', 'from_transformers', 'to_transformers',
 )

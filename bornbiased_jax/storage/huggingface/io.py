@@ -22,6 +22,7 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
 from bornbiased_jax.storage.huggingface.families import (
+  FAMILIES,
   IN_MEMORY,
   Family,
   Group,
@@ -41,7 +42,7 @@ from bornbiased_jax.storage.huggingface.tensors import (
 )
 from bornbiased_jax.storage.layers import ROWS, Layers
 
-_HEADS = ('lm_head.weight', 'embed_out.weight')
+_HEADS = {f'{family.head}.weight' for family in FAMILIES.values()}
 # Tensors that no logits need: what older versions stored although it is no weight, what belongs to
 # quantized activations, and heads that guess tokens further on.
 _LEFT_OUT = re.compile(r'.*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq|'
@@ -78,15 +79,6 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
       `transformer.Transformer` cannot compute. The message names the file.
   """
   return open_files(path, adapter).load(mesh)
-
-
-def open_layers(path: str | os.PathLike, adapter: str | os.PathLike | None = None) -> Layers:
-  """A checkpoint that `load` can load, of which only what is asked for is read.
-
-  No file stays open or mapped between two reads. Raises InputError as `load` does; so does
-  a read of a file that is gone or has changed meanwhile.
-  """
-  return open_files(path, adapter).layers()
 
 
 def load_config(path: str | os.PathLike,
@@ -128,7 +120,11 @@ class Files:
     return filled(self._family, config, tensors, wanted, shapes, mesh)
 
   def layers(self) -> Layers:
-    """The parameters, of which only what is asked for is read, as `open_layers` returns them."""
+    """The parameters, of which only what is asked for is read.
+
+    No file stays open or mapped between two reads. Raises InputError as `load` does; so does a read
+    of a file that is gone or has changed meanwhile.
+    """
     return _layers(self._family, *self._checked(self._adapter))
 
   def digests(self) -> dict[str, str]:

@@ -16,7 +16,8 @@ TOKENS, VECTORS = Probe('pairs', 23, 5), Probe('sphere', 23, 1)
 
 
 def both(name):
-  return huggingface.load(GOLDENS / name), huggingface.open_layers(GOLDENS / name)
+  files = huggingface.open_files(GOLDENS / name)
+  return files.load(), files.layers()
 
 
 @pytest.mark.parametrize('name', ['gpt2', 'llama_tied_sharded', 'gemma3_bf16'])
