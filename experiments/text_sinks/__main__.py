@@ -104,36 +104,28 @@ Sources = dict[tuple, str]
 def main(settings, output_dir):
   check(settings)
   tokenizer, texts = load_texts(settings)
-  if not settings.networks:
+  if settings.networks:
+    groups = {None: named(settings, tokenizer, texts)}
+  else:
     name_flag('output_dir', local, output_dir)
-  sources = named(settings, tokenizer, texts) if settings.networks else {}
+    groups = {each: checkpoints(settings, each, output_dir) for each in settings.interventions}
   results = Results(output_dir, 'text_sinks', settings)
-  add_rows(results, sources, tokenizer, texts, settings)
-  for intervention in settings.interventions if not settings.networks else ():
-    sources = checkpoints(settings, intervention, output_dir)
-    if results.lacking(keys_of(sources)):
+  for intervention, sources in groups.items():
+    keys = [dict(zip(FIELDS, each, strict=True)) for each in sources]
+    if intervention and results.lacking(keys):
       runs.train_for(results, {output_dir / intervention: training_of(settings, intervention)})
-      add_rows(results, sources, tokenizer, texts, settings)
-      remove(settings, sources)
+    for row in results.missing(keys, 'network'):
+      results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
+    remove(settings, sources)
   results.finish(report.summarize(results.rows), display,
                  lambda: report.draw(results.rows, settings))
 
 
-def keys_of(sources: Sources) -> list[dict]:
-  return [dict(zip(FIELDS, each, strict=True)) for each in sources]
-
-
-def add_rows(results: Results, sources: Sources, tokenizer: Tokenizer, texts: dict[str, Corpus],
-             settings) -> None:
-  for row in results.missing(keys_of(sources), 'network'):
-    results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
-
-
 def remove(settings, sources: Sources) -> None:
-  """Removes what was measured before the last step, unless all is to stay."""
+  """Removes the checkpoints of a training before its last, unless all are to stay."""
   for (*_, step), source in sources.items() if settings.checkpoints == 'last' else ():
-    if step < settings.num_steps:
-      shutil.rmtree('/'.join(source.rsplit('@', 1)))
+    if step is not None and step < settings.num_steps:
+      shutil.rmtree('/'.join(source.rsplit('@', 1)), ignore_errors=True)
 
 
 def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corpus],
