@@ -75,7 +75,7 @@ _SINKS = {'config': 'tiny_llama2,num_layers=8,num_heads=8,num_kv_heads=8,width=5
           'num_steps': '6100', 'warmup_steps': '300', 'batch_size': '32', 'length': '256',
           'peak_lr': '2e-3', 'min_lr': '2e-4', 'save_every': '1000', 'checkpoints': 'last',
           'keep_steps': '100,300,600,1000,1500,2000,2500,3000,3500,4000,4500,5000,5500',
-          'lengths': '64,128,256', 'num_sequences': '64', 'loss_sequences': '1024'}
+          'lengths': '64,128,256', 'num_sequences': '64', 'loss_sequences': '512'}
 _OF_THE_STUDY = ('english', 'english_valid', 'python', 'python_valid')
 _STUDY_TEXTS = dict(texts={name: name for name in _OF_THE_STUDY}, needs=_OF_THE_STUDY)
 _FOUR, _OF_PAPER = {'seeds': '42-45'}, {'seeds': '42,123,1000,2000'}
@@ -152,7 +152,7 @@ ITEMS = (
     Item(('sinks',), 'Attention sinks of models that read English',
          'Figure 12 and Table 7 on text: levelling the variance of positions prevents sinks. The '
          'follow-up paper: RMSNorm in each head speeds up training.', '–',
-         (Run('text_sinks', dict(gpu=25, rehearsal=3), _SINKS, 'text_sinks_english',
+         (Run('text_sinks', dict(gpu=40, rehearsal=3), _SINKS, 'text_sinks_english',
               texts={'data': 'english', 'texts': 'english_valid,wikitext',
                      'tokenizer': 'subwords'}, needs=('english', 'english_valid', 'subwords'),
               at={'rehearsal': {

@@ -5,8 +5,6 @@ import scipy
 
 from ..shared.tables import grouped
 
-CAUSES = 'variance', 'disparity'
-
 
 def onsets(rows: list[dict]) -> list[dict]:
   """When each has grown in each layer: the first checkpoint at which it has, or None.
@@ -39,7 +37,7 @@ def summarize(rows: list[dict]) -> dict:
   groups = [group for _, group in grouped([row for row in layers if row['sink'] is not None],
                                           'seed')]
   summary = {'onsets': layers, 'networks_with_sinks': len(groups)}
-  for cause in CAUSES:
+  for cause in ('variance', 'disparity'):
     is_first = lambda row, cause=cause: row[cause] is not None and row[cause] < row['sink']
     count = sum(all(map(is_first, group)) for group in groups)
     interval = scipy.stats.binomtest(count, len(groups)).proportion_ci() if groups else ()
