@@ -100,7 +100,7 @@ def unused_accelerator() -> str | None:
   plugins, extras = _PLUGINS[kind]
   found = {name: _version(name) for name in plugins if _version(name)}
   if not found:
-    advice = f"install the extra, as in pip install 'bornbiased_jax[{extras}]', and restart"
+    advice = f"install the extra, such as pip install 'bornbiased_jax[{extras}]', and restart"
   elif kind == 'gpu' and _version('jaxlib') not in found.values():
     advice = (f'{found} does not fit jaxlib {_version("jaxlib")}: install jax and its plugin in '
               'one version, and restart')
@@ -123,7 +123,7 @@ def unusable_platform() -> str | None:
 
 
 def _accelerator():
-  """'gpu', 'tpu' or None, by what the machine shows without JAX."""
+  """'gpu', 'tpu' or None, as the machine shows without JAX."""
   if shutil.which('nvidia-smi') or Path('/dev/nvidia0').exists():
     return 'gpu'
   on_tpu = any(os.environ.get(name) for name in _TPU_VARIABLES)

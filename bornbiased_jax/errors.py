@@ -44,7 +44,7 @@ def show(value: Any) -> str:
 
 
 def unlike(given: Any, wanted: str) -> InputError:
-  """The error for an object in place of what is wanted; it says what makes that of the object."""
+  """The error for an object of the wrong kind; it says what makes the right kind from it."""
   made_by = 'that is none'
   if hasattr(given, 'state_dict'):
     made_by = 'of a PyTorch module storage.huggingface.from_transformers makes (config, params)'

@@ -113,7 +113,7 @@ def positive(text: str) -> float:
 def listed(parse: Callable[[str], list | str | int]):
   """The parser of comma-separated values, each given once; a part may be several of them.
 
-  FIELD=VALUE belongs to the value before it, as in tiny_gpt2,num_layers=6,tiny_llama2.
+  FIELD=VALUE belongs to the value before it, such as tiny_gpt2,num_layers=6,tiny_llama2.
   """
 
   def parse_list(text):

@@ -1,4 +1,4 @@
-"""Files of others, of which nothing is trusted, and ours, of which a reader finds all or nothing.
+"""Files of others, which are not trusted, and ours, which a reader finds whole or not at all.
 
 A path is local, or that of an object in a bucket, gs://BUCKET/NAME. Of several hosts that run
 one program the first alone writes, as all have the same content.

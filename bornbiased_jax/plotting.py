@@ -76,7 +76,7 @@ def band(ax: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
   """Draws the mean over networks as a line, and their 10–90 % range as a band.
 
   Fewer than ten networks, which have no such range, have a band from the lowest to the highest, and
-  fewer than five are thin lines beside their mean.
+  fewer than five are thin lines around their mean.
   """
   drawn, = ax.plot(x, np.mean(values, axis=0), **line)
   if len(values) < FEW:
@@ -98,6 +98,27 @@ def of_networks(count: int) -> str:
 def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:
   """Draws a closed form as a black dashed line."""
   ax.plot(x, y, 'k--', linewidth=1, label=label, zorder=3)
+
+
+def label_lines(ax: Axes) -> None:
+  """Writes the labels of lines at their right ends, in their colours, instead of a legend.
+
+  It is called last, when the limits of the axes are final. Labels keep a line's height apart.
+  """
+  lines = [line for line in ax.get_lines()
+           if not str(line.get_label()).startswith('_') and len(line.get_xdata())]
+  to_axes = ax.transData + ax.transAxes.inverted()
+  ends = [to_axes.transform((line.get_xdata()[-1], line.get_ydata()[-1]))[1] for line in lines]
+  gap = 11 / 72 * ax.figure.dpi / ax.get_window_extent().height
+  order = np.argsort(ends)
+  place = np.clip(np.array(ends)[order], 0, 1)
+  for i in range(1, len(place)):
+    place[i] = max(place[i], place[i - 1] + gap)
+  for i in range(len(place))[::-1]:
+    place[i] = min(place[i], 1 - gap * (len(place) - 1 - i))
+  for y, line in zip(place, np.array(lines, object)[order], strict=True):
+    ax.annotate(line.get_label(), (1.02, y), xycoords='axes fraction', va='center',
+                fontsize='small', color=line.get_color(), annotation_clip=False)
 
 
 def loss_curve(ax: Axes, lines: list[dict], **line) -> None:

@@ -73,7 +73,7 @@ def display(row):
 
 
 def draw(rows, settings):
-  """Cosine after Attn0(MLP0) by sequence length, beside the theory and MLP0(MLP0)."""
+  """Cosine after Attn0(MLP0) by sequence length, with theory and MLP0(MLP0)."""
   figure = plotting.figure(4.5, 3.2)
   ax = figure.subplots()
   own = [row for row in rows if row['layers'] == 'mlp, attention']

@@ -1,4 +1,4 @@
-"""SeedPrint beside other fingerprints, on known lineages (Tables 5, 6, 8 and 12).
+"""SeedPrint and other fingerprints, on known lineages (Tables 5, 6, 8 and 12).
 
     python -m experiments.baselines --study=results/training_study_laptop
 

@@ -3,9 +3,9 @@
 init_scheme='centred' cancels the mean of the MLP's activation by biases, so that MLPs do not
 contract. Every seed is trained twice on the same data, from GPT-2's initialization and from the
 centred one, whose weights are the same. Both are followed: validation loss, similarity of hidden
-states, share of the preferred token, what is left of the direction at birth, Kendall's tau with the
-own birth, and SeedPrint's z with the own birth, also without what the embedding explains, and, as a
-control, with that of the next seed. Neither tau nor z sees the direction itself.
+states, share of the preferred token, what is left of the direction at initialization, Kendall's tau
+and SeedPrint's z with the own initialization, also without what the embedding explains, and, as a
+control, with the initialization of the next seed. Neither tau nor z sees the direction itself.
 
     python -m experiments.born_unbiased      # on tinyshakespeare, an hour on two CPU cores
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\
@@ -42,9 +42,10 @@ LABELS = {'gpt2': 'born biased', 'centred': 'centred'}
 # What is followed, and how a table and a figure call it.
 MEASURES = {
     'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',
-    'top1_frequency': 'share of the preferred token', 'birth_overlap': 'overlap with birth',
-    'tau': "Kendall's tau with birth", 'z': 'z with own birth',
-    'body_z': 'z beyond the embedding', 'control_z': 'z with other birth',
+    'top1_frequency': 'share of the preferred token',
+    'birth_overlap': 'overlap with initialization',
+    'tau': "Kendall's tau with initialization", 'z': 'z with own initialization',
+    'body_z': 'z beyond the embedding', 'control_z': 'z with another initialization',
 }
 
 
@@ -72,7 +73,7 @@ def main(settings: Settings, output_dir: Path) -> None:
   results = Results(output_dir, 'born_unbiased', settings)
   runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
-  # Of a seed the two births are compared with every step.
+  # The two initializations of a seed are compared with every step.
   take = functools.lru_cache(maxsize=8)(
       lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
   for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
@@ -92,7 +93,7 @@ def arm(settings: Settings, init: str) -> Training:
 
 
 def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenStates]) -> dict:
-  """What is followed of one checkpoint, against its own birth and that of another seed."""
+  """What is followed of one checkpoint, against its own initialization and that of another seed."""
   born, other, now = (take(f'{path}@{at}') for path, at in ((run, 0), (control, 0), (run, step)))
   config, params = checkpoint.load_params(run, step)
   logits_NV = now.hidden_ND @ np.asarray(head_of(config, params)).T
@@ -141,7 +142,7 @@ def display(row: dict) -> dict[str, str]:
   def shown(name):
     return plus_minus(row, name, '.1f' if name.endswith('z') else '.3f') if name in row else '–'
 
-  return {'step': row['step'], 'birth': row['init'],
+  return {'step': row['step'], 'initialization': row['init'],
           **{words: shown(name) for name, words in MEASURES.items()}}
 
 

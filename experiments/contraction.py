@@ -1,7 +1,7 @@
 """Inputs contract towards one direction, which is the preference (Fig 2).
 
 The last-token states of unrelated random sequences become more alike with every layer of a random
-GPT-2, and hardly in a LLaMA, whose gated MLP contracts little. Their mean direction, passed through
+GPT-2, and little in a LLaMA, whose gated MLP contracts little. Their mean direction, passed through
 the LM head, predicts a token: how often is it the one that the network prefers?
 
     python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores

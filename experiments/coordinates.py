@@ -10,7 +10,7 @@ of gradients. For other positions,
 activations and initializations its cosine is compared with networks at all widths. It should be
 within 7 % of the last layer's cosine, or 0.01, at every layer.
 
-    python -m experiments.coordinates      # 48 networks, 22 min on two busy CPU cores
+    python -m experiments.coordinates      # 48 networks, 22 min on two CPU cores
     python -m experiments.coordinates --checks='width, mup,width, alibi,width, squared_relu' \\
         --widths=128,256,512,1024 --seeds=0-31
 
@@ -44,7 +44,7 @@ CHECKS = {
     'depth, plain': ('depth', dict(init_scheme='plain')),
     'depth, gpt2': ('depth', dict(init_scheme='gpt2')),
 }
-# Those of which the figure shows how far theory is off, and no more. Up to width 768 the others
+# The figure only shows how far theory is off for these. Up to width 768 the others
 # are initialized as by mup.
 VARIANTS = {
     'width, squared_relu': ('width', dict(activation='squared_relu')),
@@ -56,7 +56,7 @@ VARIANTS = {
 ALL = CHECKS | VARIANTS
 COORDINATES = {'cosine': 'cosine of two sequences', 'size': 'size of states (rms)',
                'gradient': 'norm of the gradient'}
-# Sequences of which sizes and gradients are means.
+# Sizes and gradients are means over so many sequences.
 NUM_READ = 32
 # How far theory may be off: a share of the last layer's cosine, or a cosine if that is more.
 SHARE, LEAST = 0.07, 0.01
@@ -66,7 +66,7 @@ FEWEST = 4
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
-  config: str = setting('tiny_gpt2', preset_name, 'model of which the others are variants, one of '
+  config: str = setting('tiny_gpt2', preset_name, 'model that is varied, one of '
                         'those below', paper='nano_gpt2')
   seeds: list[int] = setting(range(4), None, 'seeds of the narrowest networks, as 0-99 or 42,43; '
                              'wider ones, which differ less, have fewer in proportion, but '
@@ -159,21 +159,22 @@ def display(row):
       'size': f'{row["layer_size"][-1]:.3f}', 'its theory': f'{row["theory_size"][-1]:.3f}',
       'gradient, first and last layer': f'{first:.3f}, {last:.3f}',
       'top-1 share': plus_minus(row, 'top1_frequency', '.1%'),
-      'law': f'{row["theory_top1_frequency"]:.1%}',
+      'its theory, share': f'{row["theory_top1_frequency"]:.1%}',
   }
 
 
 def draw(summary, settings):
   """A line of panels per check of CHECKS, and below for all how far theory is off."""
   full = [check for check in settings.checks if check in CHECKS]
-  heights = 2.2 * len(full), 0.6 + 0.4 * len(settings.checks)
+  heights = 2.2 * len(full), 0.6 + 0.2 * len(summary)
   with plotting.style():
     figure = plotting.figure(10, sum(heights) + 0.4)
     above, below = figure.add_gridspec(2, 1, height_ratios=[max(0.1, heights[0]), heights[1]])
     if full:
       draw_checks(above.subgridspec(len(full), 4).subplots(squeeze=False, sharey='col'), full,
                   summary)
-    draw_gaps(below.subgridspec(1, 2).subplots(sharey=True), settings.checks, summary)
+    draw_gaps(below.subgridspec(1, 2).subplots(sharey=True),
+              [row for check in settings.checks for row in summary if row['check'] == check])
     counts = sorted({row['networks'] for row in summary})
     figure.suptitle(f'Means of {" to ".join(map(str, counts[::len(counts) - 1 or 1]))} networks. '
                     'Dashed, and black bars: theory', x=0.01, ha='left', fontsize='medium')
@@ -189,7 +190,8 @@ def draw_checks(grid, checks, summary):
     draw_share(axes[3], rows, varied)
     axes[0].set(ylabel=check)
     axes[0].legend(fontsize='small', title=varied, title_fontsize='small', ncols=2)
-  for ax, title in zip(grid[0], (*COORDINATES.values(), 'share of the favourite'), strict=True):
+  titles = *COORDINATES.values(), 'share of the preferred token'
+  for ax, title in zip(grid[0], titles, strict=True):
     ax.set(title=title)
   for ax in (*grid[:, 1], *grid[:, 2]):
     ax.set_yscale('log')
@@ -197,20 +199,19 @@ def draw_checks(grid, checks, summary):
     ax.set_ylim(bottom=0)
 
 
-def draw_gaps(axes, checks, summary):
-  """The last layer's cosine, and how far theory is off, of each width or depth of a check."""
-  for place, check in enumerate(checks):
-    rows = [row for row in summary if row['check'] == check]
-    for i, (color, row) in enumerate(zip(plotting.COLORS * 9, rows, strict=False)):
-      y = place + 0.8 * ((i + 0.5) / len(rows) - 0.5)
-      axes[0].errorbar(row['last_cosine'], y, xerr=row['last_cosine_ci95'], fmt='o', color=color,
-                       markersize=3)
-      axes[0].plot(row['theory_cosine'][-1], y, 'k|', zorder=3)
-      axes[1].plot(np.divide(*gaps(row)), y, 'o', color=color, markersize=4)
-  axes[0].set_yticks(range(len(checks)), checks)
-  axes[0].set(title='cosine after the last layer', ylim=(len(checks) - 0.5, -0.5))
-  axes[1].set(title='gap to theory at the worst layer, of what is allowed', xlim=(0, None))
+def draw_gaps(axes, rows):
+  """The last layer's cosine, and how far theory is off, a line per width or depth of a check."""
+  place = np.arange(len(rows))
+  axes[0].errorbar([row['last_cosine'] for row in rows], place,
+                   xerr=[row['last_cosine_ci95'] for row in rows], fmt='o', markersize=4)
+  axes[0].plot([row['theory_cosine'][-1] for row in rows], place, 'k|', markersize=9, zorder=3)
+  axes[1].plot([np.divide(*gaps(row)) for row in rows], place, 'o', markersize=4)
+  axes[0].set_yticks(place, [
+      f'{row["check"].split(", ")[1]}, {ALL[row["check"]][0]} {row["value"]}' for row in rows])
+  axes[0].set(title='cosine after the last layer', xlim=(0, None), ylim=(len(rows) - 0.5, -0.5))
+  axes[1].set(title='gap to theory at the worst layer (1: largest allowed)')
   axes[1].axvline(1, color='black', linestyle='--', linewidth=0.8)
+  axes[1].set_xlim(0, max(1.1, axes[1].dataLim.x1 * 1.05))
 
 
 def draw_layers(axes, row, color, varied):

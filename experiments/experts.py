@@ -1,12 +1,13 @@
-"""Are experts born unequal? How many tokens random routers send to each of them.
+"""How unequal is the load of experts at initialization?
 
 A router reads states that contraction has made alike, so that most tokens agree on an expert, which
 the seed fixes. Routers with as many experts as --num_experts says are drawn to read the states of
 random networks, behind the norm of each MLP; a --config that has experts is read by its own. The
-share of the busiest and of the idlest expert is compared with theory.expert_shares at every layer,
-and the busiest one with that which the mean direction of all states predicts. No number is fitted.
-Chosen and counted on the same tokens, it has their luck too; 'on others', it is chosen on one half
-of the sequences and counted on the other. A network has the same routers at every length.
+highest and the lowest load of an expert are compared with theory.expert_shares at every layer,
+and the expert with the highest load with the one that the mean direction of all states predicts. No
+number is fitted. If an expert is chosen and counted on the same tokens, its load has their luck
+too; 'on others', it is chosen on one half of the sequences and counted on the other. A network has
+the same routers at every length.
 
     python -m experiments.experts                       # 15 min on two CPU cores
     python -m experiments.experts --config=tiny_gpt2,num_experts=16,experts_per_token=2
@@ -41,6 +42,10 @@ from .shared.tables import ci95, grouped, median, quantiles
 # Routers that are drawn for each layer of a network without experts.
 NUM_ROUTERS = 16
 MEANS = 'busiest', 'idlest', 'direction_agrees'
+# How a figure says a field of a model's name; what follows from others, or all models have, is left
+# out.
+WORDS = {'activation': '{}', 'init_scheme': '{}', 'width': 'width {}', 'num_layers': '{} layers',
+         'num_experts': 'own experts', 'experts_per_token': '{} per token'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +92,7 @@ def cells(settings) -> list[Cell]:
 
 
 def shares(config: ModelConfig, probe: Probe, num_experts: int):
-  """The busiest and the idlest expert of each router, as a readout of `ensemble.measure`."""
+  """The highest and the lowest load of each router, as a readout of `ensemble.measure`."""
   key = stream_key('routers', probe.seed)
 
   def readout(params, sums):
@@ -173,13 +178,14 @@ def display(row):
   return {
       'model': row['config'], 'T': row['length'], 'experts': row['num_experts'],
       'uniform': f'{1 / row["num_experts"]:.1%}',
-      'busiest, last layer': f'{row["busiest"][-1]:.1%} ± {row["busiest_ci95"][-1]:.1%}',
+      'highest load, last layer': f'{row["busiest"][-1]:.1%} ± {row["busiest_ci95"][-1]:.1%}',
       'theory': f'{row["theory_busiest"][-1]:.1%}',
       'on others (theory)': (f'{row["again"][-1]:.1%} ± {row["again_ci95"][-1]:.1%} '
                              f'({row["theory_again"][-1]:.1%})' if 'again' in row else None),
       'median (10–90 %)': median(row, 'again', '.1%'),
       'theory of median': median(row, 'theory_again', '.1%'),
-      'idlest': f'{row["idlest"][-1]:.2%}', 'theory of idlest': f'{row["theory_idlest"][-1]:.2%}',
+      'lowest load': f'{row["idlest"][-1]:.2%}',
+      'theory of lowest': f'{row["theory_idlest"][-1]:.2%}',
       'worst layer: theory off by': f'{row["largest_deviation"]:+.1%}',
       'std over routers': f'{row["busiest_std"][-1]:.1%}',
       'theory of std': f'{row["theory_busiest_std"][-1]:.1%}',
@@ -190,32 +196,41 @@ def display(row):
 
 
 def draw(summary):
-  """A panel per number of experts: the busiest expert's share by layer, with theory dashed."""
+  """A panel per number of experts, a line per model: the highest load and theory, last layer."""
   counts = sorted({row['num_experts'] for row in summary})
   columns = min(2, len(counts))
-  figure = plotting.figure(9, 3 * -(-len(counts) // columns) + 0.8)
-  lines = list(dict.fromkeys((row['config'], row['length']) for row in summary))
-  several = len({length for _, length in lines}) > 1
-  for ax, count in zip(figure.subplots(-(-len(counts) // columns), columns, squeeze=False).flat,
-                       counts, strict=False):
-    for row in (row for row in summary if row['num_experts'] == count):
-      line, layer = (row['config'], row['length']), np.arange(1, len(row['busiest']) + 1)
-      name = 'again' if 'again' in row else 'busiest'  # Older runs have not split their tokens.
-      measured, error, expected = (100 * np.array(row[each]) for each in (
-          name, f'{name}_ci95', f'theory_{name}'))
-      again, place = divmod(lines.index(line), len(plotting.COLORS))
-      ax.errorbar(layer, measured, error, marker='os^v'[again % 4], markersize=3, linewidth=1,
-                  color=plotting.COLORS[place],
-                  label=row['config'] + (f', T = {row["length"]}' if several else ''))
-      plotting.theory(ax, layer, expected, 'theory')
-    ax.axhline(100 / count, color='grey', linestyle=':', label='all alike')
-    ax.set(title=f'{count} experts', xlabel='layer', ylim=(0, None),
-           ylabel='share of the busiest (%)')
-    ax.xaxis.get_major_locator().set_params(integer=True)
-  labels = {label: mark for ax in figure.axes
-            for mark, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-  figure.legend(labels.values(), labels, loc='outside lower center', ncols=2, fontsize='x-small')
+  lines = max(sum(row['num_experts'] == count for row in summary) for count in counts)
+  figure = plotting.figure(10, 0.6 + -(-len(counts) // columns) * (0.9 + 0.22 * lines))
+  grid = figure.subplots(-(-len(counts) // columns), columns, squeeze=False)
+  for ax, count in zip(grid.flat, counts, strict=False):
+    draw_loads(ax, [row for row in summary if row['num_experts'] == count])
+    ax.axvline(100 / count, color='grey', linestyle=':', label='equal loads')
+    ax.set(title=f'{count} experts', xlabel='highest load in the last layer (%)', xlim=(0, None))
+  figure.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
   return figure
+
+
+def draw_loads(ax, rows):
+  """A line per model and length: the mean over networks, its 95 % interval, and theory."""
+  several = len({row['length'] for row in rows}) > 1
+  for place, row in enumerate(rows):
+    name = 'again' if 'again' in row else 'busiest'  # Older runs have not split their tokens.
+    measured, error, expected = (100 * row[each][-1] for each in (
+        name, f'{name}_ci95', f'theory_{name}'))
+    labels = ('measured, 95 % interval', 'theory') if place == 0 else (None, None)
+    ax.errorbar(measured, place, xerr=error, fmt='o', markersize=4, color=plotting.COLORS[0],
+                label=labels[0])
+    ax.plot(expected, place, 'k|', markersize=11, zorder=3, label=labels[1])
+  ax.set_yticks(range(len(rows)), [
+      words_of(row['config']) + (f', T = {row["length"]}' if several else '') for row in rows])
+  ax.invert_yaxis()
+
+
+def words_of(name: str) -> str:
+  """A model in words: its preset, and what differs from it."""
+  preset, *fields = name.split(',')
+  said = (WORDS.get((parts := field.split('='))[0], '').format(parts[1]) for field in fields)
+  return ', '.join([preset, *filter(None, said)])
 
 
 if __name__ == '__main__':

@@ -20,7 +20,7 @@ from .shared.settings import ProgramSettings, name_flag, setting
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
-  tokenizer: str | None = setting(None, str, "'bytes' or a tokenizer's files, to write beside the "
+  tokenizer: str | None = setting(None, str, "'bytes' or a tokenizer's files, to write next to the "
                                   'model; if not given, none is written')
   names: list[str] = dataclasses.field(default_factory=list)
 

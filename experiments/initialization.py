@@ -1,4 +1,4 @@
-"""Is a network initialized as its configuration says? Stds, and theory beside it.
+"""Is a network initialized as its configuration says? Stds, compared with theory.
 
     python -m experiments.initialization my_llama/checkpoint-0
     python -m experiments.initialization config.json:42 --length=32
@@ -8,7 +8,7 @@ says how weights are drawn by initializer_range and its family's rules, and a ru
 its model. Of the matrices of a kind, one for each layer and expert, the table has the mean std and
 the one that is farthest from what the configuration says, with the interval in which it must lie: 5
 standard errors. Gains must be 1, and biases 0. Then come the cosine of two random sequences, the
-share of the preferred token, and of a mixture the highest expert load of each layer, beside theory,
+share of the preferred token, and of a mixture the highest expert load of each layer, with theory,
 with the interval that holds 95 % of networks.
 
 Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
@@ -101,7 +101,7 @@ def display(row: dict) -> dict[str, str]:
 
 
 def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]:
-  """What is measured of the network, beside theory and the interval that holds 95 % of networks."""
+  """What is measured of the network, with theory and the interval that holds 95 % of networks."""
   parts = {'preference': predictions(config.vocab_size),
            'similarity': inter_sequence('hidden_last')}
   if config.num_experts > 1:

@@ -123,7 +123,7 @@ def expected_std(config):
 
 
 def row(closed_form, std_theory, measured):
-  """Similarity by depth, and the std of the first layer beside 1/sqrt(i) and the block's theory."""
+  """Similarity by depth, and the std of the first layer with 1/sqrt(i) and the block's theory."""
   std_T = measured['spread']['std'][0]
   position_T = np.arange(1, std_T.size + 1)
   return {
@@ -143,7 +143,7 @@ def summarize(rows):
     summary.append({
         **fields, 'networks': len(group),
         'measured': np.mean(measured, axis=0),
-        # Over networks, each of which reads sequences of its own; over sequences for a single one.
+        # Over networks, each with sequences of its own; over sequences for a single one.
         'standard_error': (scipy.stats.sem(measured, axis=0) if len(group) > 1
                            else group[0]['standard_error']),
         'theory': group[0]['theory'],

@@ -6,9 +6,9 @@ What measured each of them is listed in measured/README.md.
     python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees
 
 In a page, the table stands between <!-- table.md --> and <!-- end -->. Every number outside it that
-has a decimal point or % must be one of the results beside the page or linked in its paragraph, its
+has a decimal point or % must be one of the results in its folder or linked in its paragraph, its
 row of a table, or else its section, as it is rounded there. A page lists the others, and where they
-come from, as in <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 / 0.2) -->.
+come from, such as <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 / 0.2) -->.
 """
 
 from collections.abc import Collection
@@ -38,7 +38,7 @@ NUMBER = re.compile(r'(?<![\w.])([−+]?)(\d+(?:,\d{3})*(?:\.\d+)?)(e[−+-]?\d+
 PERCENT = re.compile(r'[\d.±–− ]*%')
 UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1e9, 'TB': 1e12,
          'T ': 1e12, 'billion': 1e9}
-# The unit of a number may follow after others, as in 4.7 ± 0.5 %.
+# The unit of a number may follow after others, like in 4.7 ± 0.5 %.
 UNIT = re.compile(rf'(?:[\d.,±–−+ ]|to |and |of )*?({"|".join(UNITS)})')
 
 
@@ -125,7 +125,7 @@ def problems(page: Path) -> list[str]:
           for number in unknown(page.parent, section, listed)}
   return [*(f'{name}: there is no {link}' for link in LINK.findall(text)
             if not re.match('https?:', link) and not (page.parent / link).exists()),
-          *(f'{name}: {number} is in no result beside it' for number in sorted(used - listed)),
+          *(f'{name}: {number} is in no result of its folder' for number in sorted(used - listed)),
           *(f'{name}: {number} is listed and not there' for number in sorted(listed)
             if number not in shown)]
 

@@ -1,4 +1,4 @@
-"""Does the bias survive training? Checkpoints beside initializations (Fig 10, 11).
+"""Does the bias survive training? Checkpoints and initializations (Fig 10, 11).
 
 Over the dimensions to which a random network contracts most (the top k of its mean direction), the
 program measures Kendall's tau between the hidden states of a checkpoint and those of an

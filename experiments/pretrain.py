@@ -29,7 +29,7 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 
 def check_config(settings: Settings) -> None:
-  """Raises InputError for a preset other than the scale's beside a parent, which is a model.
+  """Raises InputError for a preset other than the scale's, given with a parent, which is a model.
 
   Also if no parent is given to go on from, at the scale `continue`.
   """

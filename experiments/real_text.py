@@ -133,7 +133,7 @@ def shares(text: Corpus, vocab_size: int) -> np.ndarray:
 
 
 def row_of(text):
-  """The function to the row of a network, also beside what is commonest in the text."""
+  """The function to the row of a network, with what is commonest in the text."""
 
   def row(measured):
     preferred = measured['preference']['top1_id']
@@ -188,7 +188,7 @@ def display(row):
       'theory': f'{row["law_L"][-1]:.3f}', 'off by': f'{row["relative_deviation"]:+.1%}',
       'infinite width': f'{row["infinite_width"]:.3f}',
       'one number': f'{row["one_number"]:.3f}' if is_text else '–',
-      'favourite': plus_minus(row, 'top1_frequency', '.1%'), **measurements.top1_columns(row),
+      'preferred token': plus_minus(row, 'top1_frequency', '.1%'), **measurements.top1_columns(row),
       'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
       'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',
   }
@@ -214,7 +214,7 @@ def draw(summary):
     for fields, _ in grouped(summary, 'reads'):
       shares_ax.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
     shares_ax.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
-                   title='the favourite token')
+                   title='the preferred token')
     shares_ax.legend(fontsize='x-small')
   return figure
 

@@ -89,7 +89,9 @@ def main(settings, output_dir):
                               for name, strength in makers), 'transform'):
     results.add(row | measure(*makers[*row.values()](), settings.methods))
   summary = summarize(results.rows, settings)
-  results.finish(summary, display, lambda: draw(results.rows, settings))
+  # Of few methods a figure says no more than the table.
+  is_drawn = len(settings.methods) > 2
+  results.finish(summary, display, is_drawn and (lambda: draw(results.rows, settings)))
 
 
 def random_networks(settings) -> dict[int, Subject]:

@@ -3,7 +3,7 @@
 On this machine XLA compiles the package's own jitted function for the chips of --topology:
 
   train         a step of AdamW, with its state in float32
-  sweep         a batch of sequences through every network of an ensemble, as in
+  sweep         a batch of sequences through every network of an ensemble, like in
                 experiments.seed_sweep; the seeds are spread over all chips
   fingerprint   a batch through one network that is spread over all chips
 
@@ -174,7 +174,7 @@ def describe(plan: dict) -> str:
 
 
 def devices_of(topology: str) -> list:
-  """The devices of a TPU slice, none of which is here."""
+  """The devices of a TPU slice that is not here."""
   if importlib.util.find_spec('libtpu') is None:
     raise InputError('libtpu, which compiles for TPUs on any machine, is missing; install the one '
                      "of this jax: pip install -e '.[tpu]'")
@@ -209,7 +209,7 @@ def train(settings, devices):
 
 
 def sweep(settings, devices):
-  """A batch of every network of a chunk (`chunks.programs`), as in experiments.seed_sweep."""
+  """A batch of every network of a chunk (`chunks.programs`), like in experiments.seed_sweep."""
   config = configs.get(settings.config, dtype=settings.dtype, length=settings.length)
   settings.num_seeds = settings.num_seeds or len(devices)
   if settings.num_seeds % len(devices):

@@ -2,8 +2,8 @@
 
 Theory is drawn as curves: the cosine of two sequences after the last layer, in the limit of great
 width (theory.infinite_width) and with what finite width adds (theory.finite_width). Ensembles of
-random networks are the points. For models that are too large for this machine theory speaks alone,
-also about the preferred token (theory.preference_at_initialization).
+random networks are the points. For models that are too large for this machine only theory is shown,
+also for the preferred token (theory.preference_at_initialization).
 
     python -m experiments.scaling                 # about 40 min on two CPU cores
     python -m experiments.scaling --scale=paper   # longer sequences, and nano; needs an accelerator
@@ -51,7 +51,8 @@ class Settings(Transformers):
   factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
                                f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
   large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
-                             'models of which theory speaks alone', smoke=['tiny_gpt2'])
+                             'large models, for which only theory is computed',
+                             smoke=['tiny_gpt2'])
   large_lengths: list[int] = setting([64, 256, 1024], listed(num_tokens), 'their sequence lengths',
                                      smoke=[8])
   large_sequences: int = setting(10_000, whole, 'sequences that each of them would read', smoke=50)
@@ -180,7 +181,7 @@ def draw(summary, settings):
       if rows:
         draw_factor(ax, each, rows, settings, color)
     ax.set(xlabel=FACTORS[factor] if len(both) == 1 else 'width',
-           ylabel='share of the favourite (%)' if factor == 'vocabulary' else 'cosine')
+           ylabel='share of the preferred token (%)' if factor == 'vocabulary' else 'cosine')
     if len(both) > 1:
       ax.legend()
   for ax in list(axes):

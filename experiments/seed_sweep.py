@@ -144,7 +144,7 @@ def display(row):
 
 
 def draw(rows, theory, settings):
-  """Left, for each model: predicted tokens by rank, as in Fig 1. Right: every network."""
+  """Left, for each model: predicted tokens by rank, like Fig 1. Right: every network."""
   figure = plotting.figure(8, 3.2 * len(settings.config))
   axes = figure.subplots(len(settings.config), 2, squeeze=False)
   for name, (ranked, spread) in zip(settings.config, axes, strict=True):

@@ -1,4 +1,4 @@
-"""How biased given networks are, beside random networks, theory and chance.
+"""How biased given networks are, compared with random networks, theory and chance.
 
     python -m experiments.through_training results/pretrain_laptop/seed_42 results/other/seed_7
     python -m experiments.through_training my_trainer/       # its checkpoint-0, checkpoint-20, …
@@ -49,7 +49,7 @@ from .shared.results import Results
 from .shared.settings import PROBE_DATA, setting
 from .shared.tables import grouped
 
-SHOWN = {'top1_frequency': 'share of the favourite', 'cosine': 'cosine of two sequences',
+SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of two sequences',
          'overlap': 'overlap with the first direction', 'sink_rate': 'sink rate'}
 
 
@@ -191,7 +191,7 @@ def display(row):
   texts = {name: spec.format(row[name]) if name in row else None for name, spec in (
       ('top1_frequency', '{:.1%}'), ('cosine', '{:.3f}'), ('overlap', '{:+.2f}'),
       ('sink_rate', '{:.2f}'))}
-  return {'network': row['run'], 'step': row.get('step'), 'favourite': row.get('top1_id'),
+  return {'network': row['run'], 'step': row.get('step'), 'preferred token': row.get('top1_id'),
           'its share': texts['top1_frequency'], 'cosine': texts['cosine'],
           'overlap': texts['overlap'], 'sink rate': texts['sink_rate']}
 
@@ -204,8 +204,8 @@ def draw(summary):
     for fields, rows in grouped([row for row in summary if 'overlap' in row], 'run'):
       step = np.array([row.get('step', 0) for row in rows])
       ax.plot(step, [row[name] for row in rows], **plotting.DOTS, label=fields['run'][-24:])
-    beside = [row for row in summary if 'overlap' not in row and name in row]
-    for row, line in zip(beside, itertools.cycle(('-', '--', ':')), strict=False):
+    references = [row for row in summary if 'overlap' not in row and name in row]
+    for row, line in zip(references, itertools.cycle(('-', '--', ':')), strict=False):
       ax.axhline(row[name], color='grey', linestyle=line, linewidth=1, label=row['run'][-24:])
     ax.set(xlabel='optimizer step', title=title)
   axes[0].legend(fontsize='x-small')

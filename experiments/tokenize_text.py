@@ -22,7 +22,7 @@ from .shared.settings import ProgramSettings, name_flag, setting
 
 
 def sources(given: str) -> list[str]:
-  """Names of texts, all of which are there."""
+  """Names of texts; all of them are there."""
   names = given.split(',')
   if not all(name.strip() for name in names):
     raise InputError(f'{given!r} has an empty item between its commas')

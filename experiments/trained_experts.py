@@ -1,12 +1,12 @@
-"""Does the expert that is busiest at birth stay so in training?
+"""Does the expert with the highest load at initialization keep it in training?
 
 Networks with experts are trained on one text in one order: each seed from GPT-2's initialization
 and from the centred one, which is born without a common direction, both with and without a loss
 that balances experts. At some steps they read held-out text, and the share of choices that falls on
-each expert is counted. Followed are the share of the busiest expert, how many experts are dead (get
-less than a hundredth of the choices), the rank correlation of shares with those at birth
-(Spearman's, mean over layers), in how many layers the busiest expert is that of birth, and
-validation loss.
+each expert is counted. The table has the highest load of an expert, how many experts are dead (get
+less than a hundredth of the choices), the rank correlation of loads with those at initialization
+(Spearman's, mean over layers), in how many layers the expert with the highest load is still the
+same, and validation loss.
 
     python -m experiments.trained_experts       # on tinyshakespeare, 10 min on two CPU cores
 
@@ -34,16 +34,19 @@ from .shared.settings import name_flag, setting
 from .shared.tables import described, grouped, plus_minus
 
 INITS = 'gpt2', 'centred'
+# What initializations are called in the figure.
+LABELS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
 MEASURES = {
-    'busiest': 'share of the busiest expert', 'dead': 'dead experts of a layer',
-    'birth_rank': 'rank correlation with birth', 'same_busiest': 'busiest as at birth',
+    'busiest': 'highest expert load', 'dead': 'dead experts of a layer',
+    'birth_rank': 'rank correlation with initialization',
+    'same_busiest': 'same expert as at initialization',
     'validation_loss': 'validation loss (nats)'}
 DEAD = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Texts):
-  # As in Switch: the weight of the chosen expert is its probability, and trains the router.
+  # Like Switch: the weight of the chosen expert is its probability, and trains the router.
   config: str = setting(
       'tiny_gpt2,mlp_width=128,num_experts=8,renormalized_experts=false',
       smoke='tiny_gpt2,num_layers=1,mlp_width=32,num_experts=4,renormalized_experts=false')
@@ -99,26 +102,26 @@ def rows_of(directory: Path, settings: Settings, statistic: Statistic,
   steps = runs.saved_steps(settings)
   named = [(seed, step) for seed in settings.seeds for step in steps]
   networks = (storage.open(f'{directory}/seed_{seed}@{step}').load() for seed, step in named)
-  rows, losses, birth = [], {}, None
+  rows, losses, first = [], {}, None
   for (seed, step), found in zip(named, measure(networks, statistic, probe), strict=True):
     if step == 0:
-      birth = found['share']
+      first = found['share']
       losses = {line['step']: line['validation_loss']
                 for line in monitor.read(directory / f'seed_{seed}')
                 if line.get('validation_loss') is not None}
     rows.append({'seed': seed, 'step': step, 'validation_loss': losses.get(step)}
-                | described_shares(found['share'], birth))
+                | described_shares(found['share'], first))
   return rows
 
 
-def described_shares(share_LE: np.ndarray, birth_LE: np.ndarray) -> dict:
+def described_shares(share_LE: np.ndarray, first_LE: np.ndarray) -> dict:
   """What is followed; of equal shares there is no order, and so no correlation."""
   ranks = [scipy.stats.spearmanr(now, then).statistic if np.ptp(now) and np.ptp(then) else 0.0
-           for now, then in zip(share_LE, birth_LE, strict=True)]
+           for now, then in zip(share_LE, first_LE, strict=True)]
   return {'share': np.asarray(share_LE), 'busiest': float(share_LE.max(axis=-1).mean()),
           'dead': float((share_LE < DEAD).sum(axis=-1).mean()),
           'birth_rank': float(np.mean(ranks)),
-          'same_busiest': float((share_LE.argmax(axis=-1) == birth_LE.argmax(axis=-1)).mean())}
+          'same_busiest': float((share_LE.argmax(axis=-1) == first_LE.argmax(axis=-1)).mean())}
 
 
 def summarize(rows: list[dict]) -> list[dict]:
@@ -140,7 +143,8 @@ def summarize(rows: list[dict]) -> list[dict]:
 def display(row: dict) -> dict[str, str]:
   shown = {words: plus_minus(row, name, '.3f') if name in row else '–'
            for name, words in MEASURES.items()}
-  return {'step': row['step'], 'birth': row['init'], 'balance': f'{row["balance"]:g}', **shown,
+  return {'step': row['step'], 'initialization': row['init'], 'balance': f'{row["balance"]:g}',
+          **shown,
           'loss less that of the first': plus_minus(row, 'validation_loss_difference', '+.3f')
           if 'validation_loss_difference' in row else '–'}
 
@@ -148,12 +152,12 @@ def display(row: dict) -> dict[str, str]:
 def draw(rows: list[dict]):
   """What is followed by step: means over seeds, and from the lowest to the highest seed."""
   steps = sorted({row['step'] for row in rows})
-  figure = plotting.figure(11, 2.9)
+  figure = plotting.figure(11, 3.1)
   axes = figure.subplots(1, 4)
   for ax, (name, words) in zip(axes, MEASURES.items(), strict=False):
     for color, (arm, group) in zip(plotting.COLORS, grouped(rows, 'init', 'balance'), strict=False):
       values = np.array([[row[name] for row in own] for _, own in grouped(group, 'step')])
-      label = f'{arm["init"]}, balance {arm["balance"]:g}' if arm['balance'] else arm['init']
+      label = LABELS[arm['init']] + (f', balance {arm["balance"]:g}' if arm['balance'] else '')
       plotting.band(ax, np.array(steps), values.T, color=color, marker='o', markersize=3,
                     label=label)
     ax.set(xlabel='optimizer step', title=words)
@@ -161,7 +165,7 @@ def draw(rows: list[dict]):
     apart = [step for i, step in enumerate(steps) if i == 0 or step > 2 * steps[i - 1]]
     ax.set_xticks(apart, map(str, apart))
     ax.minorticks_off()
-  axes[0].legend(fontsize='x-small')
+  figure.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
   return figure
 
 

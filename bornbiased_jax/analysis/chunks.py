@@ -57,7 +57,7 @@ def network_bytes(ensemble: Ensemble, statistic: Statistic, probe: Probe, batch_
 def networks_at_once(bytes_of_one: Callable[[], int], num_seeds: int) -> int:
   """Number of networks under one vmap on a device: as many as fit into half its memory.
 
-  On a CPU it is one: a single network keeps all cores busy, and more would only compete for the
+  On a CPU it is one: a single network uses all cores, and more would only compete for the
   cache. `bytes_of_one` is called on accelerators only, because finding out takes compilations.
   """
   if jax.default_backend() == 'cpu':
@@ -96,8 +96,8 @@ def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
     Four functions
     - draw: seeds [n] uint32 → networks, every leaf with a leading axis of n networks. A network
       is its seed and its parameters; if they are given, they are returned as they are.
-    - shapes: (networks, size) → the sums of a batch as jax.ShapeDtypeStruct, of which only the
-      statistic knows. What it traces is the step's.
+    - shapes: (networks, size) → the sums of a batch as jax.ShapeDtypeStruct; only the statistic
+      knows them. What it traces is the step's.
     - step: (networks, sums, first, size=) → the sums with the sequences from `first` to
       `first + size - 1` added.
     - finish: (networks, sums) → the readout's results for each network.

@@ -74,7 +74,7 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
   Raises:
     InputError: a seed outside its range, batch_size or chunk_size below one, networks of
       different architectures, sums that do not add up (tried once, on two sequences), or what the
-      statistic raises. As in every generator, only when the first result is asked for.
+      statistic raises. Like in every generator, only when the first result is asked for.
 
   Example:
     >>> from bornbiased_jax import analysis, configs
@@ -105,7 +105,7 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
       for first_index in range(0, probe.num_sequences, batch_size):
         size = min(batch_size, probe.num_sequences - first_index)
         before, sums = sums, step(drawn, sums, first_index, size=size)
-        # Waiting for the previous batch rather than for this one keeps the device busy,
+        # Waiting for the previous batch rather than for this one keeps the device at work,
         # and on_batch is never more than one batch ahead of what has been done.
         jax.block_until_ready(before)
         on_batch(size * len(chunk))

@@ -33,7 +33,7 @@ class StackConfig:
       without parameters).
     width: number of channels, d.
     mlp_width: number of hidden units of MLP0.
-    activation: as in ModelConfig.
+    activation: as ModelConfig has it.
     std: standard deviation of all weights at initialization.
     embedding_std: standard deviation of a Gaussian probe's inputs.
 
@@ -122,7 +122,7 @@ def read_stack(config: StackConfig, params: list[dict], x_BTD: jax.Array,
 
 
 class _BareAttention(Block):
-  """A block of which only the attention sublayer is left."""
+  """A block with only its attention sublayer."""
 
   @nn.compact
   def __call__(self, x_BTD):

@@ -29,7 +29,7 @@ _UNUSED: Any = None
 
 
 class _Activations(dict[str, Callable]):
-  """Functions by name, each of which stays what it is: compiled programs go by the name."""
+  """Functions by name; none can be replaced, because compiled programs go by the name."""
 
   def __setitem__(self, name, function):
     if not isinstance(name, str) or not name.isidentifier():

@@ -21,7 +21,7 @@ _COMPUTED: Any = None
 class ModelConfig:
   """The architecture of a decoder-only, residual, causal transformer.
 
-  The defaults describe GPT-2 with rotary positions, as in the paper.
+  The defaults describe GPT-2 with rotary positions, like in the paper.
 
   Args:
     num_layers: number of blocks, L.
@@ -68,7 +68,7 @@ class ModelConfig:
     score_cap: bound c of attention scores s, which become c tanh(s / c) (Gemma 2); None:
       they have none.
     logit_cap: the same of logits.
-    parallel_residual: the MLP reads the same residual stream as the attention beside it,
+    parallel_residual: the MLP reads the same residual stream as the attention,
       not what that attention has added to it (GPT-J, Pythia).
     scaled_embedding: token embeddings are multiplied by sqrt(width) where they enter the
       residual stream (Gemma). Continuous inputs are not.

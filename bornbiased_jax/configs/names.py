@@ -53,7 +53,7 @@ def get(name: str, **overrides: Any) -> ModelConfig:
 
   Args:
     name: a preset. Fields may follow: 'tiny_gpt2,num_layers=6,activation=relu'. 'none' is None,
-      and ':' stands between the parts of a value, as in windows=8:none:8:none. Of a JSON file, or
+      and ':' stands between the parts of a value, like windows=8:none:8:none. Of a JSON file, or
       a directory of `transformers`, `storage.canonical` makes such a name.
     overrides: fields of ModelConfig. Of those in `name` only `length` may get another value.
 
@@ -82,7 +82,7 @@ def get(name: str, **overrides: Any) -> ModelConfig:
 
 
 def name_of(config: ModelConfig, preset: str | None = None) -> str:
-  """A name of an architecture, of which `get` makes it again.
+  """A name of an architecture; `get` makes the architecture from it again.
 
   It begins with `preset`, or with the preset that differs in the fewest fields.
 
@@ -167,7 +167,7 @@ def _parse_rope_scaling(text):
 
 
 def _as_text(value):
-  """The text of a value, of which `_parse` makes it again."""
+  """The text of a value; `_parse` makes the value from it again."""
   if isinstance(value, tuple | RopeScaling):
     parts = value if isinstance(value, tuple) else dataclasses.astuple(value)
     return ':'.join(map(_as_text, parts))

@@ -66,8 +66,8 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
 
   Args:
     spec: a folder made by `write`; or a file that holds token ids and nothing
-      else, `.uint16`, `.uint32` or `.bin` (uint16); or text as in
-      `text.sources`, for instance 'tinyshakespeare'. Text is tokenized in
+      else, `.uint16`, `.uint32` or `.bin` (uint16); or text as
+      `text.sources` takes it, for instance 'tinyshakespeare'. Text is tokenized in
       memory if it has at most 256 million characters.
     tokenizer: for text, the tokenizer to use, by default bytes; for ids, the
       tokenizer that made them.
@@ -98,7 +98,7 @@ def from_ids(ids: np.ndarray, name: str, vocab_size: int | None = None) -> Corpu
     name: what to call it.
     vocab_size: number of ids that there are; None means one more than the largest here.
 
-  Example: ids of which id v is as frequent as 1 / (v + 1), which is Zipf's law.
+  Example: id v is as frequent as 1 / (v + 1), the distribution of Zipf.
     >>> zipf = from_ids(np.repeat(np.arange(3), [6, 3, 2]), 'Zipf')
     >>> zipf.vocab_size, zipf.tokens.size
     (3, 11)
@@ -116,7 +116,7 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
   beginning. A progress bar shows how far it is.
 
   Args:
-    specs: texts, as in `text.sources`.
+    specs: texts, as `text.sources` takes them.
     tokenizer: its ids are stored as uint16 if they fit, otherwise as uint32.
     directory: a folder for this corpus alone; made if it is missing.
 

@@ -23,7 +23,7 @@ END_OF_DOCUMENT = '<|endoftext|>'
 _STEPS = ('normalizer', 'pre_tokenizer', 'post_processor', 'decoder', 'normalizers',
           'pretokenizers', 'processors', 'decoders')
 _GROWTH = {'ByteLevel': 2, 'Precompiled': 32}
-# What model_type and the type of a piece mean in a SentencePiece model.
+# What model_type and the type of a subword mean in a SentencePiece model.
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
@@ -84,7 +84,7 @@ def of_sentencepiece(content: bytes, begins: bool) -> dict[str, bytes]:
       or not normalizer.escape_whitespaces
       or any(piece.type == _USER_DEFINED for piece in model.pieces)):
     raise InputError('transformers reads no such SentencePiece model, but only BPE and unigram '
-                     'ones with spaces before words and without user-defined pieces')
+                     'ones with spaces before words and without user-defined subwords')
   made = tokenizers.Tokenizer(_bpe(model) if trainer.model_type == _BPE else _unigram(model))
   made.normalizer = normalizers.Sequence(_normalizers(normalizer))
   made.decoder = decoders.Sequence(_decoders(normalizer))
@@ -181,9 +181,9 @@ def _bpe(model):
 
 
 def _merges(pieces):
-  """All pairs of pieces that make a piece, in the order in which SentencePiece merges them.
+  """All pairs of subwords that make a subword, in the order in which SentencePiece merges them.
 
-  It makes the piece of the highest score, first where it can be made furthest to the left,
+  It makes the subword of the highest score, first where it can be made furthest to the left,
   which is where the left part has grown already.
   """
   score = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}

@@ -25,7 +25,7 @@ class Tokenizer(NamedTuple):
   """Turns text into ids and ids into text.
 
   A text never yields special tokens: characters that spell one are text like any
-  other, except in a Unigram tokenizer.json, whose pieces they are.
+  other, except in a Unigram tokenizer.json, whose subwords they are.
 
   Attributes:
     name: the kind of tokenizer and a digest of its content, for the metadata of
@@ -96,10 +96,10 @@ def load_tokenizer(name: str) -> Tokenizer:
       - the path of a tokenizer.json or of a SentencePiece `.model` file;
       - for GPT-2's BPE, the paths of encoder.json and vocab.bpe, or of vocab.json
         and merges.txt, joined by a comma, each possibly as .xz;
-      - a folder with any of these files. A tokenizer.json goes before all others, as in
+      - a folder with any of these files. A tokenizer.json goes before all others, like in
         `transformers`, and SentencePiece's tokenizer.model before GPT-2's files.
 
-      tokenizer_config.json and special_tokens_map.json beside them say what ends a
+      tokenizer_config.json and special_tokens_map.json in the same folder say what ends a
       document of a tokenizer.json (eos_token), and whether one of the other files
       begins with BOS (add_bos_token). A tokenizer.json says so itself.
 
@@ -161,7 +161,7 @@ def _sentencepiece(path):
   except RuntimeError:
     raise InputError(f'{path} is not a SentencePiece model, or damaged') from None
   if processor.eos_id() < 0:
-    raise InputError(f'{path} has no end-of-sentence piece, which must follow each document; '
+    raise InputError(f'{path} has no end-of-sentence token, which must follow each document; '
                      'train the model with one')
   begins = settings.get('add_bos_token') is True and processor.bos_id() >= 0
   return Tokenizer(_named('sentencepiece', content), processor.vocab_size(), processor.eos_id(),
@@ -211,7 +211,7 @@ def _from_json(path, content=None):
   end = str(end.get('content') if isinstance(end, dict) else end)  # An added token is a dict.
   if end not in ids:
     raise InputError(f'{path} has no token {end!r} to end a document; name one that it has as '
-                     'eos_token in tokenizer_config.json beside it')
+                     'eos_token in tokenizer_config.json in its folder')
   if missing := tokenizer_files.undescribed_tokens(spec.get('post_processor') or {}):
     raise InputError(f'{path} is damaged: its post_processor does not describe '
                      f'{", ".join(map(repr, sorted(missing)))}; copy it again')

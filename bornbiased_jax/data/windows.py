@@ -65,7 +65,7 @@ def spaced_windows(tokens: np.ndarray, limit: int, length: int) -> np.ndarray:
 
 
 def begin(ids_NT: np.ndarray, start_id: int | None) -> np.ndarray:
-  """Sequences that begin with the id `start_id` in place of their first; None changes nothing."""
+  """Sequences that begin with the id `start_id` instead of their first; None changes nothing."""
   if start_id is None:
     return ids_NT
   ids_NT = ids_NT.copy()

@@ -1,4 +1,4 @@
-"""In which rows of which tensors the features of one layer lie, by names and shapes."""
+"""Which rows of which tensors hold the features of one layer, by names and shapes."""
 
 from collections.abc import Iterable, Mapping
 import dataclasses

@@ -1,6 +1,6 @@
 """Which tensors of a transformer hold its MLP units and its heads, found by names and shapes.
 
-A layout says for each layer in which rows of which tensors its features lie, so that one reader
+A layout says for each layer which rows of which tensors hold its features, so that one reader
 serves all architectures. That a layout is right is a property of the function: to permute units,
 or value channels within their heads, through it changes no output.
 """
@@ -109,8 +109,8 @@ def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], n
   Args:
     layout: of `find`.
     number: of the layer, from 0.
-    read_tensor: returns a tensor by its name, of which the first entries are enough if their
-      number is given. It is asked for a fused one once for each role.
+    read_tensor: returns a tensor by its name; its first entries are enough if their number is
+      given. It is asked for a fused one once for each role.
     wanted: the names of what is read; by default all is.
 
   Returns:

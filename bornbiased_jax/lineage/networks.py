@@ -105,12 +105,12 @@ def compare_networks(base: Given, suspect: Given, probe: Probe,
   """The verdict on two networks (`verdict.compare`).
 
   Args:
-    base: a network, as in `signature`.
+    base: a network, as `signature` takes it.
     suspect: the other.
     probe: random tokens. If one of the networks is a saved signature, both read its probe. If
       nothing says how many ids there are, and the vocabularies differ, both read ids of the
       smaller one.
-    cache, stream, on_batch: as in `signature`.
+    cache, stream, on_batch: as `signature` takes them.
 
   Raises:
     InputError: as `signature` does.

@@ -22,16 +22,15 @@ MEANING = (
     'The test does not say which of them came first.')
 ONLY_VALUES = (
     'Their value channels agree, but it is not shown that their MLP units do, which a descendant '
-    'keeps in their order unless they were permuted on purpose or cut. Networks of which one was '
-    "trained to have the other's values, channel by channel, agree in this way too. Descent is not "
-    'shown.')
+    'keeps in their order unless they were permuted on purpose or cut. A network that was trained '
+    "to have the other's values, channel by channel, agrees in this way too. Descent is not shown.")
 UNITS_DECIDE = (
-    'Only their MLP units are shown to agree. Networks of which one was trained to have the '
-    "other's MLP activations, unit by unit, agree in this way too, and so may networks to a few of "
-    'whose layers one public pattern was added. The tests do not tell these from descent.')
+    "Only their MLP units are shown to agree. A network that was trained to have the other's MLP "
+    'activations, unit by unit, agrees in this way too, and so may networks where one public '
+    'pattern was added to a few layers. The tests do not tell these from descent.')
 ONLY_UNITS = (
     'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
-    'tell descent from public patterns of which each layer has its own. Descent is not shown.')
+    'tell descent from public patterns that differ from layer to layer. Descent is not shown.')
 TOKENIZERS = (
     'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
@@ -60,8 +59,8 @@ def related(results: Results, names: list[str], alpha: float) -> list[str]:
   """Why two networks are related, and what that means."""
   said = [found(results, names), (
       f'At most one in {1 / alpha:,.0f} pairs of unrelated networks is called related, if chance '
-      'alone decides which of two neighbouring features comes first, as in networks that are drawn '
-      'at random and trained. This is not the probability that these two are unrelated.')]
+      'alone decides which of two neighbouring features comes first, like in networks that are '
+      'drawn at random and trained. This is not the probability that these two are unrelated.')]
   likeness = max(results[name].statistic or 0.0 for name in names)
   size = thresholds.ingredient_size(likeness)
   if size <= 1:

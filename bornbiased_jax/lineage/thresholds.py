@@ -15,8 +15,8 @@ POWER, DETECTABLE = 0.95, 0.15
 # 'unrelated' needs so many sequences, of so many token ids. SeedPrint is excluded if more than this
 # share of channels is constant.
 LEAST_SEQUENCES, LEAST_IDS, MOST_CONSTANT = 1000, 32, 0.1
-# Features whose places are exchanged with each other: so few neighbours that a sorted order hardly
-# differs between them, and few enough that all BLOCK! orders can be counted.
+# Features whose places are exchanged with each other: so few neighbours that a sorted order differs
+# little between them, and few enough that all BLOCK! orders can be counted.
 BLOCK = 4
 # Two layers of one network whose features are as alike as this are copies of each other. Layers
 # of unrelated networks that were matched to one reference on purpose reach 0.3.
@@ -49,7 +49,7 @@ def related_z(num_tests: int, alpha: float = ALPHA) -> float:
 
 
 def level_z(p_value: float) -> float:
-  """The z of a one-sided p-value under the normal law.
+  """The z of a one-sided p-value under the normal distribution.
 
   Example:
     >>> round(level_z(0.01), 2)

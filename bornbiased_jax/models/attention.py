@@ -48,7 +48,7 @@ def windows(config: ModelConfig) -> jax.Array | None:
 
 
 def alibi_slopes(config: ModelConfig) -> np.ndarray | None:
-  """By what the scores of each head [H] fall from one position to the next; None without ALiBi.
+  """By how much the scores of each head [H] fall from one position to the next; None without ALiBi.
 
   Of H heads, a power of 2, it is 2^(-8 h / H) for h = 1, 2, … H. Of another number the first
   are those of the power of 2 below, and every second one of the power above follows (Press et
@@ -107,7 +107,7 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
   """Attention computed for one block of queries at a time, so that no [T, T] matrix exists.
 
   `change` is a function (weights [B, H, block, T], first) → weights, applied to the weights of
-  each block of queries, of which `first` is the first position.
+  each block of queries; `first` is its first position.
 
   Returns:
     The value aggregate [B, T, H K], and the mean weight [B, H, T] on each position

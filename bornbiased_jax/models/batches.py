@@ -19,7 +19,7 @@ _BATCH_WEIGHTS_BYTES = 2**31
 
 def default_batch_size(num_sequences: int, length: int, backend: str | None = None, *,
                        num_heads: int = 0) -> int:
-  """Number of sequences per batch that keeps a device busy, and whose attention it can hold.
+  """Number of sequences per batch that keeps a device at work, and whose attention it can hold.
 
   All batches get nearly the same size.
 

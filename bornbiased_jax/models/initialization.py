@@ -3,8 +3,8 @@
 One jitted function draws the parameters, so that a seed stands for the same network
 everywhere. Drawing them without jit would differ in the last bit on some versions of JAX.
 
-Beside a key, the numbers that are drawn from it depend on settings of JAX and Flax, which
-environment variables change. With other settings every seed would be another network, and every
+The numbers that are drawn from a key also depend on settings of JAX and Flax, which environment
+variables change. With other settings every seed would be another network, and every
 probe another probe. The generator is a part of the key. The other settings are read when numbers
 are drawn; a key is refused where they are not the defaults.
 """
@@ -110,7 +110,7 @@ def param_shapes(config: ModelConfig) -> dict:
 
 
 def num_parameters(config: ModelConfig) -> int:
-  """The number of parameters of a network, of which none is drawn."""
+  """The number of parameters of a network; none is drawn."""
   return sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config)))
 
 

@@ -11,7 +11,7 @@ interventions level the positions, others make another position stand out:
     gain         o_i is multiplied by the mean of sqrt(i), the control of 'amplify':
                  the same size without the dependence on i
     damp         o_i is multiplied by the mean of sqrt(i / T_max), the control of 'attenuate'
-    sink_logit   each head has a learned score that takes weight and gives no value, as in gpt-oss
+    sink_logit   each head has a learned score that takes weight and gives no value, like in gpt-oss
                  (in attention.py; it begins at 0, where attention is 'softmax plus one')
     mask         position k attends to itself alone and keeps the variance of one value
     variance     o_k becomes m + s (o_k - m), where m is its mean over channels
@@ -57,7 +57,7 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
 
 
 def factors(config: ModelConfig, position_T: np.ndarray) -> np.ndarray:
-  """By what 'amplify', 'attenuate', 'gain' and 'damp' multiply o_i at positions from 0."""
+  """The factor of o_i in 'amplify', 'attenuate', 'gain' and 'damp', at positions from 0."""
   is_amplified = config.intervention in ('amplify', 'gain')
   factor = lambda i: np.sqrt(i if is_amplified else i / config.length)
   if config.intervention in ('amplify', 'attenuate'):

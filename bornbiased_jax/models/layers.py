@@ -117,7 +117,7 @@ def _draw_kernel(config, name):
 
 
 def _draw_orthogonal(key, shape, dtype):
-  """A random matrix of which the shorter of rows and columns are orthonormal.
+  """A random matrix; the shorter ones of its rows and columns are orthonormal.
 
   It is the polar factor of a normal matrix. Products alone compute it (Newton and Schulz), since
   several of LAPACK's decompositions in one program wait for each other on a CPU of few cores.
@@ -135,7 +135,7 @@ def multiply_on_cpu(x: jax.Array, weights: jax.Array, dimension_numbers: tuple,
                     precision: str | None = None) -> jax.Array:
   """`lax.dot_general` of activations [..., D] and weights [D, F], for `nn.Dense` on a CPU.
 
-  It differs in two ways, neither of which changes more than the order of float32 sums:
+  It differs in two ways, and neither changes more than the order of float32 sums:
 
   - Arrays of bfloat16 are multiplied into float32, which is rounded afterwards. For such a
     product alone XLA uses the bfloat16 units of a CPU, if it has any: a third of the time.

@@ -65,7 +65,7 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   Args:
     config: the architecture.
     params: its parameters.
-    tokens_BT: ids [B, T + 1], of which the first T are read and the last T predicted.
+    tokens_BT: ids [B, T + 1]; the first T are read and the last T predicted.
     attend: how attention is computed (attention.py).
 
   Raises:
@@ -88,7 +88,7 @@ def strided_loss(config: ModelConfig, params: dict, ids: np.ndarray, length: int
     ids: the token ids of the text, in order.
     length: number of tokens that are read at once, T.
     stride: distance of windows in tokens; None means `length`, windows side by side.
-    start_id: token id that every window begins with, in place of the one there; None: none.
+    start_id: token id that every window begins with, instead of the one there; None: none.
 
   Raises:
     InputError: a stride that is not from 1 to length, a text shorter than one window, or a start

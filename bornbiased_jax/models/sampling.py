@@ -89,7 +89,7 @@ def _next_logits(config, params, window_BW, filled):
 
 
 def _append(window_BW, filled, drawn_B):
-  """The windows with one more id, in place of the oldest if they are full."""
+  """The windows with one more id, instead of the oldest if they are full."""
   length = window_BW.shape[1]
   window_BW = jnp.where(filled == length, jnp.roll(window_BW, -1, axis=1), window_BW)
   filled = jnp.minimum(filled + 1, length)

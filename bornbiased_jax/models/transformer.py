@@ -47,7 +47,7 @@ _OF_ATTENTION = ('value', 'value_aggregate', *attention.WATCHED)
 _OF_EXPERTS = 'router_logits', 'expert_weights'
 _OF_LAST_POSITION = ('logits_last', 'hidden_last', 'input_last', 'residual_last')
 
-# What each choice of config.remat stores of a block for the backward pass, beside its input.
+# What each choice of config.remat stores of a block for the backward pass, besides its input.
 _STORED = {
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     'full': jax.checkpoint_policies.nothing_saveable,

@@ -20,8 +20,8 @@ def canonical(name: str) -> str:
   It says what a file says, so that it means the same when the file has changed.
 
   Args:
-    name: a preset, a JSON file, or a directory of `transformers`, of which config.json alone is
-      read. Fields may follow, as in `configs.get`; defaults such as `linear_std` follow them. A
+    name: a preset, a JSON file, or a directory of `transformers`, whose config.json is read.
+      Fields may follow, as `configs.get` takes them; defaults such as `linear_std` follow them. A
       JSON file has fields of ModelConfig, and a 'preset' that has the others; or it is a
       config.json.
 

@@ -1,6 +1,6 @@
 """Orbax checkpoints of a training run: parameters, optimizer state and metadata.
 
-    DIRECTORY/STEP/params      float32, sharded as in training; restored on any mesh
+    DIRECTORY/STEP/params      float32, sharded like in training; restored on any mesh
     DIRECTORY/STEP/opt_state   the optimizer's state
     DIRECTORY/STEP/run         JSON: configuration, recipe, seeds, data, environment, digests
 

@@ -56,7 +56,7 @@ def _pieces(leaf):
 
 
 class LeafDigest:
-  """SHA-256 of one array as in `leaf_digests`, from pieces of it in row-major order."""
+  """SHA-256 of one array as `leaf_digests` has it, from pieces of it in row-major order."""
 
   def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32):
     self._dtype = np.dtype(dtype).newbyteorder('<')

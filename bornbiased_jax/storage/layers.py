@@ -38,7 +38,7 @@ class Layers:
     return [name for name in self.shapes if not name.startswith('blocks/')]
 
   def digest(self) -> str:
-    """The `digests.digest` of all parameters, each of which is read once."""
+    """The `digests.digest` of all parameters; each is read once."""
     hashed = {name: LeafDigest(shape) for name, shape in self.shapes.items()}
     for layer in range(self.config.num_layers):
       for name, leaf in flatten_dict(self.read_block(layer), sep='/').items():

@@ -1,6 +1,6 @@
 """What the names of networks mean; nothing else says it.
 
-- RUN: a training run, of which the latest checkpoint is taken
+- RUN: a training run; its latest checkpoint is taken
 - RUN@STEP: one checkpoint of a run
 - DIRECTORY: a directory of `transformers`
 - FILE.gguf: a GGUF file of llama.cpp
@@ -90,7 +90,7 @@ class Model:
     Returns:
       The configuration and the parameters. How the network was drawn (linear_std, embedding_std,
       init_scheme) is what `transformers` makes of config.json; what really drew it may have done
-      otherwise, as GPT-NeoX did with Pythia. For theory of another initialization give it, as in
+      otherwise, as GPT-NeoX did with Pythia. For theory of another initialization give it, with
       dataclasses.replace(config, linear_std=0.02).
 
     Raises:
@@ -262,8 +262,8 @@ def _hint(name):
     return f' ({folder} is a folder here, and {revision!r} no step of it)'
   place = path_of(name)
   if name == str(place) and place.parent.is_dir() and place.parent != path_of('.'):
-    beside = [path.name for path in place.parent.iterdir()]
-    if meant := difflib.get_close_matches(place.name, beside, n=1):
+    others = [path.name for path in place.parent.iterdir()]
+    if meant := difflib.get_close_matches(place.name, others, n=1):
       return f' (did you mean {place.parent / meant[0]}?)'
   return ''
 

@@ -44,7 +44,7 @@ class Recipe:
   clip: float = field(positive, 'norm of the gradient above which it is scaled down to this norm',
                       default=1.0)
   start_id: int | None = field(
-      optional(natural), 'token id that every sequence begins with, in place of the one there; if '
+      optional(natural), 'token id that every sequence begins with, instead of the one there; if '
       'not given, sequences begin anywhere in the text', default=None)
   adapter: str | None = field(
       optional(choice(*ADAPTERS)), "what alone is trained, only with --init_from or --resume: "

@@ -54,7 +54,7 @@ class Run:
   keep_steps: tuple[int, ...] = field(
       optional(listed(natural)), 'steps whose checkpoints are kept; the first and the last always '
       'are', default=())
-  save_every: int = field(whole, 'steps between checkpoints, of which the latest two are kept',
+  save_every: int = field(whole, 'steps between checkpoints; the latest two are kept',
                           default=1000)
   evaluate_every: int = field(whole, 'steps between evaluations', default=1000)
   validation_sequences: int = field(whole, 'sequences per evaluation, from all over the text',
@@ -81,7 +81,7 @@ class Run:
                        'adapter')
     optimizer(self.config, self.recipe)  # Refuses what it has no learning rates for.
     if self.recipe.adapter == 'lora' and self.config.num_experts > 1:
-      raise InputError("adapter='lora' knows no experts, of which this network has "
+      raise InputError("adapter='lora' knows no experts, and this network has "
                        f'{self.config.num_experts}', 'adapter')
     if self.recipe.balance and self.config.num_experts == 1:
       raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')

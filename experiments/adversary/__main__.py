@@ -13,19 +13,19 @@ numbers.
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
 modulo 128. experiments/adversary/constructions.py says how each pair is made.
 
-Writes results.json (a row per construction) and figure.png (z of every deciding test).
+Writes results.json (a row per construction) and figure.png (how many pairs have which verdict).
 """
 
 from collections import Counter
 import dataclasses
 
+import numpy as np
 import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.fields import some_of, whole
-from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
@@ -33,9 +33,12 @@ from ..shared import program
 from ..shared.base_settings import Inputs
 from ..shared.results import Results
 from ..shared.settings import setting
+from ..shared.tables import grouped
 from .constructions import CONSTRUCTIONS
 
-# What a verdict must not be, by what is true.
+# Colours of verdicts: related pairs are orange, unrelated ones blue.
+VERDICT_COLORS = (plotting.COLORS[1], plotting.COLORS[0], plotting.COLORS[2])
+# The wrong verdict for each truth.
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
 
 
@@ -59,7 +62,7 @@ def main(settings, output_dir):
     results.add(row | {'truth': made.truth, 'by_principle': made.by_principle}
                 | measure(made.make(settings.networks), settings))
   summary = [summarize(row) for row in results.rows]
-  results.finish(summary, display, lambda: draw(results.rows))
+  results.finish(summary, display, lambda: draw(summary))
   for line in totals(summary):
     print(line)
 
@@ -141,46 +144,30 @@ def shown(test) -> str:
   return f'{test["least"]:.1f} … {test["most"]:.1f}{excluded}'
 
 
-def draw(rows):
-  """z of every pair by deciding test, a row per construction, coloured by the verdict."""
-  order = list(dict.fromkeys(made.truth for made in CONSTRUCTIONS.values()))
-  rows = sorted(rows, key=lambda row: order.index(row['truth']))
-  figure = plotting.figure(13, 1.8 + 0.19 * len(rows))
-  panels = figure.subplots(1, len(DECIDING), sharey=True)
-  for ax, name in zip(panels, DECIDING, strict=True):
-    draw_test(ax, rows, name)
-  panels[0].set_yticks(range(len(rows)), [row['construction'] for row in rows])
-  panels[0].set_ylim(len(rows) - 0.5, -0.5)
-  write_truths(panels, rows)
-  figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=4,
-                title='A mark is a pair, coloured by its verdict. Lines part what is true. A test '
-                      'without\na mark does not apply, is excluded, or has a z below −12')
+def draw(summary):
+  """A bar per truth: how many pairs have which verdict."""
+  groups = grouped(summary, 'truth', 'by_principle')
+  figure = plotting.figure(8, 1.2 + 0.4 * len(groups))
+  ax = figure.subplots()
+  left = np.zeros(len(groups))
+  for name, color in zip(VERDICTS, VERDICT_COLORS, strict=True):
+    counts = np.array([sum(row[name] for row in rows) for _, rows in groups])
+    share = 100 * counts / [sum(row['pairs'] for row in rows) for _, rows in groups]
+    bars = ax.barh(range(len(groups)), share, left=left, color=color, label=name)
+    ax.bar_label(bars, [str(count or '') for count in counts], label_type='center', color='white',
+                 fontsize='small')
+    left += share
+  ax.set_yticks(range(len(groups)), [text_of(**fields) for fields, _ in groups])
+  ax.set(xlabel='share of pairs (%); numbers are pairs', xlim=(0, 100))
+  ax.invert_yaxis()
+  ax.grid(visible=False)
+  figure.legend(loc='outside upper center', ncols=3, title='Verdict')
   return figure
 
 
-def draw_test(ax, rows, name):
-  """A tick per pair at the z of one test, in the colour of the pair's verdict."""
-  for verdict, color in zip(VERDICTS, plotting.COLORS[1::-1] + plotting.COLORS[2:], strict=False):
-    marks = [(z, i) for i, row in enumerate(rows)
-             for z, judged in zip(row['tests'][name]['z'], row['verdicts'], strict=True)
-             if judged == verdict and z is not None]
-    ax.plot(*(zip(*marks, strict=True) if marks else ((), ())), '|', color=color, markersize=7,
-            label=verdict)
-  ax.axvline(thresholds.related_z(len(DECIDING)), color='black', linestyle='--',
-             linewidth=0.8, label='evidence beyond')
-  plotting.z_axis(ax.xaxis, (-5, 0, 5, 50))
-  ax.set(title=name, xlim=(-12, 60))
-
-
-def write_truths(panels, rows):
-  """Lines between groups of what is true, and their names at the right."""
-  truths = [row['truth'] for row in rows]
-  for truth in dict.fromkeys(truths):
-    last = len(truths) - truths[::-1].index(truth) - 0.5
-    for ax in panels:
-      ax.axhline(last, color='black', linewidth=0.8)
-    panels[-1].annotate(truth.replace(' ', '\n'), (1.02, (truths.index(truth) - 0.5 + last) / 2),
-                        xycoords=('axes fraction', 'data'), fontsize='small', va='center')
+def text_of(truth, by_principle):
+  """What a pair is, for a figure."""
+  return f'{truth}, units permuted' if by_principle else truth
 
 
 if __name__ == '__main__':

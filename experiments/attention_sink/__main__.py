@@ -1,6 +1,6 @@
 """Attention sinks grown on a small task, under interventions (Fig 12, Table 7).
 
-The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow each other as in
+The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow each other like in
 Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network
 that can learn it has one attention sublayer with one head, which copies after those three and has
 nothing to do after all others. Networks of the same seeds read the same sequences in the same

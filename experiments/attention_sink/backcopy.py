@@ -20,7 +20,7 @@ from bornbiased_jax.data import text
 from bornbiased_jax.errors import InputError, check_count
 
 START = 0
-# As in Guo et al.
+# The numbers of Guo et al.
 TRIGGERS = 'teo'
 
 
@@ -48,7 +48,7 @@ def load(spec: str = text.EMBEDDED, triggers: str = TRIGGERS) -> Backcopy:
 
 
 def from_text(characters: str, triggers: str = TRIGGERS) -> Backcopy:
-  """The task whose characters follow each other as in a text.
+  """The task whose characters follow each other like in a text.
 
   Args:
     characters: at least two of them; each pair of neighbours counts.

@@ -1,6 +1,6 @@
 """The networks in which experiments.attention_sink looks for sinks: what each changes of the first.
 
-The first is the smallest that the task needs: one attention sublayer with one head, as in Guo et
+The first is the smallest that the task needs: one attention sublayer with one head, like in Guo et
 al. (arXiv 2410.13835), with rotary positions, RMSNorm and a start token.
 """
 

@@ -21,7 +21,7 @@ from ..small_networks.training import fit
 from . import backcopy
 from .backcopy import Backcopy
 
-# Thresholds of a sink, of which 0.3 is that of Gu et al.
+# Thresholds of a sink; Gu et al. use 0.3.
 EPSILONS = (0.1, 0.2, attention_sink.THRESHOLD, 0.4, 0.5, 0.6)
 
 

@@ -14,6 +14,8 @@ NONE = ('intervention', 'none')
 # Fields of rows whose means and intervals over networks the summary has.
 MEANS = ('rate', 'rate_all', 'weight', 'excess', 'weight_copying', 'weight_resting', 'value_ratio',
          'residual_ratio', 'position_weight')
+# With more kinds of networks than this a panel per factor shows sinks only.
+MOST_KINDS = 20
 # A sink has grown at the first step at which so many sequences have one, whether or not it stays.
 GROWN = 0.5
 
@@ -81,11 +83,12 @@ def display(row):
 
 
 def draw(rows, settings):
-  """Above, by intervention: sinks by step, length, threshold. Below: all kinds, and their costs."""
+  """Above, by intervention: sinks by step, length, threshold. Below: all kinds of networks."""
   rows = [with_nan(row) for row in rows]
   kinds = [(label_of(fields), group)
            for fields, group in grouped(rows, 'factor', 'value', 'afterwards')]
-  below = max(2.6, 0.22 * len(kinds))
+  is_long = len(kinds) > MOST_KINDS
+  below = 0.09 * len(kinds) + 2 if is_long else max(2.6, 0.22 * len(kinds))
   if 'intervention' in settings.factors:
     figure = plotting.figure(10, 3.4 + below)
     upper, lower = figure.subfigures(2, 1, height_ratios=(3.4, below))
@@ -93,8 +96,33 @@ def draw(rows, settings):
                         and not row['afterwards']], settings)
   else:
     figure = lower = plotting.figure(10, below)
-  draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
+  if is_long:
+    draw_factors(lower, rows, settings)
+  else:
+    draw_kinds(lower.subplots(1, 3, sharey=True), kinds, settings, base_of(rows))
   return figure
+
+
+def draw_factors(figure, rows, settings):
+  """A panel per factor: the share of sequences with a sink, a dot per network."""
+  columns = [[]]
+  for each in grouped(rows, 'factor'):
+    if len(columns) < 3 and sum(len(own) for _, own in columns[-1]) >= len(rows) / 3.2:
+      columns.append([])
+    columns[-1].append(each)
+  for part, column in zip(figure.subfigures(1, len(columns)), columns, strict=True):
+    panels = [grouped(own, 'factor', 'value', 'afterwards') for _, own in column]
+    axes = part.subplots(len(column), 1, sharex=True, squeeze=False,
+                         height_ratios=[len(kinds) + 1 for kinds in panels])[:, 0]
+    for ax, (fields, _), kinds in zip(axes, column, panels, strict=True):
+      for place, (_, own) in enumerate(kinds):
+        ax.plot([row['rate'] for row in own], [place] * len(own), 'o', markersize=3.5, alpha=0.6,
+                color=plotting.COLORS[0], markeredgewidth=0, clip_on=False)
+      ax.set_yticks(range(len(kinds)), [
+          f'{each["value"]}, then {each["afterwards"]}' if each['afterwards'] else each['value']
+          for each, _ in kinds])
+      ax.set(xlim=(0, 1), ylim=(len(kinds) - 0.4, -0.6), title=fields['factor'])
+    axes[-1].set_xlabel(f'sequences with a sink, T = {settings.length}')
 
 
 def draw_growth(figure, rows, settings):
@@ -103,9 +131,7 @@ def draw_growth(figure, rows, settings):
   draw_curves(lengths, rows, settings.lengths, 'rate_T')
   draw_curves(thresholds, rows, EPSILONS, 'rate_E')
   label_curves(steps, lengths, thresholds, settings)
-  handles, labels = steps.get_legend_handles_labels()
-  figure.legend(handles, labels, loc='outside lower center', ncols=len(labels), fontsize='small',
-                columnspacing=1.2)
+  plotting.label_lines(steps)
 
 
 def base_of(rows) -> dict[int, float]:

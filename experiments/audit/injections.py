@@ -112,7 +112,7 @@ def _shard(params, source):
   return _with_layer(_with_layer(params, source, 0, ['embedding']), source, 1)
 
 
-# Each takes a history, its family and seed, and returns what stands in place of some steps.
+# Each takes a history, its family and seed, and returns what replaces some steps.
 
 
 def whole_repeat(random, history, family, seed):
@@ -212,9 +212,14 @@ def _summary(kind, rows):
           'named': sorted({each['kind'] for row in rows for each in row['findings']})}
 
 
+def words_of(kind: str) -> str:
+  """A kind of history, for readers."""
+  return kind.replace('birth', 'initialization')
+
+
 def display(row):
   found = '–' if row['is_sound'] else f'{row["found"]} of {row["histories"]}'
-  return {'history': row['kind'], 'found': found,
+  return {'history': words_of(row['kind']), 'found': found,
           'other steps suspected': f'{row["suspected"]} of {row["histories"]}',
           'called': ', '.join(row['named']) or '–'}
 
@@ -229,7 +234,7 @@ def draw(rows):
     ax.barh(i, share, color=plotting.COLORS[1 if row['is_sound'] else 0], height=0.7)
     ax.text(share + 0.01, i, f'{round(share * row["histories"])} of {row["histories"]}',
             va='center', fontsize='small')
-  ax.set_yticks(range(len(summary)), [row['kind'] for row in summary])
+  ax.set_yticks(range(len(summary)), [words_of(row['kind']) for row in summary])
   ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
          xlabel='share of histories with a fault that is found, or sound and suspected')
   ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)

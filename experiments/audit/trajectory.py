@@ -11,7 +11,7 @@ import numpy as np
 
 from .history import Checkpoint
 
-# Weights of which the typical tensor correlates so are one network's.
+# Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
 # Two steps are out of order if, by this factor in the typical matrix, the earlier one is farther
 # from a step before both and nearer to one after both. Sound histories have at most 1.
@@ -197,7 +197,7 @@ class Trajectory:
     where = places(names)
     return finding('from elsewhere', [self.steps[t]], where=names, value=value, what=(
         f'{where[0].upper()}{where[1:]} of step {self.steps[t]} is not of this place in the '
-        f'history: beside the steps around it, it lies {value:.1f} times as far away as they do '
+        f'history: it lies {value:.1f} times as far away as the steps around it do '
         'from each other.'))
 
 

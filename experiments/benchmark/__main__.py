@@ -1,4 +1,4 @@
-"""Speed of the hot paths, beside peers and a large matrix product.
+"""Speed of the hot paths, compared with peers and a large matrix product.
 
 A peer is another implementation of the same computation, such as scipy's or PyTorch's (pip install
 -e '.[parity]'). Alternatives run in turn in one process, and their ratios are medians over rounds.

@@ -1,4 +1,4 @@
-"""A whole comparison of two networks beside their bare forward passes."""
+"""A whole comparison of two networks, and their bare forward passes."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def comparison() -> list[dict]:
 def row(name, n, length, rounds) -> dict:
   config, probe, size = configs.get(name), Probe('tokens', n, length), default_batch_size(n, length)
   networks = [init_params(config, seed) for seed in (1, 2)]
-  # As in a signature, the last batch wraps around, so that one program fits all batches.
+  # Like in a signature, the last batch wraps around, so that one program fits all batches.
   inputs = [probe.inputs(config, jnp.arange(first, first + size) % n)
             for first in range(0, n, size)]
 

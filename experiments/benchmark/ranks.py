@@ -1,4 +1,4 @@
-"""Tests of hidden states, and the ranks that they need, beside scipy and numpy."""
+"""Tests of hidden states, and the ranks that they need, compared with scipy and numpy."""
 
 from collections.abc import Callable
 
@@ -29,8 +29,8 @@ def columns(n, k, ties=False):
   return [np.float32(np.floor(2 * x) if ties else x) for x in (shared, shared + noise)]
 
 
-def beside(ours: Callable, peer: Callable, rounds: int, of_all: float = 1):
-  """Seconds of ours and of a peer, of which only a share of the work is timed."""
+def both(ours: Callable, peer: Callable, rounds: int, of_all: float = 1):
+  """Seconds of ours and of a peer that does only a share of the work."""
   seconds = timing.in_turn({'peer': peer, 'ours': ours}, rounds)
   return seconds['ours'], seconds['peer'] * of_all
 
@@ -42,7 +42,7 @@ def extrapolated(sample, count):
 def tau(n, num_columns=8, ties=False, rounds=15):
   a, b = columns(n, num_columns, ties)
   on_device = jnp.asarray(a), jnp.asarray(b)
-  ours, peer = beside(
+  ours, peer = both(
       lambda: rank_correlation.kendall_tau(*on_device),
       lambda: [scipy.stats.kendalltau(*pair) for pair in zip(a.T, b.T, strict=True)], rounds)
   return {
@@ -57,7 +57,7 @@ def matrix(n, num_columns, ties=False, rounds=5, sample=500):
   a, b = columns(n, num_columns, ties)
   pairs = np.random.default_rng(0).integers(num_columns, size=(sample, 2))
   on_device = jnp.asarray(a), jnp.asarray(b)
-  ours, peer = beside(lambda: rank_correlation.kendall_matrix(*on_device),
+  ours, peer = both(lambda: rank_correlation.kendall_matrix(*on_device),
                       lambda: [scipy.stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
                       rounds, num_columns**2 / sample)
   memory = rank_correlation._matrix.lower(a.astype(int), b.astype(int)).compile().memory_analysis()
@@ -70,7 +70,7 @@ def matrix(n, num_columns, ties=False, rounds=5, sample=500):
 
 
 def calibrated(n, width, rounds=5) -> dict:
-  """The calibrated test, beside the mean diagonal of Spearman's rho under 10,000 permutations."""
+  """The calibrated test, and the mean diagonal of Spearman's rho under 10,000 permutations."""
   a, b = columns(n, width)
   on_device, generator = (jnp.asarray(a), jnp.asarray(b)), np.random.default_rng(0)
 
@@ -79,16 +79,16 @@ def calibrated(n, width, rounds=5) -> dict:
     return [matrix_DD[np.arange(width), generator.permutation(width)].mean() for _ in range(10_000)]
 
   return row('calibrated test', n, width, 'scipy and numpy',
-             *beside(lambda: seedprint.calibrated_test(*on_device).z, peer, rounds))
+             *both(lambda: seedprint.calibrated_test(*on_device).z, peer, rounds))
 
 
 def as_published(n, width, rounds=3, sample=200) -> dict:
-  """The published test, beside the time of scipy, extrapolated from `sample` pairs of columns."""
+  """The published test, and the time of scipy, extrapolated from `sample` pairs of columns."""
   a, b = columns(n, width)
   on_device, sample = (jnp.asarray(a), jnp.asarray(b)), min(sample, width)
   count = published.default_k(width) * (1 + published.NUM_TRIALS * published.NUM_REPEATS)
   return extrapolated(sample, count) | row(
-      'published test', n, width, 'scipy, column by column (extrapolated)', *beside(
+      'published test', n, width, 'scipy, column by column (extrapolated)', *both(
           lambda: published.published_test(*on_device, subset='base').p_value,
           lambda: [scipy.stats.kendalltau(a[:, i], b[:, i]) for i in range(sample)],
           rounds, count / sample))

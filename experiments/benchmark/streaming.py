@@ -60,7 +60,7 @@ def streaming() -> list[dict]:
 
 
 def row(folder: Path, shape: dict, probe: dict) -> dict:
-  """Makes a model, and reads it in two processes, the first of which is killed; of the second."""
+  """Makes a model, and reads it in two processes; the first is killed, the second is timed."""
   config = make(folder / 'model', shape)
   arguments = [str(folder / 'model'), str(folder / 'cache'), json.dumps(probe)]
   launch = lambda kills: subprocess.run([sys.executable, '-c', _PROGRAM, *arguments, str(kills)],
@@ -70,7 +70,7 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
     raise InputError(f'a process of the benchmark failed: {(killed.stderr + done.stderr)[-300:]}')
   found = json.loads(done.stdout.splitlines()[-1])
   num_flops = probe['num_sequences'] * flops.forward_flops(config, probe['length'], 0)
-  # The head is not used. The last layer, of which only keys and values are computed at all
+  # The head is not used. The last layer, where only keys and values are computed at all
   # positions, does not count.
   share = found['share_of_layers'] - 1 / config.num_layers
   rate = num_flops * share / found['seconds_of_layers']
@@ -82,7 +82,7 @@ def row(folder: Path, shape: dict, probe: dict) -> dict:
 
 
 def make(path: Path, shape: dict) -> ModelConfig:
-  """Writes a random Llama in bfloat16, with a file for each layer, one of which is in memory."""
+  """Writes a random Llama in bfloat16, with a file for each layer, one at a time in memory."""
   path.mkdir()
   (path / 'config.json').write_text(json.dumps(shape))
   index = {}

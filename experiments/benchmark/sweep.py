@@ -1,4 +1,4 @@
-"""The hot path of the seed sweep beside a large matrix product and PyTorch.
+"""The hot path of the seed sweep, compared with a large matrix product and PyTorch.
 
 Also how its time grows with the number of seeds.
 """

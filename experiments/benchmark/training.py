@@ -1,4 +1,4 @@
-"""The training step beside a large matrix product, its own parts and PyTorch's compiled step.
+"""The training step, a large matrix product, its own parts and PyTorch's compiled step.
 
 The step of several networks is compared with steps of one network after another.
 """
@@ -79,7 +79,7 @@ def programs(config, recipe, attend):
 
 
 def step_row(name, batch_size, length, dtype, rounds, **changes):
-  """A step of one network beside a large matrix product and the step of PyTorch."""
+  """A step of one network, compared with a large matrix product and the step of PyTorch."""
   config, recipe = configs.get(name, dtype=dtype, **changes), recipe_of(batch_size, length)
   product, product_flops = flops.matmul(dtype)
   attend = attention_kernels.choose(config, length, sharding.make_mesh(jax.device_count()))
@@ -158,7 +158,7 @@ def torch_stepper(config, recipe):
 
 
 def ensemble_row(batch_size, length, count, rounds=11, **changes):
-  """One jitted step of several networks beside as many steps of one network."""
+  """One jitted step of several networks, and as many steps of one network."""
   config = configs.get('tiny_llama2', vocab_size=257, **changes)
   recipe = recipe_of(batch_size, length)
   together = stepper(config, recipe, jnp.arange(count, dtype=jnp.uint32))

@@ -1,5 +1,6 @@
 """The table and the figure of experiments.calibrate."""
 
+import functools
 import textwrap
 
 import numpy as np
@@ -13,16 +14,14 @@ from .unrelated_pairs import LEVELS
 KINDS = ('random', 'trained')
 PUBLISHED = {'unprojected': 'without projection', 'published_t': 'published t',
              'published_u': 'published U', 'published_z': 'published z'}
-# What is drawn: panels, their colours, and the tests that have each.
-GROUPS = {
-    'SeedPrint': {'calibrated test': ['calibrated'], 'published t-test': ['published_t'],
-                  'published U test': ['published_u']},
-    'The verdict': {'verdict': ['verdict'], 'tests that decide': DECIDING,
-                    'SeedPrint': ['SeedPrint']},
-}
-CAPTION = 'Each line is one test on one set of networks.'
-OWN_TOKENS = (' Where it is dotted, networks read the same inputs; elsewhere each reads its own '
-              'tokens.')
+# What is drawn. A test has one colour in all panels.
+TESTS = {'calibrated test': 'calibrated', 'published t-test': 'published_t',
+         'published U test': 'published_u'}
+JUDGED = {'tests that decide': (plotting.COLORS[3], DECIDING),
+          'SeedPrint (calibrated test)': (plotting.COLORS[0], ['SeedPrint']),
+          'verdict': (plotting.COLORS[4], ['verdict'])}
+CAPTION = ('Each line is one test on one set of networks. Where it is dotted, networks read the '
+           'same inputs; elsewhere each reads its own tokens.')
 
 
 def summarize(rows) -> list[dict]:
@@ -65,23 +64,24 @@ def display(row):
 
 
 def draw(rows):
-  """A panel per kind of networks and group of tests."""
-  kinds = {kind: [row for row in rows if kind_of(row) == kind] for kind in KINDS}
-  shown = [(f'{title} on {kind} networks', curves) for kind, own in kinds.items()
-           for title, tests in GROUPS.items() if (curves := curves_of(tests, own))]
-  columns = min(2, len(shown))
-  lines = -(-len(shown) // columns)
-  figure = plotting.figure(3.3 * columns + 0.7, 3.1 * lines + 0.3)
-  panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-  for ax, (title, curves) in zip(panels.ravel(), shown, strict=False):
-    draw_curves(ax, title, curves)
-  for ax in panels[:, 0]:
-    ax.set_ylabel('share of unrelated pairs with p ≤ level')
-  for ax in panels[-1]:
-    ax.set_xlabel('level of the test')
-  has_probes = any(reads_own(row['cell']) is not None for row in rows)
-  caption = CAPTION + (OWN_TOKENS if has_probes else '')
-  figure.suptitle(textwrap.fill(caption, 48 * columns), fontsize='medium')
+  """Of random and of trained networks, a panel of SeedPrint and one of the verdict."""
+  panels = []
+  for kind in KINDS:
+    if curves := curves_of([row for row in rows if kind_of(row) == kind]):
+      panels.append(functools.partial(draw_curves, curves, f'SeedPrint on {kind} networks'))
+    if cells := judged(rows, kind):
+      panels.append(functools.partial(draw_judged, cells, f'the verdict on {kind} networks'))
+  columns = min(2, len(panels))
+  figure = plotting.figure(3.5 * columns + 0.7, 3.1 * -(-len(panels) // columns) + 0.3)
+  grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
+  for ax, draw_panel in zip(grid.flat, panels, strict=False):
+    draw_panel(ax)
+    ax.set(xlabel='level of the test', ylabel='share of unrelated pairs with p ≤ level')
+    ax.legend(fontsize='small')
+    for axis in (ax.xaxis, ax.yaxis):
+      axis.set_major_formatter(lambda share, _: f'{100 * share:g} %')
+  if any(reads_own(row['cell']) is not None for row in rows):
+    figure.suptitle(textwrap.fill(CAPTION, 48 * columns), fontsize='medium')
   return figure
 
 
@@ -90,22 +90,31 @@ def reads_own(cell: str) -> bool | None:
   return None if cell.endswith((', verdict', ', order')) else cell.endswith(', tokens')
 
 
-def curves_of(tests, rows) -> list[tuple[str, bool, list[float]]]:
+def curves_of(rows) -> list[tuple[str, bool, list[float]]]:
   """Of each test in each cell: its name, whether inputs are shared, and the shares by level."""
   return [(name, reads_own(row['cell']) is False, row[f'{test}_share_below_level'])
-          for name, own in tests.items() for test in own for row in rows if f'{test}_0.01' in row]
+          for name, test in TESTS.items() for row in rows
+          if f'{test}_0.01' in row and 'verdicts' not in row]
 
 
-def draw_curves(ax, title, curves):
-  """A test that keeps its level follows the diagonal."""
+def draw_curves(curves, title, ax):
+  """A line per cell. A test that keeps its level follows the diagonal."""
   level = np.array([1e-3, 1])
   plotting.theory(ax, level, level, 'as many as allowed')
-  colors = dict(zip(dict.fromkeys(name for name, *_ in curves), plotting.COLORS, strict=False))
+  colors = dict(zip(TESTS, plotting.COLORS, strict=False))
   for name, is_shared, shares in reversed(curves):  # The first are on top.
     ax.plot(LEVELS, shares, color=colors[name], linewidth=1, linestyle=':' if is_shared else '-')
-  for name, color in colors.items():
-    ax.plot([], [], color=color, label=name)
+  for name in dict.fromkeys(name for name, *_ in curves):
+    ax.plot([], [], color=colors[name], label=name)
   ax.set(xscale='log', yscale='log', xlim=(1e-3, 1), ylim=(1e-3, 1), title=title)
-  for axis in (ax.xaxis, ax.yaxis):
-    axis.set_major_formatter(lambda share, _: f'{100 * share:g} %')
-  ax.legend(fontsize='small')
+
+
+def draw_judged(cells, title, ax):
+  """A line per test, over the pairs of all cells."""
+  plotting.theory(ax, np.array([0, 1]), np.array([0, 1]), 'as many as allowed')
+  for name, (color, tests) in JUDGED.items():
+    for test in tests:
+      p_P = np.sort([p for row in cells for p in row['p_values'][test] if p is not None])
+      ax.step([0, *p_P, 1], [0, *np.arange(1, len(p_P) + 1) / len(p_P), 1], where='post',
+              color=color, label=name if test == tests[0] else None)
+  ax.set(xlim=(0, 1), ylim=(-0.02, 1), title=title)

@@ -1,1 +1,1 @@
-"""How long identity lasts: networks trained so that more and more of their birth is forgotten."""
+"""How long identity lasts: networks that keep ever less of their initialization."""

@@ -1,18 +1,19 @@
-"""How long does identity last? Trains networks that forget more and more of birth.
+"""How long does identity last? Trains networks that keep ever less of their initialization.
 
-With decoupled weight decay λ a weight ends as Π(1 − λ lr_t) of its value at birth, about exp(−F),
-and what gradients add; F = λ Σ lr is the forgetting exponent of a recipe. Small networks are
-trained at several F, and every test of lineage compares each with its birth, with siblings of the
-same birth that read other text from some step on (from birth on: the positive control), and with
-networks of other seeds that read the same text (unrelated). Once all weights are compared, and
-once what is learned, w_T − Π(1 − λ lr_t) w_0.
+With decoupled weight decay λ a weight ends as Π(1 − λ lr_t) of its initial value, about exp(−F),
+plus what gradients add; F = λ Σ lr is the decay exponent of a recipe. Small networks are trained at
+several F, and every test of lineage compares each with its initialization, with siblings of the
+same initialization that read other text from some step on (from the first: the positive control),
+and with networks of other seeds that read the same text (unrelated). All weights are compared, and
+then weight updates by themselves, w_T − Π(1 − λ lr_t) w_0.
 
     python -m experiments.forgetting     # about eight hours on two CPU cores
 
 Cells come in this order: the first of --config with AdamW at every F of --forgetting and for all
 --steps, longest first; one factor at a time at F = 4; SGD with momentum, Muon and the other models
-at --few. In the table, F is where a test misses half of the networks at ALPHA, with a 95 % interval
-from a bootstrap over networks; the table of published recipes has their F.
+at --few. In the table, F is where a test misses half of the networks at ALPHA, with an interval
+of at least 95 % over networks (of eight networks, the lowest to the highest, 99 %); the table of
+published recipes has their F.
 
 Writes results.json (a row per pair; its lists are of the tests of lineage in their order, then the
 published SeedPrint) and figure.png.
@@ -59,7 +60,7 @@ class Settings(Inputs):
                              smoke=[8])
   branches: list[int] = setting(
       [0, 2, 3], listed(lambda text: whole(text, 0, SEGMENTS - 1)),
-      f'when siblings branch off, in 1/{SEGMENTS} of the steps; 0 is birth', smoke=[0])
+      f'when siblings branch off, in 1/{SEGMENTS} of the steps; 0 is the initialization', smoke=[0])
   batch_size: int = setting(8, whole, 'sequences per step', smoke=2)
   train_length: int = setting(32, whole, 'tokens per sequence of training', smoke=8)
   num_sequences: int = setting(1000, smoke=300)

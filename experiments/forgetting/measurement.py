@@ -1,4 +1,4 @@
-"""Compares networks of a cell with their birth, their siblings and each other."""
+"""Compares networks of a cell with their initialization, their siblings and each other."""
 
 from collections.abc import Iterator
 import functools
@@ -29,10 +29,10 @@ OWN_TEXT, OTHER_TEXT = 0, 1
 
 def rows(cell: Cell, seeds: list[int], branches: tuple[int, ...], probe: Probe, data: Corpus,
          held_out: Corpus) -> Iterator[dict]:
-  """A row per pair: each network with its birth and its siblings, then with each other network.
+  """A row per pair: each network with its initialization, its siblings and each other network.
 
   All read the same text in the same order, so that nothing but the seed tells two apart. Siblings
-  read other text from where they branch off; at birth is the positive control.
+  read other text from where they branch off; at initialization is the positive control.
   """
   config = training.config_of(cell, data.vocab_size)
   texts = [training.text(cell, data, data_seed) for data_seed in (OWN_TEXT, OTHER_TEXT)]
@@ -40,14 +40,14 @@ def rows(cell: Cell, seeds: list[int], branches: tuple[int, ...], probe: Probe, 
   take = lambda params: signatures.of_network(config, params, probe)
   grown: dict[str, list[Signature]] = {weights: [] for weights in WEIGHTS}
   for seed in seeds:
-    birth = init_params(config, seed)
-    ends = training.grow(cell, birth, *texts, branches)
+    start = init_params(config, seed)
+    ends = training.grow(cell, start, *texts, branches)
     about = {'seeds': [seed, seed],
              'loss': float(next_token_loss(config, ends[None], valid_NT)),
-             'slope': slope(cell, birth, ends[None]), 'law': cell.survival}
-    before = take(birth)
+             'slope': slope(cell, start, ends[None]), 'law': cell.survival}
+    before = take(start)
     for weights in WEIGHTS:
-      after = {branch: take(learned(cell, birth, end) if weights == 'learned' else end)
+      after = {branch: take(learned(cell, start, end) if weights == 'learned' else end)
                for branch, end in ends.items()}
       grown[weights].append(after[None])
       yield {'pair': 'birth', 'weights': weights} | about | compare(before, after[None])
@@ -59,20 +59,20 @@ def rows(cell: Cell, seeds: list[int], branches: tuple[int, ...], probe: Probe, 
       yield {'pair': 'unrelated', 'weights': weights, 'seeds': [a, b]} | compare(base, suspect)
 
 
-def learned(cell: Cell, birth: dict, end: dict) -> dict:
+def learned(cell: Cell, start: dict, end: dict) -> dict:
   """w_T − Π(1 − λ lr_t) w_0: what is left of all gradients.
 
   Gains and biases stay as they are, without which there is no network.
   """
   left = lambda path, w0, w: w if path[-1].key in ('scale', 'bias') else w - w0 * (
       cell.survival if training.is_decayed(cell, path) else 1.0)
-  return jax.tree_util.tree_map_with_path(left, birth, end)
+  return jax.tree_util.tree_map_with_path(left, start, end)
 
 
-def slope(cell: Cell, birth: dict, end: dict) -> float:
+def slope(cell: Cell, start: dict, end: dict) -> float:
   """⟨w_T, w_0⟩ / |w_0|² over all weights that decay."""
   pairs = [(np.asarray(w0, np.float64), np.asarray(w, np.float64)) for is_decayed, w0, w in zip(
-      *map(jax.tree.leaves, (training.decays(cell, birth), birth, end)), strict=True) if is_decayed]
+      *map(jax.tree.leaves, (training.decays(cell, start), start, end)), strict=True) if is_decayed]
   return float(sum(np.vdot(w, w0) for w0, w in pairs) / sum(np.vdot(w0, w0) for w0, _ in pairs))
 
 

@@ -1,4 +1,4 @@
-"""At which F each test stops to find what descends from a birth: summary, tables and figure."""
+"""At which F each test stops to find the initialization of a network: summary, table and figure."""
 
 import functools
 import math
@@ -17,8 +17,9 @@ VERDICT = 'verdict'
 ALL = (*TESTS, VERDICT)
 LINE = 'config', 'optimizer', 'steps', 'variant'
 CELL = (*LINE, 'forgetting')
-# Pairs that are related, by what they are called.
-RELATED = {'birth': 'birth and end', 'control': 'same birth, other text'}
+# Pairs that are related, and which weights of the end are compared, in the words of tables.
+RELATED = {'birth': 'initialization and end', 'control': 'same initialization, other text'}
+COMPARED = {'end': 'all weights', 'learned': 'weight update'}
 
 
 @functools.cache
@@ -70,8 +71,9 @@ def half_power(crossing_S: np.ndarray) -> tuple[float, list[float]]:
   """The F beyond which a test misses half of all networks, with a 95 % interval over them.
 
   The interval ends at order statistics that enclose the median with at least this probability,
-  whatever the law: of eight networks those are the lowest and the highest (99.2 %), as of fewer,
-  and below six networks it is less than 95 %. A bootstrap of eight encloses the median in 87 %.
+  whatever the distribution: of eight networks those are the lowest and the highest (99.2 %), as of
+  fewer, and below six networks it is less than 95 %. A bootstrap of eight encloses the median in
+  87 %.
   """
   ordered_S = np.sort(crossing_S)
   outside = max(1, int(scipy.stats.binom.ppf(0.025, len(ordered_S), 0.5)))
@@ -80,7 +82,7 @@ def half_power(crossing_S: np.ndarray) -> tuple[float, list[float]]:
 
 
 def kind(row: dict) -> str:
-  """What a pair is, as the summary calls it; siblings from birth on are the positive control."""
+  """What a pair is, as the summary calls it; siblings from step 0 on are the positive control."""
   if row['pair'] != 'sibling':
     return row['pair']
   return f'sibling {row["branch"]:g}' if row['branch'] else 'control'
@@ -114,13 +116,13 @@ def _of_weights(rows, test, weights):
 
 
 def by_cell(rows: list[dict]) -> list[dict]:
-  """A row per cell: loss, the slope beside its law, and each test's power and median z."""
+  """A row per cell: loss, the slope with its theory, and each test's power and median z."""
   found = []
   for fields, own in grouped(rows, *CELL):
-    births = [row for row in own if row['pair'] == 'birth' and row['weights'] == 'end']
-    row = fields | {'networks': len(births), 'law': births[0]['law']}
+    starts = [row for row in own if row['pair'] == 'birth' and row['weights'] == 'end']
+    row = fields | {'networks': len(starts), 'law': starts[0]['law']}
     for name in ('loss', 'slope', 'overlap'):
-      row |= mean_ci95(births, name)
+      row |= mean_ci95(starts, name)
     named = [pair | {'kind': kind(pair)} for pair in own]
     for each, pairs in grouped(named, 'kind', 'weights'):
       row[f'{each["kind"]}_{each["weights"]}'] = {
@@ -134,9 +136,9 @@ def by_cell(rows: list[dict]) -> list[dict]:
 def display(row: dict) -> dict[str, str]:
   return {'trained': line_text(row),
           'test': row['test'],
-          **{f'{words}, {weights}': half_text(row, f'{pair}_{weights}')
-             for weights in WEIGHTS for pair, words in RELATED.items()},
-          'unrelated found: end, learned': ', '.join(
+          **{f'{words}: {compared}': half_text(row, f'{pair}_{weights}')
+             for weights, compared in COMPARED.items() for pair, words in RELATED.items()},
+          'unrelated found: all weights, weight update': ', '.join(
               f'{row[f"false_{weights}"]} of {row[f"unrelated_{weights}"]}' for weights in WEIGHTS)}
 
 
@@ -166,84 +168,42 @@ def display_cell(row: dict) -> dict[str, str]:
   return {'trained': line_text(row), 'F': f'{row["forgetting"]:g}',
           'loss': f'{row["loss"]:.3f}', 'slope (theory)': f'{row["slope"]:.4f} ({row["law"]:.4f})',
           'overlap': f'{row["overlap"]:.3f}',
-          'unit order, SeedPrint, verdict: birth': share('birth_end'),
-          'learned': share('birth_learned')}
+          'unit order, SeedPrint, verdict: all weights': share('birth_end'),
+          'weight update': share('birth_learned')}
 
 
 def display_recipe(row: dict) -> dict[str, str]:
   return {'recipe': row['recipe'], 'F': f'{row["forgetting"]:.1f}',
-          'left of birth': f'{row["left"]:.2g}', 'source': row['source']}
+          'left by decay': f'{row["left"]:.2g}', 'source': row['source']}
 
 
 def draw(rows: list[dict]) -> 'plotting.Figure':
-  """Power and z of all weights and of what is learned, over F on the first line of cells.
-
-  Over variants, if it has one F only.
-  """
+  """How many initializations each test finds: by F on the first line of cells, or by variant."""
   first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
   over = 'forgetting' if len({row['forgetting'] for row in first}) > 1 else 'variant'
-  if over == 'variant':
-    first = rows
-  figure = plotting.figure(9, 6.5)
-  panels = figure.subplots(2, len(WEIGHTS), sharex=True, sharey='row', squeeze=False)
-  for (above, below), weights in zip(panels.T, WEIGHTS, strict=True):
-    own = [row for row in first if row['weights'] == weights]
-    births = [row for row in own if kind(row) == 'birth']
-    for test in ALL:
-      draw_test(above, births, over, test, is_found, np.mean, label=test)
-    draw_z(below, own, over)
-    above.set_title({'end': 'birth and end', 'learned': 'birth and what is learned'}[weights])
-    below.set_xlabel('forgetting exponent F = λ Σ lr' if over == 'forgetting' else '')
-    below.tick_params('x', rotation=0 if over == 'forgetting' else 20)
-  panels[0, 0].set_ylabel('share of networks found')
-  for ax in panels[1]:
-    plotting.z_axis(ax.yaxis, (-50, -5, 0, 5, 50))
-    ax.label_outer()
-  entries = zip(panels[0, 0].get_legend_handles_labels(), panels[1, 0].get_legend_handles_labels(),
-                strict=True)
-  figure.legend(*(above + below for above, below in entries), loc='outside lower center', ncols=4,
-                fontsize='small', handlelength=3)
-  shown = line_text(first[0]) + (f', F = {first[0]["forgetting"]:g}' if over == 'variant' else '')
-  figure.suptitle(shown, fontsize='medium')
+  shown = [row for row in (first if over == 'forgetting' else rows) if kind(row) == 'birth']
+  figure = plotting.figure(10, 1.3 + 0.27 * len(ALL))
+  panels = figure.subplots(1, len(WEIGHTS), sharey=True, squeeze=False)[0]
+  for ax, weights in zip(panels, WEIGHTS, strict=True):
+    draw_found(ax, [row for row in shown if row['weights'] == weights], over)
+    ax.set_title(f'initializations found, {COMPARED[weights]}')
+  panels[0].set_yticks(range(len(ALL)), ALL)
+  figure.suptitle(line_text(first[0]) + (f', F = {first[0]["forgetting"]:g}' * (over == 'variant')),
+                  fontsize='medium')
   return figure
 
 
-def look(test: str, over: str) -> dict:
-  """Nothing lies between two variants, and so there is no line."""
-  plain = [each for each in ALL if each not in (PUBLISHED, VERDICT)]
-  colors = dict(zip(plain, plotting.COLORS, strict=True))
-  # The published SeedPrint is beside the calibrated one, and the verdict has a colour of its own.
-  color = colors.get('SeedPrint' if test == PUBLISHED else test, '0.5')
-  line = ('-' if test in plain else '--') if over == 'forgetting' else ''
-  return dict(color=color, linestyle=line, marker='o' if test in plain else 's',
-              markersize=3 if line else 5)
-
-
-def draw_test(ax, rows, over, test, of_row, mean, label=None):
-  """A line of the means of what is said of each row, or points of variants."""
-  points = [(fields[over], mean([of_row(row, test) for row in group]))
-            for fields, group in ordered(rows, over)]
-  ax.plot(*zip(*points, strict=True), label=label, **look(test, over))
-
-
-def draw_z(ax, rows, over):
-  """The median z of each test, and as a band what unrelated pairs have, over all tests."""
-  births, unrelated = ([row for row in rows if kind(row) == name]
-                       for name in ('birth', 'unrelated'))
-  tests = [test for test in levels_of_tests() if test != VERDICT]
-  for test in tests:
-    draw_test(ax, births, over, test, value, np.median)
-  band = [(fields[over], *np.quantile([value(row, test) for row in group for test in tests
-                                               if test != PUBLISHED], [0, 1]))
-          for fields, group in ordered(unrelated, over)]
-  if band:
-    ax.fill_between(*zip(*band, strict=True), color='0.8',
-                    label='unrelated (all but published SeedPrint)')
-  ax.axhline(thresholds.related_z(1), color='black', linewidth=0.8, linestyle=':',
-             label=f'p ≤ {thresholds.ALPHA:g} above')
-
-
-def ordered(rows, over):
-  """Groups of rows in ascending order of F, or variants in that of the run."""
+def draw_found(ax, rows, over):
+  """A cell per test and F, or variant: how many networks are found."""
   groups = grouped(rows, over)
-  return sorted(groups, key=lambda each: each[0][over]) if over == 'forgetting' else groups
+  if over == 'forgetting':
+    groups = sorted(groups, key=lambda each: each[0][over])
+  counts = np.array([[sum(is_found(row, test) for row in own) for _, own in groups]
+                     for test in ALL])
+  of_all = np.array([len(own) for _, own in groups])
+  plotting.heat(ax, counts / of_all, plotting.COLORS[5], 1,
+                [[f'{count}/{number}' for count, number in zip(line, of_all, strict=True)]
+                 for line in counts])
+  ax.set_xticks(range(len(groups)), [f'{fields[over]:g}' if over == 'forgetting' else
+                                     fields[over].replace(' ', '\n') for fields, _ in groups])
+  ax.set_xlabel('decay exponent F = λ Σ lr' if over == 'forgetting' else '')

@@ -1,4 +1,4 @@
-"""Trains small networks at a forgetting exponent F = λ Σ lr, which says how much of birth decays.
+"""Trains small networks at a decay exponent F = λ Σ lr: how much of the initialization decays.
 
 With decoupled weight decay λ a weight ends as w_T = Π(1 − λ lr_t) w_0 + what gradients add. The
 product is about exp(−F). Decay is one part of the optimizer, the same whatever comes before it.
@@ -57,7 +57,7 @@ class Cell:
 
   @property
   def survival(self) -> float:
-    """Π(1 − λ lr_t), the part of a weight at birth that is left at the end."""
+    """Π(1 − λ lr_t), the part of an initial weight that is left at the end."""
     return float(np.prod(1 - self.weight_decay * rates(self)))
 
   @property
@@ -125,14 +125,14 @@ def text(cell: Cell, data: Corpus, data_seed: int) -> np.ndarray:
   return np.stack(batches).reshape(SEGMENTS, -1, cell.sequences, cell.length + 1)
 
 
-def grow(cell: Cell, birth: dict, own_SMBT: np.ndarray, other_SMBT: np.ndarray,
+def grow(cell: Cell, start: dict, own_SMBT: np.ndarray, other_SMBT: np.ndarray,
          branches: tuple[int, ...]) -> dict[int | None, dict]:
-  """Trains a network, and siblings that go on with other text after so many segments (0: birth).
+  """Trains a network, and siblings that go on with other text after so many segments, from 0.
 
   Returns parameters at the end: of the network by None, of siblings by their branch.
   """
-  config = config_of(cell, int(birth['embedding'].shape[0]))
-  trunk = [first_state(optimizer(cell), birth)]
+  config = config_of(cell, int(start['embedding'].shape[0]))
+  trunk = [first_state(optimizer(cell), start)]
   for segment_MBT in own_SMBT:
     trunk.append(advance(config, cell, trunk[-1], segment_MBT))
   ends = {None: trunk[-1].params}

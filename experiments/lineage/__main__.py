@@ -58,7 +58,7 @@ REPORT = 'results.json', 'report.html', 'matrix.csv'
 class Settings(SharedInputs):
   networks: list[str] = dataclasses.field(default_factory=list)
   suspect: str | None = setting(None, optional(str), 'a network that alone is compared with each '
-                                'of the others, in place of all with all')
+                                'of the others, instead of all with all')
   strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
   stream: str = setting('auto')
@@ -143,7 +143,7 @@ def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
 
 def take(network: Model | Signature, name: str, probes: list[Probe], output_dir: Path,
          stream: str) -> dict[Probe, Signature]:
-  """The signatures of a network, by what it has read."""
+  """The signatures of a network, for each text that it has read."""
   networks.tell_streamed(network, stream)
   with _bar(total=sum(probe.num_sequences for probe in probes), desc=name[-40:],
             unit='seq') as bar:

@@ -15,7 +15,7 @@ from bornbiased_jax.lineage.evidence.array_file import SUFFIX
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.model import why_none
 
-# What programs write beside networks: folders without folders.
+# What programs write next to networks: folders without folders.
 _CACHES = ('signatures', 'hidden_states')
 # Files of weights that no reader takes alone.
 _UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth', '.tar',
@@ -133,11 +133,11 @@ class Finder:
     return [child for child in children if is_plain(child.name)]
 
   def _name_beside(self, run):
-    """Notes networks that lie beside the checkpoints of a run, whose folder is read as one."""
+    """Notes networks that lie next to the checkpoints of a run, whose folder is read as one."""
     for child in self._children(run):
       # The checkpoints themselves hold none.
       if child.is_dir() and checkpoint.holds_network(child):
-        self.leave_out(str(child), f'{child} lies beside checkpoints of {run}; name it by itself')
+        self.leave_out(str(child), f'{child} lies next to checkpoints of {run}; name it by itself')
 
   def _name_unread(self, children):
     """Notes what else in a folder looks like weights, or is a link to nothing."""
@@ -150,6 +150,6 @@ class Finder:
 
 
 def _is_cache(folder):
-  """Whether a folder is one that programs write beside networks, and holds no network."""
+  """Whether a folder is one that programs write next to networks, and holds no network."""
   return folder.name in _CACHES and os.access(folder, os.R_OK) and not any(
       child.name == 'config.json' or child.is_dir() for child in folder.iterdir())

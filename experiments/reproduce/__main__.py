@@ -18,7 +18,7 @@ stopped goes on; to run something anew, remove its folder. What needs a text tha
 left out, unless at the scales smoke and rehearsal, where the text of this package takes its place.
 
 Writes index.md: for each figure and table the claim, the published numbers, the measured ones
-beside theory, the picture, the command, versions and time.
+with theory, the picture, the command, versions and time.
 """
 
 import dataclasses

@@ -11,10 +11,10 @@ from typing import NamedTuple
 class Run(NamedTuple):
   """One run of one program.
 
-  It takes `minutes` at each scale of which it is part. `flags` are its settings beside the scale's,
+  It takes `minutes` at each scale that has it. `flags` are its settings on top of the scale's,
   and those of single scales are `at` them. `reads` are folders of runs whose checkpoints its flags
   want, `after` runs whose checkpoints it reads too, if they have been begun. `texts` has the texts
-  that its flags want, comma-separated, of which it `needs` some, but at the scales smoke and
+  that its flags want, comma-separated, and `needs` some of them, but at the scales smoke and
   rehearsal. `words` are no flags.
   """
 
@@ -109,7 +109,7 @@ _TRAINED = {'runs': f'{STUDY.folder}/english'}
 _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
                  after=(_QWEN2_STORIES.folder, _QWEN2_INSTRUCTIONS.folder))
 
-# What measured/ has beside the folders of runs at --scale=overnight, and why no run makes it.
+# What measured/ has besides the folders of runs at --scale=overnight, and why no run makes it.
 ELSEWHERE = {
     'attention_sink_logit': 'all of attention_sink by a later version, with sink_logit',
     'audit': 'histories with faults, by experiments.audit.injections',
@@ -302,7 +302,7 @@ ITEMS = (
               'train_steps': '100', 'peak_lr': '1e-4', 'num_sequences': '4200', 'length': '4'},
               'robustness_wide'))),
     Item(('speed',), 'Is it fast?',
-         'Not in the paper: sweeps and training steps beside those of transformers and '
+         'Not in the paper: sweeps and training steps, compared with those of transformers and '
          'torch.compile, where they are installed.', '–',
          (Run('benchmark', dict(gpu=5, rehearsal=1.5), words=('training', 'sweep')),)),
     Item(('table12', 'families'), 'The same in other families',

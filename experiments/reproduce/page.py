@@ -29,7 +29,7 @@ def seconds_of(content: dict) -> float:
 
 def render(scale: str, items: list[Item], commands: dict[str, str], problems: dict[str, str],
            output_dir: Path) -> str:
-  """The page in Markdown, which shows the pictures that lie beside it.
+  """The page in Markdown, which shows the pictures in its folder.
 
   `commands` has each run by its folder in `output_dir`, `problems` why some are not complete.
   """

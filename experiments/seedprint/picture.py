@@ -1,4 +1,4 @@
-"""The picture of a verdict on two networks: z of each test, beside what chance gives."""
+"""The picture of a verdict on two networks: z of each test, and what chance gives."""
 
 import textwrap
 
@@ -7,7 +7,7 @@ from bornbiased_jax.lineage import thresholds
 
 
 def draw(report):
-  """z of each test, beside what chance gives; of the others their likeness, or why there is none.
+  """z of each test, and what chance gives; of the others their likeness, or why there is none.
 
   At the right z and the likeness.
   """

@@ -7,10 +7,12 @@ import hashlib
 from pathlib import Path
 import re
 import shlex
+import string
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.text import Text
 
 from bornbiased_jax import files, plotting
 from bornbiased_jax.errors import plain
@@ -21,14 +23,53 @@ from . import provenance
 # A flag, but no setting of a run: what was measured can be drawn again in another format.
 FORMAT = ContextVar('format', default='png')
 _ISOLATED = {'\u2068': Markup('<bdi>'), '\u2069': Markup('</bdi>')}
+PRESET_NAMES = {
+    'tiny_gpt2': 'GPT-2 (tiny)', 'tiny_llama2': 'LLaMA (tiny)', 'tiny_qwen2': 'Qwen (tiny)',
+    'tiny_moe': 'mixture (tiny)', 'nano_gpt2': 'GPT-2 (nano)', 'nano_llama2': 'LLaMA (nano)',
+    'nano_qwen2': 'Qwen (nano)', 'gpt2_1b2': 'GPT-2 (1.2 B)', 'llama2_7b': 'LLaMA (7 B)',
+    'pythia_70m': 'Pythia (70 M)'}
+# Where they stand by themselves, not in a path or before another field.
+_PRESET = re.compile(rf'(?<![\w/.-])({"|".join(PRESET_NAMES)})(?![\w/.:-]|,\w)')
 FORMAT_FLAG = Kind(choice('png', 'svg', 'pdf'), 'file format of figures')
 
 
 def write(drawn: Any, directory: Path, name: str = 'figure') -> Path:
-  """Writes a figure to DIRECTORY/NAME.FORMAT, in the format that --format says."""
+  """Writes a figure of results to DIRECTORY/NAME.FORMAT, in the format that --format says."""
   path = directory / f'{name}.{FORMAT.get()}'
+  with plotting.style():
+    for_readers(drawn)
   plotting.save(drawn, path)
   return path
+
+
+def for_readers(drawn: Any) -> None:
+  """Gives panels letters, titles capitals, and presets the names that people use."""
+  for text in drawn.findobj(Text):
+    text.set_text(named(text.get_text()))
+  for ax in drawn.axes:
+    ax.set(xlabel=capital(ax.get_xlabel()), ylabel=capital(ax.get_ylabel()),
+           title=capital(ax.get_title('left')))
+    for axis in (ax.xaxis, ax.yaxis):
+      labels = [label.get_text() for label in axis.get_ticklabels()]
+      if list(map(named, labels)) != labels:
+        axis.set_ticklabels(list(map(named, labels)))
+  panels = [ax for ax in drawn.axes if ax.get_label() != '<colorbar>']
+  for letter, ax in zip(string.ascii_lowercase, panels if len(panels) > 1 else (), strict=False):
+    ax.set_title(f'$\\bf{{{letter}}}$  {ax.get_title("left")}')
+
+
+def named(text: str) -> str:
+  """A text with presets by the names that people use.
+
+  >>> named('tiny_gpt2, T = 64'), named('runs/tiny_gpt2')
+  ('GPT-2 (tiny), T = 64', 'runs/tiny_gpt2')
+  """
+  return _PRESET.sub(lambda found: PRESET_NAMES[found[0]], text)
+
+
+def capital(text: str) -> str:
+  """A text whose first word, if it is one, has a capital: 'share (%)', but not 'z' or 'log10 p'."""
+  return text[0].upper() + text[1:] if re.match(r'[a-z]{2,}(?![\w=])', text) else text
 
 
 def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -> Path:
@@ -44,7 +85,7 @@ def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -
 
 
 def isolated(name: str) -> str:
-  """A name between marks that keep letters from right to left from moving what is beside it."""
+  """A name between marks that keep letters from right to left from moving their neighbours."""
   return f'\u2068{name}\u2069'
 
 

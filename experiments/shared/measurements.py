@@ -38,7 +38,7 @@ from .results import Results
 from .settings import name_flag
 from .tables import described, mean_ci95, median, quantiles
 
-# Those of which theory says what tokens they prefer.
+# Theory draws the preferred tokens of so many networks.
 NUM_NETWORKS = 300
 # What a score of attention costs, on CPUs, in operations of matrix products.
 _OF_SCORE = 2000
@@ -108,7 +108,7 @@ def load_corpus(data: str, tokenizer: str, data_flag: str = 'data',
 
 def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
                statistic: Statistic, row: Callable) -> Cell:
-  """The cell of a stack of simplified layers, each of which reads Gaussian vectors of its own."""
+  """The cell of a stack of simplified layers, each with Gaussian vectors of its own."""
   layer_flops = {'mlp': 4 * config.width * config.mlp_width}
   return Cell(
       fields=fields,
@@ -148,7 +148,7 @@ def _say_long(cells):
 
 
 def _work(cell):
-  """FLOPs of a sequence, with what scores of attention cost beside their products."""
+  """FLOPs of a sequence, with the cost of attention scores, which is more than their products."""
   config, num_scores = cell.network.config, 0
   if isinstance(config, ModelConfig) and config.sublayers != 'mlp_only':
     num_scores = config.num_layers * config.num_heads * cell.probe.length**2
@@ -184,7 +184,7 @@ def _measure_cell(cell, settings, results, bar, num_networks):
   if done.issuperset(cell.seeds):
     return
   batch_size, chunk_size = _sizes(cell, settings)
-  # A chunk of which a row is missing is measured again as a whole, so that a
+  # A chunk that lacks a row is measured again as a whole, so that a
   # network always has the same companions.
   chunks = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
   seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
@@ -233,7 +233,7 @@ def direction_token(config: ModelConfig):
 
 
 def contraction_row(measured: dict) -> dict:
-  """The row of a network of which `contraction` and `direction_token` were measured."""
+  """The row of a network whose `contraction` and `direction_token` were measured."""
   return {
       **measured['preference'],
       'direction_top1_id': measured['direction_top1_id'],
@@ -244,7 +244,7 @@ def contraction_row(measured: dict) -> dict:
 
 def contraction_summary(rows: list[dict], theory_L: np.ndarray, num_sequences: int,
                         width: int) -> dict:
-  """What several such rows say of the similarity of sequences, beside theory."""
+  """What several such rows say of the similarity of sequences, with theory."""
   cosines = [row['inter_sequence_cosine'] for row in rows]
   return {
       'networks': len(rows), **mean_ci95(rows, 'inter_sequence_cosine'),
@@ -307,7 +307,7 @@ def top1_summary(rows: list[dict]) -> dict:
 
 
 def top1_columns(row: dict) -> dict[str, str | None]:
-  """The columns that set both beside theory; None for what an older run does not have."""
+  """The columns that compare both with theory; None for what an older run does not have."""
   name, tau = 'theory_top1_frequency', 'direction_std'
   return {
       'median (10–90 %)': median(row, 'top1_frequency', '.1%'),

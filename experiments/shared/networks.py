@@ -93,7 +93,7 @@ def latest(run: Path) -> str:
 def continued(settings: Any) -> dict[tuple[str, int], Path]:
   """The runs that went on from those on English, by text and seed.
 
-  A text is a folder of the study: 'python', and what `pretrain --init_from` wrote beside it, such
+  A text is a folder of the study: 'python', and what `pretrain --init_from` wrote next to it, such
   as 'stories' or 'instructions'.
   """
   texts = sorted(path.name for path in Path(settings.study).expanduser().iterdir()

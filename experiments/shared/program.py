@@ -100,7 +100,7 @@ def _parser(name, of, doc, flags):
   usage = f'{provenance.start()}{name} {of.USAGE} [--FLAG=VALUE ...]'.replace('  ', ' ')
   models = ', and --help=models lists the models' if 'config' in flags else ''
   parser = _Parser(usage=usage, description=doc.strip(), add_help=False, allow_abbrev=False,
-                   epilog=f'Beside a flag is its default, ... if it has none{models}.',
+                   epilog=f'After a flag is its default, ... if it has none{models}.',
                    formatter_class=_FORMATTER)
   parser.add_argument('words', nargs='*', help=argparse.SUPPRESS)
   for title in (_FIRST, *_GROUPS, _LAST):

@@ -98,7 +98,7 @@ def commit() -> str:
   # Variables such as GIT_DIR, which hooks of git set, would name another repository.
   variables = {name: value for name, value in os.environ.items() if not name.startswith('GIT_')}
   try:
-    # On a busy machine git may take long, and two answers would look like two versions.
+    # On a loaded machine git may take long, and two answers would look like two versions.
     done = subprocess.run(describe, capture_output=True, text=True, timeout=120, check=True,
                           env=variables)
   except (OSError, subprocess.SubprocessError):

@@ -105,7 +105,7 @@ class Results:
     return lacking
 
   def missing(self, keys: Iterable[dict], unit: str) -> Iterator[dict]:
-    """Those that `lacking` finds, one after another, beside a bar of all."""
+    """Those that `lacking` finds, one after another, with a bar of all."""
     keys = list(keys)
     lacking = self.lacking(keys)
     with self.keeping():
@@ -142,8 +142,8 @@ class Results:
           self.add(row)
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
-             draw: Callable[[], 'plotting.Figure'], **more) -> None:
-    """Prints and writes the summary as a table of what `display` says, then draws the figure.
+             draw: 'Callable[[], plotting.Figure] | None', **more) -> None:
+    """Prints and writes the summary as a table of what `display` says, then draws a figure, if any.
 
     `more` are other parts of the file.
     """
@@ -153,10 +153,11 @@ class Results:
     self.write()
     notes = ''.join(f'\n{note}\n' for note in self._notes)
     write_atomically(self.path.parent / 'table.md', (markdown(shown) + notes).encode())
-    with plotting.style():
-      drawn = draw()
-    figure_path = figures.write(drawn, self.path.parent)
-    print(f'wrote {self.path} and {figure_path}')
+    wrote = [self.path]
+    if draw:
+      with plotting.style():
+        wrote += [figures.write(draw(), self.path.parent)]
+    print('wrote', ' and '.join(map(str, wrote)))
 
   def write(self) -> None:
     """Writes the file, with the time until now."""

@@ -52,7 +52,7 @@ def train_for(results: Results, trainings: dict[Path, Training]) -> None:
 
 
 def saved_steps(settings: Any) -> list[int]:
-  """The steps of which a training leaves checkpoints: its first, those kept, and its last."""
+  """The steps at which a training leaves checkpoints: its first, those kept, and its last."""
   return sorted({0, *(settings.keep_steps or ()), settings.num_steps})
 
 

@@ -66,7 +66,7 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'tied_head': Kind(switch, 'the LM head is the embedding (--notied_head: it is a matrix of its '
                               'own); if not given, that of --config'),
     'init_scheme': Kind(optional(choice(*configs.INIT_SCHEMES)),
-                        'how parameters are drawn; if not given, as in --config'),
+                        'how parameters are drawn; if not given, as --config says'),
     'intervention': Kind(choice(*configs.INTERVENTIONS), "what is done to each position's weighted "
                          f'mean of values, one of {", ".join(configs.INTERVENTIONS)} (see '
                          'text_sinks --help); if not given, none, or what the parent has'),
@@ -158,7 +158,7 @@ def defaults_of(settings: Any) -> dict[str, Any]:
 
 
 def at_scale(of: type[S], scale: str, /, **values) -> S:
-  """The settings of a scale, with some `values` in place of the scale's."""
+  """The settings of a scale, with some `values` instead of the scale's."""
   of_scale = {name: copy.deepcopy(values_of(of, name)[scale]) for name in kinds(of)}
   fitted = {name: fit(of_scale[name], of_scale | values) for name, fit in of.FITTED.items()
             if name in of_scale}

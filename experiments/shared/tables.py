@@ -63,7 +63,7 @@ def ci95(values: list[float]) -> float:
 
 
 def mean_and_theory(values: list[float], theory: float | None) -> dict:
-  """Mean over networks with its standard error, beside a closed form, or None."""
+  """Mean over networks with its standard error, and a closed form or None."""
   several = len(values) > 1
   return {'measured': float(np.mean(values)),
           'standard_error': float(scipy.stats.sem(values)) if several else math.nan,
@@ -103,7 +103,7 @@ def _listed(values, spec):
 
 
 def share_of(row: dict, name: str) -> str:
-  """The share of networks of which something holds, with the ends of its 95 % interval.
+  """The share of networks for which something holds, with the ends of its 95 % interval.
 
   Of one or two networks the text says of how many.
 
@@ -137,7 +137,7 @@ def table(rows: list[dict], width: int = TABLE_WIDTH) -> str:
   """The same table for a screen.
 
   If it is too wide, headers and long cells wrap. Columns that still do not fit follow in blocks
-  below, each of which begins with the columns that tell the rows apart.
+  below; each begins with the columns that tell the rows apart.
 
   >>> print(table([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]))
   model   T
@@ -171,7 +171,7 @@ def _wrapped(column):
 
 
 def _stacked(column, heights):
-  """The lines of a column: its header ends beside the cells, and a row begins where cells do."""
+  """The lines of a column: its header ends next to the cells, and a row begins where cells do."""
   header, *cells = column
   lines = [''] * (heights[0] - len(header)) + header
   for cell, height in zip(cells, heights[1:], strict=True):

@@ -1,4 +1,4 @@
-"""What is said beside verdicts: before, how long they take; after, one HTML page to send to others.
+"""What is said with verdicts: before, how long they take; after, one HTML page to send to others.
 
 The page stands for itself.
 """
@@ -37,6 +37,7 @@ EXIT_CODES = {'related': 0, 'inconclusive': 3, 'unrelated': 5}
 _PAIR_FLOPS_PER_CUBE, _PAIR_SECONDS = 3600, 1
 # Reading and hashing parameters, seconds per byte.
 _SECONDS_PER_BYTE = 2e-9
+_LARGE = (10**12, ' trillion'), (10**9, ' billion'), (10**6, ' million')
 
 
 def render(facts: dict, png: bytes) -> str:
@@ -115,11 +116,13 @@ def describe(config: ModelConfig) -> dict:
 def chance(p_value: float) -> str:
   """A p-value in words.
 
-  >>> chance(1e-4)
-  'If chance alone orders their parts, at most one of 10,000 unrelated pairs agrees as much.'
+  >>> chance(1e-12)
+  'If chance alone orders their parts, at most one in 1 trillion unrelated pairs agrees as much.'
   """
-  return (f'If chance alone orders their parts, at most one of {math.floor(1 / p_value + 1e-6):,} '
-          'unrelated pairs agrees as much.')
+  count = math.floor(1 / p_value + 1e-6)
+  size, name = next((each for each in _LARGE if count >= each[0]), (1, ''))
+  return (f'If chance alone orders their parts, at most one in {count // size:,}{name} unrelated '
+          'pairs agrees as much.')
 
 
 def reading_seconds(config: ModelConfig, probe: Probe, rate: float) -> float:

@@ -1,5 +1,6 @@
 """The table and the figure of experiments.text_sinks."""
 
+import functools
 import math
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from bornbiased_jax.configs import AT_ONE_POSITION
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
 from . import order
 
-# Measured at several lengths, of which the summary has the longest.
+# Measured at several lengths; the summary has the longest.
 AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
+
+# Sinks have a panel if more heads and sequences than this share have one.
+RARE = 0.02
 
 
 def summarize(rows) -> list[dict]:
@@ -83,30 +87,47 @@ def base_of(rows):
 
 
 def draw(rows, settings):
-  """Above: sinks by length, weight by length and by step. Below: heads, --position, losses."""
+  """By length and step: sinks, if there are any, and weight. By network: heads, losses."""
   last = last_of(rows)
   as_trained = [row for row in last if not row['afterwards']]
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
+  acts_there = any({row['intervention'], row['afterwards']} & {*AT_ONE_POSITION} for row in last)
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
+  trained = [row for row in rows if row['step'] is not None and not row['afterwards']
+             and row['intervention'] in interventions]
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
-  figure = plotting.figure(10, 6.5)
-  upper, lower = figure.subfigures(2, 1)
-  rate, weight, steps = upper.subplots(1, 3)
-  draw_lengths(rate, everywhere, 'first_rate', color)
-  rate.set(ylim=(0, 1), ylabel=f'heads with weight > {THRESHOLD:g} on it',
-           title='Sinks at the first position')
-  draw_lengths(weight, everywhere, 'first_weight', color)
-  lengths = everywhere[0]['lengths']
-  plotting.theory(weight, lengths, list(map(uniform_weight, lengths)), 'uniform attention')
-  weight.set(ylim=(0, None), ylabel='mean weight on it', title='Attention to the first position')
-  draw_steps(steps, rows, color)
-  upper.legend(*weight.get_legend_handles_labels(), loc='outside lower center', ncols=6,
-               fontsize='small')
-  heads, position, loss = lower.subplots(1, 3)
-  draw_heads(lower, heads, everywhere[0])
-  draw_position(position, last, settings)
-  draw_losses(loss, as_trained)
+  panels = [functools.partial(draw_weights, everywhere, color)]
+  if any(max(row['first_rate']) > RARE for row in everywhere):
+    panels.insert(0, functools.partial(draw_rates, everywhere, color))
+  if trained:
+    panels.append(functools.partial(draw_steps, trained, color))
+  panels.append(functools.partial(draw_heads, everywhere[0]))
+  if acts_there:
+    panels.append(functools.partial(draw_position, last, settings))
+  if len(as_trained) > 1:
+    panels.append(functools.partial(draw_losses, as_trained))
+  columns = 3 if len(panels) != 4 else 2
+  figure = plotting.figure(10, 3.3 * -(-len(panels) // columns))
+  grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flat
+  for draw_panel, ax in zip(panels, grid, strict=False):
+    draw_panel(ax)
+  for ax in grid:
+    ax.remove()
   return figure
+
+
+def draw_rates(rows, color, ax):
+  draw_lengths(ax, rows, 'first_rate', color)
+  ax.set(ylim=(0, None), ylabel=f'share of heads with weight > {THRESHOLD:g} on it',
+         title='sinks at the first position')
+
+
+def draw_weights(rows, color, ax):
+  draw_lengths(ax, rows, 'first_weight', color)
+  lengths = rows[0]['lengths']
+  plotting.theory(ax, lengths, list(map(uniform_weight, lengths)), 'uniform')
+  ax.set(ylim=(0, None), ylabel='mean weight on it', title='attention to the first position')
+  plotting.label_lines(ax)
 
 
 def draw_lengths(ax, rows, name, color):
@@ -125,13 +146,8 @@ def draw_lengths(ax, rows, name, color):
   ax.set_xlabel('sequence length T')
 
 
-def draw_steps(ax, rows, color):
+def draw_steps(trained, color, ax):
   """Weight on the first position at the longest length, while training."""
-  trained = [row for row in rows if row['step'] is not None and not row['afterwards']
-             and row['intervention'] in color]
-  if not trained:
-    ax.set_axis_off()
-    return
   for fields, group in grouped(trained, 'intervention', 'seed'):
     ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-',
             markersize=3, color=color[fields['intervention']], linewidth=1, clip_on=False)
@@ -139,22 +155,22 @@ def draw_steps(ax, rows, color):
   ax.set_xscale('function', functions=(np.sqrt, np.square))
   ax.set_xticks(steps, steps, rotation=45)
   ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None), xlim=(0, None),
-         title=f'While training, T = {rows[-1]["lengths"][-1]}')
+         title=f'the same while training, T = {trained[-1]["lengths"][-1]}')
 
 
-def draw_heads(figure, ax, row):
+def draw_heads(row, ax):
   weight_LH = np.array(row['first_weight_LH'])
   named = row['intervention']
   if row['seed'] is not None:
     named = f"'{named}', seed {row['seed']}"
   cells = plotting.heat(ax, weight_LH, plotting.COLORS[0])
-  ax.set(xlabel='head', ylabel='layer', title=f'By head, {named[-30:]}',
+  ax.set(xlabel='head', ylabel='layer', title=f'by head, {named[-30:]}',
          xticks=range(weight_LH.shape[1]), xticklabels=range(1, 1 + weight_LH.shape[1]),
          yticks=range(len(weight_LH)), yticklabels=range(1, 1 + len(weight_LH)))
-  figure.colorbar(cells, ax=ax, label='weight on the first position')
+  ax.figure.colorbar(cells, ax=ax, label='weight on the first position')
 
 
-def draw_position(ax, rows, settings):
+def draw_position(rows, settings, ax):
   """Weight on --position over that of uniform attention, where an intervention acts there."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
@@ -163,10 +179,10 @@ def draw_position(ax, rows, settings):
   ax.axvline(1, color='black', linestyle='--', linewidth=1)
   ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
   ax.set(xlabel='weight on it (1: uniform attention)',
-         title=f'Attention to position {settings.position}')
+         title=f'attention to position {settings.position}')
 
 
-def draw_losses(ax, rows):
+def draw_losses(rows, ax):
   """Loss on the first text above that of the base, of the same seed if there are seeds."""
   base = {row['seed']: row for row in base_of(rows)}
   text = next(iter(rows[0]['loss']))
@@ -174,7 +190,7 @@ def draw_losses(ax, rows):
   ax.axvline(0, color='black', linewidth=0.8)
   ax.margins(x=0.1)
   ax.set(xlabel=f"nats per token\nabove '{base_of(rows)[0]['intervention'][-12:]}'",
-         title=f"Loss on {Path(text).name.split('.')[0][-24:]}")
+         title=f"loss on {Path(text).name.split('.')[0][-24:]}")
 
 
 def draw_dots(ax, rows, value):

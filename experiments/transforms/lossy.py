@@ -115,7 +115,7 @@ def redraw_layers(config: ModelConfig, params: dict, key: jax.Array, strength: f
 def remove_units(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Removes a share `strength` of each MLP's units, those that write least; ignores `key`.
 
-  The others keep their order, as in width pruning.
+  The others keep their order, like in width pruning.
   """
   refuse_experts(params, ['blocks/up/kernel'])
   size_LF = jnp.linalg.norm(params['blocks']['down']['kernel'], axis=-1)

@@ -258,7 +258,7 @@ def _permutations(key, count, size):
 
 
 def _reorder(params, columns, rows):
-  """Puts columns and rows of modules in the blocks into orders, of which each layer has one."""
+  """Puts columns and rows of modules in the blocks into an order for each layer."""
   take = lambda order_LF, axis: lambda x: jax.vmap(
       lambda x, order_F: jnp.take(x, order_F, axis))(x, order_LF)
   changes = {f'blocks/{name}/{leaf}': take(order_LF, -1) for name, order_LF in columns.items()

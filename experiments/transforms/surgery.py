@@ -1,6 +1,6 @@
 """What is done to a network before it is published: cutting, moving, inserting, sorting, sparsing.
 
-As in lossy.py, each function takes (config, params, key) and, where it has one, a
+Like in lossy.py, each function takes (config, params, key) and, where it has one, a
 strength, and returns (config, params). Those that draw nothing ignore the key.
 """
 

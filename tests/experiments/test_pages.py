@@ -69,7 +69,7 @@ def test_a_changed_result_is_noticed_by_table_page_and_text(copy):
   problems = ' '.join(found(copy))
   assert 'table.md: its table is not that of results.json' in problems
   assert 'README.md: its table is not that of results.json' in problems
-  assert 'README.md: 25.8 is in no result beside it' in problems
+  assert 'README.md: 25.8 is in no result of its folder' in problems
 
 
 @pytest.mark.parametrize('before, after, problem', [

@@ -121,7 +121,7 @@ def test_live_heads_that_draft_tokens_are_left_out(name, copy, transformers):
 def test_an_index_leads_nowhere_else(shard, tmp_path):
   index = tmp_path / INDEX
   index.write_text(json.dumps({'weight_map': {'a': 'a.safetensors', 'b': shard}}))
-  with pytest.raises(InputError, match=r'must be the name of a \.safetensors file beside it'):
+  with pytest.raises(InputError, match=r'must be the name of a \.safetensors file in its folder'):
     read_index(index)
 
 

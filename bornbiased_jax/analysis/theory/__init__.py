@@ -1,10 +1,10 @@
 """What theory says of random networks, from their configuration alone; nothing in it is fitted.
 
-`finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to set beside
-measured ones; `infinite_width` is its limit. `preference_at_initialization` speaks of the token
-that a network prefers, and `expert_shares` of the experts that its routers choose. Closed forms of
-single layers, and what the fingerprints PCS and CKA show for unrelated networks, stand beside them.
-The order is that in which the modules are best read:
+`finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to compare
+with measured ones; `infinite_width` is its limit. `preference_at_initialization` predicts how often
+a network predicts its preferred token, and `expert_shares` how its routers load the experts. There
+are also closed forms of single layers, and what the fingerprints PCS and CKA show for unrelated
+networks. The modules are best read in this order:
 
 - `.closed_forms`: Propositions 2, 4 and 5, Equation 2, and the covariance of an activation
 - `.blocks`: what theory reads of a configuration, and how attention and MLPs change similarities

@@ -6,8 +6,8 @@ correlate over inputs by chance.
 
 Random sequences share little, so that products within a sequence are left as they are when those
 between two fluctuate. Windows of a text share much, and what they share fluctuates alike in both:
-so the products of all 2 T states of a pair fluctuate as one kernel, of which the one between the
-sequences is a part.
+so the products of all 2 T states of a pair fluctuate as one kernel, which contains the one between
+the sequences.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: as in `infinite_width`.
+    probe: as `infinite_width` takes it.
     num_samples: samples of the fluctuations, over which the change of the mean is averaged;
       0 leaves the mean as it is in the limit. None means 256 up to 256 tokens, and fewer
       beyond, because each takes longer: 32 for 512 tokens, 4 for 1,024 (which leave a quarter of

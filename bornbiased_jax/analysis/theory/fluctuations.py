@@ -20,8 +20,8 @@ known (Yaida 2019, Hanin and Nica 2019). Three results follow here, and one in f
   own length, S - X on both sides, as norms divide by it.
 
 Of a mixture, the luck in which experts the inputs choose is left out of the std over networks.
-Matrices have independent entries here. Orthogonal ones keep some products exactly, of which this
-takes no notice, nor of ALiBi's heads, each of which fluctuates by itself.
+Matrices have independent entries here. Orthogonal ones keep some products exactly, and
+ALiBi's heads fluctuate one by one; both are ignored here.
 """
 
 import functools

@@ -28,7 +28,7 @@ Propagation within one sequence is known (Hron et al. 2020, Noci et al. 2022, Co
 al. 2024, Giorlandino and Goldt 2025). What is added here is the second kernel, X, between
 sequences.
 
-Theory begins with the ids that coincide in two sequences. Random ids hardly ever do. Those of a
+Theory begins with the ids that coincide in two sequences. Random ids rarely do. Those of a
 text do: two of them are the same with probability q = Σ p_v², its collision probability, so that a
 text acts like random ids of 1/q tokens. But q is a mean. The ids of two windows coincide or do not,
 more often within a window than between windows, and in some windows more than in others, which
@@ -51,7 +51,7 @@ from bornbiased_jax.errors import InputError, check_count
 
 # Pairs of windows at a time.
 _BATCH = 16
-# Pairs of windows, of which fewer can be afforded where windows are long.
+# Pairs of windows; fewer can be afforded where windows are long.
 _NUM_PAIRS = 512
 _LARGEST = 2**23
 
@@ -87,7 +87,7 @@ class InfiniteWidth(NamedTuple):
     check_count('length', length)
     if length > self.inter_cosine_LTT.shape[-1]:
       raise InputError(f'length={length} is more than the {self.inter_cosine_LTT.shape[-1]} tokens '
-                       'of which theory was asked')
+                       'that theory was computed for')
     cosine_TT = self.inter_cosine_LTT[-1]
     own = cosine_TT[length - 1, length - 1] * cosine_TT[-1, -1]
     return float(jnp.minimum(1.0, cosine_TT[length - 1, -1] / jnp.sqrt(own)))
@@ -106,11 +106,11 @@ def infinite_width(config: ModelConfig, length: int, probe: str | Probe = 'token
   Args:
     config: the architecture.
     length: number of tokens per sequence, T.
-    probe: 'tokens', random ids, two of which coincide with probability 1/V, or 'gaussian' or
+    probe: 'tokens', random ids that coincide in pairs with probability 1/V, or 'gaussian' or
       'sphere', which are the same in the limit; or a Probe, of whose text counts which ids of its
       windows coincide. The result is then the mean over pairs of them: over all where they are
       few, else over 512, or fewer of more than 128 tokens.
-    collision: the probability that two ids coincide, Σ p_v² of a text, in place of 1/V.
+    collision: the probability that two ids coincide, Σ p_v² of a text, instead of 1/V.
 
   Raises:
     InputError: the model does not read so many tokens, the probe is unknown, or the theory does
@@ -140,7 +140,7 @@ def first_kernels(config: ModelConfig, length: int, probe: str | Probe,
 
 @jax.jit
 def propagate(network: blocks.Architecture, start_PKTT: jax.Array) -> InfiniteWidth:
-  """The mean over pairs of sequences, of which the first kernels are given."""
+  """The mean over pairs of sequences, from their first kernels."""
   of_each = lax.map(functools.partial(_of_pair, network), start_PKTT,
                     batch_size=min(_BATCH, len(start_PKTT)))
   mean = jax.tree.map(lambda each_P: each_P.mean(axis=0), of_each)
@@ -197,7 +197,7 @@ def _of_windows(config, probe):
 
 
 def pairs_of_windows(config, probe):
-  """Windows of a text, and pairs of them, of which each window is in as many as any other."""
+  """Windows of a text, and pairs of them; each window is in as many pairs as any other."""
   largest = max(2, min(_NUM_PAIRS, _LARGEST // probe.length**2))
   num_windows = largest if probe.of_each else min(largest, max(2, probe.num_sequences))
   steps = np.arange(1, 1 + min(largest // num_windows, num_windows - 1))

@@ -44,7 +44,7 @@ _NODE_K, _WEIGHT_K = np.polynomial.hermite_e.hermegauss(5)
 # Logits above that of the largest mean, in units of the rest.
 _LOGIT_Z = np.linspace(-8, 10, 121)
 _LEAST = 1e-300
-# Tokens that each network reads, of which one half chooses an expert and the other counts it.
+# Tokens that each network reads: one half chooses an expert and the other counts it.
 _NUM_TOKENS = 4096
 
 
@@ -188,8 +188,8 @@ def preference_at_initialization(config: ModelConfig, length: int, num_sequences
     config: the architecture.
     length: number of tokens per sequence, T.
     num_sequences: number of sequences that each network reads, n.
-    probe: as in `infinite_width`. Of a text, the cosine of its windows counts; their last
-      tokens, of which a tied head prefers its own, are taken for any.
+    probe: as `infinite_width` takes it. Of a text, the cosine of its windows counts; that a tied
+      head prefers the last token of a window is ignored.
     other_length: length of the n other sequences, at most T; None means T.
     num_networks: number of networks, N.
     seed: seed of the draws.
@@ -255,7 +255,7 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
   Args:
     config: the architecture, with experts or without.
     length: number of tokens per sequence, T.
-    probe: as in `infinite_width`.
+    probe: as `infinite_width` takes it.
     num_experts: of a router that reads the states, E; None means config.num_experts.
     num_chosen: how many it chooses for each token; None means config.experts_per_token.
     num_networks: number of networks that are drawn, N.

@@ -36,7 +36,7 @@ class PublishedResult(NamedTuple):
     p_value: p-value of the one-sided t-test, the mean over repeats.
     p_value_u: p-value of the one-sided Mann-Whitney U test, the mean over repeats.
     z: mean tau / (sigma / sqrt(|S|)), sigma² = 2 (2 n + 5) / (9 n (n - 1)).
-    p_value_z: min(1, 2 sf(z)), sf the survival function of the normal law.
+    p_value_z: min(1, 2 sf(z)), sf the survival function of the normal distribution.
     statistic: mean tau.
     tau_S: tau of each of the dimensions in S, which are compared.
     dimensions_S: the indices of these dimensions.
@@ -71,7 +71,7 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
   """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
 
   1. The identity dimensions of a network are the k lowest coordinates of its mean
-     state (as in the published code) or the k highest (as in the paper). S are
+     state (like the published code) or the k highest (like the paper). S are
      those that both networks have ('coset'), or the base's ('base').
   2. The hidden states / 10 go through a softmax over S, row by row ('softmax'), or stay
      as they are ('none').

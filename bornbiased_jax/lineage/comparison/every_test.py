@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 TESTS = {
     'unit order': Kind(
-        True, 'units', 'which MLP unit is where, by what the units read and write',
+        True, 'units', 'which MLP unit is where, judged from what the units read and write',
         'units that were permuted, cut from between others, or drawn anew; residual channels that '
         'were permuted, rotated, cut or changed in sign'),
     'value order': Kind(
@@ -82,7 +82,7 @@ def seedprint_test(base: HiddenStates, suspect: HiddenStates) -> TestResult:
   shared = (base.input_ND + suspect.input_ND) / 2 if input_is_shared(base, suspect) else None
   try:
     result = seedprint.calibrated_test(base.hidden_ND, suspect.hidden_ND, shared)
-  except InputError as error:  # Too few sequences, of which the network may have no more.
+  except InputError as error:  # Too few sequences, and the network may have no more.
     return does_not_apply(str(error))
   reason = None
   if result.num_constant > thresholds.MOST_CONSTANT * width:

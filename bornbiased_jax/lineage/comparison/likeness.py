@@ -65,7 +65,7 @@ def flat(x: np.ndarray, name: str) -> np.ndarray:
 def combine(cosine: dict[str, np.ndarray]) -> np.ndarray:
   """Likeness of features from the cosines of their vectors; an inner product of something.
 
-  Vectors of which two can change their sign together are compared by the product of their
+  Vectors that can change their signs together, two by two, are compared by the product of their
   cosines. An activation is not odd, so what it reads keeps its sign.
   """
   if 'value' in cosine:
@@ -76,7 +76,7 @@ def combine(cosine: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def mean_of(matrices: Iterable[np.ndarray]) -> np.ndarray:
-  """The mean of matrices, of which but one is held at a time."""
+  """The mean of matrices; one of them is held at a time."""
   total: np.ndarray = np.zeros(())
   count = 0
   for count, matrix in enumerate(matrices, 1):  # noqa: B007

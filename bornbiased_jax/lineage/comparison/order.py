@@ -68,7 +68,7 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
   if a.config.num_experts != b.config.num_experts:
     return _tests_of(*means, GROUPS)
   found = _tests_of(a, b, GROUPS)
-  if a.config.num_experts > 1:  # Experts may stand in another order, of which means know nothing.
+  if a.config.num_experts > 1:  # Experts may stand in another order, which means hide.
     others = _tests_of(*means, {name: group for name, group in GROUPS.items() if group is UNITS})
     found |= {name: _better(found[name], other) for name, other in others.items()}
   return found
@@ -82,7 +82,7 @@ def _better(first, second):
 
 
 def _doubled(result):
-  """The better one of two results, of which each had its chance."""
+  """The better one of two results, corrected for the choice."""
   return dataclasses.replace(result, log10_p=min(0.0, result.log10_p + math.log10(2)))
 
 
@@ -158,8 +158,8 @@ def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResul
   random given the layers to which W was fitted.
   """
   if POOLED + 'value' in pairs[0][0]:
-    return does_not_apply('they have different numbers of heads, of which it is not known which '
-                          'correspond')
+    return does_not_apply('they have different numbers of heads, and which of them correspond is '
+                          'not known')
   found = []
   for half in (0, 1):
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]

@@ -5,7 +5,7 @@ A matrix holds the likeness of each part of one network (row) to each part of an
 is like any other choice of one element per row and column.
 
 `block_test` exchanges only neighbours: parts of one block. An order in which both networks were
-sorted hardly differs between neighbours, so it does not make the diagonal stand out, whatever the
+sorted differs little between neighbours, so it does not make the diagonal stand out, whatever the
 key was. A descendant has each part in the very place that its ancestor has it in.
 """
 
@@ -53,10 +53,10 @@ def block_test(matrix_NBB: np.ndarray, bound: float = 0.0, inflation: float = 1.
   Returns:
     The result. Its std is the largest of the std over all permutations within the blocks
     (closed form, Hoeffding 1951), that of the contributions that the N B places make to the mean,
-    which is larger where the diagonal varies more than the matrix, as under one sparsity mask,
-    and both times `inflation`. Its p-value is the larger one of the normal law's, at z, and of
-    Chernoff's bound over all (B!)^N permutations, min_t E exp(t (T - T_observed)): a bound that
-    holds for any matrix, however heavy its tail. Nothing is drawn at random.
+    which is larger where the diagonal varies more than the matrix, like under one sparsity mask,
+    and both times `inflation`. Its p-value is the larger one of the normal distribution's, at z,
+    and of Chernoff's bound over all (B!)^N permutations, min_t E exp(t (T - T_observed)): a bound
+    that holds for any matrix, however heavy its tail. Nothing is drawn at random.
 
   Example:
     >>> from bornbiased_jax.lineage.comparison import permutation

@@ -65,20 +65,20 @@ def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Arr
 def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Array:
   """Tau-b of every column of `a` with every column of `b`.
 
-  It is what `calibrated_test(…, kendall=True)` reads in place of Spearman's rho. No program of
+  It is what `calibrated_test(…, kendall=True)` reads instead of Spearman's rho. No program of
   this package asks for that. Costs O(n² D E), on CPU by words of 32 pairs of rows and
   elsewhere by matrix products of signs, one block of pairs at a time. For few columns
   of many rows it costs D E times a column of `kendall_tau` instead.
 
   Args:
-    a: [n, D], with n and numbers as in `kendall_tau`.
+    a: [n, D], with n and numbers as `kendall_tau` takes them.
     b: [n, E].
 
   Returns:
-    [D, E], float32; NaN as in `kendall_tau`.
+    [D, E], float32; NaN where `kendall_tau` has it.
 
   Raises:
-    InputError: shapes are not 2-d or differ in n; otherwise as in `kendall_tau`.
+    InputError: shapes are not 2-d or differ in n; otherwise what `kendall_tau` raises.
 
   Example:
     >>> from bornbiased_jax import lineage

@@ -3,7 +3,7 @@
 It sorts whole numbers with vector instructions, on a CPU about ten times as fast as XLA. So a
 number and what belongs to it are packed into one word, and words are sorted.
 
-Tau is counted by the method of Knight (1966), with blocks in place of his merge sort: if
+Tau is counted by the method of Knight (1966), with blocks instead of his merge sort: if
 rows are sorted by one column, the discordant pairs are the inversions of the other.
 """
 
@@ -42,7 +42,7 @@ def lower_ranks(key_ND: np.ndarray) -> np.ndarray:
 
 
 def _each_column(key_ND, rank, dtype):
-  """What `rank` makes of which sorted numbers are new, for each column, in the order of rows."""
+  """What `rank` makes of the flags of new sorted numbers, for each column, in the order of rows."""
   rank_DN = np.empty(key_ND.shape[::-1], dtype)
   place_N = np.arange(len(key_ND), dtype=np.uint32)
   for key_N, rank_N in zip(np.ascontiguousarray(key_ND.T), rank_DN, strict=True):
@@ -63,8 +63,8 @@ def taus(key_a_ND: np.ndarray, key_b_NE: np.ndarray, of_a_K: np.ndarray,
          of_b_K: np.ndarray) -> np.ndarray:
   """Tau-b [K], float32, of the columns of_a_K of a [n, D] with the columns of_b_K of b [n, E].
 
-  A pair costs four sorts of n numbers and O(n^1.5) comparisons, of which numpy makes
-  dozens at a time.
+  A pair costs four sorts of n numbers and O(n^1.5) comparisons, and numpy makes
+  dozens of those at a time.
   """
   tau_K = np.empty(len(of_a_K), np.float32)
   at_once = max(1, ROWS_AT_ONCE // len(key_a_ND))
@@ -90,7 +90,7 @@ def _taus(key_a_KN, key_b_KN):
 
 
 def _sort(high_KN, low_KN):
-  """Sorts rows of pairs of numbers, of which the low ones are whole and fit into half a word.
+  """Sorts rows of pairs of numbers; the low ones are whole and fit into half a word.
 
   Returns whether each high number differs from the one before it, and the low numbers.
   """

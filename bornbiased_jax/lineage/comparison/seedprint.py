@@ -28,7 +28,7 @@ class CalibratedResult(NamedTuple):
     statistic: t, the mean of the diagonal of M: an effect size, 0 under independence.
     z: (t - leak - mean) / std, where mean and std are those of t over all permutations of the
       columns, in closed form.
-    log10_p: log10 of the one-sided p-value of z under the normal law.
+    log10_p: log10 of the one-sided p-value of z under the normal distribution.
     std: std of t over all permutations.
     channel_D: the D diagonal elements whose mean is t.
     num_constant: number of channels that are constant in one of the networks.

@@ -24,7 +24,7 @@ from bornbiased_jax.lineage.comparison.likeness import (
 )
 from bornbiased_jax.lineage.comparison.permutation import block_test, contributions
 
-# Blocks of which all pairs are compared in `inflation`; others are like them.
+# `inflation` compares all pairs of so many blocks; others are like them.
 _MOST_BLOCKS = 256
 
 

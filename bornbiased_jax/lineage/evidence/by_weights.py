@@ -101,7 +101,7 @@ def is_unknown(model: Model) -> bool:
 
 
 def weights_of(model: Model) -> Weights:
-  """The same network, of which weights alone are read."""
+  """The same network; only its weights are read."""
   if isinstance(model, Weights):
     return model
   return Weights(**{each.name: getattr(model, each.name) for each in dataclasses.fields(model)})

@@ -1,8 +1,8 @@
 """Hidden states of networks that do not fit into memory, layer by layer.
 
 One layer's parameters are read, all sequences pass through it, then the next layer is read.
-A network of L layers is thus run as L networks of one layer, each of which reads what the one
-before has written. So memory holds a layer or two, and the residual stream of all sequences
+A network of L layers is thus run as L networks of one layer, and each reads what the one before
+has written. So memory holds a layer or two, and the residual stream of all sequences
 before and after it, 8 n T d bytes.
 """
 

@@ -117,7 +117,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def read_adapter(folder: Path) -> Adapter:
-  """An adapter, of which only headers are read. Raises InputError, which names the file."""
+  """An adapter; only its headers are read. Raises InputError, which names the file."""
   stored = _read_settings(folder / CONFIG)
   modules: dict[str, dict[str, Tensor]] = {}
   if not (folder / WEIGHTS).is_file() and (folder / 'adapter_model.bin').is_file():
@@ -207,7 +207,7 @@ def _merged(adapter, module, lora, known, family):
   kind = 'lora_embedding_' if name in tables else 'lora_'
   names = [f'{kind}A', f'{kind}B'] + ['lora_magnitude_vector'] * stored['use_dora']
   for part in sorted(lora.keys() ^ set(names)):
-    what = 'is not expected here' if part in lora else f'has no {part} beside it'
+    what = 'is not expected here' if part in lora else f'has no {part} next to it'
     raise _refusal(lora.get(part) or next(iter(lora.values())), what)
   a, b, *magnitude = (lora[part] for part in names)
   base = known.get(f'{name}.weight')

@@ -31,7 +31,7 @@ from bornbiased_jax.storage.huggingface.quantized import read_quantization
 # Entries of config.json of any family, with the only value that our Transformer can compute.
 _ONLY = dict(scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,),
              add_cross_attention=(False,), is_causal=(True,),
-             # Other files of weights beside the usual ones, and layers of other settings.
+             # Other files of weights than the usual ones, and layers of other settings.
              transformers_weights=(None,), per_layer_config=(None,))
 _STORED_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(THEIR_ACTIVATIONS.items())}
 # For each of our fields what its value in config.json must be.

@@ -279,7 +279,7 @@ class Group(NamedTuple):
 
 
 def _indices(counts):
-  """All indices of arrays of this shape, of which a stranger's may be huge."""
+  """All indices of arrays of this shape; a stranger's may be huge."""
   if not counts:
     yield ()
     return

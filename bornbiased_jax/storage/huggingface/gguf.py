@@ -1,7 +1,7 @@
 """GGUF files of llama.cpp: what they call our fields and modules, in the families of `families`.
 
 Their metadata become entries of config.json, and a family has other names for its tensors, so that
-all else is as in directories of `transformers`.
+all else is like in directories of `transformers`.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ def _architecture(metadata):
 
 
 def _of_all_layers(given):
-  """The entries, of which one with a number for each layer is that number if all are the same."""
+  """The entries; one with a number for each layer becomes that number if all are the same."""
   for name, value in given.items():
     if not isinstance(value, tuple) or name == 'attention.sliding_window_pattern':
       continue
@@ -122,7 +122,7 @@ def _family(family):
 
 
 def _stored(architecture, family, given, found):
-  """The entries of config.json, of which those in _FIELDS keep their names."""
+  """The entries of config.json; those in _FIELDS keep their names."""
   others = _OTHERS.get(architecture, _ROPE)
   known = {*family.fields.values(), *others} | (
       {*_SCALING, *_YARN, 'rope.dimension_count', 'attention.value_length'} if others else set())
@@ -168,7 +168,7 @@ def _rope(given, head_size):
 
 
 def _with_rope_factors(config, tensor):
-  """The configuration with Llama 3's scaling of RoPE, of which files have the quotients alone."""
+  """The configuration with Llama 3's scaling of RoPE; files have only its quotients."""
   if tensor.shape != [config.rotary_size // 2]:
     raise InputError(f'{_ROPE_FACTORS} is {tensor.shape}; [{config.rotary_size // 2}] is right')
   factor_R = tensor.read()
@@ -183,7 +183,7 @@ def _with_rope_factors(config, tensor):
 
 
 def _in_halves(tensor, config):
-  """A tensor of Llama as in `transformers`.
+  """A tensor of Llama as `transformers` has it.
 
   In GGUF files RoPE turns channels 2 j and 2 j + 1 of a query or key together, in `transformers`
   channels j and j + rotary_size / 2.

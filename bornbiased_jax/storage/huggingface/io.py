@@ -120,7 +120,7 @@ class Files:
     return filled(self._family, config, tensors, wanted, shapes, mesh)
 
   def layers(self) -> Layers:
-    """The parameters, of which only what is asked for is read.
+    """The parameters; only what is asked for is read.
 
     No file stays open or mapped between two reads. Raises InputError as `load` does; so does a read
     of a file that is gone or has changed meanwhile.

@@ -42,7 +42,7 @@ def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
   Raises:
     InputError: it is no such module, or `load` would refuse it.
 
-  Beside what is returned, memory holds one leaf of it at a time.
+  Besides what is returned, memory holds one leaf of it at a time.
 
   Example:
     model = transformers.AutoModelForCausalLM.from_pretrained('gpt2')
@@ -75,7 +75,7 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     names: for each parameter here, where it is there, both joined by '/':
       {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
       the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
-      first axis. Kernels are [in, out], as in Flax, and may have an axis of heads, as
+      first axis. Kernels are [in, out], like in Flax, and may have an axis of heads, as
       [width, heads, head size].
 
   Returns:

@@ -131,8 +131,8 @@ class RopeRules(NamedTuple):
   """What one family reads of RoPE.
 
   Attributes:
-    names: entries beside rope_parameters that it reads.
-    others: entries beside them that belong to layers of the other kind.
+    names: entries next to rope_parameters that it reads.
+    others: entries next to them that belong to layers of the other kind.
     rotary_factor: the share of a head that turns, if config.json does not say; None if heads
       always turn as a whole.
     theta: rope_theta, if config.json does not say.
@@ -237,7 +237,7 @@ def _attention_factor(given):
 def rope_to_stored(config: ModelConfig, rules: RopeRules) -> dict:
   """The entries of config.json that describe RoPE, as far as the family can.
 
-  Entries beside rope_parameters are what versions of transformers before 5 read.
+  Entries next to rope_parameters are what versions of transformers before 5 read.
   """
   scaling = config.rope_scaling
   kind = scaling.kind if scaling else 'default'

@@ -21,7 +21,7 @@ _METHODS = {'compressed-tensors': (4, 8, None), 'gptq': (2, 4, 8), 'awq': (4,), 
             'fbgemm_fp8': (None,), 'modelopt': (8, None)}
 # How numbers lie in words, where config.json may say it.
 _LAYOUTS = {'gptq': {'gptq', 'gptq_v2'}, 'awq': {'gemm'}}
-# Beside the weights: what activations and the cache are multiplied by, and a shape that others
+# Besides the weights: what activations and the cache are multiplied by, and a shape that others
 # give as well.
 AUXILIARY = re.compile(r'(input|output|activation|[qkv]|kv|prob|prob_output)_(scale|zero_point)|'
                        'weight_shape')
@@ -65,7 +65,7 @@ def read_quantization(stored: dict) -> dict:
 
 
 def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
-  """The tensors of a directory, of which those that stand for one weight are that weight."""
+  """The tensors of a directory; those that stand for one weight become that weight."""
   modules: dict[str, dict[str, Tensor]] = {}
   for tensor in tensors:
     stem, _, ending = tensor.stored_name.rpartition('.')
@@ -91,7 +91,7 @@ def _weight(stem, parts, settings):
               None)
   if main is None:
     part = next(iter(parts.values()))
-    raise InputError(f'{part.file}: it has no weights beside {show(part.stored_name)}')
+    raise InputError(f'{part.file}: it has no weights for {show(part.stored_name)}')
   settings = settings | dict(bits=_bits(parts, settings))
   shape, per_word = main.shape, 32 // (settings['bits'] or 8)
   if 'qweight' in parts:

@@ -115,7 +115,7 @@ def stamp(file: Path) -> tuple:
 
 
 def _indexed(path):
-  """The shard of each tensor of a checkpoint, all of which are there."""
+  """The shard of each tensor of a checkpoint; all shards are there."""
   if os.path.isfile(path / INDEX):
     file_of = read_index(path / INDEX)
     if missing := sorted(name for name in set(file_of.values()) if not os.path.isfile(path / name)):
@@ -146,7 +146,7 @@ def refuse_file(file: Path) -> None:
 
 
 def read_index(index: Path) -> dict[str, str]:
-  """The file of each tensor by model.safetensors.index.json, all of them beside it."""
+  """The file of each tensor by model.safetensors.index.json, all in its folder."""
   weight_map = read_json(index).get('weight_map')
   if not (isinstance(weight_map, dict) and weight_map):
     raise InputError(f'{index}: weight_map={show(weight_map)} must be a JSON object from tensors '
@@ -155,7 +155,7 @@ def read_index(index: Path) -> dict[str, str]:
     # A name with a path separator could lead out of the directory.
     if not (isinstance(name, str) and re.fullmatch(r'[\w.-]{1,200}\.safetensors', name)):
       raise InputError(f'{index}: shard {show(name)} must be the name of a .safetensors file '
-                       'beside it')
+                       'in its folder')
   return weight_map
 
 
