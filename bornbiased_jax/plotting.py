@@ -105,10 +105,9 @@ def label_lines(ax: Axes) -> None:
 
   It is called last, when the limits of the axes are final. Labels keep a line's height apart.
   """
-  lines = [line for line in ax.get_lines()
-           if not str(line.get_label()).startswith('_') and len(line.get_xydata())]
+  lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith('_')]
   to_axes: Any = ax.transData + ax.transAxes.inverted()
-  ends = [to_axes.transform(line.get_xydata()[-1])[1] for line in lines]
+  ends = [to_axes.transform(np.asarray(line.get_xydata())[-1])[1] for line in lines]
   gap = 11 / 72 * ax.figure.dpi / ax.get_window_extent().height
   order = np.argsort(ends)
   place = np.clip(np.array(ends)[order], 0, 1)
