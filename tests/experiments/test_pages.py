@@ -73,10 +73,10 @@ def test_a_changed_result_is_noticed_by_table_page_and_text(copy):
 
 
 @pytest.mark.parametrize('before, after, problem', [
-    ('25.8 %', '25.9 %', '25.9 is in no result beside it'),
-    ('8.9 %', '9.8 %', '9.8 is in no result beside it'),
+    ('25.8 %', '25.9 %', '25.9 is in no result of its folder'),
+    ('8.9 %', '9.8 %', '9.8 is in no result of its folder'),
     ('](../calibrate)', '](../calibrated)', 'there is no ../calibrated'),
-    ('reads tokens', 'reads 0.123 of tokens', '0.123 is in no result beside it'),
+    ('reads tokens', 'reads 0.123 of tokens', '0.123 is in no result of its folder'),
     ('It reads', '<!-- not from results.json: 7.5 (the paper) -->\nIt reads', '7.5 is listed'),
 ])
 def test_a_changed_page_is_noticed(copy, before, after, problem):
