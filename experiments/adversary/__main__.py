@@ -1,4 +1,4 @@
-"""Can the verdict be fooled? Judges all pairs of networks made as by an adversary.
+"""Can the verdict be fooled? Judges pairs of networks that an adversary made.
 
     python -m experiments.adversary
 

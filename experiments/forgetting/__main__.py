@@ -1,4 +1,4 @@
-"""How long does identity last? Trains networks that keep ever less of their initialization.
+"""How long does identity last? Trains networks at ever more weight decay.
 
 With decoupled weight decay λ a weight ends as Π(1 − λ lr_t) of its initial value, about exp(−F),
 plus what gradients add; F = λ Σ lr is the decay exponent of a recipe. Small networks are trained at
