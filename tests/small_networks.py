@@ -9,6 +9,7 @@ import numpy as np
 from bornbiased_jax import configs
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.initialization import init_params, param_shapes
+from bornbiased_jax.storage import checkpoint
 
 SMALL = dict(num_layers=3, width=32, mlp_width=48, num_heads=4, vocab_size=70)
 LLAMA = configs.get('tiny_llama2', **SMALL, length=300)
@@ -23,6 +24,14 @@ GEMMA2 = configs.get('tiny_llama2', **SMALL, length=300, num_kv_heads=2, norm_pl
 # These have enough layers and units for tests of their order.
 DEEP = configs.get('tiny_llama2', **SMALL | dict(num_layers=4, mlp_width=64))
 DEEP_GPT2 = configs.get('tiny_gpt2', **SMALL | dict(num_layers=4, mlp_width=64))
+
+
+def save_run(directory, step, config, params, **metadata):
+  """A run with this checkpoint alone, and no optimizer."""
+  writer = checkpoint.Writer(directory)
+  writer.save(step, params, {'count': np.zeros(3)},
+              checkpoint.as_metadata(config=config, **metadata))
+  writer.close()
 
 
 def tokens(n=6, length=150, seed=0):

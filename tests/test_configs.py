@@ -128,7 +128,6 @@ def test_impossible(fields, named):
   with pytest.raises(InputError) as error:
     small(**fields)
   assert named in str(error.value)
-  assert '\n' not in str(error.value)
 
 
 def test_what_follows_from_fields_that_are_given():
@@ -203,7 +202,7 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
   file.write_text(content)
   with pytest.raises(InputError, match=named) as error:
     storage.canonical(str(file))
-  assert str(error.value).startswith(str(file)) and '\n' not in str(error.value)
+  assert str(error.value).startswith(str(file))
 
 
 @pytest.mark.parametrize('text, named', [
@@ -328,4 +327,4 @@ def test_hashable_and_frozen():
 def test_impossible_scaling(fields, named):
   with pytest.raises(InputError) as error:
     configs.RopeScaling(**fields)
-  assert named in str(error.value) and '\n' not in str(error.value)
+  assert named in str(error.value)

@@ -190,3 +190,7 @@ def test_programs_that_train_leave_nothing_in_a_bucket(bucket, experiment):
   with pytest.raises(InputError, match='--output_dir: .* must be a local folder'):
     experiment.main(settings, bucket)
   assert not Bucket.writes
+
+
+def test_an_error_is_one_line_without_invisible_characters():
+  assert str(InputError('a\nb\u2028\u202ec\x00')) == r'a\nb\u2028\u202ec\x00'

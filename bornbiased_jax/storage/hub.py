@@ -64,10 +64,8 @@ def tokenizer(name: str) -> Path:
 
 
 def _split(name):
-  match = _NAME.fullmatch(name)
-  if not match:
-    raise InputError(f'{name} is not a name of the Hugging Face Hub: ORG/MODEL[@REVISION]')
-  return match.groups()
+  """ORG/MODEL and the revision, of what `is_name` has seen."""
+  return _NAME.fullmatch(name).groups()
 
 
 def _fetch(name, *files, header='config.json'):

@@ -109,9 +109,8 @@ def test_a_tfds_dataset(prepared, tmp_path):
 ])
 def test_a_mistaken_tfds_dataset(spec, message, prepared, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(InputError, match=message) as error:
+  with pytest.raises(InputError, match=message):
     corpus.load(spec)
-  assert '\n' not in str(error.value)
 
 
 # Batches

@@ -137,9 +137,8 @@ def test_a_damaged_folder(name, change, message, paths, tmp_path):
     path.write_bytes(change(path.read_bytes()))
   else:
     path.unlink()
-  with pytest.raises(InputError, match=message) as error:
+  with pytest.raises(InputError, match=message):
     corpus.load(tmp_path / 'out')
-  assert '\n' not in str(error.value)
 
 
 def test_a_folder_of_another_tokenizer(paths, tmp_path):

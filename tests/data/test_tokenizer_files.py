@@ -99,9 +99,8 @@ def test_live_real_tokenizers(name, auto):
 ], ids=str)
 def test_a_model_that_transformers_cannot_have(options, tmp_path):
   tokenizer = load_tokenizer(str(train_sentencepiece(tmp_path, **options)))
-  with pytest.raises(InputError, match='transformers reads no such SentencePiece model') as error:
+  with pytest.raises(InputError, match='transformers reads no such SentencePiece model'):
     tokenizer.files()
-  assert '\n' not in str(error.value)
 
 
 def test_bytes_saved_again_by_transformers_are_still_bytes(auto, tmp_path):

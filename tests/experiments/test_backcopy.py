@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.errors import InputError
 from experiments.attention_sink import backcopy
 
 TEXT = 'to be or not to be, that is the question: whether tis nobler in the mind to suffer'
@@ -85,14 +84,3 @@ def test_nothing_impossible_is_drawn():
 def test_any_character_can_be_a_trigger():
   assert backcopy.from_text('a\0b\0a', '\0').is_trigger_V.tolist() == [False, True, False, False]
   assert not backcopy.from_text('ab', '').is_trigger_V.any()
-
-
-@pytest.mark.parametrize('use, message', [
-    (lambda task: backcopy.from_text('a'), '1 characters has no pairs'),
-    (lambda task: backcopy.from_text('abc', 'ax'), "'x' is not in the text"),
-    (lambda task: backcopy.entropy(task, 0, start=False), 'length'),
-    (lambda task: backcopy.draw(task, jax.random.key(0), 2, -1), 'length'),
-])
-def test_what_is_impossible_is_refused(use, message):
-  with pytest.raises(InputError, match=message):
-    use(backcopy.from_text('banana', 'n'))

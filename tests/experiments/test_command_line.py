@@ -135,9 +135,8 @@ def test_models_with_fields_of_their_own(tmp_path):
     ('batch_size', '0'), ('batch_size', 'auto'), ('chunk_size', 'many'),
 ])
 def test_a_mistake_names_its_flag(flag, text):
-  with pytest.raises(InputError, match=f'^--{flag}: ') as error:
+  with pytest.raises(InputError, match=f'^--{flag}: '):
     resolve(seed_sweep.Settings, 'smoke', **{flag: text})
-  assert '\n' not in str(error.value)
 
 
 MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); there are ablation, "

@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,7 +16,7 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.lineage import compare_networks, signature, thresholds
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage import huggingface
 from directories import lay
 from experiments.lineage import __main__ as lineage
 from experiments.lineage import folders, pairs, picture, summary
@@ -26,7 +25,7 @@ from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdicts
 from experiments.shared.settings import resolve
 from experiments.transforms import lossy
-from small_networks import trained
+from small_networks import save_run, trained
 
 RANDOM = 'tiny_gpt2,num_layers=3,mlp_width=64:1'
 ORDER = ['a@0', 'b@0', 'c@0', 'ama', '4:1']
@@ -38,10 +37,7 @@ def zoo(tmp_path_factory):
   """Two networks that are the same, another one, one of another family, and a folder of none."""
   folder = tmp_path_factory.mktemp('zoo')
   for name, seed in (('a', 1), ('b', 1), ('c', 2)):
-    writer = checkpoint.Writer(folder / name)
-    writer.save(0, trained(CONFIG, seed), {'count': jnp.zeros(3)},
-                checkpoint.as_metadata(config=CONFIG))
-    writer.close()
+    save_run(folder / name, 0, CONFIG, trained(CONFIG, seed))
   llama = configs.get('tiny_llama2', num_layers=3, mlp_width=64, vocab_size=50)
   huggingface.save(folder / 'llama', llama, init_params(llama, 1))
   lay(folder, 'odd')

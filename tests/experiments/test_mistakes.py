@@ -93,6 +93,6 @@ def test_a_mistake_is_named_before_anything_is_written(command, flags, named, sm
   name, *words = command.split()
   with pytest.raises(InputError) as error:
     programs.run(name, tmp_path / 'out', *words, **programs.filled(flags, small))
-  assert not (tmp_path / 'out').exists() and '\n' not in str(error.value)
+  assert not (tmp_path / 'out').exists()
   flags_named = error.value.field or str(error.value).partition(':')[0].replace('--', '')
   assert named is None or named in flags_named.split(', '), error.value

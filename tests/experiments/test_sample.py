@@ -15,7 +15,7 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from experiments.sample import Settings, continued, main
 from experiments.shared.settings import resolve
 import small_hub
-from small_networks import LLAMA, trained
+from small_networks import LLAMA, save_run, trained
 from small_tokenizers import train_sentencepiece, write_gpt2
 import tiny_runs
 
@@ -88,10 +88,8 @@ def test_a_text_begins_as_the_tokenizer_says(tmp_path):
 def test_a_text_begins_as_the_run_was_trained(tmp_path, capsys):
   config = dataclasses.replace(LLAMA, vocab_size=257)
   params = trained(config, 1)
-  writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(0, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(
-      config=config, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
-  writer.close()
+  save_run(tmp_path / 'run', 0, config, params, data=dict(tokenizer='bytes'),
+           recipe=dict(start_id=7))
   added, = np.asarray(sample(config, params, np.array([[7, 97]]), 20, KEY, num_ids=257))
   assert continued(str(tmp_path / 'run'), 'a', 20) == 'a' + as_text(added)
   assert capsys.readouterr().err == 'the text begins with id 7 (run)\n'
@@ -134,9 +132,8 @@ def test_ids_without_a_tokenizer():
     ('tiny_gpt2:1', dict(tokenizer='none', prompt='a'), '--prompt'),
 ])
 def test_wrong_input_is_named(name, given, named):
-  with pytest.raises(InputError, match=f'^{named}: ') as error:
+  with pytest.raises(InputError, match=f'^{named}: '):
     continued(name, **given)
-  assert '\n' not in str(error.value)
 
 
 def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
@@ -150,10 +147,7 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
     continued(str(tmp_path / 'model'))
   with pytest.raises(InputError, match="--prompt: 'zoo' has id 122 .* network only 70 ids"):
     continued(str(tmp_path / 'model'), 'zoo', tokenizer='bytes')
-  writer = checkpoint.Writer(tmp_path / 'other')
-  writer.save(0, trained(small, 1), {'count': jnp.zeros(3)}, checkpoint.as_metadata(
-      config=small, data=dict(tokenizer=gpt2.name)))
-  writer.close()
+  save_run(tmp_path / 'other', 0, small, trained(small, 1), data=dict(tokenizer=gpt2.name))
   with pytest.raises(InputError, match=f'of .*other is {gpt2.name}; give'):
     continued(str(tmp_path / 'other'))
 

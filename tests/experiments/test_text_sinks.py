@@ -4,7 +4,6 @@ import json
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,7 +19,7 @@ from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 from experiments.text_sinks import measures, order, report
 from programs import SMALL, results_of, stop
-from small_networks import random_networks
+from small_networks import random_networks, save_run
 from small_tokenizers import write_gpt2
 
 pytestmark = pytest.mark.slow
@@ -137,10 +136,8 @@ def test_networks_of_others_are_measured_without_training(network, tmp_path):
 
 
 def test_sequences_begin_as_the_run_was_trained(tmp_path):
-  writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(0, random_networks(THEIRS, 1)[0], {'count': jnp.zeros(3)}, checkpoint.as_metadata(
-      config=THEIRS, data=dict(tokenizer='bytes'), recipe=dict(start_id=7)))
-  writer.close()
+  save_run(tmp_path / 'run', 0, THEIRS, random_networks(THEIRS, 1)[0],
+           data=dict(tokenizer='bytes'), recipe=dict(start_id=7))
   text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
                   tmp_path / 'out')
   (row,) = results_of(tmp_path / 'out')['rows']

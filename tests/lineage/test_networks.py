@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,10 +10,9 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import networks
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.storage.digests import digest
 from make_goldens import GOLDENS
-from small_networks import DEEP, trained
+from small_networks import DEEP, save_run, trained
 
 TOKENS = Probe('tokens', 40, 6)
 
@@ -32,10 +30,7 @@ def runs(tmp_path_factory):
   """The names of two networks."""
   folder = tmp_path_factory.mktemp('runs')
   for name, seed in (('a', 1), ('b', 2)):
-    writer = checkpoint.Writer(folder / name)
-    writer.save(7, trained(DEEP, seed), {'count': jnp.zeros(3)},
-                checkpoint.as_metadata(config=DEEP))
-    writer.close()
+    save_run(folder / name, 7, DEEP, trained(DEEP, seed))
   return {name: str(folder / name) for name in 'ab'}
 
 

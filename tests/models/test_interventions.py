@@ -5,7 +5,6 @@ import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.storage import checkpoint, huggingface
-from small_networks import GROUPED, LLAMA, born, random_networks, read, sharpened, tokens
+from small_networks import GROUPED, LLAMA, born, random_networks, read, save_run, sharpened, tokens
 
 EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'sink_logit', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
@@ -116,9 +115,7 @@ def test_interventions_survive_a_checkpoint(tmp_path):
   # This one has parameters.
   config = dataclasses.replace(GROUPED, intervention='rmsnorm')
   params = born(config, 1)
-  writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(1, params, {'count': jnp.zeros(1)}, checkpoint.as_metadata(config=config))
-  writer.close()
+  save_run(tmp_path / 'run', 1, config, params)
   restored_config, restored = checkpoint.load_params(tmp_path / 'run')
   assert restored_config == config
   jax.tree.map(np.testing.assert_array_equal, restored, params)

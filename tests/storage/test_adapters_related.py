@@ -14,7 +14,7 @@ from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import export_adapter, loop
 from experiments.small_networks import training as small_training
 from experiments.small_networks.training import LLAMA
-from small_networks import logits, trained
+from small_networks import logits, save_run, trained
 from small_signatures import noise
 import tiny_runs
 
@@ -44,10 +44,8 @@ def save_with_prefix(directory, params):
   """Saves what Prefix-Tuning+ makes of a network, of which it changes the memories alone."""
   L, H, K = LLAMA.num_layers, LLAMA.num_heads, LLAMA.head_size
   prefix = {'prefix': {'memory': noise(0, L, H, K, K)}}
-  writer = checkpoint.Writer(directory)
-  writer.save(1, params | {'blocks': params['blocks'] | prefix}, {'count': np.zeros(3)},
-              checkpoint.as_metadata(config=dataclasses.replace(LLAMA, prefix_plus=True)))
-  writer.close()
+  save_run(directory, 1, dataclasses.replace(LLAMA, prefix_plus=True),
+           params | {'blocks': params['blocks'] | prefix})
 
 
 def test_the_adapter_is_what_was_trained(made):

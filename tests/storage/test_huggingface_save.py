@@ -150,7 +150,7 @@ def test_save_refuses_what_transformers_lacks(fields, word, tmp_path, monkeypatc
   config = configs.ModelConfig(**(_TINY | fields))
   with pytest.raises(InputError, match='transformers has no such model') as error:
     huggingface.save(tmp_path / 'saved', config, random_params(config))
-  assert word in str(error.value) and '\n' not in str(error.value)
+  assert word in str(error.value)
   assert not list(tmp_path.iterdir())
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,8 +12,9 @@ from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
-from bornbiased_jax.storage import checkpoint, huggingface
+from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
+from small_networks import save_run
 
 OPENED: list[str] = []
 sys.addaudithook(lambda event, given: event == 'open' and str(given[0]).endswith('config.json')
@@ -25,9 +25,7 @@ LEARNED = dataclasses.replace(CONFIG, positions='learned')
 
 def test_every_source_gives_the_same_network(tmp_path):
   params = init_params(CONFIG, 5)
-  writer = checkpoint.Writer(tmp_path / 'run')
-  writer.save(7, params, {'count': jnp.zeros(3)}, checkpoint.as_metadata(config=CONFIG))
-  writer.close()
+  save_run(tmp_path / 'run', 7, CONFIG, params)
   llama = configs.get('tiny_llama2')
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):

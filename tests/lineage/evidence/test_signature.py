@@ -86,9 +86,8 @@ def test_parts_of_a_signature_that_do_not_fit_are_refused(made, damage, tmp_path
   arrays, metadata = array_file.read(path, 'signature', lambda *parts: parts)
   damage(arrays, metadata)
   array_file.write(path, 'signature', arrays, metadata)
-  with pytest.raises(InputError, match=f'^{path}') as error:
+  with pytest.raises(InputError, match=f'^{path}'):
     signature.load(path)
-  assert '\n' not in str(error.value)
 
 
 def test_a_signature_reads_pairs_of_tokens():
