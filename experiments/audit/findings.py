@@ -79,7 +79,7 @@ class Descent:
   A checkpoint belongs to a line if it is linked to its first or its latest member: the deciding
   tests of the verdict find a common origin at its level, or the weights correlate. Memory holds
   the features of these two alone. `lines` has the steps of each line, and `rows` for each step
-  its line and what was found against the first checkpoint of all.
+  what was found against the first checkpoint of all.
   """
 
   def __init__(self, tests: Callable = order_tests):
@@ -99,8 +99,7 @@ class Descent:
       self._ends.append([given])
     self.lines[line].append(step)
     self._ends[line][1:] = [given]
-    self.rows[step] = {'line': line, 'likeness': likeness, 'correlation': correlation(first, given),
-                       'p_value': thresholds.shown_p_value(log10_p)}
+    self.rows[step] = {'likeness': likeness, 'p_value': thresholds.shown_p_value(log10_p)}
 
   def findings(self) -> list[dict]:
     """Checkpoints that do not have the origin of most of them."""

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import features
@@ -26,7 +25,6 @@ class Checkpoint(NamedTuple):
   'layer 3/up/kernel'; tests of descent compare `features`.
   """
 
-  config: ModelConfig
   tensors: dict[str, Tensor]
   features: Features
 
@@ -65,7 +63,7 @@ def survey(layers: Layers) -> Checkpoint:
     found.append(features.of_layer(layers.config, block))
   for name in layers.outside_blocks():
     tensors[name] = take(name, layers.shapes[name], _finite(name, layers.pieces(name)))
-  return Checkpoint(layers.config, tensors, features.stacked(layers.config, found))
+  return Checkpoint(tensors, features.stacked(layers.config, found))
 
 
 def _finite(name, pieces):

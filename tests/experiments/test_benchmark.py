@@ -66,12 +66,8 @@ def test_the_chart_has_a_bar_for_each_row_with_a_peer():
   with plotting.style():
     ax, = chart.draw(rows, '2 x abacus').axes
   assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
-  assert [text.get_text() for text in ax.texts] == ['2 ×', '0.5 ×']
-  assert [label.get_text() for label in ax.get_yticklabels()] == [
-      'fast (n = 2,000); peer: scipy', 'slow; peer: torch']
   assert [chart.display(row)['the peer takes, × ours'] for row in rows] == [
       '2 (1.5–3)', '0.5 (0.4–0.6)', '–', '–']
-  assert '2 x abacus' in ax.get_title(loc='left')
 
 
 @pytest.mark.parametrize('make', [
