@@ -49,7 +49,7 @@ Packages import only from those above them: `configs`, `models`, `analysis`, `da
 
 import importlib
 
-__version__ = '1.0.0'
+__version__ = '2.0.0'
 _MODULES = (
     'analysis', 'configs', 'data', 'environment', 'lineage', 'models', 'plotting', 'storage',
     'training')

@@ -38,7 +38,7 @@ from .shared.settings import name_flag, setting
 from .shared.tables import described, grouped, plus_minus
 
 INITS = ('gpt2', 'centred')
-LABELS = {'gpt2': 'born biased', 'centred': 'centred'}
+LABELS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
 # What is followed, and how a table and a figure call it.
 MEASURES = {
     'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',

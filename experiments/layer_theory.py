@@ -104,7 +104,7 @@ def draw(summary):
   layers, spread = figure.subplots(1, 2)
   for color, (fields, group) in zip(
       plotting.COLORS * 9, grouped(summary, 'config', 'sublayers', 'activation'), strict=False):
-    label = ', '.join(fields.values()).replace('_', ' ')
+    label = ', '.join(fields.values()).replace('_only', ' only').removesuffix('_tanh')
     each = {name: np.concatenate([row[name] for row in group])
             for name in ('layer_theory', 'layer_cosine', 'layer_cosine_ci95')}
     layers.errorbar(each['layer_theory'], each['layer_cosine'], each['layer_cosine_ci95'],

@@ -182,7 +182,7 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
     said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')
   if a.num_layers != b.num_layers:
     said.append(f'They have {a.num_layers} and {b.num_layers} layers. A layer that copies an '
-                'earlier one is left out. Which of the others correspond is found by what '
+                'earlier one is left out. Which of the others correspond is found from what '
                 'exchanging units cannot change.')
   return said
 

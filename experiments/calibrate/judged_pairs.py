@@ -95,7 +95,7 @@ def z_of(cells) -> dict[str, dict]:
   """By test, over pairs for which it has a result: their number, moments of z, and small p.
 
   `plain` is of z before what patterns may explain is subtracted: its moments, and how many are
-  above the level of the normal law for a p-value.
+  above the level of the normal distribution for a p-value.
   """
   found = {}
   for name in WITH_P_VALUE:

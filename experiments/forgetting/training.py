@@ -87,7 +87,7 @@ def decays(cell: Cell, params: dict) -> dict:
 
 
 def is_decayed(cell: Cell, path: tuple) -> bool:
-  """Gains and biases do not decay, as in `training.step`."""
+  """Gains and biases do not decay, like in `training.step`."""
   kept = ('embedding', 'position_embedding') if cell.variant == 'embeddings do not decay' else ()
   return path[-1].key not in ('scale', 'bias') and path[0].key not in kept
 

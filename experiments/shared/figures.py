@@ -29,7 +29,7 @@ PRESET_NAMES = {
     'nano_qwen2': 'Qwen (nano)', 'gpt2_1b2': 'GPT-2 (1.2 B)', 'llama2_7b': 'LLaMA (7 B)',
     'pythia_70m': 'Pythia (70 M)'}
 # Where they stand by themselves, not in a path or before another field.
-_PRESET = re.compile(rf'(?<![\w/.-])({"|".join(PRESET_NAMES)})(?![\w/.:-]|,\w)')
+_PRESET = re.compile(rf'(?<![\w/.-])({"|".join(PRESET_NAMES)})(?![\w/.@-]|[,:]\w)')
 FORMAT_FLAG = Kind(choice('png', 'svg', 'pdf'), 'file format of figures')
 
 
@@ -61,8 +61,8 @@ def for_readers(drawn: Any) -> None:
 def named(text: str) -> str:
   """A text with presets by the names that people use.
 
-  >>> named('tiny_gpt2, T = 64'), named('runs/tiny_gpt2')
-  ('GPT-2 (tiny), T = 64', 'runs/tiny_gpt2')
+  >>> named('tiny_gpt2: T = 64'), named('tiny_gpt2:42')
+  ('GPT-2 (tiny): T = 64', 'tiny_gpt2:42')
   """
   return _PRESET.sub(lambda found: PRESET_NAMES[found[0]], text)
 

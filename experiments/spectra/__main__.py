@@ -1,4 +1,4 @@
-"""Do singular values that no disguise changes tell descendants from unrelated networks?
+"""Do singular values that no disguise changes tell descendants from others?
 
     python -m experiments.spectra        # an hour on two CPU cores
 
