@@ -4,15 +4,17 @@
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 
 from bornbiased_jax import plotting
+from bornbiased_jax.errors import InputError
 
-from ..pages import MEASURED
-from ..shared import figures
+from ..shared import figures, session
 from ..shared.tables import grouped
 
+FOLDER = Path(__file__).parents[1] / 'measured' / 'text_sinks_english'
 # Titles of panels, and what they show of a row.
 PANELS = {
     'share of heads and sequences with a sink': lambda row: row['rate'],
@@ -22,9 +24,10 @@ PANELS = {
 
 
 def main():
-  folder = MEASURED / 'text_sinks_english'
+  if not FOLDER.is_dir():
+    raise InputError('no results are installed; run it in a checkout of the repository')
   with plotting.style():
-    print('wrote', figures.write(draw(json.loads((folder / 'growth.json').read_text())), folder))
+    print('wrote', figures.write(draw(json.loads((FOLDER / 'growth.json').read_text())), FOLDER))
 
 
 def draw(content: dict):
@@ -47,4 +50,4 @@ def draw(content: dict):
 
 
 if __name__ == '__main__':
-  main()
+  session.run(main)
