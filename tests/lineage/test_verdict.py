@@ -71,7 +71,7 @@ PATHS = {
     'a small part of units': (with_features(random(3), **of_base(UNITS, 0.2)), 'related',
                               'such as a public adapter'),
     'values alone': (with_features(random(3), **of_base(VALUES)), 'inconclusive',
-                     'channel by channel, agree in this way too. Descent is not shown'),
+                     'channel by channel, agrees in this way too. Descent is not shown'),
     'values alone, and units could not be': (
         with_features(cut(3, 48), **of_base(VALUES)), 'related', 'value order'),
     'values alone and hardly, and units could not be': (

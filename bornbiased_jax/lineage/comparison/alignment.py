@@ -33,18 +33,30 @@ def _spectra(layer):
   # Of a value that several query heads read, the vectors that these write are taken together.
   rows = {name: (x.sum(axis=-2) if name.endswith('output') else x) for name, x in layer.items()}
   rows = {name: x.reshape(-1, x.shape[-1]) for name, x in rows.items()}
-  small = {name: np.linalg.qr(x, mode='r') for name, x in rows.items()}
+  small = {name: _root(x) for name, x in rows.items()}
   for a, b in itertools.combinations_with_replacement(rows, 2):
     product = small[a] @ small[b].T
     if a == b:
-      yield np.linalg.eigvalsh(product)[::-1]
+      yield _eigenvalues(product)
     else:
-      # In an eighth of the time of an SVD in float64. What is lost of small values is far below the
-      # quantiles' fluctuations.
-      yield np.sqrt(np.maximum(np.linalg.eigvalsh(product.T @ product)[::-1], 0))
+      yield np.sqrt(np.maximum(_eigenvalues(product.T @ product), 0))
       cosine = np.sum(rows[a] * rows[b], axis=-1)
       # What a unit writes and reads may change its sign, but for the gate.
       yield np.abs(cosine) if a == 'gate' else cosine
+
+
+def _root(x_ND):
+  """R of D rows at most with Rᵀ R = Xᵀ X, and a little more along all axes, so that it exists."""
+  if len(x_ND) <= x_ND.shape[1]:
+    return x_ND
+  gram_DD = x_ND.T @ x_ND
+  gram_DD += 1e-6 * max(1, gram_DD.trace()) * np.eye(len(gram_DD), dtype=gram_DD.dtype)
+  return scipy.linalg.cholesky(gram_DD)
+
+
+def _eigenvalues(matrix):
+  """From the largest, in float32: what is lost of small ones is far below their fluctuations."""
+  return scipy.linalg.eigh(matrix, eigvals_only=True, driver='evr')[::-1]
 
 
 def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bool]:
