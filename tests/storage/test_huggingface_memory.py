@@ -197,6 +197,27 @@ def test_arrays_may_have_all_layers_and_experts_or_one(preset):
   assert_same(huggingface.from_state_dict(config, parts, each), (config, params))
 
 
+@pytest.mark.parametrize('mlp_width', [24, 16])
+def test_kernels_of_torch_are_turned(mlp_width):
+  """Also the square ones. If all are, nothing shows how they lie."""
+  config = dataclasses.replace(CONFIG, mlp_width=mlp_width)
+  params = models.init_params(config, 3)
+  flat = flatten_dict(params, sep='/')
+  same = {name: name for name in flat}
+  theirs = {name: leaf.swapaxes(-1, -2) if name.endswith('/kernel') else leaf
+            for name, leaf in flat.items()}
+  if mlp_width == 24:
+    assert_same(huggingface.from_state_dict(config, theirs, same), (config, params))
+    mixed = theirs | {'blocks/up/kernel': flat['blocks/up/kernel']}
+    with pytest.raises(InputError, match="'blocks/up/kernel' is .in, out., and .*down/kernel' is"):
+      huggingface.from_state_dict(config, mixed, same)
+  else:
+    with pytest.raises(InputError, match="say kernels='in_out'"):
+      huggingface.from_state_dict(config, theirs, same)
+    assert_same(huggingface.from_state_dict(config, theirs, same, kernels='out_in'),
+                (config, params))
+
+
 def test_axes_in_another_order_are_refused():
   """MaxText has layers on the second axis."""
   params = flatten_dict(models.init_params(CONFIG, 3), sep='/')

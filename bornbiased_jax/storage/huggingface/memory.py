@@ -63,8 +63,8 @@ def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
 
 
 def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
-                    tensors: Mapping[str, Any], names: Mapping[str, str] | None = None
-                    ) -> tuple[ModelConfig, dict]:
+                    tensors: Mapping[str, Any], names: Mapping[str, str] | None = None, *,
+                    kernels: str | None = None) -> tuple[ModelConfig, dict]:
   """A network from arrays in memory, of PyTorch, NumPy or JAX, as `load` reads it from files.
 
   Args:
@@ -75,15 +75,16 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     names: for each parameter here, where it is there, both joined by '/':
       {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
       the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
-      first axis. Kernels are [in, out], like in Flax, and may have an axis of heads, as
-      [width, heads, head size].
+      first axis. Kernels may have an axis of heads, as [width, heads, head size].
+    kernels: with `names`, whether kernels are 'in_out', like in Flax, or 'out_in', like PyTorch's
+      Linear. Those that are not square show it, so that it is needed only if all are square.
 
   Returns:
     The configuration, and the parameters as float32 arrays in the tree of `init_params`.
 
   Raises:
     InputError: as `load`; or a parameter has no name in `names`, is not among `tensors`, has
-      another number of entries, or is left over there.
+      another number of entries, or is left over there; or kernels lie in two ways.
 
   Example:
     >>> from bornbiased_jax import configs, models
@@ -101,7 +102,7 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   found = {name: _tensor(name, array) for name, array in found.items()}
   if names is not None:
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
-    return io.filled(None, own, *_by_names(own, found, names))
+    return io.filled(None, own, *_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
   plain = found.values()
   return io.Files(_HERE, own, family, lambda: (
@@ -153,22 +154,47 @@ def _parsed(config):
   return parse_config(read_json(file), file)
 
 
-def _by_names(config, tensors, names):
+def _by_names(config, tensors, names, kernels):
   """The tensors, what is wanted of them for each leaf, and the shapes of these; all checked."""
   shapes = leaf_shapes(config)
   if unnamed := sorted(shapes.keys() - names.keys()):
     raise InputError(f'names lack {", ".join(unnamed)}')
   if unknown := sorted(names.keys() - shapes.keys()):
     raise InputError(f'this architecture has no {", ".join(unknown)}')
+  is_out_in = (kernels or _seen_kernels(shapes, tensors, names)) == 'out_in'
   wanted = []
-  for ours, shape in shapes.items():
-    axes = names[ours].count('{}')
-    wanted.append(Group(names[ours], (ours,), shape[:axes], shape[axes:], False, np.float32(0)))
+  for ours, whole in shapes.items():
+    axes, turned = names[ours].count('{}'), is_out_in and ours.endswith('/kernel')
+    shape = _turned(whole[axes:]) if turned else whole[axes:]
+    wanted.append(Group(names[ours], (ours,), whole[:axes], shape, turned, np.float32(0)))
     for name, _ in wanted[-1].stored():
-      if name in tensors and _has_axes(tensors[name].shape, shape[axes:]):
-        tensors[name] = tensors[name]._replace(shape=list(shape[axes:]))
+      if name in tensors and _has_axes(tensors[name].shape, shape):
+        tensors[name] = tensors[name]._replace(shape=list(shape))
   io.check_all(_HERE, tensors, wanted)
   return tensors, wanted, shapes
+
+
+def _seen_kernels(shapes, tensors, names):
+  """Whether kernels are 'in_out' or 'out_in', by those that are not square."""
+  oblong = {ours: shape for ours, shape in shapes.items()
+            if ours.endswith('/kernel') and shape[-1] != shape[-2]}
+  if not oblong:
+    raise InputError("all kernels are square; say kernels='in_out' if they are [in, out], like in "
+                     "Flax, or kernels='out_in', like PyTorch's Linear")
+  found = {}
+  for ours, shape in oblong.items():
+    axes = names[ours].count('{}')
+    one = tensors.get(names[ours].format(*[0] * axes))
+    if one is not None and math.prod(one.shape) == math.prod(shape[axes:]):
+      found['out_in' if tuple(one.shape) == _turned(shape[axes:]) else 'in_out'] = one.stored_name
+  if len(found) > 1:
+    raise InputError(f"kernel {show(found['in_out'])} is [in, out], and {show(found['out_in'])} is "
+                     '[out, in]; all are to lie in one way')
+  return next(iter(found), 'in_out')
+
+
+def _turned(shape):
+  return (*shape[:-2], *shape[:-3:-1])
 
 
 def _has_axes(shape, wanted):
