@@ -221,7 +221,8 @@ def _in_place(name):
     return Model(name, 'transformers', str(path), files=path)
   if directory.is_file():
     refuse_file(directory)
-    raise InputError(f'{name} is a file; give {FORMS}')
+    hint = f'; with a seed, {name}:42 is a random network of it' if name.endswith('.json') else ''
+    raise InputError(f'{name} is a file{hint}; give {FORMS}')
   if hub.is_name(name):
     exact, folder = hub.pinned(name)
     return Model(name, 'hub', exact, files=folder)
@@ -230,6 +231,9 @@ def _in_place(name):
                      f'{", ".join(configs.PRESETS)}')
   if step is None and (reason := why_none(directory)):
     raise InputError(f'{name} {reason}')
+  inside = sorted(filter(_has_model, directory.iterdir()), key=lambda path: (len(path.name), path))
+  if step is None and inside:
+    raise InputError(f'{name} holds models; give one of them, such as {inside[-1]}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return Model(name, 'run', str(directory), step)
 
