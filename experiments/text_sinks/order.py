@@ -29,7 +29,7 @@ def onsets(rows: list[dict]) -> list[dict]:
 
 
 def summarize(rows: list[dict]) -> dict:
-  """In how many of the networks with sinks each cause came at an earlier checkpoint in all layers.
+  """The share of networks with sinks in which each cause came before them in all their layers.
 
   Layers of a network depend on each other, so that the exact interval is that of networks.
   """
@@ -40,6 +40,7 @@ def summarize(rows: list[dict]) -> dict:
   for cause in ('variance', 'disparity'):
     is_first = lambda row, cause=cause: row[cause] is not None and row[cause] < row['sink']
     count = sum(all(map(is_first, group)) for group in groups)
-    interval = scipy.stats.binomtest(count, len(groups)).proportion_ci() if groups else ()
-    summary |= {f'{cause}_first': count, f'{cause}_first_ci95': list(interval)}
+    if groups:
+      interval = scipy.stats.binomtest(count, len(groups)).proportion_ci()
+      summary |= {f'{cause}_first': count / len(groups), f'{cause}_first_ci95': list(interval)}
   return summary

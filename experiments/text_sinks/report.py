@@ -71,8 +71,8 @@ def display(row):
                   'at --position': plus_minus(row, 'position_rate', '.3f'),
                   'its weight': f'{row["position_weight"]:.3f}',
                   'disparity': f'{row["disparity"]:.1f}',
-                  'disparity first': (f'{row["disparity_first"]} of {row["networks_with_sinks"]}'
-                                      if row.get('networks_with_sinks') else None)}
+                  'disparity first': f'{row["disparity_first"]:.0%} of {row["networks_with_sinks"]}'
+                                     if 'disparity_first' in row else None}
 
 
 def label_of(row):

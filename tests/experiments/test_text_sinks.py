@@ -185,8 +185,8 @@ def test_what_grows_first():
   assert made['onsets'][:2] == [
       {'seed': 1, 'layer': 1, 'sink': None, 'disparity': None, 'variance': 0},
       {'seed': 1, 'layer': 2, 'sink': 20, 'disparity': 10, 'variance': None}]
-  counts = made['networks_with_sinks'], made['disparity_first'], made['variance_first']
-  assert counts == (2, 1, 0)  # In the second network both come at one checkpoint.
+  found = made['networks_with_sinks'], made['disparity_first'], made['variance_first']
+  assert found == (2, 1 / 2, 0)  # In the second network both come at one checkpoint.
   exact = stats.beta.ppf([0.025, 0.975], [1, 2], [2, 1])  # Clopper and Pearson, 1 of 2.
   assert made['disparity_first_ci95'] == pytest.approx(exact)
 
