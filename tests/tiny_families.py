@@ -3,10 +3,12 @@
 import dataclasses
 import logging
 
-import torch
-import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+import pytest
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+CONFIG_MAPPING = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+NAMES = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 VOCABULARY = 96
 MOST_PARAMETERS = 8 * 10**6

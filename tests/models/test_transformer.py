@@ -38,10 +38,13 @@ def every_read(config):
 
 
 def assert_close(actual, expected, name):
-  """Compares up to float32 rounding, of which these networks gather some ten units (1e-6)."""
+  """Compares up to float32 rounding, of which these networks gather some ten units (1e-6).
+
+  They are units of most entries, or of one entry that is larger than these.
+  """
   assert actual.shape == expected.shape, name
   scale = np.sqrt(np.mean(np.square(expected)))
-  np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6 * scale, err_msg=name)
+  np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=5e-6 * scale, err_msg=name)
 
 
 @every_case
