@@ -231,9 +231,10 @@ def _in_place(name):
                      f'{", ".join(configs.PRESETS)}')
   if step is None and (reason := why_none(directory)):
     raise InputError(f'{name} {reason}')
-  inside = sorted(filter(_has_model, directory.iterdir()), key=lambda path: (len(path.name), path))
-  if step is None and inside:
-    raise InputError(f'{name} holds models; give one of them, such as {inside[-1]}')
+  if step is None and not checkpoint.steps(directory):
+    inside = filter(_has_model, directory.iterdir())
+    if last := max(inside, key=lambda path: (len(path.name), path), default=None):
+      raise InputError(f'{name} holds models; give one of them, such as {last}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return Model(name, 'run', str(directory), step)
 

@@ -28,6 +28,8 @@ def test_every_source_gives_the_same_network(tmp_path):
   save_run(tmp_path / 'run', 7, CONFIG, params)
   llama = configs.get('tiny_llama2')
   huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
+  # A model inside of a run does not hide it.
+  huggingface.save(tmp_path / 'run' / 'best', llama, init_params(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
     config, loaded = storage.open(name).load()
     assert config == CONFIG and digest(loaded) == digest(params)
@@ -83,8 +85,12 @@ def test_weights_without_a_configuration_are_named(tmp_path):
 
 def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
   huggingface.save(tmp_path / 'saved', LEARNED, init_params(LEARNED, 3))
+  huggingface.save(tmp_path / 'models' / 'saved', LEARNED, init_params(LEARNED, 3))
   (tmp_path / 'model.pt').write_bytes(b'PK')
   weights = str(tmp_path / 'saved' / 'model.safetensors')
+  models = tmp_path / 'models'
+  with pytest.raises(InputError, match=f'give one of them, such as {models / "saved"}'):
+    storage.open(str(models))
   for read in (lambda name: storage.open(name).load(), huggingface.load):
     with pytest.raises(InputError, match=f'give its folder {tmp_path / "saved"}'):
       read(weights)

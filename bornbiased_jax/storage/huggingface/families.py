@@ -293,6 +293,11 @@ def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
 
 
+def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+  """The shape of a matrix, or of several, that is transposed."""
+  return (*shape[:-2], *shape[:-3:-1])
+
+
 def groups(config: ModelConfig, family: Family,
            shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
   """What a family stores of a network whose leaves have these shapes."""
@@ -306,6 +311,6 @@ def groups(config: ModelConfig, family: Family,
         parts = [shapes[leaf][len(counts):] for leaf in leaves]
         shape = (*parts[0][:-1], sum(part[-1] for part in parts))
         transposed = family.transposed and ending == '/kernel'
-        shape = (*shape[:-2], *shape[:-3:-1]) if transposed else shape
+        shape = turned(shape) if transposed else shape
         shift = np.float32(family.gain_less if ending == '/scale' else 0)
         yield Group(theirs + suffix, leaves, counts, shape, transposed, shift)

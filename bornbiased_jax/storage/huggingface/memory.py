@@ -18,7 +18,7 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, read_json
 from bornbiased_jax.storage.huggingface import io
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config
-from bornbiased_jax.storage.huggingface.families import Group, leaf_shapes
+from bornbiased_jax.storage.huggingface.families import Group, leaf_shapes, turned
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.tensors import Tensor
 
@@ -161,12 +161,14 @@ def _by_names(config, tensors, names, kernels):
     raise InputError(f'names lack {", ".join(unnamed)}')
   if unknown := sorted(names.keys() - shapes.keys()):
     raise InputError(f'this architecture has no {", ".join(unknown)}')
+  if kernels not in (None, 'in_out', 'out_in'):
+    raise InputError(f"kernels={show(kernels)} is neither 'in_out' nor 'out_in'")
   is_out_in = (kernels or _seen_kernels(shapes, tensors, names)) == 'out_in'
   wanted = []
   for ours, whole in shapes.items():
-    axes, turned = names[ours].count('{}'), is_out_in and ours.endswith('/kernel')
-    shape = _turned(whole[axes:]) if turned else whole[axes:]
-    wanted.append(Group(names[ours], (ours,), whole[:axes], shape, turned, np.float32(0)))
+    axes, transposed = names[ours].count('{}'), is_out_in and ours.endswith('/kernel')
+    shape = turned(whole[axes:]) if transposed else whole[axes:]
+    wanted.append(Group(names[ours], (ours,), whole[:axes], shape, transposed, np.float32(0)))
     for name, _ in wanted[-1].stored():
       if name in tensors and _has_axes(tensors[name].shape, shape):
         tensors[name] = tensors[name]._replace(shape=list(shape))
@@ -186,15 +188,11 @@ def _seen_kernels(shapes, tensors, names):
     axes = names[ours].count('{}')
     one = tensors.get(names[ours].format(*[0] * axes))
     if one is not None and math.prod(one.shape) == math.prod(shape[axes:]):
-      found['out_in' if tuple(one.shape) == _turned(shape[axes:]) else 'in_out'] = one.stored_name
+      found['out_in' if tuple(one.shape) == turned(shape[axes:]) else 'in_out'] = one.stored_name
   if len(found) > 1:
     raise InputError(f"kernel {show(found['in_out'])} is [in, out], and {show(found['out_in'])} is "
                      '[out, in]; all are to lie in one way')
   return next(iter(found), 'in_out')
-
-
-def _turned(shape):
-  return (*shape[:-2], *shape[:-3:-1])
 
 
 def _has_axes(shape, wanted):
