@@ -1,12 +1,13 @@
 """Checkpoints come back bit for bit on any mesh, and neither damage nor a full disk loses them."""
 
-import contextlib
 import functools
 import gc
 import json
 import logging
-import resource
+import os
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 from absl import logging as absl_logging
@@ -188,24 +189,29 @@ def test_a_full_disk_is_told_before_anything_is_written(copied, monkeypatch):
   assert checkpoint.steps(copied) == [1, 2, 3]
 
 
-@contextlib.contextmanager
-def files_of_at_most(size):
-  """No file grows beyond it. Python ignores the signal, so that writing raises an error."""
-  before = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+SAVES_ON_A_FULL_DISK = """
+import resource, signal, sys
+from bornbiased_jax.storage import checkpoint
+import test_checkpoint
+writer = checkpoint.Writer(sys.argv[1], keep_steps=(1,))
+state = test_checkpoint.state_of(4)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000,) * 2)
+try:
+  writer.save(4, *state[1:], test_checkpoint.METADATA)
+  writer.close()
+except checkpoint.InputError as error:
+  sys.exit(str(error))
+"""
 
 
 def test_a_save_that_fails_halfway_loses_nothing(copied):
-  """A limit on file sizes stands in for a disk that fills up meanwhile."""
-  writer, state = checkpoint.Writer(copied, keep_steps=(1,)), state_of(4)
-  message = f'cannot save to {copied}.*File too large'
-  with files_of_at_most(2000), pytest.raises(InputError, match=message):
-    writer.save(4, *state[1:], METADATA)
-    writer.close()
+  """A limit on file sizes stands in for a disk that fills up, in a process that may die of it."""
+  path = os.pathsep.join(filter(None, (os.path.dirname(__file__), *sys.path)))
+  done = subprocess.run([sys.executable, '-c', SAVES_ON_A_FULL_DISK, str(copied)],
+                        env=os.environ | {'PYTHONPATH': path}, capture_output=True, text=True)
+  assert f'cannot save to {copied}' in done.stderr and 'File too large' in done.stderr, done
+  assert done.returncode == 1
   assert_is_seed(checkpoint.load_params(copied)[1], 3)
   writer = checkpoint.Writer(copied)
   writer.save(4, *state_of(4)[1:], METADATA)
