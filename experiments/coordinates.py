@@ -27,14 +27,14 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, theory
-from bornbiased_jax.fields import listed, some_of, whole
+from bornbiased_jax.fields import listed, whole
 from bornbiased_jax.models import next_token_loss, read
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import preset_name, setting
+from .shared.settings import preset_name, setting, some
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 # For each check what is varied, and what else is changed.
@@ -77,8 +77,7 @@ class Settings(Transformers):
                               smoke=[64], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
                               smoke=[2], paper=[6, 12, 24, 48])
-  checks: list[str] = setting(list(CHECKS), some_of(*ALL), f'what is compared, of {", ".join(ALL)}',
-                              smoke=['depth, gpt2'])
+  checks: list[str] = setting(list(CHECKS), *some(ALL, 'what is compared'), smoke=['depth, gpt2'])
   dtype: str = setting('float32', paper='bfloat16')
 
 

@@ -8,24 +8,20 @@ A network is given as to experiments.sample. FOLDER must be missing or empty.
 """
 
 import dataclasses
-from typing import ClassVar
 
 from bornbiased_jax import storage
 from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
 
 from .shared import program
-from .shared.settings import ProgramSettings, name_flag, setting
+from .shared.settings import ProgramSettings, arguments, name_flag, setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   tokenizer: str | None = setting(None, str, "'bytes' or a tokenizer's files, to write next to the "
                                   'model; if not given, none is written')
-  names: list[str] = dataclasses.field(default_factory=list)
-
-  WORDS: ClassVar = 'names'
-  USAGE: ClassVar = 'NETWORK FOLDER'
+  names: list[str] = arguments('NETWORK FOLDER')
 
 
 def main(settings):

@@ -16,7 +16,6 @@ Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
 
 import dataclasses
 import sys
-from typing import ClassVar
 
 from flax.traverse_util import flatten_dict
 import numpy as np
@@ -36,7 +35,7 @@ from bornbiased_jax.errors import InputError
 
 from .shared import program
 from .shared.networks import check_length
-from .shared.settings import ProgramSettings, setting
+from .shared.settings import ProgramSettings, arguments, setting
 from .shared.tables import table
 
 # Standard errors that a std may be off; one of 300 sound tensors is so in 6,000 networks.
@@ -48,10 +47,7 @@ class Settings(ProgramSettings):
   num_sequences: int = setting(1000)
   length: int = setting(64)
   probe_seed: int = setting(0)
-  networks: list[str] = dataclasses.field(default_factory=list)
-
-  WORDS: ClassVar = 'networks'
-  USAGE: ClassVar = 'NETWORK'
+  networks: list[str] = arguments('NETWORK')
 
 
 def main(settings):

@@ -27,14 +27,14 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import Probe, theory
 from bornbiased_jax.data import Corpus
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, some_of, whole
+from bornbiased_jax.fields import listed, whole
 from bornbiased_jax.models.transformer import head_of, unembed
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import load_corpus, measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import setting
+from .shared.settings import setting, some
 from .shared.tables import described, grouped, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')
@@ -51,8 +51,7 @@ class Settings(Transformers):
   texts: list[str] = setting(['tinyshakespeare'], listed(str),
                              'text files, comma-separated; one is in the package')
   tokenizers: list[str] = setting(['bytes'], listed(str), 'tokenizers, as --tokenizer elsewhere')
-  reads: list[str] = setting(list(READS), some_of(*READS), f'what is read, of {", ".join(READS)}',
-                             smoke=['text', 'uniform'])
+  reads: list[str] = setting(list(READS), *some(READS, 'what is read'), smoke=['text', 'uniform'])
   control_length: int = setting(64, whole, 'tokens of shuffled windows and of those whose last is '
                                 'random', smoke=8)
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from bornbiased_jax import configs, plotting, storage
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of
+from bornbiased_jax.fields import listed, natural, number, optional, positive
 from bornbiased_jax.lineage import METHODS, Subject
 from bornbiased_jax.models import init_params
 from bornbiased_jax.storage import checkpoint
@@ -36,7 +36,7 @@ from bornbiased_jax.storage import checkpoint
 from .shared import networks, program
 from .shared.base_settings import Inputs
 from .shared.results import Results
-from .shared.settings import preset_name, setting
+from .shared.settings import preset_name, setting, some
 from .small_networks.training import fine_tune, train
 from .transforms.lossy import DAMAGING, MIXTURES
 from .transforms.preserving import PRESERVING
@@ -67,8 +67,7 @@ class Settings(Inputs):
   seeds: list[int] = setting(range(42, 62), smoke=[42, 43, 44])
   methods: list[str] = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(
-      list(TRANSFORMS), some_of(*TRANSFORMS),
-      f'what is done to networks, comma-separated, of {", ".join(TRANSFORMS)}',
+      list(TRANSFORMS), *some(TRANSFORMS, 'what is done to networks, comma-separated'),
       smoke=['permute units', 'quantize'])
   false_positive_rate: float = setting(
       0.01, rate, "share of unrelated pairs that exceed a method's threshold")

@@ -20,7 +20,6 @@ goes on with another one. Every token costs a forward pass over the whole text.
 
 import dataclasses
 import sys
-from typing import ClassVar
 
 import jax
 import numpy as np
@@ -34,7 +33,7 @@ from bornbiased_jax.storage import Model, hub
 
 from .shared import program
 from .shared.networks import beginning_of
-from .shared.settings import ProgramSettings, name_flag, setting
+from .shared.settings import ProgramSettings, arguments, name_flag, setting
 
 
 def utf8(text: str) -> str:
@@ -60,10 +59,7 @@ class Settings(ProgramSettings):
   start_id: int | None = setting(
       None, natural, 'token id that the text begins with, if neither the run nor the tokenizer '
       'says one')
-  networks: list[str] = dataclasses.field(default_factory=list)
-
-  WORDS: ClassVar = 'networks'
-  USAGE: ClassVar = 'NETWORK'
+  networks: list[str] = arguments('NETWORK')
 
 
 def main(settings):

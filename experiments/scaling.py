@@ -21,13 +21,13 @@ from bornbiased_jax import configs, plotting
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import OF_TEXT
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, num_tokens, some_of, whole
+from bornbiased_jax.fields import listed, num_tokens, whole
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.results import Results
-from .shared.settings import preset_name, setting
+from .shared.settings import preset_name, setting, some
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 FACTORS = {
@@ -48,8 +48,7 @@ class Settings(Transformers):
   seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
   num_sequences: int = setting(200, smoke=30, paper=10_000)
   length: int = setting(64, smoke=8, paper=256)
-  factors: list[str] = setting(list(FACTORS), some_of(*FACTORS),
-                               f'what is varied, of {", ".join(FACTORS)}', smoke=['unit'])
+  factors: list[str] = setting(list(FACTORS), *some(FACTORS, 'what is varied'), smoke=['unit'])
   large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
                              'large models, for which only theory is computed',
                              smoke=['tiny_gpt2'])

@@ -18,7 +18,7 @@ per network), table.md and figure.png to the output folder.
 import dataclasses
 import functools
 import itertools
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +46,7 @@ from .shared.base_settings import ExperimentSettings
 from .shared.measurements import text_of
 from .shared.networks import check_length, expand, step_of
 from .shared.results import Results
-from .shared.settings import PROBE_DATA, setting
+from .shared.settings import PROBE_DATA, arguments, setting
 from .shared.tables import grouped
 
 SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of two sequences',
@@ -55,7 +55,7 @@ SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
-  runs: list[str] = dataclasses.field(default_factory=list)
+  runs: list[str] = arguments('NETWORK | RUN | FOLDER ...')
   seeds: list[int] = setting(range(5), smoke=range(2))
   num_sequences: int = setting(200, smoke=20, paper=2000)
   length: int = setting(64, smoke=16)
@@ -63,9 +63,6 @@ class Settings(ExperimentSettings):
   data: str | None = setting(None, *PROBE_DATA)
   tokenizer: str = setting('bytes')
   probe_seed: int = setting(0)
-
-  WORDS: ClassVar = 'runs'
-  USAGE: ClassVar = 'NETWORK | RUN | FOLDER ...'
 
 
 class Given(NamedTuple):

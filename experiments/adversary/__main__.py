@@ -25,14 +25,14 @@ from tqdm import tqdm
 
 from bornbiased_jax import lineage, plotting
 from bornbiased_jax.analysis import Probe
-from bornbiased_jax.fields import some_of, whole
+from bornbiased_jax.fields import whole
 from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS
 from bornbiased_jax.lineage.verdict import VERDICTS
 
 from ..shared import program
 from ..shared.base_settings import Inputs
 from ..shared.results import Results
-from ..shared.settings import setting
+from ..shared.settings import setting, some
 from ..shared.tables import grouped
 from .constructions import CONSTRUCTIONS
 
@@ -45,8 +45,7 @@ WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrela
 @dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   constructions: list[str] = setting(
-      list(CONSTRUCTIONS), some_of(*CONSTRUCTIONS),
-      f'what the adversary does, comma-separated, of {", ".join(CONSTRUCTIONS)}',
+      list(CONSTRUCTIONS), *some(CONSTRUCTIONS, 'what the adversary does, comma-separated'),
       smoke=['mimetic init', 'channels change sign'])
   networks: int = setting(6, lambda text: whole(text, 2, 100), 'networks of each construction',
                           smoke=2, paper=20)

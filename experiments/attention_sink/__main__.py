@@ -37,13 +37,13 @@ from tqdm import tqdm
 
 from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, natural, number, optional, positive, some_of, whole
+from bornbiased_jax.fields import listed, natural, number, positive, whole
 from bornbiased_jax.training.recipe import Recipe
 
 from ..shared import program
-from ..shared.base_settings import AFTERWARDS, ExperimentSettings
+from ..shared.base_settings import AFTERWARDS, DONE_AFTERWARDS, ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import SINK_LENGTHS, setting
+from ..shared.settings import SINK_LENGTHS, setting, some
 from . import backcopy, conditions, growth, growth_report
 from .backcopy import Backcopy
 from .conditions import FACTORS, Condition
@@ -58,12 +58,9 @@ _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 class Settings(ExperimentSettings):
   seeds: list[int] = setting(range(16), smoke=[0, 1], paper=range(64))
   factors: list[str] = setting(
-      ['intervention', 'position'], some_of(*FACTORS),
-      f'what is changed, of {", ".join(FACTORS)}', smoke=['position'], paper=list(FACTORS))
-  afterwards: list[str] | None = setting(
-      list(AFTERWARDS), optional(some_of(*AFTERWARDS)),
-      f'what is done to networks trained without a change, of {", ".join(AFTERWARDS)}',
-      smoke=['amplify'])
+      ['intervention', 'position'], *some(FACTORS, 'what is changed'), smoke=['position'],
+      paper=list(FACTORS))
+  afterwards: list[str] | None = setting(AFTERWARDS, *DONE_AFTERWARDS, smoke=['amplify'])
   position: int = setting(16, whole,
                           "position, from 0, at which 'mask', 'variance' and 'norm' act")
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")

@@ -32,7 +32,6 @@ import os
 import re
 import sys
 import textwrap
-from typing import ClassVar
 
 from tqdm import tqdm
 
@@ -44,6 +43,7 @@ from bornbiased_jax.storage.layers import in_memory
 from ..shared import figures, program, provenance
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import header, make_directory, write_json
+from ..shared.settings import arguments
 from ..shared.tables import table
 from .findings import examine
 from .history import Checkpoint, find, survey
@@ -51,10 +51,7 @@ from .history import Checkpoint, find, survey
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
-  history: list[str] = dataclasses.field(default_factory=list)
-
-  WORDS: ClassVar = 'history'
-  USAGE: ClassVar = 'RUN_OR_FOLDER | NETWORK@STEP ...'
+  history: list[str] = arguments('RUN_OR_FOLDER | NETWORK@STEP ...')
 
 
 def main(settings, output_dir):

@@ -16,13 +16,13 @@ figure.png, whose bars are of the measurements that have a peer.
 import dataclasses
 import os
 from pathlib import Path
-from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
 
 from ..shared import program, provenance
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
+from ..shared.settings import arguments
 from . import comparison, ranks, streaming, sweep, training
 from .chart import display, draw
 
@@ -36,10 +36,7 @@ AT_SMOKE = {'sweep': sweep.small_sweep, 'training': training.small_training}
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
-  names: list[str] = dataclasses.field(default_factory=list)
-
-  WORDS: ClassVar = 'names'
-  USAGE: ClassVar = '[TASK ...]'
+  names: list[str] = arguments('[TASK ...]')
 
 
 def main(settings: Settings, output_dir: Path) -> None:

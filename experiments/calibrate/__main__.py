@@ -41,7 +41,7 @@ from bornbiased_jax.models import init_params
 from ..shared import networks, program
 from ..shared.base_settings import Inputs
 from ..shared.results import Results
-from ..shared.settings import preset_name, setting
+from ..shared.settings import preset_name, setting, some
 from .judged_pairs import JUDGES, Takers, judged_cells
 from .report import display, draw, summarize
 from .unrelated_pairs import (
@@ -73,8 +73,7 @@ class Settings(Inputs):
       'to the residual stream by sqrt(2 layers), plain, which does not, and wang, which sets it as '
       'GPT-NeoX does', smoke=['gpt2'])
   probes: list[str] = setting(
-      list(PROBES[:-1]), some_of(*PROBES),
-      f'cells to measure (see above), comma-separated, of {", ".join(PROBES)}')
+      list(PROBES[:-1]), *some(PROBES, 'cells to measure (see above), comma-separated'))
   k: int | None = setting(
       None, optional(whole), 'the k most extreme channels, which the published tests compare; if '
       'not given, about half of them, and a tenth above width 768', smoke=16)

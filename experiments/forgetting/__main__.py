@@ -27,13 +27,13 @@ from tqdm import tqdm
 from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, number, some_of, whole
+from bornbiased_jax.fields import listed, number, whole
 
 from ..shared import program
 from ..shared.base_settings import Inputs
 from ..shared.networks import check_length, check_sequences
 from ..shared.results import Results
-from ..shared.settings import preset_name, setting
+from ..shared.settings import preset_name, setting, some
 from ..shared.tables import table
 from . import measurement, recipes, report
 from .report import display
@@ -49,13 +49,11 @@ class Settings(Inputs):
                               'models, comma-separated (see --help=models), the main one first',
                               smoke=['tiny_llama2'])
   seeds: list[int] = setting(range(8), smoke=[0, 1])
-  optimizers: list[str] = setting(list(PEAK_LR), some_of(*PEAK_LR),
-                                  f'optimizers, of {", ".join(PEAK_LR)}', smoke=['adamw'])
+  optimizers: list[str] = setting(list(PEAK_LR), *some(PEAK_LR, 'optimizers'), smoke=['adamw'])
   forgetting: list[float] = setting(ALL_F, listed(number), 'F of the main cells', smoke=[0.0, 2.0])
   few: list[float] = setting([0.0, 2.0, 6.6], listed(number), 'F of the other cells', smoke=[0.0])
   variants: list[str] = setting(
-      list(VARIANTS), some_of(*VARIANTS), f'what one factor changes at F = 4, of '
-      f'{", ".join(VARIANTS)}', smoke=['plain'])
+      list(VARIANTS), *some(VARIANTS, 'what one factor changes at F = 4'), smoke=['plain'])
   steps: list[int] = setting([1600, 800], listed(whole), 'optimizer steps, longest first',
                              smoke=[8])
   branches: list[int] = setting(

@@ -32,7 +32,6 @@ import json
 from pathlib import Path
 import re
 import sys
-from typing import ClassVar
 
 from tqdm import tqdm
 
@@ -46,7 +45,7 @@ from bornbiased_jax.storage import Model
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import differing, header, make_directory, write_json
-from ..shared.settings import name_flag, setting
+from ..shared.settings import arguments, name_flag, setting
 from . import pairs, picture, summary
 from .folders import Finder
 
@@ -56,7 +55,7 @@ REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 @dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
-  networks: list[str] = dataclasses.field(default_factory=list)
+  networks: list[str] = arguments('FOLDER_OR_NETWORK ...')
   suspect: str | None = setting(None, optional(str), 'a network that alone is compared with each '
                                 'of the others, instead of all with all')
   strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
@@ -64,9 +63,6 @@ class Settings(SharedInputs):
   stream: str = setting('auto')
   num_sequences: int = setting(2000, smoke=1000)
   length: int = setting(64, smoke=4, paper=1024)
-
-  WORDS: ClassVar = 'networks'
-  USAGE: ClassVar = 'FOLDER_OR_NETWORK ...'
 
 
 def main(settings, output_dir):

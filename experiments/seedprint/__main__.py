@@ -26,7 +26,6 @@ from pathlib import Path
 import re
 import sys
 import textwrap
-from typing import ClassVar
 
 from tqdm import tqdm
 
@@ -41,7 +40,7 @@ from bornbiased_jax.storage.model import FORMS, is_signature
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import header, make_directory, write_json
-from ..shared.settings import name_flag, setting, values_of
+from ..shared.settings import arguments, name_flag, setting, values_of
 from ..shared.tables import table
 from . import picture
 
@@ -54,14 +53,11 @@ class Settings(SharedInputs):
       f'a network, instead of the first word: {FORMS}'))
   suspect: str | None = setting(None, optional(str), smoke='tiny_gpt2:2', help=(
       'the other network, instead of the second word'))
-  words: list[str] = dataclasses.field(default_factory=list)
+  words: list[str] = arguments('BASE SUSPECT')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
   stream: str = setting('auto')
   num_sequences: int = setting(2000, smoke=1000, paper=10_000)
   length: int = setting(64, smoke=4, paper=1024)
-
-  WORDS: ClassVar = 'words'
-  USAGE: ClassVar = 'BASE SUSPECT'
 
 
 def main(settings, output_dir):

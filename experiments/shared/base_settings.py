@@ -5,13 +5,16 @@ from typing import ClassVar
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import natural, optional, whole
+from bornbiased_jax.fields import Kind, natural, optional, some_of, whole
 from bornbiased_jax.training import Recipe
 
 from .settings import MODELS, PROBE_DATA, ProgramSettings, at_scale, pick, setting, values_of
 
 # Interventions after training.
-AFTERWARDS = tuple(name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED))
+AFTERWARDS = [name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED)]
+DONE_AFTERWARDS = Kind(
+    optional(some_of(*AFTERWARDS)), 'what is done to networks trained without an intervention, of '
+    f'{", ".join(AFTERWARDS)}')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import Kind
 
 from . import figures, provenance, session
-from .settings import ProgramSettings, default_texts, kinds, name_flag, resolve, values_of
+from .settings import (
+  ProgramSettings,
+  arguments_of,
+  default_texts,
+  kinds,
+  name_flag,
+  resolve,
+  values_of,
+)
 
 # Where --help shows what is neither technical nor what the program measures.
 _GROUPS = {
@@ -55,7 +63,7 @@ def run(main: Callable, name: str, of: type[ProgramSettings], doc: str, has_fold
   given, words = _parse(parser, flags, sys.argv[1:])
 
   def work():
-    if words and not of.WORDS:
+    if words and not arguments_of(of)[0]:
       is_model = words[0] in configs.PRESETS and 'config' in flags
       hint = f'did you mean --config={words[0]}?' if is_model else 'see --help'
       raise InputError(f'{words[0]!r} is not a flag; {hint}')
@@ -97,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(name, of, doc, flags):
   doc = doc.replace('python -m experiments.', provenance.start())
-  usage = f'{provenance.start()}{name} {of.USAGE} [--FLAG=VALUE ...]'.replace('  ', ' ')
+  usage = f'{provenance.start()}{name} {arguments_of(of)[1]} [--FLAG=VALUE ...]'.replace('  ', ' ')
   models = ', and --help=models lists the models' if 'config' in flags else ''
   parser = _Parser(usage=usage, description=doc.strip(), add_help=False, allow_abbrev=False,
                    epilog=f'After a flag is its default, ... if it has none{models}.',

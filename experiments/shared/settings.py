@@ -8,7 +8,7 @@
 A field is a flag of the same name. Its text is parsed and takes the place of the scale's value.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 import copy
 import dataclasses
 import re
@@ -46,6 +46,11 @@ def preset_name(text: str) -> str:
   name, base = Architecture(storage.canonical(text)), text.partition(',')[0].strip()
   name.source = base
   return str(name) if base in configs.PRESETS else name
+
+
+def some(names: Collection[str], what: str) -> Kind:
+  """Some of a few words, which the help lists after `what`."""
+  return Kind(some_of(*names), f'{what}, of {", ".join(names)}')
 
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
@@ -89,8 +94,7 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'probe_seed': Kind(natural, 'seed of the random sequences'),
     'study': Kind(str, 'folder of experiments.training_study, whose checkpoints are compared',
                   'a folder of experiments.training_study'),
-    'methods': Kind(some_of(*METHODS),
-                    f'fingerprints to compare, comma-separated, of {", ".join(METHODS)}'),
+    'methods': some(METHODS, 'fingerprints to compare, comma-separated'),
     'stream': Kind(choice(*STREAM), 'read directories of transformers layer by layer, with one '
                    'layer in memory: auto, if they do not fit, always or never'),
 }
@@ -110,21 +114,23 @@ def setting(default: Any, parse: Callable | None = None, help: str | None = None
                            metadata={'values': values, 'kind': own})
 
 
+def arguments(usage: str) -> Any:
+  """The field, a list, of the words of the command line that are no flags."""
+  return dataclasses.field(default_factory=list, metadata={'usage': usage})
+
+
 @dataclasses.dataclass(frozen=True)
 class ProgramSettings:
   """The settings of a program.
 
-  `TECHNICAL` are those that few users change, which --help shows last. `WORDS` is the field, a
-  list, that takes the words of the command line that are no flags, and `USAGE` says what they are.
-  `FITTED` makes the scale's value of a setting that is not given fit to the values of others.
+  `TECHNICAL` are those that few users change, which --help shows last. `FITTED` makes the scale's
+  value of a setting that is not given fit to the values of others.
   """
 
   scale: str
 
   SCALES: ClassVar[tuple[str, ...]] = ('laptop',)
   TECHNICAL: ClassVar[tuple[str, ...]] = ()
-  WORDS: ClassVar[str | None] = None
-  USAGE: ClassVar[str] = ''
   FITTED: ClassVar[dict[str, Callable[[Any, dict[str, Any]], Any]]] = {}
 
 
@@ -142,6 +148,12 @@ def kinds(of: type[ProgramSettings]) -> dict[str, Kind]:
   found = {name: Kind(**part) for name, part in parts.items()}
   place = lambda name: 0 if found[name].hint else 2 if name in of.TECHNICAL else 1
   return {name: found[name] for name in sorted(found, key=place)}
+
+
+def arguments_of(of: type[ProgramSettings]) -> tuple[str | None, str]:
+  """The field of `arguments`, None if there is none, and how a usage line writes it."""
+  return next(((name, field.metadata['usage']) for name, field in of.__dataclass_fields__.items()
+               if 'usage' in field.metadata), (None, ''))
 
 
 def values_of(of: type[ProgramSettings], name: str) -> dict[str, Any]:
@@ -175,8 +187,8 @@ def resolve(of: type[S], scale: str = 'laptop', words: Sequence[str] = (),
   name_flag('scale', choice(*of.SCALES), scale)
   given = {name: name_flag(name, known[name].parse, text)
            for name, text in texts.items() if text is not None}
-  if of.WORDS:
-    given[of.WORDS] = list(words)
+  if name := arguments_of(of)[0]:
+    given[name] = list(words)
   settings = at_scale(of, scale, **given)
   for name, kind in known.items():
     if kind.hint and getattr(settings, name) is None:

@@ -22,12 +22,12 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.fields import listed, natural, some_of, whole
+from bornbiased_jax.fields import listed, natural, whole
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import preset_name, setting
+from ..shared.settings import preset_name, setting, some
 from ..small_networks.training import from_seeds, train
 from ..transforms import lossy, preserving
 from . import statistic
@@ -61,8 +61,7 @@ class Settings(ExperimentSettings):
                              'steps of training, each from the start', smoke=[0, 2])
   seeds: list[int] = setting(range(6), smoke=range(3))
   changes: list[str] = setting(
-      [*ALTERED, *TUNED], some_of(*ALTERED, *TUNED),
-      f'what is done to networks of the base, of {", ".join([*ALTERED, *TUNED])}')
+      [*ALTERED, *TUNED], *some([*ALTERED, *TUNED], 'what is done to networks of the base'))
   text: str = setting('tinyshakespeare', str, 'what to train on, as experiments.pretrain takes it')
   other_text: str = setting('tinyshakespeare', str, 'what to train on afterwards')
 

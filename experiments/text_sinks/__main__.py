@@ -34,20 +34,19 @@ figure.png.
 import dataclasses
 from pathlib import Path
 import shutil
-from typing import ClassVar
 
 from bornbiased_jax import configs, storage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import choice, listed, natural, optional, positive, some_of, whole
+from bornbiased_jax.fields import choice, listed, natural, optional, positive, whole
 from bornbiased_jax.files import local
 from bornbiased_jax.storage import Model
 
 from ..shared import base_settings, program, runs
-from ..shared.base_settings import AFTERWARDS, Schedule, Training
+from ..shared.base_settings import DONE_AFTERWARDS, Schedule, Training
 from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.results import Results
-from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, name_flag, setting
+from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, arguments, name_flag, setting, some
 from . import report
 from .measures import losses, measure
 from .report import display
@@ -58,20 +57,17 @@ PADDING = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Schedule):
-  networks: list[str] = dataclasses.field(default_factory=list)
+  networks: list[str] = arguments('[NETWORK ...]')
   data: str | None = setting('tinyshakespeare', optional(str), TO_TRAIN_ON, paper=None)
   seeds: list[int] = setting([42, 43])
   texts: list[str] | None = setting(
       None, listed(str), 'text files to evaluate on, comma-separated, the first also for sink '
       'rates; if not given, the last twentieth of --data')
   interventions: list[str] = setting(
-      list(configs.INTERVENTIONS), some_of(*configs.INTERVENTIONS),
-      f'what networks are trained with, of {", ".join(configs.INTERVENTIONS)}',
+      list(configs.INTERVENTIONS), *some(configs.INTERVENTIONS, 'what networks are trained with'),
       smoke=['none', 'mask'])
   afterwards: list[str] | None = setting(
-      ['amplify', 'attenuate', 'mask', 'variance', 'norm'], optional(some_of(*AFTERWARDS)),
-      'what is done to networks trained without an intervention, of '
-      f'{", ".join(AFTERWARDS)}', smoke=['amplify'])
+      ['amplify', 'attenuate', 'mask', 'variance', 'norm'], *DONE_AFTERWARDS, smoke=['amplify'])
   position: int = setting(16, natural, "position, from 0, at which 'mask', "
                           "'variance' and 'norm' make another sink", smoke=4)
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
@@ -89,9 +85,6 @@ class Settings(Schedule):
   save_every: int = setting(250, paper=1000)
   checkpoints: str = setting('all', choice('all', 'last'), "with 'last', the other checkpoints of "
                              'an intervention are removed when they are measured')
-
-  WORDS: ClassVar = 'networks'
-  USAGE: ClassVar = '[NETWORK ...]'
 
 
 # What tells the rows of networks apart. One that is named on the command line has its name as its

@@ -274,11 +274,12 @@ def test_an_interrupt_is_no_traceback(program, code, said):
 def test_help_shows_every_flag_in_one_of_its_groups(name, monkeypatch, capsys):
   module = programs.load(name)
   own, doc = module.Settings, module.__doc__.strip()
+  usage = f'usage: python -m experiments.{name} {settings.arguments_of(own)[1]}'
   monkeypatch.setattr('sys.argv', [name, '--help'])
   with pytest.raises(SystemExit, match='0'):
     program.run(module.main, name, own, doc)
   shown = capsys.readouterr().out
-  assert shown.startswith(f'usage: python -m experiments.{name} {own.USAGE}'.rstrip())
+  assert shown.startswith(usage.rstrip())
   assert f'\n\n{doc}\n\n' in shown
   for flag in ('scale', 'output_dir', 'format', *settings.kinds(own)):
     assert len(re.findall(rf'^  --{flag}\b', shown, re.M)) == 1, flag
@@ -301,8 +302,7 @@ def test_flags_and_words_come_in_any_order(given, expected, monkeypatch):
   class Words(base_settings.Inputs):
     seeds: list[int] = settings.setting([1])
     json: bool = settings.setting(False, fields.switch, 'as JSON')
-    words: list[str] = dataclasses.field(default_factory=list)
-    WORDS = 'words'
+    words: list[str] = settings.arguments('WORD ...')
 
   texts, words = expected
   monkeypatch.setattr('sys.argv', ['program', *given])
