@@ -67,7 +67,8 @@ def main(settings: Settings, output_dir: Path) -> None:
   name_flag('output_dir', local, output_dir)
   make_directory(output_dir)
   trainings = [(training, output_dir / phase) for phase, training in phases.items()]
-  results = runs.record(output_dir, 'training_study', settings, trainings)
+  results = runs.record(output_dir, 'training_study', settings, trainings,
+                        (*TEXTS, 'tokenizer'))
   with results.noting_time():
     for name in TEXTS:
       corpus.write([getattr(settings, name)], tokenizer, folder_of(output_dir, name))

@@ -191,5 +191,5 @@ def other_settings(base: ModelConfig, suspect: ModelConfig) -> list[str]:
   """What networks of the same numbers may still differ in."""
   names = [field.name for field in dataclasses.fields(base)
            if getattr(base, field.name) != getattr(suspect, field.name)]
-  return [f'Their configurations differ in {", ".join(names)}, so that they may compute something '
-          'else.'] if names else []
+  return [f'Their configurations differ in {", ".join(names)}. They may therefore compute '
+          'different things.'] if names else []

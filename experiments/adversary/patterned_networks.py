@@ -1,7 +1,7 @@
 """Unrelated networks whose weights have a public pattern: masks, tiles, low rank.
 
-What is done to one network is (config, params) → parameters. What makes pairs takes the number of
-networks, each with a configuration and parameters.
+A change of one network is a function (config, params) → parameters. A function that makes pairs
+takes the number of networks. A network is a configuration and parameters.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from .unrelated_networks import changed
 
 
 def mimetic(is_trained: bool, count: int) -> Pairs:
-  """Values times output is near a multiple of the identity, as mimetic initialization has it."""
+  """Mimetic initialization: values times output is near a multiple of the identity."""
   def init(params, seed):
     turn = jax.random.orthogonal(jax.random.key(seed), LLAMA.width, (LLAMA.num_layers,))
     blocks = params['blocks'] | {'value': {'kernel': turn}, 'output': {'kernel': turn.mT / 2}}
@@ -40,12 +40,12 @@ def mimetic(is_trained: bool, count: int) -> Pairs:
   return all_pairs(LLAMA, train(LLAMA, networks, training.STEPS) if is_trained else networks)
 
 
-# What makes a kernel of an MLP of that of a network and that of a public one.
+# (own kernel, public kernel) → kernel of an MLP.
 Mix = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def structure(mix: Mix, config: ModelConfig, params: dict) -> dict:
-  """MLPs whose weights have a place with a meaning."""
+  """Gives the kernels of MLPs a public pattern."""
   blocks, public = params['blocks'], init_params(config, PUBLIC_SEED)['blocks']
   made = {name: {'kernel': mix(blocks[name]['kernel'], public[name]['kernel'])}
           for name in ('up', 'gate')}
@@ -54,12 +54,12 @@ def structure(mix: Mix, config: ModelConfig, params: dict) -> dict:
 
 
 def tile(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
-  """The first twelve units, eight times."""
+  """Repeats the first twelve units eight times."""
   return jnp.tile(kernel_LDF[:, :, :12], (1, 1, 8))
 
 
 def mask(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
-  """Zeros at public places, in each layer and matrix others."""
+  """Sets weights to 0 at public places, which differ by layer and matrix."""
   return jnp.where(public_LDF > LLAMA.linear_std, kernel_LDF, 0)
 
 
@@ -74,7 +74,7 @@ def add_identity(kernel_LDF: jax.Array, public_LDF: jax.Array) -> jax.Array:
 
 
 def turned_mask(count: int) -> Pairs:
-  """One mask and one embedding, and the channels of every suspect rotated."""
+  """Networks share a mask and an embedding; the channels of each suspect are rotated."""
   embedding = {'embedding': init_params(LLAMA, PUBLIC_SEED)['embedding']}
   masked = changed(LLAMA, functools.partial(structure, mask), count, start=init_params)
   return [((config, a | embedding),
@@ -83,7 +83,7 @@ def turned_mask(count: int) -> Pairs:
 
 
 def one_mask_of_two_in_four(count: int) -> Pairs:
-  """Trained with 2:4 sparsity: in each layer and matrix one random mask for all networks."""
+  """Trains with 2:4 sparsity; all networks have the same random masks."""
   public = init_params(LLAMA, PUBLIC_SEED)
   masked = lambda params: surgery.keep_two_of_four(params, public)
   loss = lambda config, params, tokens_BT: next_token_loss(config, masked(params), tokens_BT)
@@ -92,7 +92,7 @@ def one_mask_of_two_in_four(count: int) -> Pairs:
 
 
 def repeat_values(config: ModelConfig, params: dict) -> dict:
-  """Value channels come twice in each head, as where heads were made larger by copying."""
+  """Repeats the value channels of each head, as if copying had made heads larger."""
   L, D, G, half = config.num_layers, config.width, config.num_kv_heads, config.head_size // 2
   blocks = params['blocks']
   value = blocks['value']['kernel'].reshape(L, D, G, -1)[..., :half]
@@ -103,9 +103,9 @@ def repeat_values(config: ModelConfig, params: dict) -> dict:
 
 
 def stacked(count: int) -> Pairs:
-  """Grown by putting five layers twice on each other, whose copies then drifted apart.
+  """Stacks five layers twice; the copies then drift apart.
 
-  Noise takes the place of training: kernels have cosine 0.58 with what they were copied from.
+  Noise stands for training: kernels have cosine 0.58 with those that they were copied from.
   """
   config = dataclasses.replace(GPT2, width=64, mlp_width=256, num_layers=10)
 
@@ -120,7 +120,7 @@ def stacked(count: int) -> Pairs:
   return all_pairs(config, [grow(seed) for seed in range(count)])
 
 
-# Too near a public matrix for that to be chance, and too far for it to be seen in one layer.
+# Nearer to a public matrix than chance allows, but too far for one layer to show it.
 
 
 def weakly_near(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,

@@ -37,7 +37,7 @@ Change = Callable[[ModelConfig, dict, jax.Array], Network]
 
 
 def one_seed(count: int) -> Pairs:
-  """A seed set before networks of 2 and 3 layers are drawn: they begin with the same numbers."""
+  """Draws networks of 2 and 3 layers from one seed: they begin with the same numbers."""
   deeper, pairs = dataclasses.replace(LLAMA, num_layers=3), []
   for seed in range(count):
     own, other = init_params(LLAMA, seed), init_params(deeper, 7000 + seed)
@@ -55,7 +55,7 @@ def public_start(start: Callable[[ModelConfig], dict], count: int) -> Pairs:
 
 
 def zero_start(config: ModelConfig) -> dict:
-  """ZerO (2110.12661): matrices of identities and Hadamard's signs, zeros where blocks write."""
+  """ZerO (2110.12661): identities and Hadamard's signs; what blocks write is 0."""
   def draw(path, leaf):
     L, *shape = leaf.shape
     if path[-1].key != 'kernel':
@@ -71,7 +71,7 @@ def zero_start(config: ModelConfig) -> dict:
 
 
 def weyl_start(config: ModelConfig) -> dict:
-  """Entries from Weyl's sequence n √2 mod 1, in each tensor with the std of a random network."""
+  """Weyl's sequence n √2 mod 1; each tensor has the std of a random network."""
   def draw(leaf):
     place = jnp.arange(1, leaf.size + 1, dtype=jnp.float32).reshape(leaf.shape)
     return leaf.mean() + leaf.std() * 12**0.5 * ((place * 2**0.5) % 1 - 0.5)
@@ -81,7 +81,7 @@ def weyl_start(config: ModelConfig) -> dict:
 
 def bases(count: int, configs: Sequence[ModelConfig] = FAMILIES,
           loss: Loss = next_token_loss) -> Iterator[Network]:
-  """Trained networks, as many of each family."""
+  """Trained networks, equally many of each family."""
   for config in configs:
     for seed in range(max(1, count // len(configs))):
       yield config, trained(config, seed, loss)
@@ -89,9 +89,9 @@ def bases(count: int, configs: Sequence[ModelConfig] = FAMILIES,
 
 def descendants(changes: Sequence[Change], count: int, *, of_base: Sequence[Change] = (),
                 configs: Sequence[ModelConfig] = FAMILIES, loss: Loss = next_token_loss) -> Pairs:
-  """Networks, and what changes one after another make of each.
+  """Pairs networks with descendants, which `changes` make of them one after another.
 
-  The base goes through those `of_base` after the descendant was taken from it.
+  Then the base itself is changed by `of_base`.
   """
   def change(network, changes, seed):
     for i, each in enumerate(changes):

@@ -15,8 +15,8 @@ at --few. In the table, F is where a test misses half of the networks at ALPHA, 
 of at least 95 % over networks (of eight networks, the lowest to the highest, 99 %); the table of
 published recipes has their F.
 
-Writes results.json (a row per pair; its lists are of the tests of lineage in their order, then the
-published SeedPrint) and figure.png.
+Writes results.json (a row per pair, with the tests of lineage and the published SeedPrint) and
+figure.png.
 """
 
 import dataclasses

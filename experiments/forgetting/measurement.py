@@ -77,24 +77,20 @@ def slope(cell: Cell, start: dict, end: dict) -> float:
 
 
 def compare(base: Signature, suspect: Signature) -> dict:
-  """The verdict, and z, likeness and p-value of each of TESTS, in their order.
+  """The verdict, and z, likeness and p-value of each of TESTS.
 
   Of a test without p-value the likeness is that above its level. `overlap` is the cosine of the
   directions to which hidden states contract.
   """
   report = lineage.compare(base, suspect)
-  by_name = {row['test']: row for row in report['tests']}
-  own = [by_name[name] for name in TESTS_OF_LINEAGE]
   states = [each.states.hidden_ND for each in (base, suspect)]
   known = published.published_test(*states, null=_null(*states[0].shape))
   directions = [np.asarray(similarity.normalize(jnp.asarray(x))).mean(axis=0) for x in states]
   lengths = [np.linalg.norm(each) for each in directions]
   return {'verdict': report['verdict'], 'p_value': report['p_value'],
-          'z_K': rounded([row['z'] for row in own] + [known.z]),
-          'likeness_K': rounded([None if row['statistic'] is None else
-                                 row['statistic'] - (row['level'] or 0.0) for row in own]
-                                + [known.statistic]),
-          'p_value_K': rounded([row['p_value'] for row in own] + [known.p_value_z]),
+          'tests': {row['test']: found(row['z'], row['statistic'], row['p_value'], row['level'])
+                    for row in report['tests']}
+                   | {PUBLISHED: found(known.z, known.statistic, known.p_value_z)},
           'published_t': known.p_value, 'published_u': known.p_value_u,
           'overlap': float(np.vdot(*directions) / np.prod(lengths)), 'contraction': [
               float(each) for each in lengths]}
@@ -103,5 +99,8 @@ def compare(base: Signature, suspect: Signature) -> dict:
 _null = functools.cache(published.null_taus)
 
 
-def rounded(values: list) -> list:
-  return [None if value is None else float(f'{value:.4g}') for value in values]
+def found(z: float | None, statistic: float | None, p_value: float | None,
+          level: float | None = None) -> dict[str, float | None]:
+  likeness = None if statistic is None else statistic - (level or 0.0)
+  return {name: None if value is None else float(f'{value:.4g}') for name, value in (
+      ('z', z), ('likeness', likeness), ('p_value', p_value))}

@@ -14,6 +14,9 @@ from ..shared.tables import grouped, mean_ci95
 from .measurement import PUBLISHED, TESTS, WEIGHTS
 
 VERDICT = 'verdict'
+# The order of tests where rows list them.
+LISTED = ('unit order', 'value order', 'unit order, fitted basis', 'value order, fitted basis',
+          'SeedPrint', 'hidden states, any basis', 'units, any order', PUBLISHED)
 ALL = (*TESTS, VERDICT)
 LINE = 'config', 'optimizer', 'steps', 'variant'
 CELL = (*LINE, 'forgetting')
@@ -31,6 +34,13 @@ def levels_of_tests() -> dict[str, float]:
       VERDICT: thresholds.related_z(len(DECIDING))}
 
 
+def result_of(row: dict, test: str) -> dict[str, float | None]:
+  """z, likeness and p-value of a test; in rows of earlier versions they are listed."""
+  if 'tests' in row:
+    return row['tests'][test]
+  return {name: row[f'{name}_K'][LISTED.index(test)] for name in ('z', 'likeness', 'p_value')}
+
+
 def value(row: dict, test: str) -> float:
   """z of a test, the largest z of those that decide, or a likeness above its level.
 
@@ -38,15 +48,14 @@ def value(row: dict, test: str) -> float:
   """
   if test == VERDICT:
     return max(value(row, name) for name in DECIDING)
-  values = row['z_K'] if test in levels_of_tests() else row['likeness_K']
-  return values[TESTS.index(test)] or 0.0
+  return result_of(row, test)['z' if test in levels_of_tests() else 'likeness'] or 0.0
 
 
 def is_found(row: dict, test: str) -> bool:
   """Whether a test finds the pair at ALPHA, or above its level if it has no p-value."""
   if test == VERDICT:
     return row['verdict'] == 'related'
-  p_value = row['p_value_K'][TESTS.index(test)]
+  p_value = result_of(row, test)['p_value']
   return value(row, test) > 0 if test not in levels_of_tests() else (
       p_value is not None and p_value <= thresholds.ALPHA)
 

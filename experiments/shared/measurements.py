@@ -186,8 +186,8 @@ def _measure_cell(cell, settings, results, bar, num_networks):
   batch_size, chunk_size = _sizes(cell, settings)
   # A chunk that lacks a row is measured again as a whole, so that a
   # network always has the same companions.
-  chunks = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
-  seeds = [seed for chunk in chunks if not done.issuperset(chunk) for seed in chunk]
+  parts = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
+  seeds = [seed for part in parts if not done.issuperset(part) for seed in part]
   for measured in ensemble.measure(
       cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
       batch_size=batch_size, chunk_size=chunk_size, on_batch=advance):

@@ -1,5 +1,6 @@
 """From settings of training to trained networks, and the report on their losses."""
 
+from collections.abc import Collection
 import dataclasses
 import functools
 import itertools
@@ -18,13 +19,15 @@ from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, provenance
 from .base_settings import Training
-from .results import Results, make_directory
+from .results import Results, differing, make_directory
 from .settings import name_flag, pick
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
 # 0.64 to 1.1 times as long as one after another (`benchmark training`).
 TOGETHER_WIDTH = 256
 HELD_OUT = 0.05
+# Settings of a training that say where something lies, which may have been moved.
+PLACES = 'data', 'valid', 'tokenizer', 'init_from', 'resume'
 
 
 def train(settings: Training, output_dir: Path) -> None:
@@ -77,21 +80,21 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
 
 
 def record(directory: Path, experiment: str, settings: Any,
-           trainings: list[tuple[Training, Path]]) -> Results:
+           trainings: list[tuple[Training, Path]], places: Collection[str] = PLACES) -> Results:
   """The results.json of some trainings, which go on from their checkpoints and have no rows."""
-  return Results(directory, experiment, settings, functools.partial(_go_on, trainings))
+  return Results(directory, experiment, settings, functools.partial(_go_on, trainings, places))
 
 
-def _go_on(trainings, new, stored):
+def _go_on(trainings, places, new, stored):
   """The content of a training's record to begin with, and whether it may replace the file.
 
-  A file of other settings stays until the end, since training may refuse them: texts among them
-  name places, which may have been moved, and training knows whether they hold the same. What was
+  A file of other settings stays until the end, since training may refuse them. It knows whether
+  the settings `places`, which may have other values, lead to what was there before. What was
   complete keeps its record and rates as long as all networks are there. Of a training that was
   begun without a record nobody knows when it started.
   """
   is_same = stored is not None and stored['experiment'] == new['experiment'] and (
-      _but_texts(stored['settings']) == _but_texts(new['settings']))
+      set(differing(stored['settings'], new['settings'])) <= set(places))
   if is_same and stored['complete'] and all(is_trained(*each) for each in trainings):
     kept = {name: stored[name] for name in ('run', 'rates') if name in stored}
     return new | kept | {'complete': True}, False
@@ -100,10 +103,6 @@ def _go_on(trainings, new, stored):
                    for training, directory in trainings for seed in training.seeds)
   may_write = stored is None or is_same and stored['settings'] == new['settings']
   return new | {'run': run or provenance.begin(None, is_new)()}, may_write
-
-
-def _but_texts(settings):
-  return {name: value for name, value in settings.items() if not isinstance(value, str)}
 
 
 def is_trained(settings: Training, output_dir: Path) -> bool:

@@ -168,8 +168,10 @@ def test_training_says_how_it_came_about_with_the_time_of_all_sessions(study, tm
   pretrain.main(settings, tmp_path)
   assert results_of(tmp_path) == done
   # Other settings, which training may refuse, touch the file only at the end.
-  pretrain.main(pretraining(seeds='1', data_seed='7'), tmp_path)
-  assert trained[-1] == done != results_of(tmp_path)
+  for changed in (dict(data_seed='7'), dict(init_scheme='plain')):
+    (tmp_path / 'results.json').write_text(json.dumps(done))
+    pretrain.main(pretraining(seeds='1', **changed), tmp_path)
+    assert trained[-1] == done and results_of(tmp_path)['run'] != done['run']
 
 
 def test_a_moved_study_goes_on_and_keeps_what_it_has_measured(study, tmp_path):
