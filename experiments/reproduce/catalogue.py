@@ -109,45 +109,6 @@ _TRAINED = {'runs': f'{STUDY.folder}/english'}
 _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
                  after=(_QWEN2_STORIES.folder, _QWEN2_INSTRUCTIONS.folder))
 
-# What measured/ has besides the folders of runs at --scale=overnight, and why no run makes it.
-ELSEWHERE = {
-    'attention_sink_logit': 'all of attention_sink by a later version, with sink_logit',
-    'audit': 'histories with faults, by experiments.audit.injections',
-    'baselines_disputed': 'four methods on fewer networks, by experiments.baselines',
-    'benchmark': 'times of one machine and its peers, by experiments.benchmark',
-    'contraction_nano_T1024': 'needs a GPU, by experiments.reproduce --scale=gpu',
-    'preferred_token_theory': 'a thousand models each of several shapes, for hours',
-    'seed_sweep_1b2': 'needs a GPU, in the same way',
-    'text_sinks_57m': 'reads Shakespeare fifteen times, by experiments.text_sinks on a GPU',
-    'text_sinks_english': 'half a run of a smaller model on a GPU, by a script',
-    'coordinates_orthogonal': 'theory at several widths, by experiments.coordinates',
-    'coordinates_orthogonal_1024': 'the same at width 1,024, by experiments.coordinates',
-    'coordinates_variants': 'other architectures at four widths, by experiments.coordinates',
-    'experts': 'random routers, by experiments.experts',
-    'experts_lengths': 'the same at other lengths and depths, by experiments.experts',
-    'experts_text': 'the same on a text, by experiments.experts',
-    'trained_experts': 'experts followed through training, by experiments.trained_experts',
-    'forgetting': 'takes hours, by experiments.forgetting',
-    'forgetting_gpt2': 'the same in GPT-2, by experiments.forgetting',
-    'forgetting_branches': 'fewer steps and later branches, by experiments.forgetting',
-    'forgetting_factors': 'one factor at a time, by experiments.forgetting',
-    'calibrate_verdict': 'reads six folders of training runs, of three families in two widths',
-    'calibrate_order': 'the tests that decide, of four families, by experiments.calibrate',
-    'calibrate_depth': 'the same of three depths, by experiments.calibrate',
-    'spectra': 'fewer widths and depths, by experiments.spectra',
-    'robustness_verdict': 'reads six networks of experiments.pretrain',
-    'robustness_verdict_gpt2': 'reads six networks of experiments.pretrain',
-    'robustness_mixtures': 'reads mixtures of experiments.trained_experts',
-    'robustness_upcycled': 'reads six networks of experiments.pretrain',
-    'real_network': 'reads a pretrained network and two texts, by experiments.real_network',
-    'real_text': 'reads texts, and subwords of a SentencePiece model, by experiments.real_text',
-    'real_text_controls': 'shuffled text and random last tokens, by experiments.real_text',
-    'real_text_nano': 'reads texts, and subwords of a SentencePiece model, by '
-                      'experiments.real_text',
-    'scale_plan': 'compiled for TPUs, by experiments.scale_plan, which needs libtpu',
-    'text_sinks_tokens': 'needs a SentencePiece model, and text tokenized by it',
-}
-
 ITEMS = (
     Item(('sinks',), 'Attention sinks of models that read English',
          'Figure 12 and Table 7 on text: levelling the variance of positions prevents sinks. The '
