@@ -116,6 +116,12 @@ def logits(path, tokens):
       path, dtype=torch.float32, attn_implementation='eager', output_loading_info=True)
   # It draws parameters that it does not find, and only mentions them in the report.
   assert not any(report.values()), report
+  return logits_of(model, tokens)
+
+
+def logits_of(model, tokens):
+  import torch
+
   with torch.no_grad():
     return model.eval()(torch.from_numpy(tokens)).logits.numpy()
 

@@ -60,8 +60,9 @@ def test_the_adapter_is_what_was_trained(made):
 
 @pytest.fixture(scope='module')
 def report_of(made):
-  return functools.cache(lambda base, descendant: lineage.compare_networks(
-      str(made / base), str(made / descendant), Probe('tokens', 1000, 8)))
+  signature_of = functools.cache(
+      lambda name: lineage.signature(str(made / name), Probe('tokens', 1000, 8)))
+  return lambda *names: lineage.compare(*map(signature_of, names))
 
 
 @pytest.mark.parametrize('base, expected', [('a', 'related'), ('b', 'unrelated')])

@@ -218,13 +218,15 @@ def test_each_bias_is_seen_by_itself(biased, copy, tmp_path):
   config, params = huggingface.load(small_gguf.write(tmp_path / 'x.gguf', path, tensors=kept))
   assert (config.qkv_bias, config.output_bias, config.mlp_bias) == tuple(
       biased == each for each in ('qkv', 'o', 'mlp'))
-  assert_close(logits(config, params, TOKENS), logits(*huggingface.load(path), TOKENS))
+  found, wanted = (each['blocks'] for each in (params, huggingface.load(path)[1]))
+  for module, leaves in found.items():
+    jax.tree.map(np.testing.assert_array_equal, leaves,
+                 {name: wanted[module][name] for name in leaves})
 
 
 # By llama.cpp's loader it is linear without a type; without a factor, or with 0, there is none.
 @pytest.mark.parametrize('rope, entries', [
     (LINEAR, {'rope.scaling.factor': 4.0}), (LINEAR, {'rope.scale_linear': 4.0}),
-    (LINEAR, {'rope.scaling.type': 'linear', 'rope.scale_linear': 4.0}),
     (LINEAR, {'rope.scale_linear': 8.0, 'rope.scaling.factor': 4.0}),
     ({}, {'rope.scaling.type': 'none', 'rope.scaling.factor': 4.0}),
     ({}, {'rope.scaling.type': 'linear'}), ({}, {'rope.scaling.factor': 0.0}),

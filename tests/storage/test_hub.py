@@ -113,9 +113,7 @@ def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(InputError) as error:
     storage.open('outputs/typo').load()
-  assert str(error.value) == (
-      'outputs/typo: there is no such folder here, and models of the Hugging Face Hub need '
-      "huggingface_hub: pip install 'bornbiased_jax[hub]'")
+  assert "pip install 'bornbiased_jax[hub]'" in str(error.value)
 
 
 def test_a_cache_is_enough_offline(offline):
@@ -148,19 +146,12 @@ def test_only_wanted_files_are_fetched(download):
 
 
 @pytest.mark.parametrize('name, words', [
-    ('org/absent', ': there is no such folder here, and no such model on the Hugging Face Hub, or '
-     'a private one, which needs a token, by HF_TOKEN or `hf auth login`'),
-    ('org/gated', ' is gated: ask for access at its page on the Hugging Face Hub, and give a token '
-     'that has it, by HF_TOKEN or `hf auth login`'),
-    ('org/branch@v2', ': the Hugging Face Hub has no such revision of it; give a branch'),
-    ('org/teapot', ": there is no such folder here, and it cannot be fetched from the Hugging Face "
-     "Hub: '418 is a teapot'; try again"),
-    ('org/silent', "from the Hugging Face Hub: 'OSError'; try again"),
-    ('org/empty', ' on the Hugging Face Hub, or in its cache here, has no config.json, so that'),
-    ('org/pickled', 'has no model.safetensors; what it may have besides is a pickle, which could '
-     'run code; convert it with '),
+    ('org/absent', 'no such model on the Hugging Face Hub, or a private one'),
+    ('org/gated', 'is gated: ask for access'), ('org/branch@v2', 'no such revision of it'),
+    ('org/teapot', "'418 is a teapot'; try again"), ('org/silent', "'OSError'; try again"),
+    ('org/empty', 'has no config.json'), ('org/pickled', 'is a pickle, which could run code'),
     ('org/shardless', f'{SHARDS[1]} is missing; {INDEX} asks for it'),
-    ('org/hostile', f"{INDEX}: shard '../../evil' must be the name of a .safetensors file"),
+    ('org/hostile', "'../../evil' must be the name of a .safetensors file"),
     ('org/mamba', "model_type='mamba' is not supported"),
 ])
 def test_what_is_refused_is_said_in_one_line(name, words, download):

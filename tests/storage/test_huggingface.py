@@ -135,37 +135,6 @@ def test_config_before_transformers_5(copy):
   assert_same(path, 'gpt_neox_tied_fp16')
 
 
-def test_llama_1_has_no_groups_nor_theta(copy):
-  path = copy('mistral_window')
-  edit_config(path, model_type='llama', architectures=['LlamaForCausalLM'], rope_parameters=...,
-              num_key_value_heads=..., head_dim=..., tie_word_embeddings=..., hidden_size=24,
-              num_attention_heads=2)
-  message = r'tensor model.embed_tokens.weight is \[96, 32\]; config.json needs \[96, 24\]'
-  with pytest.raises(InputError, match=message):
-    huggingface.load(path)
-  edit_config(path, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=12)
-  config, _ = huggingface.load(path)
-  assert (config.rope_theta, config.length) == (10000.0, 256)
-  assert (config.tied_head, config.qkv_bias) == (False, False)
-
-
-def test_a_gain_is_what_a_norm_multiplies_by():
-  for name, norm in (('gemma2', 'model.norm.weight'), ('olmo2', 'model.norm.weight')):
-    path = GOLDENS / name
-    stored = load_file(path / 'model.safetensors')[norm]
-    gain = huggingface.load(path)[1]['final_norm']['scale']
-    np.testing.assert_array_equal(gain, stored + np.float32(name == 'gemma2'))
-
-
-def test_fused_projections_are_parts_of_different_sizes():
-  path = GOLDENS / 'phi3'
-  stored = load_file(path / 'model.safetensors')['model.layers.1.self_attn.qkv_proj.weight']
-  blocks = huggingface.load(path)[1]['blocks']
-  np.testing.assert_array_equal(np.concatenate(
-      [blocks[name]['kernel'][1].T for name in ('query', 'key', 'value')]), stored)
-  assert [blocks[name]['kernel'].shape[-1] for name in ('query', 'key')] == [48, 24]
-
-
 def test_gpt_neox_is_pythia_where_it_does_not_say(copy):
   path = copy('pythia')
   edit_config(path, use_parallel_residual=..., rope_parameters=...)

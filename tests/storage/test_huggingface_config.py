@@ -121,39 +121,29 @@ REFUSED = [
     ('gemma3_text', dict(attn_logit_softcapping=50.0)),
     ('gemma2', dict(attn_logit_softcapping=0.0)),
     ('gemma2', dict(final_logit_softcapping='30')),
-    ('gemma2', dict(final_logit_softcapping=True)),
-    ('gemma2', dict(query_pre_attn_scalar=None)),
     ('gemma2', dict(query_pre_attn_scalar=24.5)),
     ('gemma2', dict(head_dim=None)),
     ('gemma3_text', dict(num_key_value_heads=None)),
     ('gemma2', dict(hidden_activation=None)),
     ('gemma2', dict(num_attention_heads=3)),
     ('gemma2', dict(architectures=['GemmaForCausalLM'])),
-    ('olmo2', dict(num_key_value_heads=3)),
     ('olmo2', dict(attention_bias=None)),
     ('gemma2', dict(layer_types=MIXED[1:])),
-    ('gemma2', dict(layer_types=[])),
-    ('gemma2', dict(layer_types='full_attention')),
     ('gemma2', dict(layer_types=[FULL] * 6 + ['chunked_attention'])),
     ('gemma2', dict(layer_types=[[FULL]] * 7)),
     ('gemma2', dict(sliding_window=None)),
     ('olmo3', dict(sliding_window=0)),
-    ('olmo3', dict(sliding_window=True)),
-    ('mistral', dict(sliding_window='8')),
     ('phi3', dict(sliding_window=4.0)),
     ('mistral', dict(use_sliding_window=True)),
-    ('mistral', dict(layer_types=MIXED)),
     ('llama', dict(layer_types=MIXED, sliding_window=5)),
     ('llama', dict(layer_types=[FULL] * 6)),
     ('qwen2', dict(layer_types=MIXED)),
     ('qwen2', dict(layer_types=MIXED, use_sliding_window=True, sliding_window=None)),
     ('qwen2', dict(use_sliding_window='yes')),
     ('qwen3', dict(max_window_layers=None)),
-    ('gemma3_text', dict(sliding_window_pattern=None)),
     ('gemma3_text', dict(sliding_window_pattern=0)),
     ('gemma3_text', dict(sliding_window_pattern=2, layer_types=MIXED)),
     ('gemma3_text', dict(num_hidden_layers=2**31 - 1)),
-    ('mistral', dict(num_hidden_layers=2**31 - 1)),
 ]
 
 
@@ -162,8 +152,7 @@ def test_what_is_refused(family, entries, tmp_path):
   assert_these_are_refused(tmp_path, minimal_config(family, num_hidden_layers=7), entries)
 
 
-@pytest.mark.parametrize('name', ['falcon', 'gptj', 'gemma', 'gemma3', 'phimoe', 'olmo', 'phi',
-                                  'deepseek_v3', 'smollm3', 'Gemma2', 'gemma2 ', ''])
+@pytest.mark.parametrize('name', ['falcon', 'gemma3', 'Gemma2', 'gemma2 ', ''])
 def test_other_families_are_refused_by_name(name, tmp_path):
   write_config(tmp_path, minimal_config('llama') | dict(model_type=name))
   message = refusal(tmp_path)

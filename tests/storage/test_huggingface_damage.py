@@ -66,24 +66,18 @@ def _pickled(path):
 # What git leaves in place of a large file that it has not fetched.
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
-# How the golden directory 'qwen3_tied' is broken, and the file that the message names.
+# How the golden directory 'qwen3_tied' is broken, as random damage hardly would, and the file that
+# the message names.
 BROKEN = {
     'no_config': (_remove(_JSON), _JSON),
-    'config_not_json': (_write(_JSON, '{"a": '), _JSON),
-    'config_not_text': (_write(_JSON, b'\xff\xfe\x00'), _JSON),
     'config_not_object': (_write(_JSON, '[1]'), _JSON),
     'config_deep': (_write(_JSON, '[' * 100_000), _JSON),
     'config_long_number': (_write(_JSON, '{"a": ' + '9' * 10_000 + '}'), _JSON),
-    'no_model_type': (_config(model_type=...), _JSON),
-    'model_type_list': (_config(model_type=['qwen3']), _JSON),
     'model_type': (_config(model_type='mamba\n'), _JSON),
     'field_missing': (_config(hidden_size=...), _JSON),
     'product_huge': (_config(num_attention_heads=2**31 - 2, head_dim=2**31 - 2,
         hidden_size=2**31 - 2), _WEIGHTS),
-    'layers_huge': (_config(num_hidden_layers=2**31 - 1, layer_types=...), ''),
-    'width_huge': (_config(hidden_size=2**31 - 1), _WEIGHTS),
     'odd_head': (_config(head_dim=15), _JSON),
-    'rope_type_list': (_config(rope_parameters=dict(rope_type=['yarn'])), _JSON),
     'rope_factor': (_config(rope_parameters=..., rope_scaling=dict(type='linear', factor='2')),
                     _JSON),
     'rope_no_factor': (_config(rope_parameters=dict(rope_type='linear')), _JSON),
@@ -101,10 +95,6 @@ BROKEN = {
     'no_weights': (_remove(_WEIGHTS), ''),
     'pickle': (_pickled, 'pytorch_model.bin'),
     'truncated': (_truncate, _WEIGHTS),
-    'empty': (_write(_WEIGHTS, ''), _WEIGHTS),
-    'not_safetensors': (_write(_WEIGHTS, 'x' * 99), _WEIGHTS),
-    'header_huge': (_write(_WEIGHTS, struct.pack('<Q', 2**63) + b'{}'), _WEIGHTS),
-    'header_type': (_safetensors(dict(a=dict(_F32, dtype='X\n'))), _WEIGHTS),
     'header_offsets': (_safetensors(dict(a=dict(_F32, data_offsets=[0, 8])), b'8' * 8), _WEIGHTS),
     'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))), _WEIGHTS),
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), ''),
@@ -122,9 +112,6 @@ BROKEN = {
 # The same of the golden directory 'llama_tied_sharded'.
 _SHARD, _INDEX = 'model-00002-of-00002.safetensors', 'model.safetensors.index.json'
 BROKEN_SHARDS = {
-    'index_not_json': (_write(_INDEX, 'x'), _INDEX),
-    'index_empty': (_index({}), _INDEX),
-    'index_list': (_index(dict(weight_map=['a'])), _INDEX),
     'shard_missing': (_remove(_SHARD), _SHARD),
     'shard_long': (_index(dict(weight_map=dict(a='ä' * 200 + '.safetensors'))), _INDEX),
     'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))), ''),

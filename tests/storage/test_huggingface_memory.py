@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from test_huggingface_experts import MODELS as MIXTURES
 from test_huggingface_experts import SIZES
-from test_huggingface_save import SAVED, random_params
 
-from bornbiased_jax import configs, models, storage
+from bornbiased_jax import configs, storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from directories import assert_close
 import make_goldens
-from small_networks import logits, tokens
+from small_networks import born, logits, tokens
 
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=16, mlp_width=24, vocab_size=70,
                      positions='learned', length=200)
@@ -80,18 +79,6 @@ def test_a_model_as_it_was_initialized(name, transformers):
   ids = np.random.default_rng(0).integers(96, size=(2, 24))
   found = logits(*huggingface.from_transformers(model), ids)
   np.testing.assert_allclose(found, logits_of(model, ids), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize('name', SAVED)
-def test_there_and_back(name, transformers, tmp_path):
-  config = configs.ModelConfig(**SAVED[name][1])
-  params = random_params(config)
-  ids = np.random.default_rng(0).integers(96, size=(2, 24))
-  model = huggingface.to_transformers(config, params)
-  huggingface.save(tmp_path / 'saved', config, params)
-  loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'saved')
-  np.testing.assert_array_equal(logits_of(model, ids), logits_of(loaded, ids))
-  assert_same(huggingface.from_transformers(model), huggingface.load(tmp_path / 'saved'))
 
 
 def test_what_wraps_a_model_is_taken_off(transformers):
@@ -185,7 +172,7 @@ def test_what_does_not_fit_is_named(theirs, change, message):
 @pytest.mark.parametrize('preset', ['tiny_gpt2', 'tiny_moe'])
 def test_arrays_may_have_all_layers_and_experts_or_one(preset):
   config = configs.get(preset, num_layers=2, width=16, num_heads=2, mlp_width=8, vocab_size=30)
-  params = models.init_params(config, 3)
+  params = born(config, 3)
   flat = flatten_dict(params, sep='/')
   same = {name: name for name in flat}
   assert_same(huggingface.from_state_dict(config, params, same), (config, params))
@@ -201,7 +188,7 @@ def test_arrays_may_have_all_layers_and_experts_or_one(preset):
 def test_kernels_of_torch_are_turned(mlp_width):
   """Also the square ones. If all are, nothing shows how they lie."""
   config = dataclasses.replace(CONFIG, mlp_width=mlp_width)
-  params = models.init_params(config, 3)
+  params = born(config, 3)
   flat = flatten_dict(params, sep='/')
   same = {name: name for name in flat}
   theirs = {name: leaf.swapaxes(-1, -2) if name.endswith('/kernel') else leaf
@@ -222,7 +209,7 @@ def test_kernels_of_torch_are_turned(mlp_width):
 
 def test_axes_in_another_order_are_refused():
   """MaxText has layers on the second axis."""
-  params = flatten_dict(models.init_params(CONFIG, 3), sep='/')
+  params = flatten_dict(born(CONFIG, 3), sep='/')
   same = {name: name for name in params}
   params['blocks/up/kernel'] = params['blocks/up/kernel'].swapaxes(0, 1)
   with pytest.raises(InputError, match=r'up/kernel is \[16, 2, 24\]; .* \[2, 16, 24\]'):

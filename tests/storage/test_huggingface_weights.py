@@ -1,7 +1,6 @@
 """Tensors are found in all files of a directory, and each has one place among our parameters."""
 
 import json
-from types import SimpleNamespace
 
 from flax.traverse_util import flatten_dict
 import jax
@@ -46,20 +45,6 @@ def test_a_file_that_changes_between_two_reads_is_named(tmp_path):
   file.unlink()
   with pytest.raises(InputError, match='model.safetensors is not a whole'):
     tensor.read()
-
-
-def test_a_header_is_parsed_once_however_many_tensors_are_read(tmp_path, monkeypatch):
-  stored = {f'{i}': np.full((3, 2), i, np.float16) for i in range(50)}
-  save_file(stored, tmp_path / tensors.WHOLE)
-  parsed, loads = [], json.loads
-  monkeypatch.setattr(tensors, 'json', SimpleNamespace(
-      loads=lambda text: parsed.append(text) or loads(text)))
-  found = list(open_tensors(tmp_path))
-  monkeypatch.setattr(tensors, 'safe_open', None)
-  assert len(found) == 50
-  for tensor in found:
-    np.testing.assert_array_equal(tensor.read(-2, None), stored[tensor.stored_name][-2:])
-  assert len(parsed) == 1
 
 
 @pytest.fixture

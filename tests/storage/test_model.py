@@ -1,6 +1,5 @@
 """Every name of a network gives the same network, and names of none are refused."""
 
-import dataclasses
 import sys
 
 import jax
@@ -14,22 +13,22 @@ from bornbiased_jax.models import sharding
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.digests import digest
-from small_networks import save_run
+from small_networks import DEEP, born, save_run
 
 OPENED: list[str] = []
 sys.addaudithook(lambda event, given: event == 'open' and str(given[0]).endswith('config.json')
                  and OPENED.append(str(given[0])))
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
-LEARNED = dataclasses.replace(CONFIG, positions='learned')
+PROBE = Probe('tokens', 1000, 4)
 
 
 def test_every_source_gives_the_same_network(tmp_path):
-  params = init_params(CONFIG, 5)
+  params = born(CONFIG, 5)
   save_run(tmp_path / 'run', 7, CONFIG, params)
   llama = configs.get('tiny_llama2')
-  huggingface.save(tmp_path / 'exported', llama, init_params(llama, 1))
+  huggingface.save(tmp_path / 'exported', llama, born(llama, 1))
   # A model inside of a run does not hide it.
-  huggingface.save(tmp_path / 'run' / 'best', llama, init_params(llama, 1))
+  huggingface.save(tmp_path / 'run' / 'best', llama, born(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
     config, loaded = storage.open(name).load()
     assert config == CONFIG and digest(loaded) == digest(params)
@@ -37,7 +36,7 @@ def test_every_source_gives_the_same_network(tmp_path):
   config, loaded = storage.open(f'{tmp_path}/exported').load(sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4)
-  assert digest(loaded) == digest(init_params(config, 1))
+  assert digest(loaded) == digest(born(config, 1))
   preset = storage.open('tiny_llama2:3').load()
   jax.tree.map(np.testing.assert_array_equal, preset[1], init_params(configs.get('tiny_llama2'), 3))
 
@@ -54,14 +53,14 @@ def test_a_random_network_of_any_architecture(tmp_path):
 
 
 @pytest.mark.parametrize('read', [
-    lambda names: lineage.compare_networks(*names, Probe('tokens', 40, 4)),
-    lambda names: lineage.compare_networks(*names, Probe('tokens', 40, 4), stream='always'),
+    lambda names: lineage.compare_networks(*names, PROBE),
+    lambda names: lineage.compare_networks(*names, PROBE, stream='always'),
     lambda names: [storage.canonical(name) for name in names]],
     ids=['verdict', 'verdict, layer by layer', 'architecture'])
 def test_config_json_is_read_once(read, tmp_path):
   names = [str(tmp_path / name) for name in 'ab']
   for seed, name in enumerate(names):
-    huggingface.save(name, LEARNED, init_params(LEARNED, seed))
+    huggingface.save(name, DEEP, born(DEEP, seed))
   OPENED.clear()
   read(names)
   for name in names:  # It is opened once more to see whether Git LFS has fetched it.
@@ -70,10 +69,10 @@ def test_config_json_is_read_once(read, tmp_path):
 
 def test_a_network_that_was_looked_up_is_not_read_again(tmp_path):
   name = str(tmp_path / 'a')
-  huggingface.save(name, LEARNED, init_params(LEARNED, 1))
+  huggingface.save(name, DEEP, born(DEEP, 1))
   model = lineage.look_up(name)
   OPENED.clear()
-  report = lineage.compare_networks(model, lineage.look_up(model), Probe('tokens', 40, 4))
+  report = lineage.compare_networks(model, lineage.look_up(model), PROBE)
   assert report['identical'] and not OPENED
 
 
@@ -84,8 +83,8 @@ def test_weights_without_a_configuration_are_named(tmp_path):
 
 
 def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
-  huggingface.save(tmp_path / 'saved', LEARNED, init_params(LEARNED, 3))
-  huggingface.save(tmp_path / 'models' / 'saved', LEARNED, init_params(LEARNED, 3))
+  huggingface.save(tmp_path / 'saved', DEEP, born(DEEP, 3))
+  huggingface.save(tmp_path / 'models' / 'saved', DEEP, born(DEEP, 3))
   (tmp_path / 'model.pt').write_bytes(b'PK')
   weights = str(tmp_path / 'saved' / 'model.safetensors')
   models = tmp_path / 'models'
@@ -96,7 +95,7 @@ def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
       read(weights)
     with pytest.raises(InputError, match=r'pickle.*torch.load\(.*weights_only=True\).*save\('):
       read(str(tmp_path / 'model.pt'))
-  for given, named in (({}, 'from_state_dict'), (LEARNED, 'analysis.transformer'), (3, 'int is')):
+  for given, named in (({}, 'from_state_dict'), (DEEP, 'analysis.transformer'), (3, 'int is')):
     with pytest.raises(InputError, match=named):
       storage.open(given)
 

@@ -229,20 +229,23 @@ def test_parts_that_do_not_fit(name, copy):
   assert _UP[:-1] in load_refusal(path)
 
 
-@pytest.mark.parametrize('name', [
-    'self_attn.k_scale', 'self_attn.kv_scale', 'self_attn.attn.v_scale',
-    'self_attn.k_proj.output_scale', 'self_attn.v_proj.v_scale', 'self_attn.qkv_proj.k_scale',
-    'self_attn.prob_output_scale', 'self_attn.q_scale', 'self_attn.k_zero_point'])
+CACHE = ('self_attn.k_scale', 'self_attn.kv_scale', 'self_attn.attn.v_scale',
+         'self_attn.k_proj.output_scale', 'self_attn.v_proj.v_scale', 'self_attn.qkv_proj.k_scale',
+         'self_attn.prob_output_scale', 'self_attn.q_scale', 'self_attn.k_zero_point')
+
+
 @pytest.mark.parametrize('settings', [
     FORMATS['float8_scalars'][0], None,
     dict(quant_method='compressed-tensors', config_groups={}, kv_cache_scheme=dict(num_bits=8))],
     ids=['weights', 'unsaid', 'cache'])
-def test_scales_of_the_cache_are_left_out(settings, name, copy):
+def test_scales_of_the_cache_are_left_out(settings, copy):
   """Under every name by which vLLM finds them: keys and values are as if they were not cached."""
   path = copy('qwen3_tied')
   kept = (path / 'model.safetensors').read_bytes()
   found = []
-  for scales_of in ({}, {f'model.layers.{i}.{name}': np.array(0.5, np.float32) for i in range(2)}):
+  stored = {f'model.layers.{i}.{name}': np.array(0.5, np.float32)
+            for i in range(2) for name in CACHE}
+  for scales_of in ({}, stored):
     (path / 'model.safetensors').write_bytes(kept)
     edit_tensors(path, lambda tensors, scales_of=scales_of: tensors.update(scales_of))
     if settings == FORMATS['float8_scalars'][0]:
