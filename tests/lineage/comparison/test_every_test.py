@@ -6,13 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS, run_tests, seedprint_test
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.models.initialization import init_params
-from small_networks import DEEP, DEEP_GPT2
+from small_networks import DEEP, DEEP_GPT2, born
 from small_signatures import PROBE, noise, of_seed, random_states
 
 
@@ -35,8 +33,8 @@ def test_what_does_not_apply_says_why():
 
 
 def test_a_shared_embedding_is_projected_out():
-  both = [signature.of_network(DEEP, init_params(DEEP, seed, embedding_seed=9),
-                               Probe('tokens', 300, 4)) for seed in (1, 2)]
+  shared = {name: born(DEEP, 9)[name] for name in ('embedding', 'head')}
+  both = [signature.of_network(DEEP, born(DEEP, seed) | shared, PROBE) for seed in (1, 2)]
   results = run_tests(*both)
   assert abs(results['SeedPrint'].z) < 4 and results['SeedPrint'].bound > 0
   assert not any(results[name].is_alike(len(TESTS)) for name in DECIDING)

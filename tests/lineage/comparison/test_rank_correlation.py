@@ -27,7 +27,7 @@ def assert_same(actual, expected):
 
 
 @pytest.mark.parametrize('n, k', [
-    (2, 256), (17, 1024), (128, 256), (129, 512), (1000, 128), (20_000, 12)])
+    (2, 256), (128, 256), (129, 512), (20_000, 12)])
 def test_equals_scipy(n, k):
   a, b = random_pair(n, k, seed=n)
   expected = scipys(a, b)
@@ -54,7 +54,7 @@ def test_one_column():
   assert_same(jnp.stack(taus), scipys(a, b))
 
 
-@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (33, 6, 7), (129, 1, 40), (1501, 16, 13)])
+@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (129, 1, 40), (1501, 16, 13)])
 def test_matrix_equals_scipy(n, D, E):
   assert D * E >= n / 8
   (a, _), (_, b) = random_pair(n, D, seed=1), random_pair(n, E, seed=2)

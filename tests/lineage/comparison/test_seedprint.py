@@ -1,5 +1,6 @@
 """The calibrated test agrees with brute force and scipy, and finds nothing in unrelated pairs."""
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -12,7 +13,15 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.comparison import seedprint
 from bornbiased_jax.lineage.evidence import hidden_states
+from small_networks import born
 from small_signatures import noise
+
+TINY = configs.get('tiny_llama2', num_layers=2, vocab_size=64)
+
+
+def states_of(config, number, kind):
+  return [hidden_states.of_network(config, born(config, seed), Probe(kind, 1000, 4))
+          for seed in range(number)]
 
 
 def ties(x):
@@ -68,8 +77,7 @@ def test_unrelated_states_behind_a_norm_correlate_by_the_product_of_their_traces
 @pytest.mark.slow
 def test_what_passes_through_a_norm_is_no_evidence():
   """If a hidden state is mostly what was read, the norm hides some of it from least squares."""
-  config = configs.get('tiny_llama2', num_layers=2, vocab_size=64, embedding_std=1.0)
-  states = hidden_states.of_seeds(config, range(4), Probe('gaussian', 1000, 4))
+  states = states_of(dataclasses.replace(TINY, embedding_std=1.0), 4, 'gaussian')
   x = states[0].input_ND
   results = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, x)
              for a, b in itertools.combinations(states, 2)]
@@ -120,9 +128,7 @@ def test_what_cannot_be_compared_is_refused(a, b, shared, message):
 @pytest.mark.parametrize('kind', ['gaussian', 'tokens'])
 def test_unrelated_tiny_networks_are_not_alike_and_one_is_itself(kind):
   """Both defects of the published pipeline are at work here: gpt2's init and a shared input."""
-  config = configs.get('tiny_llama2', width=64, mlp_width=96, num_layers=2, vocab_size=64)
-  probe = Probe(kind, 600, 4)
-  states = hidden_states.of_seeds(config, range(6), probe)
+  states = states_of(TINY, 6, kind)
   shared = states[0].input_ND if kind == 'gaussian' else None
   z = [seedprint.calibrated_test(a.hidden_ND, b.hidden_ND, shared).z
        for a, b in itertools.combinations(states, 2)]

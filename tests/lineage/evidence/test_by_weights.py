@@ -49,6 +49,9 @@ def folders(request, tmp_path_factory):
   return {name: str(place / name) for name in ('own', 'other', 'copy')}
 
 
+of_one = pytest.mark.parametrize('folders', ['deepseek_v3'], indirect=True)
+
+
 def test_a_copy_is_related_and_nobody_is_cleared(folders):
   report = lineage.compare_networks(folders['own'], folders['copy'], PROBE)
   assert report['verdict'] == 'related'
@@ -58,6 +61,7 @@ def test_a_copy_is_related_and_nobody_is_cleared(folders):
   assert any('no forward pass' in reason for reason in report['reasons'])
 
 
+@of_one
 def test_a_signature_is_kept(folders, tmp_path):
   made = lineage.signature(folders['own'], PROBE)
   made.save(tmp_path / 'a.safetensors')
@@ -71,6 +75,7 @@ def test_a_signature_is_kept(folders, tmp_path):
   assert lineage.compare_networks(loaded, folders['own'], PROBE)['identical']
 
 
+@of_one
 def test_a_matrix_in_common_is_named_first(folders):
   own, other = (lineage.signature(folders[name], PROBE) for name in ('own', 'other'))
   stack = own.about['stack']
@@ -82,6 +87,7 @@ def test_a_matrix_in_common_is_named_first(folders):
   assert name.removeprefix(f'{stack}.2.') + ' of layer 2' in report['reasons'][0]
 
 
+@of_one
 def test_a_number_is_a_tensor_too(folders, tmp_path):
   digests = set()
   for value in (1.0, 2.0):
