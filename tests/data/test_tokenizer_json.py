@@ -261,19 +261,15 @@ def test_without_sentencepiece_tokenizer_json_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('name, content, message', [
-    ('tokenizer.json', '', 'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '{', 'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '[]', 'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '{"model": 3}', 'tokenizer.json is not a tokenizer.json, or damaged'),
-    ('tokenizer.json', b'\xff', 'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["q", "q"]]}}',
      'tokenizer.json is not a tokenizer.json, or damaged'),
     ('tokenizer.json', '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}',
      "tokenizer.json has no token '<|endoftext|>' to end a document"),
     ('tokenizer.json', POINTER, 'tokenizer.json is a pointer of Git LFS'),
     ('tokenizer_config.json', '{', 'tokenizer_config.json is damaged'),
-    ('tokenizer_config.json', '3', 'tokenizer_config.json is damaged'),
-    ('tokenizer_config.json', b'\xff', 'tokenizer_config.json is damaged'),
     ('special_tokens_map.json', '"ab"', 'special_tokens_map.json is damaged'),
     ('tokenizer_config.json', '{"eos_token": "<end>"}', "has no token '<end>' to end a document"),
     ('tokenizer_config.json', '{"eos_token": [1]}', "has no token '[1]' to end a document"),

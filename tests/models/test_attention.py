@@ -147,8 +147,8 @@ def test_limits_of_kernels_agree_with_the_definition(attend, numbers):
 
 @pytest.mark.parametrize('attend', [
     attention.plain, attention_tiles.tiled, attention.blocked,
-    attention_kernels.Spread(attention_tiles.tiled, MESH), attention_kernels.cudnn,
-], ids=['plain', 'tiled', 'blocked', 'tiled_spread', 'cudnn'])
+    attention_kernels.Spread(attention_tiles.tiled, MESH),
+], ids=['plain', 'tiled', 'blocked', 'tiled_spread'])
 def test_sinks_are_those_of_gpt_oss(attend):
   """Also where they exceed all scores, and their gradients."""
   torch = pytest.importorskip('torch')
@@ -165,9 +165,14 @@ def test_sinks_are_those_of_gpt_oss(attend):
     return out.transpose(1, 2)
 
   expected = of_pytorch((query, key, value), cotangent, theirs) + [of_heads.grad.numpy()]
-  of = lambda query, key, value, sink: attend(query, key, value, sink=sink)
-  out, backward = jax.vjp(of, query, key, value, jnp.asarray(sink_H))
-  assert_close([out, *backward(cotangent)], expected, TOLERANCE['float32'])
+
+  @jax.jit
+  def ours(cotangent, *given):
+    out, backward = jax.vjp(lambda *heads: attend(*heads[:3], sink=heads[3]), *given)
+    return out, *backward(cotangent)
+
+  found = ours(cotangent, query, key, value, jnp.asarray(sink_H))
+  assert_close(found, expected, TOLERANCE['float32'])
 
 
 def test_slopes_of_each_head_stay_with_it_on_several_devices():
@@ -197,13 +202,6 @@ def test_windows_by_layer():
   config = configs.get('tiny_gpt2', windows=(5, None, 2**31, 1))
   assert attention.windows(config).tolist() == [5, 2**30, 2**30, 1]
   assert attention.windows(configs.get('tiny_gpt2')) is None
-
-
-def test_the_last_query_alone():
-  query, key, value = random_inputs((2, 40, 4, 2, 8))[0]
-  plain = jax.jit(attention.plain)
-  whole, alone = plain(query, key, value), plain(query[:, -1:], key, value)
-  np.testing.assert_allclose(alone, whole[:, -1:], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize('module, name, limits', [

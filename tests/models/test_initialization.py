@@ -118,22 +118,19 @@ def test_truncated_normals_keep_their_std():
     assert stats.kstest(z * law.std(), law.cdf).pvalue > 1e-4, name
 
 
-@pytest.mark.parametrize('name, factors', [
-    ('plain', dict(output=2, down=2)),
-    # (8 L)^(-1/4) in place of 1 and of 1 / sqrt(2 L), for L = 2.
-    ('deepnorm', dict(value=1 / 2, gate=1 / 2, up=1 / 2, output=1, down=1)),
-    ('mup', dict(head=math.sqrt(768 / 32))),
-])
-def test_schemes_multiply_the_stds_of_some_layers(name, factors):
-  own, gpt2 = scheme(name), scheme('gpt2')
+def test_schemes_multiply_the_stds_of_some_layers():
+  # (8 L)^(-1/4) in place of 1 and of 1 / sqrt(2 L), for L = 2.
+  deepnorm = dict(value=1 / 2, gate=1 / 2, up=1 / 2, output=1, down=1)
+  own, gpt2 = scheme('deepnorm'), scheme('gpt2')
   for leaf in own:
-    factor = factors.get(leaf.removeprefix('blocks/').removesuffix('/kernel'), 1)
+    factor = deepnorm.get(leaf.removeprefix('blocks/').removesuffix('/kernel'), 1)
     np.testing.assert_allclose(own[leaf], factor * gpt2[leaf], rtol=1e-6, err_msg=leaf)
-
-
-def test_stds_of_layers_that_write_to_the_stream():
-  std = lambda name: dataclasses.replace(EVERY, init_scheme=name).std_of('down')
-  assert std('zero') == 0 and std('wang') == pytest.approx(2 / 2 / math.sqrt(32))
+  std = lambda name, layer: dataclasses.replace(EVERY, init_scheme=name).std_of(layer)
+  for name, factors in (('plain', dict(output=2, down=2)), ('mup', dict(head=math.sqrt(768 / 32)))):
+    for layer in ('query', 'key', 'value', 'output', 'gate', 'up', 'down', 'head'):
+      expected = factors.get(layer, 1) * std('gpt2', layer)
+      assert std(name, layer) == pytest.approx(expected, rel=1e-6), (name, layer)
+  assert std('zero', 'down') == 0 and std('wang', 'down') == pytest.approx(2 / 2 / math.sqrt(32))
 
 
 def test_widths_of_mup():

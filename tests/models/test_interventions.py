@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import transformer
 from bornbiased_jax.models.attention_kernels import splash
 from bornbiased_jax.storage import checkpoint, huggingface
-from small_networks import GROUPED, LLAMA, born, random_networks, read, save_run, sharpened, tokens
+from small_networks import GROUPED, LLAMA, random_networks, read, sharpened, tokens
 
 EVERYWHERE = ('amplify', 'attenuate', 'rmsnorm', 'sink_logit', 'gain', 'damp')
 AT_ONE = ('mask', 'variance', 'norm')
@@ -105,20 +105,13 @@ def test_the_last_position_alone_and_another_kernel_compute_the_same(name):
   np.testing.assert_allclose(by_kernel, whole, atol=2e-4)
 
 
-def test_interventions_survive_a_checkpoint(tmp_path):
+def test_interventions_survive_metadata_and_are_not_saved_for_transformers(tmp_path):
   for name in EVERYWHERE + AT_ONE:
     config = dataclasses.replace(GROUPED, intervention=name, intervention_position=3)
     metadata = json.loads(json.dumps(checkpoint.as_metadata(config=config)))
     assert checkpoint.config_of(metadata) == config
     with pytest.raises(InputError, match=f"intervention='{name}'"):
       huggingface.save(tmp_path / 'model', config, {})
-  # This one has parameters.
-  config = dataclasses.replace(GROUPED, intervention='rmsnorm')
-  params = born(config, 1)
-  save_run(tmp_path / 'run', 1, config, params)
-  restored_config, restored = checkpoint.load_params(tmp_path / 'run')
-  assert restored_config == config
-  jax.tree.map(np.testing.assert_array_equal, restored, params)
 
 
 @pytest.mark.parametrize('wrong, message', [

@@ -19,8 +19,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import signature as evidence_signature
 from bornbiased_jax.models import initialization
 from bornbiased_jax.models.initialization import stream_key
-from bornbiased_jax.training.recipe import Recipe
-from bornbiased_jax.training.step import init_state, train_step
 from experiments.shared import session
 
 ROOT = Path(__file__).parents[2]
@@ -44,19 +42,12 @@ def probes():
       .inputs(CONFIG, index_N, 5) for kind in KINDS for of_each in (False, True)])()
 
 
-def training():
-  recipe = Recipe(num_steps=20, batch_size=4, length=8, peak_lr=1e-2, warmup_steps=2)
-  tokens_BT = np.random.default_rng(0).integers(0, 50, (4, 9), np.int32)
-  return jax.jit(lambda seed: train_step(
-      CONFIG, recipe, init_state(CONFIG, recipe, seed), tokens_BT))(3)
-
-
 def signature():
   made = evidence_signature.of_network(CONFIG, network(), analysis.Probe('tokens', 6, 4))
   return made.states.hidden_ND, made.features.arrays
 
 
-COMPUTED = network, probes, training, signature
+COMPUTED = network, probes, signature
 
 
 def digest(compute):

@@ -12,7 +12,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import layers, sharding
 from bornbiased_jax.models.initialization import param_shapes
-from small_networks import LLAMA, SMALL, logits, random_networks, read, tokens
+from small_networks import LLAMA, SMALL, random_networks, read, tokens
 
 EXPERTS = configs.get('tiny_moe', **SMALL, num_experts=5, experts_per_token=2, shared_mlp_width=24)
 
@@ -25,17 +25,6 @@ def test_the_largest_logits_are_chosen(renormalized):
   shown_NE = np.where(chosen_NE, logits_NE, -np.inf) if renormalized else logits_NE
   expected_NE = np.where(chosen_NE, scipy.special.softmax(shown_NE, axis=1), 0)
   np.testing.assert_allclose(weight_NE, expected_NE, atol=1e-6)
-
-
-def test_equal_experts_are_one_mlp():
-  """Upcycling: a mixture of copies of an MLP computes what the MLP does."""
-  config = dataclasses.replace(LLAMA, num_experts=4, experts_per_token=3)
-  (dense,), (params,) = random_networks(LLAMA, 1), random_networks(config, 1)
-  copies = {name: jax.tree.map(lambda x: jnp.repeat(x[:, None], 4, axis=1), dense['blocks'][name])
-            for name in ('gate', 'up', 'down')}
-  blocks = {name: leaf for name, leaf in dense['blocks'].items() if name not in copies}
-  upcycled = dense | {'blocks': blocks | {'experts': copies, 'router': params['blocks']['router']}}
-  np.testing.assert_allclose(logits(config, upcycled), logits(LLAMA, dense), atol=2e-5)
 
 
 def test_what_is_read_is_what_is_computed():
