@@ -78,11 +78,11 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
 
   Example:
     >>> from bornbiased_jax import analysis, configs
-    >>> ensemble = analysis.transformer(configs.get('tiny_gpt2'))
-    >>> probe = analysis.Probe('tokens', num_sequences=8, length=4)
-    >>> rows = analysis.measure(ensemble, analysis.predictions(2048), probe, seeds=range(2))
+    >>> ensemble = analysis.transformer(configs.get('tiny_gpt2', num_layers=2))
+    >>> probe = analysis.Probe('tokens', num_sequences=300, length=16)
+    >>> rows = analysis.measure(ensemble, analysis.predictions(2048), probe, seeds=range(4))
     >>> [(row['seed'], len(row['top_ids'])) for row in rows]
-    [(0, 20), (1, 20)]
+    [(0, 20), (1, 20), (2, 20), (3, 20)]
   """
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:

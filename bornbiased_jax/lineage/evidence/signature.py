@@ -175,8 +175,8 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | No
     >>> from bornbiased_jax import analysis, configs, models
     >>> config = configs.get('tiny_gpt2')
     >>> params = models.init_params(config, 42)
-    >>> of_network(config, params, analysis.Probe('tokens', 100, 4)).states.hidden_ND.shape
-    (100, 128)
+    >>> of_network(config, params, analysis.Probe('tokens', 1000, 4)).states.hidden_ND.shape
+    (1000, 128)
   """
   states = hidden_states.of_network(config, params, pairs_probe(probe), about=about,
                                     on_batch=on_batch)
