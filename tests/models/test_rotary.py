@@ -1,13 +1,11 @@
 """Rotary frequencies are those of `transformers`; how they turn is compared in test_transformer."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import RopeScaling
 from bornbiased_jax.models import rotary
-from bornbiased_jax.models.attention import UNLIMITED
 
 SIZES = dict(num_layers=1, num_heads=1, mlp_width=8, vocab_size=8)
 
@@ -48,14 +46,3 @@ def test_frequencies_are_those_of_transformers(seed):
   expected_R, factor = modeling_rope_utils.ROPE_INIT_FUNCTIONS[theirs['rope_type']](peer, 'cpu')
   np.testing.assert_allclose(rotary.frequencies(ours), expected_R, rtol=3e-5)
   assert factor == ours.rope_scaling.attention_factor
-
-
-@pytest.mark.parametrize('window', [5, UNLIMITED, None])
-def test_layers_with_a_window_turn_by_their_own_base(window):
-  scaling = RopeScaling('yarn', 4.0, original_length=64, slow=0.5, fast=3.0, attention_factor=1.3)
-  ours = config(rope_theta=900.0, rope_scaling=scaling, windows=(5,), window_rope_theta=40.0)
-  x_BTHK = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9, 3, 16)), jnp.float32)
-  alone = (config(rope_theta=40.0) if window == 5
-           else config(rope_theta=900.0, rope_scaling=scaling))
-  np.testing.assert_allclose(rotary.rotate(ours, x_BTHK, 2, window),
-                             rotary.rotate(alone, x_BTHK, 2), rtol=1e-6, atol=1e-6)

@@ -185,22 +185,6 @@ def test_the_head_is_the_embedding_unless_there_is_one(directory, tmp_path):
   np.testing.assert_array_equal(params['head'], head['lm_head.weight'])
 
 
-def test_biases_are_seen_by_their_tensors(copy, tmp_path):
-  path = copy('llama_linear')
-  edit_config(path, attention_bias=True, mlp_bias=True)
-  config = huggingface.load_config(path)
-  tensors = load_file(path / 'model.safetensors')
-  sizes = dict(q_proj=32, k_proj=16, v_proj=16, o_proj=32, gate_proj=48, up_proj=48, down_proj=32)
-  rng = np.random.default_rng(0)
-  for name in list(tensors):
-    stem = name.removesuffix('.weight')
-    if size := sizes.get(stem.rpartition('.')[2]):
-      tensors[f'{stem}.bias'] = rng.normal(size=size).astype(np.float32)
-  save_file(tensors, path / 'model.safetensors')
-  assert config.qkv_bias and config.output_bias and config.mlp_bias
-  assert_equal(small_gguf.write(tmp_path / 'x.gguf', path), path)
-
-
 @pytest.mark.parametrize('biased', ['qkv', 'o', 'mlp'])
 def test_each_bias_is_seen_by_itself(biased, copy, tmp_path):
   """config.json of Llama has one entry for those of attention; llama.cpp looks for each."""
