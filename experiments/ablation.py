@@ -12,8 +12,6 @@ Prints a table with a line per model, length and variant. Writes results.json (a
 variant) and figure.png.
 """
 
-import dataclasses
-
 import numpy as np
 
 from bornbiased_jax import configs, plotting
@@ -22,12 +20,10 @@ from bornbiased_jax.analysis import uniform_baseline
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_gpt2'],
                               paper=['nano_gpt2', 'nano_llama2'])
@@ -37,8 +33,7 @@ class Settings(Transformers):
   embedding_seed: int | None = setting(0)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'ablation', settings)
+def main(settings, results):
   variants = cells(settings)
   measure_cells(variants, settings, results)
   cosine_L = predict(variants, measurements.predicted_cosine)
@@ -121,4 +116,4 @@ def label_axes(layers, ranked, name, settings):
 
 
 if __name__ == '__main__':
-  program.run(main, 'ablation', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'ablation', Settings, __doc__, several_hosts=True)

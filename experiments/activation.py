@@ -12,7 +12,6 @@ Prints a table with a line per variant and layer. Writes results.json (a row per
 variant) and figure.png, with a panel per figure of the paper.
 """
 
-import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -26,12 +25,10 @@ from bornbiased_jax.configs import ACTIVATIONS, BASE_STD, ModelConfig
 from .shared import measurements, program
 from .shared.base_settings import Stacks
 from .shared.measurements import measure_cells, stack_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
   width: int = setting(2048, smoke=256, paper=4096)
   seeds: list[int] = setting(range(10), smoke=range(2), paper=range(20))
@@ -44,8 +41,7 @@ SATURATED = 'MLP0, large inputs'
 BY_LAYER = inter_sequence('residual_last', pair_std=True)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'activation', settings)
+def main(settings, results):
   cells = [*mlp0_cells(settings), *block_cells(settings), *gelu_cells(settings)]
   measure_cells(cells, settings, results)
   results.finish(summarize(results.rows, settings), display, lambda: draw(results.rows, settings))
@@ -180,4 +176,4 @@ def draw_gelu(ax, rows):
 
 
 if __name__ == '__main__':
-  program.run(main, 'activation', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'activation', Settings, __doc__, several_hosts=True)

@@ -11,8 +11,6 @@ Prints Table 3, with the median over networks of the probability that vectors wi
 direction are as similar. Writes results.json (a row per network) and figure.png.
 """
 
-import dataclasses
-
 import numpy as np
 
 from bornbiased_jax import plotting
@@ -22,20 +20,17 @@ from bornbiased_jax.analysis.simplified import StackConfig
 from .shared import measurements, program
 from .shared.base_settings import Stacks
 from .shared.measurements import measure_cells, stack_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, mean_and_theory, with_error
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Stacks):
   width: int = setting(2048, smoke=256)
   lengths: list[int] = setting([3, 10, 32, 100, 1024], smoke=[8, 16])
   num_sequences: int = setting(40, paper=200)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'amplification', settings)
+def main(settings, results):
   statistic = inter_sequence('residual_last', pair_std=True)
   stacks = [('mlp', 'mlp', 1)] + [('mlp', 'attention', length) for length in settings.lengths]
   cells = []
@@ -93,4 +88,4 @@ def draw(rows, settings):
 
 
 if __name__ == '__main__':
-  program.run(main, 'amplification', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'amplification', Settings, __doc__, several_hosts=True)

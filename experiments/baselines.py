@@ -21,7 +21,6 @@ listed too.
 Writes results.json (a row per method and pair) and figure.png (scores by table).
 """
 
-import dataclasses
 import functools
 import itertools
 
@@ -37,7 +36,6 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import networks, program
 from .shared.base_settings import Inputs
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped
 from .transforms.lossy import DAMAGING
@@ -57,7 +55,6 @@ NUM_OTHERS = 5
 AND = ', then '
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   study: str | None = setting(None)
   seeds: list[int] = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
@@ -73,13 +70,12 @@ class Settings(Inputs):
   length: int = setting(32, smoke=4, paper=1024)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   todo = pairs(settings)
   config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
   statements = networks.passages(settings.statements, settings.tokenizer,
                                  settings.statement_length, config)
-  results = Results(output_dir, 'baselines', settings)
   take = functools.cache(lambda name: networks.subject(*load(name), settings, statements))
   fresh = functools.cache(lambda config: fresh_networks(config, settings, statements))
   null = functools.cache(lambda method, base: methods.reference_scores(
@@ -210,4 +206,4 @@ def draw_scores(ax, method, rows, jitter):
 
 
 if __name__ == '__main__':
-  program.run(main, 'baselines', Settings, __doc__)
+  program.measure(main, 'baselines', Settings, __doc__)

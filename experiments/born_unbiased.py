@@ -16,7 +16,6 @@ checkpoint; the summary has the paired differences over seeds) and figure.png.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -25,20 +24,16 @@ import numpy as np
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import Probe, inter_sequence, similarity
 from bornbiased_jax.analysis import preference as preferences
-from bornbiased_jax.files import local
 from bornbiased_jax.lineage import HiddenStates, calibrated_test, kendall_tau
 from bornbiased_jax.models.transformer import head_of
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.training import monitor
 
-from .shared import base_settings, networks, program, runs
-from .shared.base_settings import Texts, Training
+from .shared import base_settings, figures, networks, program, runs
+from .shared.base_settings import INITS, Texts, Training
 from .shared.results import Results
-from .shared.settings import name_flag, setting
+from .shared.settings import setting
 from .shared.tables import described, grouped, plus_minus
 
-INITS = ('gpt2', 'centred')
-LABELS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
 # What is followed, and how a table and a figure call it.
 MEASURES = {
     'validation_loss': 'validation loss (nats)', 'cosine': 'cosine of two sequences',
@@ -49,7 +44,6 @@ MEASURES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Texts):
   config: str = setting('tiny_gpt2', paper='nano_gpt2')
   seeds: list[int] = setting(range(42, 50), smoke=[42, 43], paper=[42, 43, 44, 45])
@@ -64,22 +58,18 @@ class Settings(Texts):
   probe_seed: int = setting(0)
 
 
-def main(settings: Settings, output_dir: Path) -> None:
+def main(settings: Settings, results: Results) -> None:
   pairs = dict(networks.with_others(settings.seeds))
   arms = {init: arm(settings, init) for init in INITS}
-  for training in arms.values():
-    base_settings.check(training)
-  name_flag('output_dir', local, output_dir)
-  results = Results(output_dir, 'born_unbiased', settings)
-  runs.train_for(results, {output_dir / init: training for init, training in arms.items()})
+  runs.train_for(results, {results.directory / init: training for init, training in arms.items()})
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   # The two initializations of a seed are compared with every step.
   take = functools.lru_cache(maxsize=8)(
-      lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
+      lambda name: networks.take(name, probe, results.directory / 'hidden_states'))
   for row in results.missing(({'init': init, 'seed': seed, 'step': step} for init in INITS
                               for seed in pairs for step in runs.saved_steps(settings)),
                              'checkpoint'):
-    run, control = (output_dir / row['init'] / f'seed_{each}'
+    run, control = (results.directory / row['init'] / f'seed_{each}'
                     for each in (row['seed'], pairs[row['seed']]))
     results.add(row | measured(run, control, row['step'], take))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
@@ -87,9 +77,7 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 def arm(settings: Settings, init: str) -> Training:
   """Settings of the training of one initialization."""
-  return base_settings.of_study(
-      settings, settings.scale, init_scheme=init,
-      warmup_steps=base_settings.warmup_of(settings.scale, settings.num_steps))
+  return base_settings.of_study(settings, settings.scale, init_scheme=init)
 
 
 def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenStates]) -> dict:
@@ -98,10 +86,8 @@ def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenSt
   config, params = checkpoint.load_params(run, step)
   logits_NV = now.hidden_ND @ np.asarray(head_of(config, params)).T
   count_V = np.bincount(logits_NV.argmax(axis=1), minlength=config.vocab_size)
-  losses = {line['step']: line['validation_loss'] for line in monitor.read(run)
-            if line.get('validation_loss') is not None}
   return {
-      'validation_loss': losses.get(step),
+      'validation_loss': runs.validation_losses(run).get(step),
       'cosine': contraction(now)['cosine'],
       'top1_frequency': preferences.summarize(count_V)['top1_frequency'],
       'birth_overlap': float(np.dot(direction(born), direction(now))),
@@ -153,24 +139,15 @@ def draw(rows: list[dict]):
   axes = figure.subplots(2, 3).flat
   for ax, (name, words) in zip(axes, list(MEASURES.items())[:6], strict=True):
     for color, (fields, group) in zip(plotting.COLORS, grouped(rows, 'init'), strict=False):
-      draw_curve(ax, group, name, color=color, label=LABELS[fields['init']])
-    ax.set(xlabel='optimizer step', title=words)
-    ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
-    ax.set_xticks(steps, map(str, steps))
-    ax.minorticks_off()
+      figures.draw_steps(ax, group, name, color=color, label=INITS[fields['init']],
+                         **plotting.DOTS)
+    ax.set_title(words)
+    figures.log_steps(ax, steps)
   figure.axes[3].axhline(0, color='black', linewidth=0.8)
   title = plotting.of_networks(len({row['seed'] for row in rows}))
   figure.axes[0].legend(title=title, fontsize='small', title_fontsize='small')
   return figure
 
 
-def draw_curve(ax, rows, name, **line):
-  by_step = [(fields['step'], [row[name] for row in group])
-             for fields, group in grouped(rows, 'step')]
-  known = [(step, values) for step, values in by_step if None not in values]
-  steps, values = zip(*known, strict=True)
-  plotting.band(ax, np.array(steps), np.array(values).T, marker='o', markersize=3, **line)
-
-
 if __name__ == '__main__':
-  program.run(main, 'born_unbiased', Settings, __doc__)
+  program.measure(main, 'born_unbiased', Settings, __doc__)

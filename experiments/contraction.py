@@ -11,8 +11,6 @@ Prints a table with a line per model and length. Writes results.json (a row per 
 and figure.png.
 """
 
-import dataclasses
-
 import numpy as np
 
 from bornbiased_jax import configs, plotting
@@ -20,12 +18,10 @@ from bornbiased_jax import configs, plotting
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped, plus_minus, share_of
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_gpt2'],
                               paper=['nano_gpt2', 'nano_llama2'])
@@ -36,8 +32,7 @@ class Settings(Transformers):
   dtype: str = setting('float32', paper='bfloat16')
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'contraction', settings)
+def main(settings, results):
   cells = [transformer_cell(name, length, settings, measurements.contraction,
                             measurements.contraction_row, measurements.direction_token)
            for name in settings.config for length in settings.lengths]
@@ -113,4 +108,4 @@ def draw_agreement(ax, rows):
 
 
 if __name__ == '__main__':
-  program.run(main, 'contraction', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'contraction', Settings, __doc__, several_hosts=True)

@@ -18,7 +18,6 @@ Prints a table with a line per width or depth. Writes results.json (a row per ne
 figure.png to the output folder. If a run was stopped, the same command continues it.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -33,7 +32,6 @@ from bornbiased_jax.models import next_token_loss, read
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import preset_name, setting, some
 from .shared.tables import grouped, mean_ci95, plus_minus
 
@@ -64,7 +62,6 @@ SHARE, LEAST = 0.07, 0.01
 FEWEST = 4
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: str = setting('tiny_gpt2', preset_name, 'model that is varied, one of '
                         'those below', paper='nano_gpt2')
@@ -81,8 +78,7 @@ class Settings(Transformers):
   dtype: str = setting('float32', paper='bfloat16')
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'coordinates', settings)
+def main(settings, results):
   cells = [cell(settings, check, value) for check in settings.checks
            for value in (settings.widths if ALL[check][0] == 'width' else settings.depths)]
   measure_cells(cells, settings, results)
@@ -166,17 +162,16 @@ def draw(summary, settings):
   """A line of panels per check of CHECKS, and below for all how far theory is off."""
   full = [check for check in settings.checks if check in CHECKS]
   heights = 2.2 * len(full), 0.6 + 0.2 * len(summary)
-  with plotting.style():
-    figure = plotting.figure(10, sum(heights) + 0.4)
-    above, below = figure.add_gridspec(2, 1, height_ratios=[max(0.1, heights[0]), heights[1]])
-    if full:
-      draw_checks(above.subgridspec(len(full), 4).subplots(squeeze=False, sharey='col'), full,
-                  summary)
-    draw_gaps(below.subgridspec(1, 2).subplots(sharey=True),
-              [row for check in settings.checks for row in summary if row['check'] == check])
-    counts = sorted({row['networks'] for row in summary})
-    figure.suptitle(f'Means of {" to ".join(map(str, counts[::len(counts) - 1 or 1]))} networks. '
-                    'Dashed, and black bars: theory', x=0.01, ha='left', fontsize='medium')
+  figure = plotting.figure(10, sum(heights) + 0.4)
+  above, below = figure.add_gridspec(2, 1, height_ratios=[max(0.1, heights[0]), heights[1]])
+  if full:
+    draw_checks(above.subgridspec(len(full), 4).subplots(squeeze=False, sharey='col'), full,
+                summary)
+  draw_gaps(below.subgridspec(1, 2).subplots(sharey=True),
+            [row for check in settings.checks for row in summary if row['check'] == check])
+  counts = sorted({row['networks'] for row in summary})
+  figure.suptitle(f'Means of {" to ".join(map(str, counts[::len(counts) - 1 or 1]))} networks. '
+                  'Dashed, and black bars: theory', x=0.01, ha='left', fontsize='medium')
   return figure
 
 
@@ -237,4 +232,4 @@ def draw_share(ax, rows, varied):
 
 
 if __name__ == '__main__':
-  program.run(main, 'coordinates', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'coordinates', Settings, __doc__, several_hosts=True)

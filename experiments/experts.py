@@ -16,8 +16,6 @@ Prints a table with a line per model, length and number of experts. Writes resul
 network) and figure.png.
 """
 
-import dataclasses
-
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -35,7 +33,6 @@ from bornbiased_jax.models.layers import chosen
 from .shared import program
 from .shared.base_settings import Transformers
 from .shared.measurements import Cell, measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import ci95, grouped, median, quantiles
 
@@ -48,7 +45,6 @@ WORDS = {'activation': '{}', 'init_scheme': '{}', 'width': 'width {}', 'num_laye
          'num_experts': 'own experts', 'experts_per_token': '{} per token'}
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(
       ['tiny_gpt2', 'tiny_gpt2,activation=relu', 'tiny_gpt2,init_scheme=centred',
@@ -66,9 +62,8 @@ class Settings(Transformers):
   dtype: str = setting('float32', paper='bfloat16')
 
 
-def main(settings, output_dir):
+def main(settings, results):
   found = cells(settings)
-  results = Results(output_dir, 'experts', settings)
   measure_cells(found, settings, results)
   summary = results.summary or summarize(results.rows, predict(found, theory_of))
   results.finish(summary, display, lambda: draw(summary))
@@ -234,4 +229,4 @@ def words_of(name: str) -> str:
 
 
 if __name__ == '__main__':
-  program.run(main, 'experts', Settings, __doc__)
+  program.measure(main, 'experts', Settings, __doc__)

@@ -7,8 +7,6 @@
 A network is given as to experiments.sample. FOLDER must be missing or empty.
 """
 
-import dataclasses
-
 from bornbiased_jax import storage
 from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
@@ -17,7 +15,6 @@ from .shared import program
 from .shared.settings import ProgramSettings, arguments, name_flag, setting
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   tokenizer: str | None = setting(None, str, "'bytes' or a tokenizer's files, to write next to the "
                                   'model; if not given, none is written')

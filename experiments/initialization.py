@@ -14,7 +14,6 @@ with the interval that holds 95 % of networks.
 Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
 """
 
-import dataclasses
 import sys
 
 from flax.traverse_util import flatten_dict
@@ -42,7 +41,6 @@ from .shared.tables import table
 LIMIT = 5
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   num_sequences: int = setting(1000)
   length: int = setting(64)

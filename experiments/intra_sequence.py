@@ -33,12 +33,10 @@ from bornbiased_jax.errors import InputError
 from .shared import program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, stack_cell, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2'])
   seeds: list[int] = setting(range(10), smoke=range(3))
@@ -53,10 +51,9 @@ class Settings(Transformers):
 BARE = ', bare'
 
 
-def main(settings, output_dir):
+def main(settings, results):
   if min(settings.lengths) < 2:
     raise InputError('--lengths: a similarity of positions needs at least two of them')
-  results = Results(output_dir, 'intra_sequence', settings)
   cells = [*attn0_cells(settings), *bare_cells(settings), *transformer_cells(settings)]
   measure_cells(cells, settings, results)
   results.finish(summarize(results.rows), display, lambda: draw(results.rows, settings))
@@ -232,4 +229,4 @@ def label_axes(depth_ax, position_ax, ratio_ax):
 
 
 if __name__ == '__main__':
-  program.run(main, 'intra_sequence', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'intra_sequence', Settings, __doc__, several_hosts=True)

@@ -12,7 +12,6 @@ Prints a table with a line per architecture and length. Writes results.json (a r
 figure.png to the output folder.
 """
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -24,13 +23,11 @@ from bornbiased_jax.fields import some_of
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import ci95, described, grouped, plus_minus
 
 FIELDS = ('sublayers', 'init_scheme', 'positions', 'activation')
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['tiny_gpt2', 'nano_gpt2'])
   seeds: list[int] = setting(range(12), smoke=range(3))
@@ -46,8 +43,7 @@ class Settings(Transformers):
                                    'activations of the MLP', smoke=['gelu_tanh'])
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'layer_theory', settings)
+def main(settings, results):
   architectures = cells(settings)
   measure_cells(architectures, settings, results)
   summary = results.summary or summarize(
@@ -121,4 +117,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  program.run(main, 'layer_theory', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'layer_theory', Settings, __doc__, several_hosts=True)

@@ -12,7 +12,6 @@ come from, such as <!-- not from results.json: 0.35 (paper, Table 1); 1.7 (0.34 
 """
 
 from collections.abc import Collection
-import dataclasses
 import functools
 import importlib
 import json
@@ -42,7 +41,6 @@ UNITS = {'%': 0.01, 'points': 0.01, 'ms': 1e-3, 'MB': 1e6, 'GiB': 2**30, 'GB': 1
 UNIT = re.compile(rf'(?:[\d.,±–−+ ]|to |and |of )*?({"|".join(UNITS)})')
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   check: bool = setting(False, switch, 'write nothing, only compare')
 

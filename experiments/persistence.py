@@ -12,7 +12,6 @@ carry along, are projected out first. Writes results.json (a row per checkpoint)
 Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -31,12 +30,10 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import networks, program
 from .shared.base_settings import SharedInputs
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
   study: str | None = setting(None)
   seeds: list[int] = setting([42, 43], paper=[42, 123])
@@ -48,17 +45,16 @@ class Settings(SharedInputs):
       'the published test, about half of the width')
 
 
-def main(settings, output_dir):
+def main(settings, results):
   pairs = dict(networks.with_others(settings.seeds))
   runs = {seed: {'english': networks.run_of(settings, 'english', seed)}
           for seed in settings.seeds}
   for (text, seed), run in networks.continued(settings).items():
     runs[seed][text] = run
   check(settings, storage.open(str(runs[settings.seeds[0]]['english'])).config)
-  results = Results(output_dir, 'persistence', settings)
   probe = networks.probe_of(settings)
   take = functools.lru_cache(maxsize=3)(
-      lambda name: networks.take(name, probe, output_dir / 'hidden_states'))
+      lambda name: networks.take(name, probe, results.directory / 'hidden_states'))
   for row in results.missing(({'seed': seed, 'phase': phase, 'step': step} for seed in pairs
                               for phase, run in runs[seed].items()
                               for step in checkpoint.steps(run)), 'checkpoint'):
@@ -170,4 +166,4 @@ def draw_largest(ax, kind, rows, settings):
 
 
 if __name__ == '__main__':
-  program.run(main, 'persistence', Settings, __doc__)
+  program.measure(main, 'persistence', Settings, __doc__)

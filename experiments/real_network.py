@@ -13,7 +13,6 @@ Texts are read in bytes. About 5 minutes on two CPU cores with a network of 260,
 Writes results.json (a row per pair: what is true, verdict, and z of every test) and figure.png.
 """
 
-import dataclasses
 import functools
 import itertools
 
@@ -27,13 +26,11 @@ from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from .shared import program
 from .shared.base_settings import Inputs
-from .shared.results import Results
 from .shared.settings import name_flag, setting
 from .small_networks.training import from_seeds, train
 from .transforms import lossy, preserving, surgery
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   network: str = setting('tiny_llama2:1', str,
                          'a pretrained network, as experiments.seedprint takes it')
@@ -47,12 +44,12 @@ class Settings(Inputs):
   length: int = setting(16, smoke=4, paper=64)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'real_network', settings)
+def main(settings, results):
   base = name_flag('network', lambda: storage.open(settings.network).load())
-  descendants = make_descendants(base, settings)
-  scratch = train(base[0], from_seeds(base[0], settings.seeds), settings.steps,
-                  source=settings.text)
+  with results.noting_time():
+    descendants = make_descendants(base, settings)
+    scratch = train(base[0], from_seeds(base[0], settings.seeds), settings.steps,
+                    source=settings.text)
   unrelated = {f'from scratch, seed {seed}': (base[0], params)
                for seed, params in zip(settings.seeds, scratch, strict=True)}
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
@@ -119,4 +116,4 @@ def draw(rows):
 
 
 if __name__ == '__main__':
-  program.run(main, 'real_network', Settings, __doc__)
+  program.measure(main, 'real_network', Settings, __doc__)

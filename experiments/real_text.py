@@ -16,7 +16,6 @@ figure.png to the output folder. If a run was stopped, the same command continue
 """
 
 from collections.abc import Sequence
-import dataclasses
 import itertools
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from bornbiased_jax.models.transformer import head_of, unembed
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import load_corpus, measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting, some
 from .shared.tables import described, grouped, plus_minus
 
@@ -41,7 +39,6 @@ READS = ('text', 'shuffled', 'last random', 'uniform')
 FIELDS = ('config', 'length', 'text', 'tokenizer', 'reads')
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2', 'tiny_llama2'], smoke=['tiny_llama2'],
                               paper=['nano_gpt2', 'nano_llama2'])
@@ -65,11 +62,10 @@ class LastRandom(Probe):
     return super().inputs(config, index_B, network_seed).at[:, -1:].set(last_B1)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   if settings.data or settings.tokenizer != 'bytes' or settings.probe != 'tokens':
     raise InputError('--data, --tokenizer, --probe: this program has --texts, --tokenizers and '
                      '--reads in their place')
-  results = Results(output_dir, 'real_text', settings)
   cells = list(cells_of(settings))
   measure_cells(cells, settings, results)
   predicted = {} if results.summary else predict(cells, theory_of)
@@ -195,26 +191,25 @@ def display(row):
 
 def draw(summary):
   """Left: cosine by layer. Middle: last layers against theory. Right: preferred tokens."""
-  with plotting.style():
-    figure = plotting.figure(10, 3.4)
-    layers, against, shares_ax = figure.subplots(1, 3)
-    for color, (_, rows) in zip(plotting.COLORS, grouped(summary, 'config'), strict=False):
-      draw_layers(layers, rows, color)
-      shares_ax.plot([], [], color=color, label=rows[0]['config'])
-      for fields, own in grouped(rows, 'reads'):
-        cosine, marker = [row['cosine'] for row in own], look(color, fields['reads'])
-        against.errorbar([row['law_L'][-1] for row in own], cosine,
-                         [row['cosine_ci95'] for row in own], elinewidth=0.8, **marker)
-        shares_ax.plot(cosine, [100 * row['top1_frequency'] for row in own], **marker)
-    layers.legend(fontsize='x-small')
-    against.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
-    against.set(xlabel='theory', ylabel='measured', title='last layer, all texts and lengths',
-                xlim=(0, None), ylim=(0, None))
-    for fields, _ in grouped(summary, 'reads'):
-      shares_ax.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
-    shares_ax.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
-                   title='the preferred token')
-    shares_ax.legend(fontsize='x-small')
+  figure = plotting.figure(10, 3.4)
+  layers, against, shares_ax = figure.subplots(1, 3)
+  for color, (_, rows) in zip(plotting.COLORS, grouped(summary, 'config'), strict=False):
+    draw_layers(layers, rows, color)
+    shares_ax.plot([], [], color=color, label=rows[0]['config'])
+    for fields, own in grouped(rows, 'reads'):
+      cosine, marker = [row['cosine'] for row in own], look(color, fields['reads'])
+      against.errorbar([row['law_L'][-1] for row in own], cosine,
+                       [row['cosine_ci95'] for row in own], elinewidth=0.8, **marker)
+      shares_ax.plot(cosine, [100 * row['top1_frequency'] for row in own], **marker)
+  layers.legend(fontsize='x-small')
+  against.axline((0, 0), slope=1, color='black', linestyle='--', linewidth=1)
+  against.set(xlabel='theory', ylabel='measured', title='last layer, all texts and lengths',
+              xlim=(0, None), ylim=(0, None))
+  for fields, _ in grouped(summary, 'reads'):
+    shares_ax.plot([], [], label=fields['reads'], **look('gray', fields['reads']))
+  shares_ax.set(xlabel='cosine, last layer', ylabel='share of windows (%)', ylim=(0, None),
+                 title='the preferred token')
+  shares_ax.legend(fontsize='x-small')
   return figure
 
 
@@ -239,4 +234,4 @@ def draw_layers(ax, rows, color):
 
 
 if __name__ == '__main__':
-  program.run(main, 'real_text', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'real_text', Settings, __doc__, several_hosts=True)

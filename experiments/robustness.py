@@ -19,7 +19,6 @@ many changed networks each method finds, and its false positives at that thresho
 p-value).
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -35,7 +34,6 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import networks, program
 from .shared.base_settings import Inputs
-from .shared.results import Results
 from .shared.settings import preset_name, setting, some
 from .small_networks.training import fine_tune, train
 from .transforms.lossy import DAMAGING, MIXTURES
@@ -53,7 +51,6 @@ def rate(text: str) -> float:
 TRANSFORMS = (*PRESERVING, *DAMAGING, *MIXTURES, 'train on')
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   study: str | None = setting(
       None, optional(str), 'folder of experiments.training_study, whose trained networks are '
@@ -75,14 +72,13 @@ class Settings(Inputs):
   length: int = setting(16, smoke=4, paper=64)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   if len(settings.seeds) < 3:
     raise InputError('--seeds: at least three networks are needed')
   if len(settings.config) > 1:
     raise InputError('--config: one architecture at a time')
   originals = load(settings, '') if settings.study else random_networks(settings)
   networks.check_sequences(settings, originals[settings.seeds[0]].config)
-  results = Results(output_dir, 'robustness', settings)
   makers = {(name, strength): make for name, strength, make in transforms_of(settings, originals)}
   for row in results.missing(({'transform': name, 'strength': strength}
                               for name, strength in makers), 'transform'):
@@ -281,4 +277,4 @@ def percent(share: float) -> str:
 
 
 if __name__ == '__main__':
-  program.run(main, 'robustness', Settings, __doc__)
+  program.measure(main, 'robustness', Settings, __doc__)

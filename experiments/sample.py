@@ -18,7 +18,6 @@ Prints the prompt and what follows. The end of a document is shown as <|endoftex
 goes on with another one. Every token costs a forward pass over the whole text.
 """
 
-import dataclasses
 import sys
 
 import jax
@@ -45,7 +44,6 @@ def utf8(text: str) -> str:
   return text
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   prompt: str = setting('', utf8, 'text to begin with; if empty, a document begins')
   num_tokens: int = setting(200, lambda text: whole(text, 1, 2**20), 'tokens to add')

@@ -17,7 +17,6 @@ input is wrong.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 import importlib.util
 import os
@@ -83,7 +82,6 @@ def of_program(name: str, parse: Callable | None = None, what: str = '') -> Any:
   return setting(None, parse, f'{what} (default: {text})' if text else what)
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   program: str = setting('train', choice(*PROGRAMS), f'what to compile, of {", ".join(PROGRAMS)}')
   config: str | None = of_program('config')

@@ -12,7 +12,6 @@ Prints a table with a line per variant and large model. Writes results.json (a r
 figure.png.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -26,7 +25,6 @@ from bornbiased_jax.fields import listed, num_tokens, whole
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import preset_name, setting, some
 from .shared.tables import grouped, mean_ci95, plus_minus
 
@@ -41,7 +39,6 @@ UNITS = {'gelu': dict(activation='gelu_tanh'), 'relu': dict(activation='relu'),
 UNITS = {name: changed | dict(gated_mlp=False) for name, changed in UNITS.items()} | {
     'gated silu': dict(activation='silu', gated_mlp=True)}
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: str = setting('tiny_gpt2', preset_name, paper='nano_gpt2', help=(
       'model from which the variants differ (see --help=models)'))
@@ -58,11 +55,10 @@ class Settings(Transformers):
   dtype: str = setting('float32', paper='bfloat16')
 
 
-def main(settings, output_dir):
+def main(settings, results):
   if settings.probe in OF_TEXT:
     raise InputError(f'--probe: {settings.probe} is not one of tokens, gaussian, sphere; '
                      'experiments.real_text reads texts')
-  results = Results(output_dir, 'scaling', settings)
   cells = [cell(settings, factor, value, changed) for factor in settings.factors
            for value, changed in variants(settings, factor)]
   measure_cells(cells, settings, results)
@@ -218,4 +214,4 @@ def draw_factor(ax, factor, rows, settings, color):
 
 
 if __name__ == '__main__':
-  program.run(main, 'scaling', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'scaling', Settings, __doc__, several_hosts=True)

@@ -17,7 +17,6 @@ with theory's in parentheses.
 Writes results.json (a row per network and length) and figure.png.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -30,12 +29,10 @@ from bornbiased_jax.analysis.theory import infinite_width
 from .shared import measurements, program
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import described, grouped, mean_ci95, plus_minus
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Transformers):
   config: list[str] = setting(['tiny_gpt2'], paper=['nano_gpt2', 'nano_llama2', 'gpt2_1b2'])
   seeds: list[int] = setting(range(100), smoke=range(4), paper=[42, 43])
@@ -44,8 +41,7 @@ class Settings(Transformers):
   dtype: str = setting('float32', paper='bfloat16')
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'seed_sweep', settings)
+def main(settings, results):
   cells = []
   for name in settings.config:
     baseline = uniform_baseline(settings.num_sequences, configs.get(name).vocab_size)[0]
@@ -196,4 +192,4 @@ def draw_spread(ax, rows, theory, settings):
 
 
 if __name__ == '__main__':
-  program.run(main, 'seed_sweep', Settings, __doc__, several_hosts=True)
+  program.measure(main, 'seed_sweep', Settings, __doc__, several_hosts=True)

@@ -19,7 +19,6 @@ Writes results.json (a row per pair) and figure.png: z and p by table, and tau o
 (Fig 13). Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 
-import dataclasses
 import functools
 import itertools
 from pathlib import Path
@@ -39,12 +38,10 @@ from bornbiased_jax.storage import checkpoint
 
 from .shared import networks, program
 from .shared.base_settings import SharedInputs
-from .shared.results import Results
 from .shared.settings import setting
 from .shared.tables import grouped
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
   study: str | None = setting(None)
   seeds: list[int] = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
@@ -72,12 +69,11 @@ PUBLISHED = {
 TESTS = {'t': ('t-test', 'o', -0.2), 'u': ('U test', 'x', 0.2)}
 
 
-def main(settings, output_dir):
+def main(settings, results):
   todo = pairs(settings)
   config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
-  results = Results(output_dir, 'seedprint_tables', settings)
-  probe, cache = networks.probe_of(settings), output_dir / 'hidden_states'
+  probe, cache = networks.probe_of(settings), results.directory / 'hidden_states'
   take = functools.cache(lambda name: networks.take(name, probe, cache))
   null = published.null_taus(settings.num_sequences, config.width)
   names = 'group', 'related', 'base', 'suspect'
@@ -225,4 +221,4 @@ def draw_tau(ax, rows, num_sequences):
 
 
 if __name__ == '__main__':
-  program.run(main, 'seedprint_tables', Settings, __doc__)
+  program.measure(main, 'seedprint_tables', Settings, __doc__)

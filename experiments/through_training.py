@@ -45,7 +45,6 @@ from .shared import measurements, program
 from .shared.base_settings import ExperimentSettings
 from .shared.measurements import text_of
 from .shared.networks import check_length, expand, step_of
-from .shared.results import Results
 from .shared.settings import PROBE_DATA, arguments, setting
 from .shared.tables import grouped
 
@@ -53,7 +52,6 @@ SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of 
          'overlap': 'overlap with the first direction', 'sink_rate': 'sink rate'}
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   runs: list[str] = arguments('NETWORK | RUN | FOLDER ...')
   seeds: list[int] = setting(range(5), smoke=range(2))
@@ -74,9 +72,8 @@ class Given(NamedTuple):
   config: ModelConfig
 
 
-def main(settings, output_dir):
+def main(settings, results):
   given = networks_of(settings.runs, settings.length)
-  results = Results(output_dir, 'through_training', settings)
   text = text_of(settings)
   results.read_from([each.name for each in given] + ([text.digest] if text else []))
   if not results.summary:
@@ -210,4 +207,4 @@ def draw(summary):
 
 
 if __name__ == '__main__':
-  program.run(main, 'through_training', Settings, __doc__)
+  program.measure(main, 'through_training', Settings, __doc__)

@@ -12,8 +12,6 @@ Writes tokens.bin (uint16 or uint32) and tokens.json to the output folder. A run
 begins anew.
 """
 
-import dataclasses
-
 import bornbiased_jax
 from bornbiased_jax.errors import InputError
 
@@ -30,7 +28,6 @@ def sources(given: str) -> list[str]:
   return names
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ProgramSettings):
   input: list[str] | None = setting(
       None, sources, 'text files, folders of them, or tfds:NAME[:split], comma-separated',

@@ -14,7 +14,6 @@ Writes checkpoints to OUTPUT_DIR/INIT_BALANCE, results.json (a row per network a
 summary has paired differences over seeds) and figure.png.
 """
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -24,18 +23,13 @@ from bornbiased_jax import plotting, storage
 from bornbiased_jax.analysis import Probe, Statistic, expert_loads, measure
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, number
-from bornbiased_jax.files import local
-from bornbiased_jax.training import monitor
 
-from .shared import base_settings, program, runs
-from .shared.base_settings import Texts, Training
+from .shared import base_settings, figures, program, runs
+from .shared.base_settings import INITS, Texts, Training
 from .shared.results import Results
-from .shared.settings import name_flag, setting
+from .shared.settings import setting
 from .shared.tables import described, grouped, plus_minus
 
-INITS = 'gpt2', 'centred'
-# What initializations are called in the figure.
-LABELS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
 MEASURES = {
     'busiest': 'highest expert load', 'dead': 'dead experts of a layer',
     'birth_rank': 'rank correlation with initialization',
@@ -44,7 +38,6 @@ MEASURES = {
 DEAD = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Texts):
   # Like Switch: the weight of the chosen expert is its probability, and trains the router.
   config: str = setting(
@@ -66,10 +59,8 @@ class Settings(Texts):
   probe_seed: int = setting(0)
 
 
-def main(settings: Settings, output_dir: Path) -> None:
+def main(settings: Settings, results: Results) -> None:
   arms = arms_of(settings)
-  for training in arms.values():
-    base_settings.check(training)
   some = next(iter(arms.values()))  # All have one text and one shape.
   text, held_out = runs.texts(some)
   config = runs.model(some, text)
@@ -77,12 +68,10 @@ def main(settings: Settings, output_dir: Path) -> None:
     raise InputError(f'--config: {settings.config} has no experts; add num_experts=8')
   probe = Probe('text', settings.num_sequences, settings.length, settings.probe_seed,
                 text=held_out)
-  name_flag('output_dir', local, output_dir)
-  results = Results(output_dir, 'trained_experts', settings)
-  runs.train_for(results, {output_dir / f'{init}_{balance:g}': training
+  runs.train_for(results, {results.directory / f'{init}_{balance:g}': training
                            for (init, balance), training in arms.items()})
   for arm in results.missing(({'init': init, 'balance': balance} for init, balance in arms), 'arm'):
-    run = output_dir / f'{arm["init"]}_{arm["balance"]:g}'
+    run = results.directory / f'{arm["init"]}_{arm["balance"]:g}'
     for row in rows_of(run, settings, expert_loads(config.experts_per_token), probe):
       results.add(arm | row)
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
@@ -90,9 +79,8 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 def arms_of(settings: Settings) -> dict[tuple[str, float], Training]:
   """The training of every initialization and weight of the balance loss."""
-  warmup = base_settings.warmup_of(settings.scale, settings.num_steps)
   return {(init, balance): base_settings.of_study(
-      settings, settings.scale, init_scheme=init, balance=balance, warmup_steps=warmup)
+      settings, settings.scale, init_scheme=init, balance=balance)
           for init in INITS for balance in settings.balances}
 
 
@@ -105,10 +93,7 @@ def rows_of(directory: Path, settings: Settings, statistic: Statistic,
   rows, losses, first = [], {}, None
   for (seed, step), found in zip(named, measure(networks, statistic, probe), strict=True):
     if step == 0:
-      first = found['share']
-      losses = {line['step']: line['validation_loss']
-                for line in monitor.read(directory / f'seed_{seed}')
-                if line.get('validation_loss') is not None}
+      first, losses = found['share'], runs.validation_losses(directory / f'seed_{seed}')
     rows.append({'seed': seed, 'step': step, 'validation_loss': losses.get(step)}
                 | described_shares(found['share'], first))
   return rows
@@ -156,18 +141,13 @@ def draw(rows: list[dict]):
   axes = figure.subplots(1, 4)
   for ax, (name, words) in zip(axes, MEASURES.items(), strict=False):
     for color, (arm, group) in zip(plotting.COLORS, grouped(rows, 'init', 'balance'), strict=False):
-      values = np.array([[row[name] for row in own] for _, own in grouped(group, 'step')])
-      label = LABELS[arm['init']] + (f', balance {arm["balance"]:g}' if arm['balance'] else '')
-      plotting.band(ax, np.array(steps), values.T, color=color, marker='o', markersize=3,
-                    label=label)
-    ax.set(xlabel='optimizer step', title=words)
-    ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
-    apart = [step for i, step in enumerate(steps) if i == 0 or step > 2 * steps[i - 1]]
-    ax.set_xticks(apart, map(str, apart))
-    ax.minorticks_off()
+      label = INITS[arm['init']] + (f', balance {arm["balance"]:g}' if arm['balance'] else '')
+      figures.draw_steps(ax, group, name, color=color, label=label, **plotting.DOTS)
+    ax.set_title(words)
+    figures.log_steps(ax, steps)
   figure.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
   return figure
 
 
 if __name__ == '__main__':
-  program.run(main, 'trained_experts', Settings, __doc__)
+  program.measure(main, 'trained_experts', Settings, __doc__)

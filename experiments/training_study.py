@@ -13,9 +13,7 @@ steps, step 0 included. The texts are tokenized once, to OUTPUT_DIR/corpora. res
 figure.png have the losses.
 """
 
-import dataclasses
 from pathlib import Path
-from typing import ClassVar
 
 from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
@@ -36,7 +34,6 @@ def a_text(what: str):
   return setting(None, str, what, A_TEXT, smoke='tinyshakespeare')
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Computation):
   english: str | None = a_text('English text to train on')
   english_valid: str | None = a_text('English text to evaluate on')
@@ -55,7 +52,7 @@ class Settings(Computation):
   batch_size: int = setting(8, smoke=4, paper=128)
   length: int = setting(64, smoke=32, paper=2048)
 
-  FITTED: ClassVar = Computation.FITTED | {'python_keep_steps': until('python_steps')}
+  FITTED = Computation.FITTED | {'python_keep_steps': until('python_steps')}
 
 
 def main(settings: Settings, output_dir: Path) -> None:
@@ -81,8 +78,7 @@ def on_english(settings: Settings, output_dir: Path) -> Training:
   """Settings of the training from scratch."""
   return base_settings.of_study(
       settings, settings.scale,
-      data=str(folder_of(output_dir, 'english')), valid=str(folder_of(output_dir, 'english_valid')),
-      warmup_steps=base_settings.warmup_of(settings.scale, settings.num_steps))
+      data=str(folder_of(output_dir, 'english')), valid=str(folder_of(output_dir, 'english_valid')))
 
 
 def on_python(settings: Settings, output_dir: Path) -> Training:
@@ -91,8 +87,7 @@ def on_python(settings: Settings, output_dir: Path) -> Training:
       settings, 'continue', init_from=str(output_dir / 'english'),
       data=str(folder_of(output_dir, 'python')), valid=str(folder_of(output_dir, 'python_valid')),
       seeds=settings.continued, num_steps=settings.python_steps,
-      keep_steps=settings.python_keep_steps,
-      warmup_steps=base_settings.warmup_of('continue', settings.python_steps))
+      keep_steps=settings.python_keep_steps)
 
 
 def folder_of(output_dir: Path, name: str) -> Path:

@@ -4,11 +4,13 @@ A new program is one row of SMALL: `test_programs` runs it, stops it, goes on an
 """
 
 import importlib
+import inspect
 import json
 import string
 from typing import NamedTuple
 
 from experiments import NAMES, source
+from experiments.shared.results import Results
 from experiments.shared.settings import resolve
 
 FILES = {name: source(name) for name in NAMES}
@@ -97,8 +99,15 @@ def filled(texts, folder_of):
 def run(name, directory, *words, **flags):
   """What a program writes to results.json at its smallest scale, with these words and flags."""
   program = load(name)
-  program.main(resolve(program.Settings, 'smoke', words, **flags), directory)
+  main(program, resolve(program.Settings, 'smoke', words, **flags), directory)
   return results_of(directory)
+
+
+def main(program, settings, directory):
+  """Runs a program in a folder, as `program.run` and `program.measure` do."""
+  name = program.__name__.removeprefix('experiments.').removesuffix('.__main__')
+  has_rows = 'results' in inspect.signature(program.main).parameters
+  program.main(settings, Results(directory, name, settings) if has_rows else directory)
 
 
 def results_of(directory):

@@ -20,6 +20,7 @@ from experiments import born_unbiased, pretrain, training_study
 from experiments.shared import results
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
+import programs
 
 
 def contents(directory):
@@ -188,7 +189,7 @@ def test_training_needs_a_local_folder(bucket):
 def test_programs_that_train_leave_nothing_in_a_bucket(bucket, experiment):
   settings = resolve(experiment.Settings, 'smoke')
   with pytest.raises(InputError, match='--output_dir: .* must be a local folder'):
-    experiment.main(settings, bucket)
+    programs.main(experiment, settings, bucket)
   assert not Bucket.writes
 
 

@@ -17,6 +17,7 @@ from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import session, verdicts
 from experiments.shared.settings import resolve
+import programs
 from small_networks import trained
 import tiny_runs
 import two_hosts
@@ -104,7 +105,7 @@ def pair(tmp_path_factory, networks):
 def test_a_sweep(pair, tmp_path):
   places, said, _ = pair
   assert_first_alone_speaks(said['amplification'])
-  amplification.main(resolve(amplification.Settings, 'smoke', **SWEEP), tmp_path)
+  programs.main(amplification, resolve(amplification.Settings, 'smoke', **SWEEP), tmp_path)
   found, one = results_in(places['amplification']), results_in(tmp_path)
   assert found['environment']['num_processes'] == 2
   assert found['settings'] == one['settings']

@@ -17,7 +17,6 @@ Writes results.json (a row per construction) and figure.png (how many pairs have
 """
 
 from collections import Counter
-import dataclasses
 
 import numpy as np
 import scipy
@@ -31,7 +30,6 @@ from bornbiased_jax.lineage.verdict import VERDICTS
 
 from ..shared import program
 from ..shared.base_settings import Inputs
-from ..shared.results import Results
 from ..shared.settings import setting, some
 from ..shared.tables import grouped
 from .constructions import CONSTRUCTIONS
@@ -42,7 +40,6 @@ VERDICT_COLORS = (plotting.COLORS[1], plotting.COLORS[0], plotting.COLORS[2])
 WRONG = {'unrelated': 'related', 'descendant': 'unrelated', 'same seed': 'unrelated'}
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   constructions: list[str] = setting(
       list(CONSTRUCTIONS), *some(CONSTRUCTIONS, 'what the adversary does, comma-separated'),
@@ -53,8 +50,7 @@ class Settings(Inputs):
   length: int = setting(16, smoke=4, paper=64)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'adversary', settings)
+def main(settings, results):
   for row in results.missing(({'construction': name} for name in settings.constructions),
                              'construction'):
     made = CONSTRUCTIONS[row['construction']]
@@ -170,4 +166,4 @@ def text_of(truth, by_principle):
 
 
 if __name__ == '__main__':
-  program.run(main, 'adversary', Settings, __doc__)
+  program.measure(main, 'adversary', Settings, __doc__)

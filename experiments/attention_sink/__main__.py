@@ -4,14 +4,7 @@ The task is Bigram-Backcopy (Guo et al., arXiv 2410.13835): characters follow ea
 Shakespeare, but after 't', 'e' or 'o' the character before it comes again. The smallest network
 that can learn it has one attention sublayer with one head, which copies after those three and has
 nothing to do after all others. Networks of the same seeds read the same sequences in the same
-order, each kind with one change of o_i, the weighted mean of values at position i:
-
-    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere, if attention
-                        were uniform
-    gain, damp          o_i times a constant: the mean factor of 'amplify' and of 'attenuate'
-    rmsnorm             o_i normalized to mean square 1, with a learned gain
-    mask                --position attends to itself alone, and keeps its variance
-    variance, norm      --strength times o_i at --position, about its mean and as a whole
+order, each kind with one of the interventions that experiments.text_sinks --help explains.
 
 Those trained without a change are also measured under each of --afterwards, which they have never
 met ("none, then amplify"). --factors chooses other changes, such as of depth or learning rate.
@@ -54,7 +47,6 @@ KEY = 'factor', 'value', 'afterwards', 'seed'
 _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   seeds: list[int] = setting(range(16), smoke=[0, 1], paper=range(64))
   factors: list[str] = setting(
@@ -79,10 +71,9 @@ class Settings(ExperimentSettings):
   probe_seed: int = setting(0)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   check(settings)
   task = backcopy.load()
-  results = Results(output_dir, 'attention_sink', settings)
   kinds = conditions.of(settings.factors)
   with tqdm(total=settings.num_steps * len(kinds), unit='step') as bar:
     for condition in kinds:
@@ -152,4 +143,4 @@ def transposed(curve: list[dict]) -> dict[str, list]:
 
 
 if __name__ == '__main__':
-  program.run(main, 'attention_sink', Settings, __doc__)
+  program.measure(main, 'attention_sink', Settings, __doc__)

@@ -25,10 +25,10 @@ results.json, report.html, one page to send to others, and figure.png into OUTPU
 (results/audit_SCALE). Exit codes: 0 nothing found, 1 something found, 2 wrong input.
 """
 
-import dataclasses
 import functools
 import math
 import os
+from pathlib import Path
 import re
 import sys
 import textwrap
@@ -40,16 +40,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.storage.layers import in_memory
 
-from ..shared import figures, program, provenance
+from ..shared import figures, program, provenance, verdicts
 from ..shared.base_settings import ExperimentSettings
-from ..shared.results import header, make_directory, write_json
+from ..shared.results import header, make_directory
 from ..shared.settings import arguments
 from ..shared.tables import table
 from .findings import examine
 from .history import Checkpoint, find, survey
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   history: list[str] = arguments('RUN_OR_FOLDER | NETWORK@STEP ...')
 
@@ -60,11 +59,13 @@ def main(settings, output_dir):
       names, unit='checkpoint', delay=1, leave=False))
   report = header('audit', settings, record()) | {'networks': names} | report
   make_directory(output_dir)
-  show(report)
-  write_json(output_dir / 'results.json', report)
-  file = figures.write_with_page(draw(report), output_dir, functools.partial(render, report))
-  print(f'wrote {output_dir}/results.json, {file.name} and report.html')
+  write(report, output_dir)
   sys.exit(1 if faults(report) else 0)
+
+
+def write(report: dict, output_dir: Path) -> None:
+  """Prints the report, and writes all files."""
+  verdicts.write(report, output_dir, text, lambda: draw(report), functools.partial(render, report))
 
 
 def _survey(name: str) -> Checkpoint | InputError:
@@ -100,12 +101,11 @@ def render(report: dict, png: bytes) -> str:
       shown=[(display(each), each['what']) for each in report['findings']], faulty=found, png=png)
 
 
-def show(report: dict) -> None:
-  print(summary(report))
-  if rows := list(map(display, report['findings'])):
-    print(table(rows))
-  for each in report['findings']:
-    print(textwrap.fill(f'- {each["what"]}', 100, subsequent_indent='  '))
+def text(report: dict) -> str:
+  """The report for a console."""
+  found = report['findings']
+  said = [textwrap.fill(f'- {each["what"]}', 100, subsequent_indent='  ') for each in found]
+  return '\n'.join([summary(report), *([table(list(map(display, found)))] if found else []), *said])
 
 
 def display(finding: dict) -> dict[str, str]:
@@ -122,21 +122,20 @@ def display(finding: dict) -> dict[str, str]:
 def draw(report: dict):
   """Distances of each step to the first and to the one before, and where something was found."""
   place = {step: i for i, step in enumerate(report['networks'])}
-  with plotting.style():
-    figure = plotting.figure(9, 3.6)
-    ax = figure.subplots()
-    for field, name in (('from_first', 'to the first step'),
-                        ('from_previous', 'to the step before')):
-      shown = [row for row in report['checkpoints'] if row[field] is not None]
-      ax.plot([place[row['step']] for row in shown], [row[field] for row in shown], label=name,
-              **plotting.DOTS)
-    for step in {step for each in faults(report) for step in each['steps']}:
-      ax.axvline(place[step], color=plotting.COLORS[1], alpha=0.25, linewidth=4)
-    ax.set(xlabel='step, as the name claims (marked: something was found)', ylim=(0, None),
-           ylabel='distance / norm, typical matrix', title=summary(report))
-    every = math.ceil(len(place) / 16)
-    ax.set_xticks(range(0, len(place), every), list(map(str, place))[::every], rotation=45)
-    ax.legend(loc='best')
+  figure = plotting.figure(9, 3.6)
+  ax = figure.subplots()
+  for field, name in (('from_first', 'to the first step'),
+                      ('from_previous', 'to the step before')):
+    shown = [row for row in report['checkpoints'] if row[field] is not None]
+    ax.plot([place[row['step']] for row in shown], [row[field] for row in shown], label=name,
+            **plotting.DOTS)
+  for step in {step for each in faults(report) for step in each['steps']}:
+    ax.axvline(place[step], color=plotting.COLORS[1], alpha=0.25, linewidth=4)
+  ax.set(xlabel='step, as the name claims (marked: something was found)', ylim=(0, None),
+         ylabel='distance / norm, typical matrix', title=summary(report))
+  every = math.ceil(len(place) / 16)
+  ax.set_xticks(range(0, len(place), every), list(map(str, place))[::every], rotation=45)
+  ax.legend(loc='best')
   return figure
 
 

@@ -9,7 +9,6 @@ in experiments/audit/trained.py. A fault is found if a finding names its step.
 Writes results.json (a row per history), table.md and figure.png.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -25,7 +24,6 @@ from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
-from ..shared.results import Results
 from ..shared.settings import setting
 from . import trained
 from .findings import examine
@@ -37,14 +35,12 @@ _READ: dict[int, tuple[dict, Checkpoint]] = {}
 _TESTS = functools.cache(order_tests)
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   injections: int = setting(20, whole, 'histories of each fault', smoke=1)
   sound: int = setting(3, whole, 'histories of each sound kind', smoke=1)
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'audit.injections', settings)
+def main(settings, results):
   todo = [{'kind': kind, 'number': number}
           for number in range(max(settings.injections, settings.sound))
           for kind in [*(SOUND if number < settings.sound else ()),
@@ -242,4 +238,4 @@ def draw(rows):
 
 
 if __name__ == '__main__':
-  program.run(main, 'audit_injections', Settings, __doc__)
+  program.measure(main, 'audit.injections', Settings, __doc__)

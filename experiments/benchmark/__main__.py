@@ -13,9 +13,7 @@ Writes results.json (of each benchmark what it measured; what was stopped goes o
 figure.png, whose bars are of the measurements that have a peer.
 """
 
-import dataclasses
 import os
-from pathlib import Path
 
 from bornbiased_jax.errors import InputError
 
@@ -23,30 +21,27 @@ from ..shared import program, provenance
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
 from ..shared.settings import arguments
-from . import comparison, ranks, streaming, sweep, training
+from . import ranks, streaming, sweep, training
 from .chart import display, draw
 
 BENCHMARKS = {
     'sweep': sweep.sweep, 'contraction': sweep.contraction, 'training': training.training,
-    'kendall': ranks.kendall, 'statistics': ranks.statistics,
-    'comparison': comparison.comparison}
+    'kendall': ranks.kendall, 'statistics': ranks.statistics, 'comparison': ranks.comparison}
 ONLY_IF_NAMED = {'streaming': streaming.streaming}
 AT_SMOKE = {'sweep': sweep.small_sweep, 'training': training.small_training}
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   names: list[str] = arguments('[TASK ...]')
 
 
-def main(settings: Settings, output_dir: Path) -> None:
+def main(settings: Settings, results: Results) -> None:
   known = AT_SMOKE if settings.scale == 'smoke' else BENCHMARKS | ONLY_IF_NAMED
   for name in settings.names:
     if name not in known:
       raise InputError(f'{name!r} is no benchmark; there are {", ".join(known)}')
   # Peers need memory of the same GPU.
   os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
-  results = Results(output_dir, 'benchmark', settings)
   names = settings.names or [name for name in known if name not in ONLY_IF_NAMED]
   for part in results.missing(({'name': name} for name in names), 'benchmark'):
     results.add(part | {'rows': known[part['name']]()})
@@ -55,4 +50,4 @@ def main(settings: Settings, output_dir: Path) -> None:
 
 
 if __name__ == '__main__':
-  program.run(main, 'benchmark', Settings, __doc__)
+  program.measure(main, 'benchmark', Settings, __doc__)

@@ -1,13 +1,21 @@
-"""Tests of hidden states, and the ranks that they need, compared with scipy and numpy."""
+"""A comparison of two networks, its tests and their ranks; peers are scipy and numpy."""
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from bornbiased_jax import configs
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.baselines import published
 from bornbiased_jax.lineage.comparison import rank_correlation, seedprint
+from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.models.batches import default_batch_size
+from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.transformer import read
 
 from . import timing
 
@@ -21,6 +29,12 @@ def kendall() -> list[dict]:
 def statistics() -> list[dict]:
   """Both tests of SeedPrint."""
   return [calibrated(2000, 768), as_published(2000, 768)]
+
+
+def comparison() -> list[dict]:
+  """A whole comparison of two networks, and their bare forward passes."""
+  return [compared('tiny_llama2', 2000, 64, rounds=5),
+          compared('nano_llama2', 2000, 64, rounds=1)]
 
 
 def columns(n, k, ties=False):
@@ -60,13 +74,11 @@ def matrix(n, num_columns, ties=False, rounds=5, sample=500):
   ours, peer = both(lambda: rank_correlation.kendall_matrix(*on_device),
                       lambda: [scipy.stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
                       rounds, num_columns**2 / sample)
-  memory = rank_correlation._matrix.lower(a.astype(int), b.astype(int)).compile().memory_analysis()
   return {
       'benchmark': "Kendall's tau, every pair", 'n': n, 'columns': num_columns, 'ties': ties,
       'rounds': rounds, 'seconds': timing.spread(ours),
       'scipy_seconds': timing.spread(peer) | extrapolated(sample, num_columns**2),
-      'peer': 'scipy, pair by pair (extrapolated)', 'peer_over_ours': timing.spread(peer / ours),
-      'temporary_bytes': memory.temp_size_in_bytes}
+      'peer': 'scipy, pair by pair (extrapolated)', 'peer_over_ours': timing.spread(peer / ours)}
 
 
 def calibrated(n, width, rounds=5) -> dict:
@@ -98,3 +110,26 @@ def row(name, n, width, peer, seconds, peer_seconds) -> dict:
   return {'benchmark': f'SeedPrint, {name}', 'n': n, 'width': width, 'rounds': len(seconds),
           'seconds': timing.spread(seconds), 'peer': peer,
           'peer_over_ours': timing.spread(peer_seconds / seconds)}
+
+
+def compared(name, n, length, rounds) -> dict:
+  config, probe, size = configs.get(name), Probe('tokens', n, length), default_batch_size(n, length)
+  networks = [init_params(config, seed) for seed in (1, 2)]
+  # Like in a signature, the last batch wraps around, so that one program fits all batches.
+  inputs = [probe.inputs(config, jnp.arange(first, first + size) % n)
+            for first in range(0, n, size)]
+
+  def compare():
+    verdict.compare(*(signature.of_network(config, params, probe) for params in networks))
+    return 0
+
+  @jax.jit
+  def forward(params, tokens_BT):
+    with jax.default_matmul_precision('highest'):
+      return read(config, params, tokens_BT, ('hidden_last',))
+
+  read_all = lambda: [forward(params, batch) for params in networks for batch in inputs]
+  seconds = timing.in_turn({'comparison': compare, 'forward': read_all}, rounds)
+  return {'benchmark': f'comparison of two {name}', 'n': n, 'length': length, 'rounds': rounds,
+          'seconds': timing.spread(seconds['comparison']),
+          'comparison_over_forward': timing.spread(seconds['comparison'] / seconds['forward'])}

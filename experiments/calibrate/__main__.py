@@ -21,7 +21,6 @@ Writes results.json (a row per cell) and figure.png (the share of pairs below ea
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from bornbiased_jax.models import init_params
 
 from ..shared import networks, program
 from ..shared.base_settings import Inputs
-from ..shared.results import Results
 from ..shared.settings import preset_name, setting, some
 from .judged_pairs import JUDGES, Takers, judged_cells
 from .report import display, draw, summarize
@@ -57,7 +55,6 @@ PROBES = ('gaussian', 'tokens', 'shared_tokens', *JUDGES)
 SHARED_EMBEDDING_SEED = 2**32 - 1
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   config: list[str] | None = setting(
       ['tiny_llama2', 'tiny_gpt2'], optional(listed(preset_name)),
@@ -89,13 +86,12 @@ class Settings(Inputs):
   length: int = setting(32, smoke=4, paper=1024)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   if len(settings.seeds) < 3:
     raise InputError('--seeds: at least three networks are needed')
   todo = random_cells(settings) | trained_cells(settings)
   if not todo:
     raise InputError('--config: none, and --runs is not given either: nothing to measure')
-  results = Results(output_dir, 'calibrate', settings)
   for row in results.missing(({'cell': name} for name in todo), 'cell'):
     results.add(row | todo[row['cell']]())
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
@@ -221,4 +217,4 @@ def trained_takers(runs_by_name: dict[str, list[str]], kind: str, settings) -> d
 
 
 if __name__ == '__main__':
-  program.run(main, 'calibrate', Settings, __doc__)
+  program.measure(main, 'calibrate', Settings, __doc__)

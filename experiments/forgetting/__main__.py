@@ -32,7 +32,6 @@ from bornbiased_jax.fields import listed, number, whole
 from ..shared import program
 from ..shared.base_settings import Inputs
 from ..shared.networks import check_length, check_sequences
-from ..shared.results import Results
 from ..shared.settings import preset_name, setting, some
 from ..shared.tables import table
 from . import measurement, recipes, report
@@ -43,7 +42,6 @@ HELD_OUT = 0.1
 ALL_F = [0.0, 0.5, 1.0, 2.0, 4.0, 6.6, 10.0]
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Inputs):
   config: list[str] = setting(['tiny_llama2', 'tiny_gpt2'], listed(preset_name),
                               'models, comma-separated (see --help=models), the main one first',
@@ -65,10 +63,9 @@ class Settings(Inputs):
   length: int = setting(32, smoke=4)
 
 
-def main(settings, output_dir):
+def main(settings, results):
   cells = cells_of(settings)
   check(settings, cells)
-  results = Results(output_dir, 'forgetting', settings)
   training_text, held_out = data.hold_out(data.load('tinyshakespeare'), HELD_OUT)
   probe = Probe('pairs', settings.num_sequences, settings.length, settings.probe_seed)
   bar = tqdm(cells, unit='cell')
@@ -129,4 +126,4 @@ def check(settings, cells: list[Cell]) -> None:
 
 
 if __name__ == '__main__':
-  program.run(main, 'forgetting', Settings, __doc__)
+  program.measure(main, 'forgetting', Settings, __doc__)

@@ -42,9 +42,9 @@ from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 from bornbiased_jax.storage import Model
 
-from ..shared import figures, networks, program, provenance, verdicts
+from ..shared import networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
-from ..shared.results import differing, header, make_directory, write_json
+from ..shared.results import differing, header, make_directory
 from ..shared.settings import arguments, name_flag, setting
 from . import pairs, picture, summary
 from .folders import Finder
@@ -53,7 +53,6 @@ Known = dict[str, Model | Signature]
 REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
   networks: list[str] = arguments('FOLDER_OR_NETWORK ...')
   suspect: str | None = setting(None, optional(str), 'a network that alone is compared with each '
@@ -169,14 +168,11 @@ def write(report: dict, output_dir: Path) -> None:
   """Prints the report, and writes all files."""
   names, rows, suspect = report['networks'], report['rows'], report['settings']['suspect']
   keep_earlier(report, output_dir)
-  write_json(output_dir / 'results.json', report)
-  verdicts.show(report, output_dir, summary.text)
   write_matrix(output_dir / 'matrix.csv', names, rows)
-  drawn = picture.draw(summary.label_of(report), rows, suspect)
-  file = figures.write_with_page(drawn, output_dir, functools.partial(
-      verdicts.render, summary.facts(report)))
-  print(f'wrote {output_dir}/results.json, matrix.csv, {file.name} and report.html',
-        file=sys.stderr if report['settings']['json'] else sys.stdout)
+  verdicts.write(
+      report, output_dir, summary.text,
+      lambda: picture.draw(summary.label_of(report), rows, suspect),
+      functools.partial(verdicts.render, summary.facts(report)), 'matrix.csv')
 
 
 def keep_earlier(report: dict, output_dir: Path) -> None:

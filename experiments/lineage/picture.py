@@ -24,16 +24,15 @@ def draw(label: dict[str, str], rows: list[dict], suspect: str | None = None):
   """
   order = [name for name in in_order(list(label), rows) if name != suspect]
   across = order if suspect is None else [suspect]
-  with plotting.style():
-    height = min(14, max(3, 1.6 + 0.34 * len(label)))
-    figure = plotting.figure(height + 2 if suspect is None else 6, height + 1)
-    ax = figure.subplots()
-    draw_verdicts(ax, cells(rows, order, across))
-    look = dict(parse_math=False, fontsize='small')
-    ax.set_yticks(range(len(order)), [label[name] for name in order], **look)
-    ax.set_xticks(range(len(across)), [label[name] for name in across], rotation=90, **look)
-    figure.legend(handles=[Patch(color=color, label=name) for name, color in _COLORS.items()],
-                  loc='outside lower center', ncols=6, fontsize='small')
+  height = min(14, max(3, 1.6 + 0.34 * len(label)))
+  figure = plotting.figure(height + 2 if suspect is None else 6, height + 1)
+  ax = figure.subplots()
+  draw_verdicts(ax, cells(rows, order, across))
+  look = dict(parse_math=False, fontsize='small')
+  ax.set_yticks(range(len(order)), [label[name] for name in order], **look)
+  ax.set_xticks(range(len(across)), [label[name] for name in across], rotation=90, **look)
+  figure.legend(handles=[Patch(color=color, label=name) for name, color in _COLORS.items()],
+                loc='outside lower center', ncols=6, fontsize='small')
   return figure
 
 

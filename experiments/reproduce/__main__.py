@@ -21,14 +21,12 @@ Writes index.md: for each figure and table the claim, the published numbers, the
 with theory, the picture, the command, versions and time.
 """
 
-import dataclasses
 import os
 from pathlib import Path
 import shlex
 import signal
 import subprocess
 import sys
-from typing import ClassVar
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import some_of
@@ -43,12 +41,12 @@ from .catalogue import ITEMS, TEXTS, Run
 # The scale of its programs, by that of all.
 SCALES = {'smoke': 'smoke', 'laptop': 'laptop', 'overnight': 'laptop', 'paper': 'paper',
           'gpu': 'paper', 'rehearsal': 'smoke'}
-Texts = dataclasses.make_dataclass('Texts', [
-    (name, str | None, setting(None, str, f'{what}, in a form that pretrain takes'))
-    for name, what in TEXTS.items()], bases=(ProgramSettings,), frozen=True)
+Texts = type('Texts', (ProgramSettings,), {
+    '__annotations__': dict.fromkeys(TEXTS, str | None),
+    **{name: setting(None, str, f'{what}, in a form that pretrain takes')
+       for name, what in TEXTS.items()}})
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Texts):
   only: list[str] = setting(
       [], some_of(*(name for item in ITEMS for name in item.names)),
@@ -56,7 +54,7 @@ class Settings(Texts):
   output_dir: str | None = setting(
       None, str, 'folder of all results; if not given, results/reproduce_SCALE')
 
-  SCALES: ClassVar = tuple(SCALES)
+  SCALES = tuple(SCALES)
 
 
 def main(settings: Settings) -> None:

@@ -39,7 +39,7 @@ from bornbiased_jax.storage.model import FORMS, is_signature
 
 from ..shared import figures, networks, program, provenance, verdicts
 from ..shared.base_settings import SharedInputs
-from ..shared.results import header, make_directory, write_json
+from ..shared.results import header, make_directory
 from ..shared.settings import arguments, name_flag, setting, values_of
 from ..shared.tables import table
 from . import picture
@@ -47,7 +47,6 @@ from . import picture
 # What of the settings says what both networks read.
 _PROBE = ('num_sequences', 'length', 'probe_seed', 'num_ids')
 
-@dataclasses.dataclass(frozen=True)
 class Settings(SharedInputs):
   base: str | None = setting(None, optional(str), smoke='tiny_gpt2:1', help=(
       f'a network, instead of the first word: {FORMS}'))
@@ -84,12 +83,8 @@ def main(settings, output_dir):
 
 def write(report, folder: Path) -> None:
   """Prints the report, and writes all files."""
-  write_json(folder / 'results.json', report)
-  verdicts.show(report, folder, text)
-  file = figures.write_with_page(picture.draw(report), folder, functools.partial(
-      verdicts.render, facts(report)))
-  print(f'wrote {folder}/results.json, {file.name} and report.html',
-        file=sys.stderr if report['settings']['json'] else sys.stdout)
+  verdicts.write(report, folder, text, lambda: picture.draw(report),
+                 functools.partial(verdicts.render, facts(report)))
 
 
 def name_pair(settings: Settings) -> Settings:

@@ -14,25 +14,24 @@ def draw(report):
   rows = report['tests']
   z = [row['z'] for row in rows if row['z'] is not None]
   deciding = sum(row['decides'] and row['z'] is not None for row in rows)
-  with plotting.style():
-    figure = plotting.figure(9, 1.8 + 0.32 * len(rows))
-    ax = figure.subplots()
-    ax.set_title(title(report), parse_math=False)
-    lowest, highest = min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])
-    ax.axvspan(lowest, 2, color='#cccccc', linewidth=0,
-               label='chance: 97 % of unrelated pairs at least')
-    plotting.z_axis(ax.xaxis, (-5, 0, 5, 50, 500))
-    for i, row in enumerate(rows):
-      draw_test(ax, i, row)
-    for color, name in ((1, 'decides'), (0, 'explains')):
-      ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
-    if deciding:
-      ax.axvline(thresholds.related_z(deciding, report['alpha']), color='black', linestyle='--',
-                 linewidth=1, label='related beyond, about')
-    write_right(ax, -0.8, 'z', 'likeness\n(copy: ≈ 1)')
-    ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
-    ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5))
-    figure.legend(loc='outside lower center', ncols=4, fontsize='small')
+  figure = plotting.figure(9, 1.8 + 0.32 * len(rows))
+  ax = figure.subplots()
+  ax.set_title(title(report), parse_math=False)
+  lowest, highest = min([-6, *(1.2 * each for each in z)]), max([1000, *(2 * each for each in z)])
+  ax.axvspan(lowest, 2, color='#cccccc', linewidth=0,
+             label='chance: 97 % of unrelated pairs at least')
+  plotting.z_axis(ax.xaxis, (-5, 0, 5, 50, 500))
+  for i, row in enumerate(rows):
+    draw_test(ax, i, row)
+  for color, name in ((1, 'decides'), (0, 'explains')):
+    ax.plot([], [], 'o', color=plotting.COLORS[color], label=name)
+  if deciding:
+    ax.axvline(thresholds.related_z(deciding, report['alpha']), color='black', linestyle='--',
+               linewidth=1, label='related beyond, about')
+  write_right(ax, -0.8, 'z', 'likeness\n(copy: ≈ 1)')
+  ax.set_yticks(range(len(rows)), [row['test'] for row in rows])
+  ax.set(xlim=(lowest, highest), ylim=(len(rows) - 0.5, -0.5))
+  figure.legend(loc='outside lower center', ncols=4, fontsize='small')
   return figure
 
 

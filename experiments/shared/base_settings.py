@@ -1,7 +1,5 @@
 """Settings that several programs have: of ensembles, of comparisons and of training."""
 
-import dataclasses
-from typing import ClassVar
 
 from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
@@ -10,6 +8,8 @@ from bornbiased_jax.training import Recipe
 
 from .settings import MODELS, PROBE_DATA, ProgramSettings, at_scale, pick, setting, values_of
 
+# Initializations with and without a common direction, and what figures call them.
+INITS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
 # Interventions after training.
 AFTERWARDS = [name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED)]
 DONE_AFTERWARDS = Kind(
@@ -17,14 +17,12 @@ DONE_AFTERWARDS = Kind(
     f'{", ".join(AFTERWARDS)}')
 
 
-@dataclasses.dataclass(frozen=True)
 class ExperimentSettings(ProgramSettings):
   """The settings of a program that has several scales."""
 
-  SCALES: ClassVar = ('smoke', 'laptop', 'paper')
+  SCALES = ('smoke', 'laptop', 'paper')
 
 
-@dataclasses.dataclass(frozen=True)
 class Stacks(ExperimentSettings):
   """Ensembles of simplified layers."""
 
@@ -36,10 +34,9 @@ class Stacks(ExperimentSettings):
   chunk_size: int | None = setting(None, optional(whole), 'networks at once; if not given, as many '
                                    'as memory holds')
 
-  TECHNICAL: ClassVar = ('probe_seed', 'batch_size', 'chunk_size')
+  TECHNICAL = ('probe_seed', 'batch_size', 'chunk_size')
 
 
-@dataclasses.dataclass(frozen=True)
 class Transformers(Stacks):
   """Ensembles of transformers."""
 
@@ -52,10 +49,9 @@ class Transformers(Stacks):
       "that token ids mean the same in all; with 'none' each has its own")
   dtype: str = setting('float32')
 
-  TECHNICAL: ClassVar = ('probe', 'data', 'tokenizer', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
+  TECHNICAL = ('probe', 'data', 'tokenizer', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
 
 
-@dataclasses.dataclass(frozen=True)
 class Inputs(ExperimentSettings):
   """Random sequences that networks read, to be compared."""
 
@@ -63,10 +59,9 @@ class Inputs(ExperimentSettings):
   length: int = setting(64)
   probe_seed: int = setting(0)
 
-  TECHNICAL: ClassVar = ('probe_seed',)
+  TECHNICAL = ('probe_seed',)
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedInputs(Inputs):
   """Sequences for networks that may have different vocabularies."""
 
@@ -75,7 +70,7 @@ class SharedInputs(Inputs):
       'different vocabularies read the same; if not given, below the smallest of their '
       'vocabularies')
 
-  TECHNICAL: ClassVar = ('num_ids', *Inputs.TECHNICAL)
+  TECHNICAL = ('num_ids', *Inputs.TECHNICAL)
 
 
 def until(last: str):
@@ -83,7 +78,6 @@ def until(last: str):
   return lambda steps, values: steps and [step for step in steps if step <= values[last]]
 
 
-@dataclasses.dataclass(frozen=True)
 class Texts(ExperimentSettings):
   """What every training on text has."""
 
@@ -97,11 +91,10 @@ class Texts(ExperimentSettings):
       100, 1000, 10_000, 50_000, 100_000, 150_000])
   data_seed: int = setting(42)
 
-  TECHNICAL: ClassVar = ('data_seed',)
-  FITTED: ClassVar = {'keep_steps': until('num_steps')}
+  TECHNICAL = ('data_seed',)
+  FITTED = {'keep_steps': until('num_steps')}
 
 
-@dataclasses.dataclass(frozen=True)
 class Computation(Texts):
   """How a step is computed."""
 
@@ -110,7 +103,6 @@ class Computation(Texts):
   remat: str = setting('none')
 
 
-@dataclasses.dataclass(frozen=True)
 class Schedule(Computation):
   """The schedule of learning rates, and what goes with it."""
 
@@ -123,11 +115,10 @@ class Schedule(Computation):
       None, optional(whole), 'networks that train at once; if not given, all if they are small and '
       'on one device, else 1')
 
-  FITTED: ClassVar = Computation.FITTED | {'warmup_steps': lambda steps, values: (
+  FITTED = Computation.FITTED | {'warmup_steps': lambda steps, values: (
       steps if steps < values['num_steps'] else values['num_steps'] // 3)}
 
 
-@dataclasses.dataclass(frozen=True)
 class Training(Schedule):
   """All settings of a training; at the scale `continue`, of one that goes on with a network.
 
@@ -161,20 +152,20 @@ class Training(Schedule):
   fsdp_axis: int = setting(1, whole, 'devices that share batch, parameters and optimizer')
   tensor_axis: int = setting(1, whole, 'devices that share each matrix product')
 
-  SCALES: ClassVar = ('smoke', 'laptop', 'continue', 'paper')
-  TECHNICAL: ClassVar = (
+  SCALES = ('smoke', 'laptop', 'continue', 'paper')
+  TECHNICAL = (
       'data_seed', 'start_id', 'clip', 'balance', 'validation_sequences', 'intervention',
       'intervention_position', 'intervention_strength', 'max_length')
 
 
 def of_study(settings: Texts, base: str, **changes) -> Training:
-  """Settings of training at the scale `base`, with those that a study has and some changed."""
-  return at_scale(Training, base, **pick(Training, settings) | changes)
+  """Settings of training at the scale `base`, with those that a study has and some changed.
 
-
-def warmup_of(scale: str, num_steps: int) -> int:
-  """The scale's warmup, or a third of a short run."""
-  return min(values_of(Training, 'warmup_steps')[scale], num_steps // 3)
+  A study that has no warmup has the scale's, or a third of a short run.
+  """
+  own = pick(Training, settings) | changes
+  warmup = min(values_of(Training, 'warmup_steps')[base], own['num_steps'] // 3)
+  return at_scale(Training, base, **{'warmup_steps': warmup} | own)
 
 
 def check(settings: Training) -> None:

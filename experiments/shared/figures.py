@@ -1,7 +1,6 @@
 """How figures and pages are written: every program that draws one has the flag --format."""
 
 import base64
-from collections.abc import Callable
 from contextvars import ContextVar
 import hashlib
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 from matplotlib.text import Text
+import numpy as np
 
-from bornbiased_jax import files, plotting
+from bornbiased_jax import plotting
 from bornbiased_jax.errors import plain
 from bornbiased_jax.fields import Kind, choice
 
 from . import provenance
+from .tables import grouped
 
 # A flag, but no setting of a run: what was measured can be drawn again in another format.
 FORMAT = ContextVar('format', default='png')
@@ -72,16 +73,20 @@ def capital(text: str) -> str:
   return text[0].upper() + text[1:] if re.match(r'[a-z]{2,}(?![\w=])', text) else text
 
 
-def write_with_page(drawn: Any, directory: Path, page: Callable[[bytes], str]) -> Path:
-  """Writes a figure, as `write` does, and report.html, which `page` makes of it as a PNG file."""
-  file = directory / f'figure.{FORMAT.get()}'
-  # Encoded, never read back: only the first of several processes writes.
-  png = plotting.encode(drawn, 'png')
-  files.write_atomically(file, png if file.suffix == '.png'
-                         else plotting.encode(drawn, file.suffix[1:]))
-  # A name that is not UTF-8 is shown with its bytes as numbers.
-  files.write_atomically(directory / 'report.html', page(png).encode(errors='backslashreplace'))
-  return file
+def draw_steps(ax: Any, rows: list[dict], name: str, **line) -> None:
+  """A field by step: means over networks, with their range, where all of them have a value."""
+  values = {fields['step']: [row[name] for row in own] for fields, own in grouped(rows, 'step')}
+  known = {step: own for step, own in values.items() if None not in own}
+  plotting.band(ax, np.array([*known]), np.array([*known.values()]).T, **line)
+
+
+def log_steps(ax: Any, steps: list[int]) -> None:
+  """Has steps, from 0, on a logarithmic axis, with ticks where there is room."""
+  apart = [step for i, step in enumerate(steps) if i == 0 or step > 2 * steps[i - 1]]
+  ax.set_xscale('symlog', linthresh=min(step for step in steps if step))
+  ax.set_xticks(apart, map(str, apart))
+  ax.minorticks_off()
+  ax.set_xlabel('optimizer step')
 
 
 def isolated(name: str) -> str:

@@ -16,6 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import Kind
 
 from . import figures, provenance, session
+from .results import Results
 from .settings import (
   ProgramSettings,
   arguments_of,
@@ -73,11 +74,18 @@ def run(main: Callable, name: str, of: type[ProgramSettings], doc: str, has_fold
       return main(settings)
     figures.FORMAT.set(name_flag('format', figures.FORMAT_FLAG.parse, given['format'] or 'png'))
     session.connect(**{flag: given[flag] for flag in session.HOSTS if flag in flags})
-    place = given['output_dir']
-    session.run_in(f'results/{name}_{settings.scale}' if place is None else place, main, settings)
+    place, usual = given['output_dir'], f'results/{folder_of(name)}_{settings.scale}'
+    session.run_in(usual if place is None else place, main, settings)
 
   app.run(lambda _: session.run(work, flags=flags),
           flags_parser=lambda argv: absl_flags.FLAGS(argv[:1]))
+
+
+def measure(main: Callable, name: str, of: type[ProgramSettings], doc: str,
+            several_hosts: bool = False) -> None:
+  """Runs `main(settings, results)`, as `run` does; what it measures are rows of `Results`."""
+  run(lambda settings, output_dir: main(settings, Results(output_dir, name, settings)), name, of,
+      doc, several_hosts=several_hosts)
 
 
 def flags_of(name: str, of: type[ProgramSettings], has_folder: bool = True,
@@ -91,10 +99,15 @@ def flags_of(name: str, of: type[ProgramSettings], has_folder: bool = True,
   if has_folder:
     yield 'output_dir', Flag(Kind(
         str, 'folder of the results, local or gs://BUCKET/FOLDER, where the same command continues '
-        'what was stopped'), {'laptop': f'results/{name}_SCALE'})
+        'what was stopped'), {'laptop': f'results/{folder_of(name)}_SCALE'})
     yield 'format', Flag(figures.FORMAT_FLAG, {'laptop': 'png'})
   if several_hosts:
     yield from ((flag, Flag(kind)) for flag, kind in session.HOSTS.items())
+
+
+def folder_of(name: str) -> str:
+  """A program's name as that of a folder, but for its scale."""
+  return name.replace('.', '_')
 
 
 class _Parser(argparse.ArgumentParser):

@@ -31,7 +31,7 @@ class Results:
 
   A run goes on by measuring the rows that it lacks. While rows are added, the whole file is
   replaced at most once per second, so that a run that was killed at any moment can go on; one that
-  is interrupted loses no row.
+  is interrupted loses no row. Nothing is written before it begins to measure.
 
   `go_on`, from the content of a new run and that of the file or None, gives the content to begin
   with, and whether it may replace the file before the end. If it is missing, a file that holds rows
@@ -40,28 +40,22 @@ class Results:
 
   def __init__(self, directory: Path, experiment: str, settings: Any,
                go_on: Callable[[dict, dict | None], tuple[dict, bool]] | None = None):
-    self.path = files.path_of(directory) / 'results.json'
+    self.directory = files.path_of(directory)
+    self.path = self.directory / 'results.json'
     choose = go_on or functools.partial(go_on_with_rows, self.path)
     new = header(experiment, settings, provenance.begin()()) | {
         'complete': False, 'rows': [], 'summary': []}
-
-    def opened():
-      content, may_write = choose(new, _stored(self.path, _plain(defaults_of(settings))))
-      is_noted = may_write and not content['complete']
-      if is_noted:
-        make_directory(self.path.parent)
-      return content, is_noted
 
     named = getattr(settings, 'config', None) or []
     sources = {getattr(name, 'source', '') for name in (
         named if isinstance(named, list) else [named])} - {''}
     self._notes = [f'the shape of {source}; random weights' for source in sorted(sources)]
-    self.content, self._is_noted = hosts.from_first(opened)
+    self.content, may_write = hosts.from_first(
+        lambda: choose(new, _stored(self.path, _plain(defaults_of(settings)))))
     self._is_measured = self.content['complete']
+    self._is_noted = may_write and not self._is_measured
     self._run = provenance.begin(self.content['run'])
     self._written, self._is_pending = -math.inf, False
-    if self._is_noted:
-      self.write()
 
   @property
   def rows(self) -> list[dict]:
@@ -114,7 +108,9 @@ class Results:
 
   @contextlib.contextmanager
   def keeping(self) -> Iterator[None]:
-    """However the block ends, all rows that were added are in the file."""
+    """Notes when the run began; however the block ends, the file has all rows that were added."""
+    if self._is_noted and self._written == -math.inf:
+      self.write()
     try:
       yield
     finally:
@@ -152,15 +148,17 @@ class Results:
     self.content.update(more, summary=summary, complete=True)
     self.write()
     notes = ''.join(f'\n{note}\n' for note in self._notes)
-    write_atomically(self.path.parent / 'table.md', (markdown(shown) + notes).encode())
+    write_atomically(self.directory / 'table.md', (markdown(shown) + notes).encode())
     wrote = [self.path]
     if draw:
       with plotting.style():
-        wrote += [figures.write(draw(), self.path.parent)]
+        wrote += [figures.write(draw(), self.directory)]
     print('wrote', ' and '.join(map(str, wrote)))
 
   def write(self) -> None:
     """Writes the file, with the time until now."""
+    if self._written == -math.inf:
+      make_directory(self.directory)
     self._written, self._is_pending = time.monotonic(), False
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run'] = self._run()

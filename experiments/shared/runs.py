@@ -47,8 +47,12 @@ def train(settings: Training, output_dir: Path) -> None:
 def train_for(results: Results, trainings: dict[Path, Training]) -> None:
   """Trains to these folders what an experiment measures.
 
-  A complete one is drawn again, also without its checkpoints.
+  A complete one is drawn again, also without its checkpoints. What is impossible is refused before
+  anything is written.
   """
+  name_flag('output_dir', files.local, results.directory)
+  for settings in trainings.values():
+    base_settings.check(settings)
   with results.noting_time():
     for output_dir, settings in trainings.items() if not results.content['complete'] else ():
       train(settings, output_dir)
@@ -189,6 +193,12 @@ def parent_config(settings: Training) -> configs.ModelConfig:
 def recorded(settings: Training) -> Training:
   """The settings as results.json has them: without a preset if the model is the parent's."""
   return dataclasses.replace(settings, config=None) if parent(settings) else settings
+
+
+def validation_losses(run: Path) -> dict[int, float]:
+  """The validation loss at each step at which a run was evaluated."""
+  return {line['step']: line['validation_loss'] for line in monitor.read(run)
+          if line.get('validation_loss') is not None}
 
 
 def unit_of(settings: Training) -> str:

@@ -1,6 +1,5 @@
 """Settings: a frozen dataclass per program, from which come its flags, --help and results.json.
 
-    @dataclasses.dataclass(frozen=True)
     class Settings(Transformers):
       seeds: list[int] = setting(range(100), smoke=range(4))
       steps: int = setting(1000, whole, 'optimizer steps', smoke=3)
@@ -121,7 +120,7 @@ def arguments(usage: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramSettings:
-  """The settings of a program.
+  """The settings of a program. Its subclasses are frozen dataclasses without a decorator.
 
   `TECHNICAL` are those that few users change, which --help shows last. `FITTED` makes the scale's
   value of a setting that is not given fit to the values of others.
@@ -132,6 +131,9 @@ class ProgramSettings:
   SCALES: ClassVar[tuple[str, ...]] = ('laptop',)
   TECHNICAL: ClassVar[tuple[str, ...]] = ()
   FITTED: ClassVar[dict[str, Callable[[Any, dict[str, Any]], Any]]] = {}
+
+  def __init_subclass__(cls):
+    dataclasses.dataclass(frozen=True)(cls)
 
 
 S = TypeVar('S', bound=ProgramSettings)

@@ -1,6 +1,6 @@
-"""What is said with verdicts: before, how long they take; after, one HTML page to send to others.
+"""What is said with verdicts: before, how long they take; after, a report and its HTML page.
 
-The page stands for itself.
+The page can be sent to others without anything else.
 """
 
 from collections import Counter
@@ -8,12 +8,14 @@ from collections.abc import Callable
 import math
 from pathlib import Path
 import sys
+from typing import Any
 
-from bornbiased_jax import hosts
+from bornbiased_jax import hosts, plotting
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.analysis.statistics import p_value_text
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import plain
+from bornbiased_jax.files import write_atomically
 from bornbiased_jax.lineage import Signature, thresholds
 from bornbiased_jax.lineage.comparison.every_test import TESTS
 from bornbiased_jax.lineage.evidence.by_weights import Weights
@@ -23,6 +25,7 @@ from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import Model
 
 from . import figures
+from .results import write_json
 
 # What a verdict says of a model and one or several others.
 ANSWERS = {
@@ -75,10 +78,28 @@ def _letters(name):
   return plain(name.encode(errors='backslashreplace').decode())
 
 
-def show(report: dict, folder: Path, text: Callable[[dict], str]) -> None:
-  """Prints a report that was written, as a text or, with --json, as results.json has it."""
+def write(report: dict, folder: Path, text: Callable[[dict], str], draw: Callable[[], Any],
+          page: Callable[[bytes], str], *others: str) -> None:
+  """Writes results.json, a figure and report.html, and prints the report and what was written.
+
+  It is printed as a text or, with --json, as results.json has it. `page` makes the page from the
+  figure as a PNG file, and `others` are files that were written before.
+  """
+  write_json(folder / 'results.json', report)
+  is_json = report['settings'].get('json', False)
   if hosts.is_first():
-    print((folder / 'results.json').read_text() if report['settings']['json'] else text(report))
+    print((folder / 'results.json').read_text() if is_json else text(report))
+  with plotting.style():
+    drawn = draw()
+  figure = folder / f'figure.{figures.FORMAT.get()}'
+  # Encoded, never read back: only the first of several processes writes.
+  png = plotting.encode(drawn, 'png')
+  write_atomically(figure, png if figure.suffix == '.png'
+                   else plotting.encode(drawn, figure.suffix[1:]))
+  # A name that is not UTF-8 is shown with its bytes as numbers.
+  write_atomically(folder / 'report.html', page(png).encode(errors='backslashreplace'))
+  names = ', '.join([f'{folder}/results.json', *others, figure.name])
+  print(f'wrote {names} and report.html', file=sys.stderr if is_json else sys.stdout)
 
 
 def p_of_test(row: dict) -> str:

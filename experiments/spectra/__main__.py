@@ -26,7 +26,6 @@ from bornbiased_jax.fields import listed, natural, whole
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
-from ..shared.results import Results
 from ..shared.settings import preset_name, setting, some
 from ..small_networks.training import from_seeds, train
 from ..transforms import lossy, preserving
@@ -49,7 +48,6 @@ TUNED = {'300 more steps at a low rate': (300, 0.1, FEW), '300 more steps': (300
          '3000 more steps at a low rate': (3000, 0.1, 2)}
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(ExperimentSettings):
   config: list[str] = setting(['tiny_llama2', 'tiny_gpt2', 'tiny_qwen2', 'pythia_70m'],
                               listed(preset_name), 'families: models whose sizes are replaced',
@@ -66,11 +64,10 @@ class Settings(ExperimentSettings):
   other_text: str = setting('tinyshakespeare', str, 'what to train on afterwards')
 
 
-def main(settings, output_dir):
-  results = Results(output_dir, 'spectra', settings)
+def main(settings, results):
   pairs = [pair for cell in cells_of(settings) for pair in pairs_of(cell, settings)]
   for pair in results.missing(pairs, 'pair'):
-    results.add(pair | measured(pair, settings, output_dir))
+    results.add(pair | measured(pair, settings, results.directory))
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))
 
 
@@ -185,4 +182,4 @@ def moved(before: dict, after: dict) -> float:
 
 
 if __name__ == '__main__':
-  program.run(main, 'spectra', Settings, __doc__)
+  program.measure(main, 'spectra', Settings, __doc__)

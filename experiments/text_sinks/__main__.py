@@ -8,10 +8,11 @@ Networks of the same seeds are trained on the same data in the same order, each 
 --interventions on o_i, the weighted mean of values at position i:
 
     none                none
-    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere
+    amplify, attenuate  o_i sqrt(i), o_i sqrt(i / T): the same variance everywhere, if attention
+                        were uniform
     rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
     sink_logit          each head has a learned score that takes weight and gives no value (gpt-oss)
-    gain, damp          o_i times a constant: the size of 'amplify' and of 'attenuate'
+    gain, damp          o_i times a constant: the mean factor of 'amplify' and of 'attenuate'
     mask                --position attends to itself alone, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
@@ -39,13 +40,11 @@ from bornbiased_jax import configs, storage
 from bornbiased_jax.data import Corpus, Tokenizer, hold_out, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import choice, listed, natural, optional, positive, whole
-from bornbiased_jax.files import local
 from bornbiased_jax.storage import Model
 
 from ..shared import base_settings, program, runs
 from ..shared.base_settings import DONE_AFTERWARDS, Schedule, Training
 from ..shared.networks import Beginning, beginning_of, check_length
-from ..shared.results import Results
 from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, arguments, name_flag, setting, some
 from . import report
 from .measures import losses, measure
@@ -55,7 +54,6 @@ from .report import display
 PADDING = 1.1
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(Schedule):
   networks: list[str] = arguments('[NETWORK ...]')
   data: str | None = setting('tinyshakespeare', optional(str), TO_TRAIN_ON, paper=None)
@@ -94,19 +92,19 @@ FIELDS = 'intervention', 'afterwards', 'seed', 'step'
 Sources = dict[tuple, str]
 
 
-def main(settings, output_dir):
+def main(settings, results):
   check(settings)
   tokenizer, texts = load_texts(settings)
   if settings.networks:
     groups = {None: named(settings, tokenizer, texts)}
   else:
-    name_flag('output_dir', local, output_dir)
-    groups = {each: checkpoints(settings, each, output_dir) for each in settings.interventions}
-  results = Results(output_dir, 'text_sinks', settings)
+    groups = {each: checkpoints(settings, each, results.directory)
+              for each in settings.interventions}
   for intervention, sources in groups.items():
     keys = [dict(zip(FIELDS, each, strict=True)) for each in sources]
     if intervention and results.lacking(keys):
-      runs.train_for(results, {output_dir / intervention: training_of(settings, intervention)})
+      training = training_of(settings, intervention)
+      runs.train_for(results, {results.directory / intervention: training})
     for row in results.missing(keys, 'network'):
       results.add(row | measured(row, sources[*row.values()], tokenizer, texts, settings))
     remove(settings, sources)
@@ -216,8 +214,8 @@ def training_of(settings, intervention: str) -> Training:
     where = dict(intervention_position=settings.position, intervention_strength=settings.strength)
   valid = settings.texts[0] if settings.texts else None
   return base_settings.of_study(settings, settings.scale, intervention=intervention,
-                                    valid=valid, max_length=settings.length, **where)
+                                valid=valid, max_length=settings.length, **where)
 
 
 if __name__ == '__main__':
-  program.run(main, 'text_sinks', Settings, __doc__)
+  program.measure(main, 'text_sinks', Settings, __doc__)

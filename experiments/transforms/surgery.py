@@ -42,11 +42,8 @@ def cut_heads(config: ModelConfig, params: dict, key: Key, strength: float) -> A
 def keep_first_units(config: ModelConfig, params: dict, key: Key = None, *,
                      strength: float) -> Altered:
   """Keeps a share `strength` of each MLP's units, the first ones, as is done with a MatFormer."""
-  count, blocks = round(strength * config.mlp_width), dict(params['blocks'])
-  for name in blocks.keys() & {'up', 'gate'}:
-    blocks[name] = {leaf: x[..., :count] for leaf, x in blocks[name].items()}
-  blocks['down'] = blocks['down'] | {'kernel': blocks['down']['kernel'][:, :count]}
-  return dataclasses.replace(config, mlp_width=count), params | {'blocks': blocks}
+  first_F = jnp.arange(round(strength * config.mlp_width))
+  return preserving.order_units(config, params, jnp.tile(first_F, (config.num_layers, 1)))
 
 
 def written_norms(config: ModelConfig, params: dict) -> jax.Array:

@@ -15,6 +15,7 @@ from experiments.benchmark import __main__ as benchmark
 from experiments.benchmark import chart, ranks, step_parts, streaming, timing
 from experiments.shared import results
 from experiments.shared.settings import resolve
+import programs
 
 
 def test_alternatives_run_in_turn_and_ratios_are_of_the_same_round():
@@ -41,8 +42,8 @@ def test_benchmarks_that_were_stopped_go_on_with_the_next(tmp_path, monkeypatch)
     monkeypatch.setitem(benchmark.BENCHMARKS, name, functools.partial(measured, name))
   settings = resolve(benchmark.Settings, words=['kendall', 'statistics'])
   with pytest.raises(KeyboardInterrupt):
-    benchmark.main(settings, tmp_path)
-  benchmark.main(settings, tmp_path)
+    programs.main(benchmark, settings, tmp_path)
+  programs.main(benchmark, settings, tmp_path)
   content = json.loads((tmp_path / 'results.json').read_text())
   assert called == ['kendall', 'statistics', 'statistics'] and content['complete']
   assert content['rows'] == [{'name': name, 'rows': [{'benchmark': name}]}
@@ -52,7 +53,7 @@ def test_benchmarks_that_were_stopped_go_on_with_the_next(tmp_path, monkeypatch)
 
 def test_a_name_that_is_no_benchmark_is_refused(tmp_path):
   with pytest.raises(InputError, match="'sleep' is no benchmark; there are "):
-    benchmark.main(resolve(benchmark.Settings, words=['sleep']), tmp_path / 'out')
+    programs.main(benchmark, resolve(benchmark.Settings, words=['sleep']), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
 
 

@@ -1,6 +1,5 @@
 """Command lines: scales, overrides, and one clear line for every mistake."""
 
-import dataclasses
 import json
 import os
 import re
@@ -101,7 +100,6 @@ def test_help_writes_values_as_flags():
   assert text('one of a, b', laptop=['a', 'b'], smoke=['a']) == {'laptop': 'all', 'smoke': 'a'}
 
 
-@dataclasses.dataclass(frozen=True)
 class Own(base_settings.Transformers):
   data: str | None = settings.setting(None, str, 'a text', hint='a file')
   dtype: str = settings.setting('float32', paper='bfloat16')
@@ -298,7 +296,6 @@ def test_models_are_listed_once():
 ])
 def test_flags_and_words_come_in_any_order(given, expected, monkeypatch):
   """The value of a flag follows = or a space, and --noNAME is the opposite of --NAME."""
-  @dataclasses.dataclass(frozen=True)
   class Words(base_settings.Inputs):
     seeds: list[int] = settings.setting([1])
     json: bool = settings.setting(False, fields.switch, 'as JSON')

@@ -17,7 +17,6 @@ from experiments.shared.results import Results
 from experiments.shared.settings import resolve
 
 
-@dataclasses.dataclass(frozen=True)
 class Settings(base_settings.Stacks):
   seeds: list[int] = settings.setting([3, 1, 2, 0])
   num_sequences: int = settings.setting(6)

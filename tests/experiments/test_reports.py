@@ -1,6 +1,5 @@
 """The pages of lineage, seedprint and audit, as a browser shows and prints them."""
 
-import functools
 import itertools
 import json
 import re
@@ -14,7 +13,7 @@ import browser
 from experiments.audit import __main__ as audit
 from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
-from experiments.shared import figures, provenance, verdicts
+from experiments.shared import provenance, verdicts
 
 needs_browser = pytest.mark.skipif(not browser.FOUND, reason='there is no Chromium')
 SCRIPT, LONG = '<script>document.title = "ran"</script>', 200 * 'w'
@@ -88,9 +87,7 @@ def pages(tmp_path_factory):
   for name, findings in (('sound', []), ('faulty', [fault])):
     report = MADE | {'networks': {step: f'{LONG}/step_{step}' for step in range(6)},
                      'settings': {}, 'checkpoints': steps, 'findings': findings}
-    figures.write_with_page(audit.draw(report), folder(name), functools.partial(
-        audit.render, report))
-    (root / name / 'results.json').touch()
+    audit.write(report, folder(name))
   return root
 
 
@@ -179,7 +176,7 @@ def test_on_paper_all_reasons_are_there_and_no_heading_alone(name, pages, page, 
   printed = subprocess.run(['pdftotext', '-raw', tmp_path / 'report.pdf', '-'],
                            capture_output=True, text=True, check=True).stdout
   squeezed = re.sub(r'\s', '', printed)
-  content = json.loads((pages / name / 'results.json').read_text() or '{}')
+  content = json.loads((pages / name / 'results.json').read_text())
   for each in content.get('rows', [content] if name == 'pair' else []):
     assert all(re.sub(r'\s', '', said) in squeezed for said in each['reasons'] + each['caveats'])
   assert 64 * 'd' in squeezed and '2026-01-02' in squeezed

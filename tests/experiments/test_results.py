@@ -177,12 +177,14 @@ def test_a_file_of_an_earlier_version_is_drawn_again(run):
 
 def test_rows_reach_the_file_while_a_run_goes_on(tmp_path, monkeypatch):
   opened = open_results(tmp_path)
-  assert saved(tmp_path)['rows'] == [] and not saved(tmp_path)['complete']
-  opened.add(ROWS[0])  # Within a second of the last writing.
-  assert saved(tmp_path)['rows'] == []
-  monkeypatch.setattr(results, 'WRITE_INTERVAL_S', -1.0)
-  opened.add(ROWS[1])
-  assert saved(tmp_path)['rows'] == ROWS
+  assert not any(tmp_path.iterdir())
+  with opened.keeping():
+    assert saved(tmp_path)['rows'] == [] and not saved(tmp_path)['complete']
+    opened.add(ROWS[0])  # Within a second of the last writing.
+    assert saved(tmp_path)['rows'] == []
+    monkeypatch.setattr(results, 'WRITE_INTERVAL_S', -1.0)
+    opened.add(ROWS[1])
+    assert saved(tmp_path)['rows'] == ROWS
 
 
 def test_an_interrupted_run_loses_no_row(tmp_path):
@@ -266,7 +268,7 @@ def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
 
   monkeypatch.setattr(results, 'write_atomically', full)
   with pytest.raises(InputError, match='--output_dir: cannot write .*No space left on device'):
-    open_results(tmp_path)
+    next(open_results(tmp_path).missing(ROWS, 'row'))
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
@@ -274,7 +276,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
   with pytest.raises(InputError, match='--output_dir: .*file is a file; give a folder'):
     results.make_directory(tmp_path / 'file')
   with pytest.raises(InputError, match='--output_dir: cannot make .*file'):
-    open_results(tmp_path / 'file' / 'run')
+    next(open_results(tmp_path / 'file' / 'run').missing(ROWS, 'row'))
 
 
 def test_what_json_lacks_becomes_null_or_a_list(tmp_path):

@@ -17,7 +17,8 @@ from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
-from experiments.text_sinks import measures, order, report
+from experiments.text_sinks import measures, report
+import programs
 from programs import SMALL, results_of, stop
 from small_networks import random_networks, save_run
 from small_tokenizers import write_gpt2
@@ -114,7 +115,7 @@ def test_networks_of_others_are_measured_without_training(network, tmp_path):
   """Their sequences begin as the tokenizer says."""
   path, tokenizer = network
   ways = dict(lengths='16', afterwards='amplify', tokenizer=str(path))
-  text_sinks.main(settings([str(path)], **ways), tmp_path / 'out')
+  programs.main(text_sinks, settings([str(path)], **ways), tmp_path / 'out')
   rows = results_of(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [
       (str(path), afterwards) for afterwards in (None, 'amplify')]
@@ -132,14 +133,14 @@ def test_networks_of_others_are_measured_without_training(network, tmp_path):
   for each, is_same in ((begun, True), (plain, False)):
     assert (measures.losses(config, params, text, each) == rows[0]['loss']) == is_same
   with pytest.raises(InputError, match=f'--start_id: 5, but .* with {tokenizer.end_id} .tokenizer'):
-    text_sinks.main(settings([str(path)], start_id='5', **ways), tmp_path / 'other')
+    programs.main(text_sinks, settings([str(path)], start_id='5', **ways), tmp_path / 'other')
 
 
 def test_sequences_begin_as_the_run_was_trained(tmp_path):
   save_run(tmp_path / 'run', 0, THEIRS, random_networks(THEIRS, 1)[0],
            data=dict(tokenizer='bytes'), recipe=dict(start_id=7))
-  text_sinks.main(settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
-                  tmp_path / 'out')
+  programs.main(text_sinks, settings([str(tmp_path / 'run')], lengths='16', afterwards='none'),
+                tmp_path / 'out')
   (row,) = results_of(tmp_path / 'out')['rows']
   assert row['begins_with'] == '7 (run)'
   text = text_sinks.load_texts(settings())[1]
@@ -168,7 +169,7 @@ def test_interventions_with_all_their_rows_are_not_trained_again(study, tmp_path
   (tmp_path / 'results.json').write_text(json.dumps(stored))
   stop(tmp_path, 8)  # Of 'none' three steps of two seeds, and both afterwards.
   flags = SMALL['text_sinks'].flags | {'checkpoints': 'last'}
-  text_sinks.main(resolve(text_sinks.Settings, 'smoke', **flags), tmp_path)
+  programs.main(text_sinks, resolve(text_sinks.Settings, 'smoke', **flags), tmp_path)
   assert not (tmp_path / 'none').exists()
   assert checkpoint.steps(tmp_path / 'mask' / 'seed_43') == [6]
   assert results_of(tmp_path)['summary'] == whole['summary']
@@ -181,7 +182,7 @@ def test_what_grows_first():
       'disparity_L': [3.0, disparity], 'positional_std_LP': [[4.0, 2.0, 1.0], [1.0, 1.0, 1.0]]}
   rows = [row(1, 0, 0.0, 3.0), row(1, 10, 0.4, 6.1), row(1, 20, 0.6, 6.0),
           row(2, 0, 0.0, 3.0), row(2, 10, 0.0, 5.0), row(2, 20, 0.9, 7.0)]
-  made = order.summarize(rows)
+  made = report.what_grew_first(rows)
   assert made['onsets'][:2] == [
       {'seed': 1, 'layer': 1, 'sink': None, 'disparity': None, 'variance': 0},
       {'seed': 1, 'layer': 2, 'sink': 20, 'disparity': 10, 'variance': None}]
