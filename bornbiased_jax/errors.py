@@ -51,7 +51,8 @@ def unlike(given: Any, wanted: str) -> InputError:
   elif isinstance(given, Mapping):
     made_by = 'of a state dict storage.huggingface.from_state_dict makes (config, params)'
   elif hasattr(given, 'to_json_string'):
-    made_by = 'of config.json, where save_pretrained wrote it, huggingface.load_config reads one'
+    made_by = ('of a model that has it storage.huggingface.from_transformers(model) makes (config, '
+               'params), and of its config.json storage.huggingface.load_config a configuration')
   elif hasattr(given, 'init_scheme'):
     made_by = 'of a configuration analysis.transformer makes the family of its random networks'
   elif isinstance(given, tuple) and given and hasattr(given[0], 'init_scheme'):

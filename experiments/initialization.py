@@ -5,11 +5,11 @@
 
 The network is a step-0 checkpoint or a random network, given as to experiments.sample. config.json
 says how weights are drawn by initializer_range and its family's rules, and a run by the fields of
-its model. Of the matrices of a kind, one for each layer and expert, the table has the mean std and
-the one that is farthest from what the configuration says, with the interval in which it must lie: 5
-standard errors. Gains must be 1, and biases 0. Then come the cosine of two random sequences, the
-share of the preferred token, and of a mixture the highest expert load of each layer, with theory,
-with the interval that holds 95 % of networks.
+its model. Of the matrices of a kind, one for each layer and expert, the table has the mean of their
+stds, the std that is least like the configured one, and the configured one with 5 standard errors,
+within which all must lie. Gains must be 1, and biases 0. Then come the cosine of two random
+sequences, the share of sequences for which the preferred token is predicted, and of a mixture the
+highest expert load of each layer, with theory and the interval that holds 95 % of networks.
 
 Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
 """
@@ -39,6 +39,8 @@ from .shared.tables import table
 
 # Standard errors that a std may be off; one of 300 sound tensors is so in 6,000 networks.
 LIMIT = 5
+UNITS = ('std: the standard deviation of the entries of one matrix, in the unit of the weights; of '
+         'gains\n(scale) and biases, the largest difference from 1 and from 0')
 
 
 class Settings(ProgramSettings):
@@ -54,7 +56,7 @@ def main(settings):
   config, params = storage.open(settings.networks[0]).load()
   check_length(settings.length, config, settings.networks[0])
   rows = tensors(config, params)
-  print(table([display(row) for row in rows]), '', sep='\n')
+  print(table([display(row) for row in rows]), UNITS, '', sep='\n')
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   try:
     print(table(beside_theory(config, params, probe)))
@@ -88,10 +90,10 @@ def tensors(config: ModelConfig, params: dict) -> list[dict]:
 
 
 def display(row: dict) -> dict[str, str]:
-  return {'tensor': row['tensor'], 'number': row['matrices'], 'std': f'{row["std"]:.5f}',
-          'farthest': f'{row["farthest"]:.5f}',
-          'as said': f'{row["said"]:.5f} ± {row["off"]:.5f}',
-          'verdict': 'WRONG' if row['is_off'] else 'right'}
+  return {'tensor': row['tensor'], 'matrices': row['matrices'], 'mean std': f'{row["std"]:.5f}',
+          'least fitting std': f'{row["farthest"]:.5f}',
+          'configured std': f'{row["said"]:.5f} ± {row["off"]:.5f}',
+          'all fit': 'NO' if row['is_off'] else 'yes'}
 
 
 def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]:
@@ -102,16 +104,16 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
     parts['experts'] = expert_loads(config.experts_per_token)
   found, = measure((config, params), combine(parts), probe)
   values = [('cosine of two sequences', found['similarity']['cosine']),
-            ('share of the preferred token', found['preference']['top1_frequency'])]
+            ('share of sequences with the preferred token', found['preference']['top1_frequency'])]
   if config.num_experts > 1:
-    values += [(f'highest expert load, layer {i}', load)
+    values += [(f'highest expert load, share of choices in layer {i}', load)
                for i, load in enumerate(found['experts']['share'].max(axis=-1), 1)]
   rows = []
   for (name, value), (mean, low, high) in zip(values, expected(config, probe), strict=True):
     is_inside = low - 1e-6 <= value <= high + 1e-6
-    rows.append({'measured': name, 'value': f'{value:.4f}', 'theory': f'{mean:.4f}',
-                 '95 % of networks': f'{low:.4f} to {high:.4f}',
-                 'it lies': 'inside' if is_inside else 'OUTSIDE'})
+    rows.append({'measured': name, 'this network': f'{value:.4f}', 'theory, mean': f'{mean:.4f}',
+                 'theory, 95 % of networks': f'{low:.4f} to {high:.4f}',
+                 'this one lies': 'inside' if is_inside else 'OUTSIDE'})
   return rows
 
 

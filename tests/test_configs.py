@@ -180,6 +180,7 @@ def test_a_directory_of_transformers_without_weights(folder, tmp_path):
   config = huggingface.load_config(folder)
   name = storage.canonical(str(tmp_path))
   assert storage.canonical(str(tmp_path / 'config.json')) == name and configs.get(name) == config
+  assert huggingface.load_config(folder / 'config.json') == config
   # A changed width leaves the std that the file says, or transformers for it.
   wide = configs.get(storage.canonical(
       f'{tmp_path},width={4 * config.width},num_heads={config.num_heads}'))
@@ -220,7 +221,7 @@ def test_a_file_that_is_wrong(content, named, tmp_path):
     ('tiny_gpt2,windows=8', 'must have one entry for each of the 4 layers'),
     ('tiny_gpt2,rope_scaling=yarn:2:8:1:2:1:1', 'must be kind:factor:original_length:'),
     ('tiny_gpt2,activation=sin', "activation='sin'.*ACTIVATIONS"),
-    (3, '3 is not the name'),
+    (3, 'int is not the name'),
 ])
 def test_a_name_that_is_wrong(text, named):
   with pytest.raises(InputError, match=named):

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from directories import quiet_transformers
+
 ROOT = Path(__file__).parents[1]
 # Files that have the address because they are also read outside of the repository.
 READ_ELSEWHERE = {'setup.cfg', 'README.md', 'CITATION.cff', 'colab'}
@@ -33,8 +35,11 @@ def test_the_address_of_the_repository_stands_in_one_place():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['architecture', 'text', 'add'])
-def test_the_code_of_a_page_runs(name, capsys):
+@pytest.mark.parametrize('name', ['architecture', 'text', 'add', 'models'])
+def test_the_code_of_a_page_runs(name, capsys, monkeypatch, tmp_path):
+  if name == 'models':
+    quiet_transformers()
+  monkeypatch.chdir(tmp_path)
   page = (ROOT / 'docs' / 'howto' / f'{name}.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
   code = '\n'.join(blocks)

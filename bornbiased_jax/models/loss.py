@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError, check_id, check_ids
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.batches import in_batches
 from bornbiased_jax.models.layers import balance_loss
-from bornbiased_jax.models.transformer import head_of, read, unembed
+from bornbiased_jax.models.transformer import as_array, head_of, read, unembed
 
 # Number of positions per sequence whose logits exist at the same time.
 CHUNK = 128
@@ -46,6 +46,7 @@ def balanced_loss(config: ModelConfig, params: dict, tokens_BT: jax.Array, balan
 
   The other part is `layers.balance_loss` of the experts, times `balance`.
   """
+  tokens_BT = as_array(tokens_BT)
   names = ('hidden', 'router_logits') if balance else ('hidden',)
   with _precision(config):
     found = read(config, params, tokens_BT[:, :-1], names, attend)
@@ -71,6 +72,7 @@ def token_losses(config: ModelConfig, params: dict, tokens_BT: jax.Array, *,
   Raises:
     InputError: more than config.length positions are to be read.
   """
+  tokens_BT = as_array(tokens_BT)
   hidden_BTD = read(config, params, tokens_BT[:, :-1], ('hidden',), attend)['hidden']
   return _losses(config, head_of(config, params), hidden_BTD, tokens_BT[:, 1:])
 

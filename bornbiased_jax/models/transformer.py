@@ -61,8 +61,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
   Args:
     config: the architecture.
     params: its parameters, as `init_params` returns them.
-    inputs: token ids [B, T], or continuous vectors [B, T, D] that take the place
-      of the token embeddings.
+    inputs: token ids [B, T], of JAX, NumPy or PyTorch, or continuous vectors [B, T, D] that take
+      the place of the token embeddings.
     names: which intermediates to return: keys of READS, which lists their shapes.
     attend: how attention is computed (attention.py).
 
@@ -83,12 +83,18 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
+  inputs = as_array(inputs)
   is_known = not isinstance(inputs, jax.core.Tracer) and (
       getattr(inputs, 'is_fully_addressable', True))
   if is_known and inputs.ndim == 2 and jnp.issubdtype(inputs.dtype, jnp.integer):
     check_ids(np.asarray(inputs), config.vocab_size)
   model: Any = Transformer(config, attend)
   return model.apply({'params': params}, inputs, names, method='read')
+
+
+def as_array(inputs: Any) -> Any:
+  """Inputs that may be a list, or a tensor of PyTorch."""
+  return inputs if isinstance(inputs, jax.Array) else np.asarray(inputs)
 
 
 def head_of(config: ModelConfig, params: dict) -> jax.Array:

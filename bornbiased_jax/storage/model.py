@@ -115,8 +115,9 @@ class Model:
 
   @functools.cached_property
   def recorded(self) -> dict:
-    """JSON, what the latest checkpoint of a run says about the run."""
-    return checkpoint.restore(self.place, lambda metadata: {})[0]
+    """JSON, what a checkpoint says about its run: that of the step, or else the latest."""
+    steps = None if self.number is None else [self.number]
+    return checkpoint.restore(self.place, lambda metadata: {}, steps)[0]
 
   @property
   def about(self) -> dict:

@@ -81,6 +81,16 @@ def test_a_model_as_it_was_initialized(name, transformers):
   np.testing.assert_allclose(found, logits_of(model, ids), rtol=0, atol=1e-5)
 
 
+def test_token_ids_may_be_tensors_of_torch():
+  torch = pytest.importorskip('torch')
+  ids = tokens()
+  theirs, params = torch.from_numpy(np.array(ids)), models.init_params(CONFIG, 1)
+  for compute in (lambda x: models.read(CONFIG, params, x, ('logits',))['logits'],
+                  lambda x: models.token_losses(CONFIG, params, x),
+                  lambda x: models.next_token_loss(CONFIG, params, x)):
+    np.testing.assert_array_equal(compute(theirs), compute(ids))
+
+
 def test_what_wraps_a_model_is_taken_off(transformers):
   import torch
   model = made(transformers, 'gpt2')
@@ -103,6 +113,10 @@ def test_what_is_no_model_is_named(transformers):
   model = made(transformers, 'gpt2')
   with pytest.raises(InputError, match='is no dict of arrays by name.*from_transformers'):
     huggingface.from_state_dict(model.config, model)
+  with pytest.raises(InputError, match=r'has no transformer.ln_f.weight.*say with names='):
+    huggingface.from_state_dict(model.config, {'mine.weight': torch.ones(3)})
+  with pytest.raises(InputError, match=r'GPT2Config is not the name.*from_transformers\(model\)'):
+    configs.get(model.config)
   for change, message in (
       (dict(more=torch.ones(3)), "the state dict: tensor 'more' has no place"),
       ({'transformer.wpe.weight': torch.ones(3, 32)}, r'wpe.weight is \[3, 32\]; config'),

@@ -89,8 +89,8 @@ def _doubled(result):
 def _tests_of(a, b, groups):
   found: dict[str, TestResult] = {}
   for name, group in groups.items():
-    pooled = group is VALUES and heads_of(a) != heads_of(b)
-    whole = [layers_of(each, group, pooled) for each in (a, b)]
+    unlike = _unlike_heads(a, b) if group is VALUES else None
+    whole = [layers_of(each, group, bool(unlike)) for each in (a, b)]
     both = [shared_patterns.distinct_layers(layers) for layers in whole]
     why = _obstacle(both)
     if why:
@@ -104,13 +104,17 @@ def _tests_of(a, b, groups):
       pairs, is_sure = align(*map(invariants, both))
       aligned = [(first[i], second[j]) for i, j in pairs]
       found[name] = plain_test(first, second, aligned, public, is_sure)
-      found[name + FITTED] = fitted_test(aligned, public)
+      found[name + FITTED] = does_not_apply(unlike) if unlike else fitted_test(aligned, public)
   return found
 
 
-def heads_of(features: Features) -> tuple[int, int]:
-  """The number of heads for keys and values, and of query heads."""
-  return features.config.num_kv_heads, features.config.num_heads
+def _unlike_heads(a, b):
+  """Which heads two networks have in other numbers, or None."""
+  counts = {'query': (a.config.num_heads, b.config.num_heads),
+            'key/value': (a.config.num_kv_heads, b.config.num_kv_heads)}
+  unlike = [f'{x} and {y} {kind} heads' for kind, (x, y) in counts.items() if x != y]
+  return (f'they have {", ".join(unlike)}, and which of them correspond is not known'
+          if unlike else None)
 
 
 def _obstacle(both):
@@ -157,9 +161,6 @@ def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResul
   exchanged, and the larger p-value counts. The null hypothesis holds whatever W is, if the order is
   random given the layers to which W was fitted.
   """
-  if POOLED + 'value' in pairs[0][0]:
-    return does_not_apply('they have different numbers of heads, and which of them correspond is '
-                          'not known')
   found = []
   for half in (0, 1):
     change_DE, tested = fit_basis(pairs[half::2]), pairs[1 - half::2]

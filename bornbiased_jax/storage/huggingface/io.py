@@ -150,9 +150,10 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                entries: dict | None = None) -> Files:
   """Reads config.json, or the header of a GGUF file; raises InputError as `load` does.
 
-  `entries` are those of config.json, if it was read already.
+  config.json itself stands for its folder. `entries` are those of it, if it was read already.
   """
   path = Path(path)
+  path = path.parent if path.name == 'config.json' else path
   if path.is_file():
     refuse_file(path)
   if is_gguf(path):

@@ -104,6 +104,10 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
     return io.filled(None, own, *_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
+  norm = f'{family.modules["final_norm"]}.weight'
+  if found.keys().isdisjoint((norm, family.base + norm)):
+    raise InputError(f'{_HERE} has no {family.base}{norm}, as {family.architecture} has; if its '
+                     'names are your own, say with names= which parameter is where')
   plain = found.values()
   return io.Files(_HERE, own, family, lambda: (
       dequantized(plain, quantization) if quantization else plain), None).load()

@@ -148,11 +148,13 @@ def test_heads_that_differ_in_number_are_compared_all_with_all():
         name: {'kernel': each(params['blocks'][name]['kernel'])} for name in ('key', 'value')}
     return dataclasses.replace(config, num_kv_heads=4), params | {'blocks': blocks}
 
-  for config, change in ((WIDE['tiny_llama2'], cut), (dataclasses.replace(
-      WIDE['tiny_llama2'], num_kv_heads=2), repeated)):
+  for config, change, heads in (
+      (WIDE['tiny_llama2'], cut, '4 and 3 query heads, 4 and 3 key/value heads, and'),
+      (dataclasses.replace(WIDE['tiny_llama2'], num_kv_heads=2), repeated,
+       'they have 2 and 4 key/value heads')):
     results = judged(base(config), change)
     assert {UNITS, VALUES} <= found(results)
-    assert 'numbers of heads' in results[VALUES + FITTED].reason
+    assert heads in results[VALUES + FITTED].reason
     assert results[VALUES].statistic > 0.4  # Over heads, of which each has one counterpart.
 
 
