@@ -46,5 +46,5 @@ def random_states(config, seed, probe=PROBE):
 
 def random_signature(config, seed, probe=PROBE):
   tensors = {'blocks/up/kernel': Tensor(f'digest {seed}', (4, 32, 64), noise([seed, 8], 1024))}
-  return Signature(random_states(config, seed, probe), random_features(config, seed),
-                   np.ones(config.width, np.float32), tensors)
+  return Signature(random_features(config, seed), np.ones(config.width, np.float32), tensors,
+                   random_states(config, seed, probe))

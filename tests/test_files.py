@@ -15,7 +15,7 @@ from bornbiased_jax import files, lineage, plotting
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
-from bornbiased_jax.lineage.evidence import hidden_states
+from bornbiased_jax.lineage.evidence import signature
 from experiments import born_unbiased, pretrain, training_study
 from experiments.shared import results
 from experiments.shared.settings import resolve
@@ -147,7 +147,7 @@ def test_a_cache_in_a_bucket(bucket):
   count = len(Bucket.writes)
   again = lineage.states('tiny_gpt2:1', probe, bucket / 'cache')
   np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
-  np.testing.assert_array_equal(hidden_states.load(kept).hidden_ND, made.hidden_ND)
+  np.testing.assert_array_equal(signature.load(kept).states.hidden_ND, made.hidden_ND)
   assert len(Bucket.writes) == count
 
 

@@ -43,11 +43,14 @@ def look_up(name: Given) -> Model | Signature:
 
   Raises InputError if there is none, or its configuration cannot be read.
   """
-  if isinstance(name, Signature):
+  if isinstance(name, Signature | Weights):
     return name
   model = storage.open(name)
   if model.kind == 'signature':
-    return signatures.load(model.place)
+    found = signatures.load(model.place)
+    if found.states.probe['kind'] != 'pairs':
+      raise InputError(f'{name} is of other sequences than a verdict reads; compare the network')
+    return found
   model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
   _ = model.config  # One that cannot be read is refused here.
   return model
@@ -81,7 +84,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
   found = look_up(name)
   if isinstance(found, Signature):
     return found
-  return _taken(found, signatures, pairs_probe(probe), cache, stream, on_batch)
+  return _taken(found, pairs_probe(probe), cache, stream, on_batch)
 
 
 def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, *,
@@ -96,7 +99,7 @@ def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, 
     >>> lineage.states('tiny_gpt2:42', probe).hidden_ND.shape
     (1000, 128)
   """
-  return _taken(storage.open(name), hidden_states, probe, cache, stream, on_batch)
+  return _taken(storage.open(name), probe, cache, stream, on_batch).states
 
 
 def compare_networks(base: Given, suspect: Given, probe: Probe,
@@ -159,20 +162,20 @@ def streamed(model: Model, stream: str) -> Layers | None:
   return model.layers()
 
 
-def _taken(model, kind, probe, cache, stream, on_batch):
-  """What the module `kind` keeps of a network: from the cache, or of a network given up again."""
+def _taken(model, probe, cache, stream, on_batch) -> Signature:
+  """The signature of a network: from the cache, or of a network given up again."""
   about, surveyed, states_of = _read(model, stream)
-  compute = lambda parts: _of_kind(kind, surveyed, states_of(
+  compute = lambda parts: surveyed.signature(states_of(
       probe, about=about, on_batch=on_batch, parts=parts))
   if cache is None:
     return compute(None)
   config = surveyed.features.config
   identity = json.dumps([
-      array_file.SCHEMA, kind.KIND, about['digest'], dataclasses.asdict(config),
+      array_file.SCHEMA, array_file.KIND, about['digest'], dataclasses.asdict(config),
       hidden_states.probe_settings(probe, config)])
   name = hashlib.sha256(identity.encode()).hexdigest()[:24]
   path = path_of(cache) / f'{name}{array_file.SUFFIX}'
-  if (found := hosts.from_first(lambda: _stored(kind.load, path))) is not None:
+  if (found := hosts.from_first(lambda: _stored(path))) is not None:
     on_batch(probe.num_sequences)
     return found.named(about)
   parts = path.with_suffix('.parts')
@@ -184,10 +187,6 @@ def _taken(model, kind, probe, cache, stream, on_batch):
   return made
 
 
-def _of_kind(kind, surveyed, states):
-  return states if kind is hidden_states else surveyed.signature(states)
-
-
 def _read(model, stream) -> tuple[dict, Survey, Callable[..., HiddenStates]]:
   """Which network it is, what its parameters say, and what gives its hidden states.
 
@@ -195,7 +194,7 @@ def _read(model, stream) -> tuple[dict, Survey, Callable[..., HiddenStates]]:
   """
   how: dict[str, str] = {}
   if isinstance(model, Weights):
-    surveyed, states_of = model.survey(), _no_states_of(model)
+    surveyed, states_of = model.survey(), model.no_states
   elif layers := streamed(model, stream):
     surveyed, how = signatures.survey(layers), {'read': 'layer by layer'}
     states_of = functools.partial(streaming.of_layers, layers)
@@ -207,16 +206,8 @@ def _read(model, stream) -> tuple[dict, Survey, Callable[..., HiddenStates]]:
   return model.about | model.sources | {'digest': surveyed.digest} | how, surveyed, states_of
 
 
-def _no_states_of(model) -> Callable[..., HiddenStates]:
-  def none(probe, *, about, on_batch, parts):
-    on_batch(probe.num_sequences)
-    return by_weights.no_states(model.config, probe, about)
-
-  return none
-
-
-def _stored(load, path):
+def _stored(path):
   if path.exists():
     with contextlib.suppress(InputError):  # A damaged file is made anew.
-      return load(path)
+      return signatures.load(path)
   return None

@@ -40,19 +40,26 @@ class Layers:
   def digest(self) -> str:
     """The `digests.digest` of all parameters; each is read once."""
     hashed = {name: LeafDigest(shape) for name, shape in self.shapes.items()}
-    for layer in range(self.config.num_layers):
-      for name, leaf in flatten_dict(self.read_block(layer), sep='/').items():
-        hashed[f'blocks/{name}'].update(leaf)
-    for name in self.outside_blocks():
-      for piece in self.pieces(name):
-        hashed[name].update(piece)
+    for name, piece in self.leaves():
+      hashed[name].update(piece)
     return joined({name: each.hexdigest() for name, each in hashed.items()})
 
-  def pieces(self, name: str) -> Iterator[np.ndarray]:
-    """A leaf outside the blocks, at most ROWS of its rows at a time."""
-    size = self.shapes[name][0]
-    for first in range(0, size, ROWS):
-      yield self.read_rows(name, first, min(first + ROWS, size))
+  def leaves(self, on_block: Callable[[dict], None] = lambda block: None
+             ) -> Iterator[tuple[str, np.ndarray]]:
+    """Every leaf in pieces along its first axis, by its name; all is read once.
+
+    Of a leaf in the blocks a piece is one layer, and `on_block` is called with each of these. Of
+    others it has ROWS rows at most.
+    """
+    for layer in range(self.config.num_layers):
+      block = self.read_block(layer)
+      on_block(block)
+      for name, leaf in flatten_dict(block, sep='/').items():
+        yield f'blocks/{name}', leaf[None]
+    for name in self.outside_blocks():
+      size = self.shapes[name][0]
+      for first in range(0, size, ROWS):
+        yield name, self.read_rows(name, first, min(first + ROWS, size))
 
   def rows(self, name: str, index_N: np.ndarray) -> np.ndarray:
     """The rows of a leaf outside the blocks that `index_N`, in ascending order, names."""

@@ -2,14 +2,13 @@
 
 from typing import NamedTuple
 
-from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
-from bornbiased_jax.lineage.evidence.tensors import Tensor, take
+from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
@@ -54,20 +53,16 @@ def find(given: list[str]) -> dict[int, str]:
 
 def survey(layers: Layers) -> Checkpoint:
   """Reads a checkpoint once, a layer at a time; raises InputError for what is not finite."""
-  tensors, found = {}, []
-  for i in range(layers.config.num_layers):
-    block = layers.read_block(i)
-    for own, leaf in flatten_dict(block, sep='/').items():
-      name = f'layer {i + 1}/{own}'
-      tensors[name] = take(name, leaf.shape, _finite(name, [leaf]))
-    found.append(features.of_layer(layers.config, block))
-  for name in layers.outside_blocks():
-    tensors[name] = take(name, layers.shapes[name], _finite(name, layers.pieces(name)))
-  return Checkpoint(tensors, features.stacked(layers.config, found))
-
-
-def _finite(name, pieces):
-  for piece in pieces:
+  takers: dict[str, Taker] = {}
+  found: list[dict] = []
+  for name, piece in layers.leaves(
+      lambda block: found.append(features.of_layer(layers.config, block))):
+    shape = layers.shapes[name]
+    if name.startswith('blocks/'):
+      name, shape, piece = f'layer {len(found)}/{name.removeprefix("blocks/")}', shape[1:], piece[0]
     if not is_finite(piece):
       raise InputError(f'{name} has NaN or infinities among its weights')
-    yield piece + np.float32(0)  # -0 and 0 are one number.
+    # -0 and 0 are one number.
+    takers.setdefault(name, Taker(name, shape)).see(piece + np.float32(0))
+  return Checkpoint({name: taker.tensor() for name, taker in takers.items()},
+                    features.stacked(layers.config, found))

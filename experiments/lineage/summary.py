@@ -4,17 +4,15 @@ import math
 import textwrap
 
 from bornbiased_jax.lineage.sentences import p_text
-from bornbiased_jax.lineage.verdict import VERDICTS
 
 from ..shared.figures import isolated
 from ..shared.tables import table
-from ..shared.verdicts import ANSWERS, counted, labels
+from ..shared.verdicts import ANSWERS, EXIT_CODES, counted, labels
 from . import pairs, picture
 
 MOST_SHOWN = 40
 MOST_NAMED = 6
 _WIDTH = 100
-_ORDER = ('related', 'inconclusive', 'unrelated')
 
 
 def sentences(label: dict[str, str], rows: list[dict], left_out: list[dict],
@@ -23,7 +21,7 @@ def sentences(label: dict[str, str], rows: list[dict], left_out: list[dict],
 
   `label` has what each model is called, by its name.
   """
-  count = {verdict: sum(row['verdict'] == verdict for row in rows) for verdict in VERDICTS}
+  count = {verdict: sum(row['verdict'] == verdict for row in rows) for verdict in EXIT_CODES}
   compared = (f'{label[suspect]} was compared with {counted(len(rows), "other model")}, which were '
               'not compared with each other' if suspect else
               f'{counted(len(label), "model")} were compared with each other: '
@@ -32,7 +30,7 @@ def sentences(label: dict[str, str], rows: list[dict], left_out: list[dict],
   return [
       *(sentence for _, sentence in answers(label, rows, suspect)),
       f'{compared}, '
-      + ', '.join(f'{count[verdict]:,} {verdict}' for verdict in _ORDER if count[verdict]) + '.',
+      + ', '.join(f'{number:,} {verdict}' for verdict, number in count.items() if number) + '.',
       *([_in_part(partly, label)] if partly else []),
       *_unsaid(count['inconclusive'] - len(partly), left_out)]
 
@@ -118,7 +116,7 @@ def text(report: dict) -> str:
 def ordered(rows: list[dict]) -> list[dict]:
   """Identical, related, then what agrees in part; and within each the largest z first."""
   return sorted(rows, key=lambda row: (
-      not row['identical'], _ORDER.index(row['verdict']), not row['agree'],
+      not row['identical'], [*EXIT_CODES].index(row['verdict']), not row['agree'],
       math.inf if row['z'] is None else -row['z']))
 
 

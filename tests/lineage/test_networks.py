@@ -51,9 +51,14 @@ def test_a_signature_is_made_once(runs, tmp_path):
   np.testing.assert_array_equal(again.states.hidden_ND, made.states.hidden_ND)
   assert file.stat().st_mtime_ns == before and again.about['name'].endswith('@7')
   assert again.digest == made.about['digest'] == digest(trained(DEEP, 1))
-  # Of the same network the hidden states alone have a file of their own.
+  # Other sequences have a file of their own, of which there are no verdicts.
   states = lineage.states(runs['a'], TOKENS, tmp_path)
-  assert states.probe['kind'] == 'tokens' and len(list(tmp_path.iterdir())) == 2
+  other, = {*tmp_path.iterdir()} - {file}
+  assert states.probe['kind'] == 'tokens' and lineage.look_up(str(file)).digest == made.digest
+  np.testing.assert_array_equal(
+      lineage.states(runs['a'], TOKENS, tmp_path).hidden_ND, states.hidden_ND)
+  with pytest.raises(InputError, match=f'{other} is of other sequences than a verdict reads'):
+    lineage.look_up(str(other))
 
 
 @pytest.mark.parametrize('damage', [

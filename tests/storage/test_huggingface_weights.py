@@ -123,7 +123,10 @@ def test_all_pieces_are_the_network(name, monkeypatch):
   for i in range(config.num_layers):
     jax.tree.map(np.testing.assert_array_equal, found.read_block(i),
                  jax.tree.map(lambda leaf, i=i: leaf[i], params['blocks']))
-  for name in found.outside_blocks():
-    np.testing.assert_array_equal(np.concatenate(list(found.pieces(name))), leaves[name])
+  pieces = {}
+  for name, piece in found.leaves():
+    pieces.setdefault(name, []).append(piece)
+  jax.tree.map(np.testing.assert_array_equal,
+               {name: np.concatenate(of_leaf) for name, of_leaf in pieces.items()}, leaves)
   index_N = np.array([0, 6, 7, config.vocab_size - 1])
   np.testing.assert_array_equal(found.rows('embedding', index_N), params['embedding'][index_N])

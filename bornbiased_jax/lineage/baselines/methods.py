@@ -212,10 +212,7 @@ class Method(NamedTuple):
 
 METHODS: dict[str, Method] = {
     'Verdict': Method(_verdict, '-log10 p', None),
-    'unit order': Method(_test('unit order'), 'z', None),
-    'value order': Method(_test('value order'), 'z', None),
-    'unit order, fitted basis': Method(_test('unit order, fitted basis'), 'z', None),
-    'value order, fitted basis': Method(_test('value order, fitted basis'), 'z', None),
+    **{name: Method(_test(name), 'z', None) for name in every_test.DECIDING},
     'SeedPrint': Method(_of_same_tokens(_test('SeedPrint')), 'z', None),
     # An id means the same in all networks, so trained networks agree, related or not.
     # The null distribution of this z is unknown: the score comes without a p-value.

@@ -1,4 +1,4 @@
-"""Files of arrays and JSON (safetensors), maybe from a stranger. Nothing in them is executed."""
+"""Files of signatures (safetensors), maybe from a stranger. Nothing in them is executed."""
 
 from collections.abc import Callable
 import json
@@ -12,22 +12,20 @@ import safetensors.numpy
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, write_atomically
 
-SCHEMA = 3
+KIND, SCHEMA = 'signature', 3
 SUFFIX = '.safetensors'
 _LARGEST_HEADER = 100_000_000
 T = TypeVar('T')
 
 
-def write(path: str | os.PathLike, kind: str, arrays: dict[str, np.ndarray],
-          metadata: dict) -> None:
-  """Writes arrays and metadata of a kind, which appear whole or not at all."""
-  header = {'format': 'np', 'bornbiased': json.dumps(metadata | {'kind': kind, 'schema': SCHEMA})}
+def write(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict) -> None:
+  """Writes arrays and metadata, which appear whole or not at all."""
+  header = {'format': 'np', 'bornbiased': json.dumps(metadata | {'kind': KIND, 'schema': SCHEMA})}
   arrays = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
   write_atomically(path, safetensors.numpy.save(arrays, header))
 
 
-def read(path: str | os.PathLike, kind: str,
-         make: Callable[[dict[str, np.ndarray], dict], T]) -> T:
+def read(path: str | os.PathLike, make: Callable[[dict[str, np.ndarray], dict], T]) -> T:
   """What `make` gives for the arrays and the metadata of a file; InputError if that is damaged.
 
   `make` may trust neither, and raises ValueError, LookupError or the like if they do not fit.
@@ -42,7 +40,7 @@ def read(path: str | os.PathLike, kind: str,
       check((size := int.from_bytes(start, 'little')) <= _LARGEST_HEADER)
       start += file.read(size)
       metadata = json.loads(json.loads(start[8:])['__metadata__']['bornbiased'])
-      check(metadata['schema'] == SCHEMA and metadata['kind'] == kind)
+      check(metadata['schema'] == SCHEMA and metadata['kind'] == KIND)
       arrays = safetensors.numpy.load(start + file.read())  # Of a file of another kind, nothing.
     for name, x in arrays.items():
       if not np.isfinite(x).all():
@@ -54,7 +52,7 @@ def read(path: str | os.PathLike, kind: str,
     raise InputError(f'{path}: {error}') from None
   except (safetensors.SafetensorError, LookupError, TypeError, ValueError, AttributeError,
           ArithmeticError, RecursionError) as error:
-    raise InputError(f'{path} holds no {kind} of this version (schema {SCHEMA}), or is damaged: '
+    raise InputError(f'{path} holds no {KIND} of this version (schema {SCHEMA}), or is damaged: '
                      f'{error}') from None
 
 

@@ -5,10 +5,11 @@ related, and is never cleared.
 """
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 import math
+import os
 
 import numpy as np
 
@@ -67,6 +68,14 @@ class Weights(Model):
                   {name: tensors.take(name, tuple(each.shape) or (1,), _pieces(each))
                    for name, each in self._tensors.items()})
 
+  def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
+                parts: str | os.PathLike | None) -> HiddenStates:
+    """The hidden states of a network that cannot be run: those of no sequence."""
+    on_batch(probe.num_sequences)
+    nothing = np.zeros((0, self.config.width), np.float32)
+    settings = hidden_states.probe_settings(probe, self.config)
+    return HiddenStates(nothing, nothing, settings, self.config, about)
+
   def _features_of(self, number):
     """The stored features of one layer, of whose tensors no more is read than they need."""
     read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
@@ -85,9 +94,8 @@ class Weights(Model):
     if self.kind == 'hub':
       hub.fetch(self.place)
     assert self.files is not None  # `is_unknown` has seen the folder.
-    found, settings = open_tensors(self.files), read_quantization(self._settings)
-    return {each.stored_name: each for each in
-            (dequantized(found, settings) if settings else found)}
+    found = dequantized(open_tensors(self.files), read_quantization(self._settings))
+    return {each.stored_name: each for each in found}
 
   @functools.cached_property
   def _shapes(self):
@@ -102,15 +110,7 @@ def is_unknown(model: Model) -> bool:
 
 def weights_of(model: Model) -> Weights:
   """The same network; only its weights are read."""
-  if isinstance(model, Weights):
-    return model
   return Weights(**{each.name: getattr(model, each.name) for each in dataclasses.fields(model)})
-
-
-def no_states(config: ModelConfig, probe: Probe, about: dict) -> HiddenStates:
-  """The hidden states of a network that cannot be run: those of no sequence."""
-  nothing = np.zeros((0, config.width), np.float32)
-  return HiddenStates(nothing, nothing, hidden_states.probe_settings(probe, config), config, about)
 
 
 def _sizes(layout, shapes):

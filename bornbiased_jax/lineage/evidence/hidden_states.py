@@ -17,7 +17,7 @@ from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import path_of, write_atomically
+from bornbiased_jax.files import path_of, replacing
 from bornbiased_jax.lineage.evidence import array_file
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
@@ -25,7 +25,7 @@ from bornbiased_jax.models.batches import default_batch_size, in_batches
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.transformer import read
 
-KIND, ARRAYS = 'hidden states', ('hidden_ND', 'input_ND')
+ARRAYS = ('hidden_ND', 'input_ND')
 # Inputs of two networks whose cosine is above this count as shared and are projected out. An
 # embedding and its copy lie above it after rounding to 8 bits or a little training.
 SHARED_ABOVE = 0.99
@@ -60,21 +60,11 @@ class HiddenStates:
     """All but the arrays, as JSON."""
     return {'probe': self.probe, 'config': dataclasses.asdict(self.config), 'about': self.about}
 
-  def save(self, path: str | os.PathLike) -> None:
-    """Writes a safetensors file, which appears whole or not at all."""
-    array_file.write(path, KIND, {name: getattr(self, name) for name in ARRAYS},
-                  self.metadata())
-
-
-def load(path: str | os.PathLike) -> HiddenStates:
-  """Loads saved hidden states; raises InputError if the file has none, or others."""
-  return array_file.read(path, KIND, from_archive)
-
 
 def from_archive(arrays: dict[str, np.ndarray], metadata: dict) -> HiddenStates:
-  """The hidden states in a file; raises ValueError or the like if its parts do not fit."""
+  """The hidden states in a signature; raises ValueError or the like if its parts do not fit."""
   hidden_ND, input_ND = (arrays[name] for name in ARRAYS)
-  config = configs.from_dict(metadata['config'], 'a file of hidden states')
+  config = configs.from_dict(metadata['config'], 'a signature')
   probe = metadata['probe']
   read = probe_of(probe)
   array_file.check(hidden_ND.dtype == input_ND.dtype == np.float32
@@ -179,9 +169,8 @@ def _kept(path, make):
   array = make()
   if path and hosts.is_first():
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    np.save(content, array, allow_pickle=False)
-    write_atomically(path, content.getvalue())
+    with replacing(path) as file:
+      np.save(file, array, allow_pickle=False)
   return array
 
 

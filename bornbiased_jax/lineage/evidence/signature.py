@@ -10,9 +10,7 @@ from collections.abc import Callable
 import dataclasses
 import math
 import os
-from typing import NamedTuple
 
-from flax.traverse_util import flatten_dict
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
@@ -22,29 +20,47 @@ from bornbiased_jax.lineage.evidence import array_file, features, hidden_states,
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.layers import Layers, in_memory
 
-KIND = 'signature'
 _PREFIX = 'feature '
 # What `about` says in one text, such as a path.
 _LONGEST = 4096
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Signature:
-  """What a verdict reads of a network.
+class Survey:
+  """The part of a signature that parameters give without a forward pass.
 
   Attributes:
-    states: its hidden states for a probe of kind 'pairs'.
-    features: its hidden features.
+    features: the network's hidden features.
     gain_D: the gains of its final norm.
     tensors: its tensors by name.
   """
 
-  states: HiddenStates
   features: Features
   gain_D: np.ndarray
   tensors: dict[str, Tensor]
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 of all parameters (`digests.digest`)."""
+    return digests.joined({name: each.digest for name, each in self.tensors.items()})
+
+  def signature(self, states: HiddenStates) -> 'Signature':
+    """The signature of the network that has these hidden states."""
+    return Signature(**vars(self), states=states)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signature(Survey):
+  """What a verdict reads of a network.
+
+  Attributes:
+    states: its hidden states for a probe, of kind 'pairs' if it is for a verdict.
+  """
+
+  states: HiddenStates
 
   @property
   def config(self) -> ModelConfig:
@@ -55,11 +71,6 @@ class Signature:
   def about(self) -> dict:
     """JSON that says which network it is."""
     return self.states.about
-
-  @property
-  def digest(self) -> str:
-    """SHA-256 of all parameters (`digests.digest`)."""
-    return tensors.digest_of(self.tensors)
 
   @property
   def num_parameters(self) -> int:
@@ -82,40 +93,18 @@ class Signature:
     arrays |= {name: getattr(self.states, name) for name in hidden_states.ARRAYS}
     arrays |= {'gain_D': self.gain_D,
                'samples': np.stack([each.sample for each in self.tensors.values()])}
-    array_file.write(path, KIND, arrays, self.states.metadata() | {'tensors': {
+    array_file.write(path, arrays, self.states.metadata() | {'tensors': {
         name: {'digest': each.digest, 'shape': each.shape}
         for name, each in self.tensors.items()}})
-
-
-class Survey(NamedTuple):
-  """The part of a signature that parameters give without a forward pass."""
-
-  features: Features
-  gain_D: np.ndarray
-  tensors: dict[str, Tensor]
-
-  @property
-  def digest(self) -> str:
-    """SHA-256 of all parameters (`digests.digest`)."""
-    return tensors.digest_of(self.tensors)
-
-  def signature(self, states: HiddenStates) -> Signature:
-    """The signature of the network that has these hidden states."""
-    return Signature(states, *self)
 
 
 def survey(layers: Layers) -> Survey:
   """Reads every parameter of a network once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
-  found = []
-  for i in range(layers.config.num_layers):
-    block = layers.read_block(i)
-    for name, leaf in flatten_dict(block, sep='/').items():
-      takers[f'blocks/{name}'].see(leaf[None])
-    found.append(features.of_layer(layers.config, block))
-  for name in layers.outside_blocks():
-    for piece in layers.pieces(name):
-      takers[name].see(piece)
+  found: list[dict[str, np.ndarray]] = []
+  for name, piece in layers.leaves(
+      lambda block: found.append(features.of_layer(layers.config, block))):
+    takers[name].see(piece)
   scale = 'final_norm/scale'
   return Survey(features.stacked(layers.config, found),
                 layers.read_rows(scale, 0, layers.shapes[scale][0]),
@@ -124,7 +113,7 @@ def survey(layers: Layers) -> Survey:
 
 def load(path: str | os.PathLike) -> Signature:
   """Loads a saved signature, which may come from a stranger."""
-  return array_file.read(path, KIND, _from_archive)
+  return array_file.read(path, _from_archive)
 
 
 def _from_archive(arrays, metadata):
@@ -137,10 +126,9 @@ def _from_archive(arrays, metadata):
                 and all(x.shape[1:] == wanted[name][1:] and x.dtype == np.float16
                         and (0 < len(x) <= most if by_names else len(x) == most)
                         for name, x in found.items())
-                and arrays['gain_D'].shape == (states.config.width,)
-                and states.probe['kind'] == 'pairs' and _is_about(states.about))
-  return Signature(states, Features(states.config, found), arrays['gain_D'],
-                   _tensors(arrays['samples'], metadata['tensors']))
+                and arrays['gain_D'].shape == (states.config.width,) and _is_about(states.about))
+  return Signature(Features(states.config, found), arrays['gain_D'],
+                   _tensors(arrays['samples'], metadata['tensors']), states)
 
 
 def _is_about(about) -> bool:

@@ -168,9 +168,7 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                      'own')
   file = path / 'config.json'
   config, family, quantization = parse_config(read_json(file) if entries is None else entries, file)
-  plain = functools.partial(open_tensors, path)
-  return Files(path, config, family,
-               (lambda: dequantized(plain(), quantization)) if quantization else plain,
+  return Files(path, config, family, lambda: dequantized(open_tensors(path), quantization),
                None if adapter is None else adapters.read_adapter(Path(adapter)))
 
 

@@ -108,9 +108,8 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   if found.keys().isdisjoint((norm, family.base + norm)):
     raise InputError(f'{_HERE} has no {family.base}{norm}, as {family.architecture} has; if its '
                      'names are your own, say with names= which parameter is where')
-  plain = found.values()
-  return io.Files(_HERE, own, family, lambda: (
-      dequantized(plain, quantization) if quantization else plain), None).load()
+  return io.Files(_HERE, own, family, lambda: dequantized(found.values(), quantization),
+                  None).load()
 
 
 def to_transformers(config: ModelConfig, params: dict) -> Any:

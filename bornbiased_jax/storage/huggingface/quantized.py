@@ -65,7 +65,10 @@ def read_quantization(stored: dict) -> dict:
 
 
 def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
-  """The tensors of a directory; those that stand for one weight become that weight."""
+  """The tensors of a directory; with settings, parts of one weight become that weight."""
+  if not settings:
+    yield from tensors
+    return
   modules: dict[str, dict[str, Tensor]] = {}
   for tensor in tensors:
     stem, _, ending = tensor.stored_name.rpartition('.')

@@ -14,11 +14,11 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def read(path):
-  return array_file.read(path, 'thing', lambda arrays, metadata: (arrays['x'], metadata['number']))
+  return array_file.read(path, lambda arrays, metadata: (arrays['x'], metadata['number']))
 
 
 def test_a_file_comes_back_and_appears_whole(tmp_path):
-  array_file.write(tmp_path / 'a.safetensors', 'thing', {'x': X.T}, {'number': 7})
+  array_file.write(tmp_path / 'a.safetensors', {'x': X.T}, {'number': 7})
   x, number = read(tmp_path / 'a.safetensors')
   np.testing.assert_array_equal(x, X.T)
   assert number == 7 and [path.name for path in tmp_path.iterdir()] == ['a.safetensors']
@@ -43,7 +43,7 @@ def with_header(header, data=bytes(24)):
   return len(encoded).to_bytes(8, 'little') + encoded + data
 
 
-GOOD = {'kind': 'thing', 'schema': array_file.SCHEMA, 'number': 7}
+GOOD = {'kind': array_file.KIND, 'schema': array_file.SCHEMA, 'number': 7}
 PLACE = {'dtype': 'F32', 'shape': [2, 3], 'data_offsets': [0, 24]}
 CONTENTS = {
     'nothing': b'', 'no header': b'abc', 'text': b'a text that is no file of arrays',
@@ -53,9 +53,9 @@ CONTENTS = {
     'a deep header': with_header(b'[' * 100_000), 'no metadata': safetensors.numpy.save({'x': X}),
     'metadata that are no JSON': with_metadata('{'), 'a list': with_metadata('[1, 2]'),
     'deep metadata': with_metadata('[' * 100_000),
-    'another kind': with_metadata(json.dumps(GOOD | {'kind': 'signature'})),
+    'another kind': with_metadata(json.dumps(GOOD | {'kind': 'hidden states'})),
     'another schema': with_metadata(json.dumps(GOOD | {'schema': 2})),
-    'a missing part': with_metadata(json.dumps({'kind': 'thing', 'schema': array_file.SCHEMA})),
+    'a missing part': with_metadata(json.dumps({name: GOOD[name] for name in ('kind', 'schema')})),
     'a missing array': safetensors.numpy.save({'y': X}, {'bornbiased': json.dumps(GOOD)}),
     'NaN': safetensors.numpy.save({'x': X * np.nan}, {'bornbiased': json.dumps(GOOD)}),
     'infinity': safetensors.numpy.save({'x': X + np.inf}, {'bornbiased': json.dumps(GOOD)}),
@@ -71,7 +71,8 @@ def test_a_damaged_or_hostile_file_is_refused_in_one_line(tmp_path, content):
   with pytest.raises(InputError, match=f'^{path}') as error:
     read(path)
   assert not made.exists()
-  assert ('not finite' if content in ('NaN', 'infinity') else 'holds no thing') in str(error.value)
+  reason = 'not finite' if content in ('NaN', 'infinity') else 'holds no signature'
+  assert reason in str(error.value)
 
 
 def test_what_is_no_file_or_an_old_one_is_named(tmp_path):

@@ -61,6 +61,15 @@ def test_at_the_shapes_of_a_large_model_it_has_the_size_that_is_said():
 
 
 @pytest.mark.parametrize('damage', [
+    lambda arrays, metadata: arrays.pop('input_ND'),
+    lambda arrays, metadata: arrays.update(hidden_ND=arrays['hidden_ND'][:, :-1]),
+    lambda arrays, metadata: arrays.update(hidden_ND=np.float64(arrays['hidden_ND'])),
+    lambda arrays, metadata: metadata.update(about=3),
+    lambda arrays, metadata: metadata['config'].update(width=10**12),
+    lambda arrays, metadata: metadata['probe'].pop('seed'),
+    lambda arrays, metadata: metadata['probe'].update(length=7),
+    lambda arrays, metadata: metadata['probe'].update(hash=7),
+    lambda arrays, metadata: metadata['probe'].update(more=7),
     lambda arrays, metadata: arrays.pop('samples'),
     lambda arrays, metadata: arrays.pop('feature up'),
     lambda arrays, metadata: arrays.update({'feature up': arrays['feature up'][:, :3]}),
@@ -79,9 +88,9 @@ def test_at_the_shapes_of_a_large_model_it_has_the_size_that_is_said():
 def test_parts_of_a_signature_that_do_not_fit_are_refused(made, damage, tmp_path):
   path = tmp_path / 'a.safetensors'
   made.save(path)
-  arrays, metadata = array_file.read(path, 'signature', lambda *parts: parts)
+  arrays, metadata = array_file.read(path, lambda *parts: parts)
   damage(arrays, metadata)
-  array_file.write(path, 'signature', arrays, metadata)
+  array_file.write(path, arrays, metadata)
   with pytest.raises(InputError, match=f'^{path}'):
     signature.load(path)
 
