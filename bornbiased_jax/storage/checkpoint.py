@@ -155,13 +155,6 @@ def load_params(directory: str | os.PathLike, step: int | None = None,
   return config_of(metadata), items['params']
 
 
-def _some_steps(directory):
-  there = steps(directory)
-  if not there:
-    raise InputError(f'{directory}: {why_none(path_of(directory))}')
-  return there
-
-
 def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
             candidates: list[int] | None = None) -> tuple[dict, dict]:
   """The metadata and trees of the latest whole checkpoint; a warning names each damaged one.
@@ -169,7 +162,9 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
   Of the metadata `abstract` makes what is wanted: 'params', 'opt_state' or both, as trees of
   jax.ShapeDtypeStruct with shardings. `candidates` are the steps to choose from, by default all.
   """
-  there = _some_steps(directory)
+  there = steps(directory)
+  if not there:
+    raise InputError(f'{directory}: {why_none(path_of(directory))}')
   if missing := set(candidates or ()) - set(there):
     raise InputError(f'{directory} has no step {min(missing)}; it has '
                      f'{", ".join(map(str, there))}')

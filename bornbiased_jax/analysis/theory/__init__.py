@@ -17,7 +17,6 @@ networks. The modules are best read in this order:
 from bornbiased_jax.analysis.theory.closed_forms import (
     activation_similarity,
     amplified_similarity,
-    independent_cka,
     independent_pcs,
     iterate,
     position_similarity,
@@ -38,7 +37,7 @@ from bornbiased_jax.analysis.theory.random_energy import (
 
 __all__ = (
     'InfiniteWidth', 'infinite_width', 'activation_similarity', 'amplified_similarity',
-    'independent_cka', 'independent_pcs', 'iterate', 'position_similarity', 'positional_std',
+    'independent_pcs', 'iterate', 'position_similarity', 'positional_std',
     'relu_similarity', 'rotary_coherence', 'ExpertShares', 'expert_shares', 'load_of_others',
     'FiniteWidth', 'finite_width', 'Preference', 'preference', 'preference_at_initialization',
 )

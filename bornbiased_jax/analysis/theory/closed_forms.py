@@ -266,11 +266,3 @@ def independent_pcs(config: ModelConfig) -> float:
     gains += leaf.size if name == 'scale' else 0
     squares += leaf.size * config.std_of(module) ** 2 if name == 'kernel' else 0
   return gains / (gains + squares)
-
-
-def independent_cka(num_statements: int, width: int) -> float:
-  """Linear CKA of independent Gaussian states, as REEF (`lineage.baselines.reef`) measures it.
-
-  The estimator is biased: for n statements and states of width d it is d / (d + n), not 0.
-  """
-  return width / (width + num_statements)

@@ -20,7 +20,6 @@ from bornbiased_jax.lineage.evidence import array_file, features, hidden_states,
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
-from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.layers import Layers, in_memory
 
 _PREFIX = 'feature '
@@ -45,7 +44,7 @@ class Survey:
   @property
   def digest(self) -> str:
     """SHA-256 of all parameters (`digests.digest`)."""
-    return digests.joined({name: each.digest for name, each in self.tensors.items()})
+    return tensors.digest_of(self.tensors)
 
   def signature(self, states: HiddenStates) -> 'Signature':
     """The signature of the network that has these hidden states."""

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from bornbiased_jax.storage import digests
 from bornbiased_jax.storage.digests import LeafDigest
 
 # Entries that are kept of each tensor, at places that all networks of its shape have in common.
@@ -68,6 +69,11 @@ def _places(name, shape):
   random = np.random.default_rng(zlib.crc32(name.encode()))
   sizes = (min(shape[0], _FIRST_ROWS), *shape[1:]) if name in _TABLES else shape
   return [random.integers(0, size, SAMPLE_SIZE) for size in sizes]
+
+
+def digest_of(tensors: dict[str, Tensor]) -> str:
+  """SHA-256 of a network, from the digests of its tensors (`digests.digest`)."""
+  return digests.joined({name: each.digest for name, each in tensors.items()})
 
 
 def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:

@@ -116,8 +116,7 @@ class Files:
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
-    config, tensors, wanted, shapes = self._checked(self._adapter)
-    return filled(self._family, config, tensors, wanted, shapes, mesh)
+    return filled(self._family, *self._checked(self._adapter), mesh)
 
   def layers(self) -> Layers:
     """The parameters; only what is asked for is read.
@@ -136,14 +135,12 @@ class Files:
     """What is known of it from its headers, all of it checked."""
     config, tensors = self._base
     family = in_memory(self._family, tensors)
-    shapes = leaf_shapes(config)
-    wanted = list(groups(config, family, shapes))
+    wanted = list(groups(config, family, leaf_shapes(config)))
     check_all(self._path, tensors, wanted, f'{family.head}.weight')
     if adapter is not None:
       config, tensors = adapters.merge(adapter, config, family, tensors)
-      shapes = leaf_shapes(config)  # An untied head is one more.
-      wanted = list(groups(config, family, shapes))
-    return config, tensors, wanted, shapes
+      wanted = list(groups(config, family, leaf_shapes(config)))  # An untied head is one more.
+    return config, tensors, wanted
 
 
 def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None,
@@ -173,9 +170,9 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
 
 
 def filled(family: Family | None, config: ModelConfig, tensors: dict[str, Tensor],
-           wanted: list[Group], shapes: dict[str, tuple[int, ...]],
-           mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+           wanted: list[Group], mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
   """The configuration, and the parameters of tensors that were checked, one leaf after another."""
+  shapes = leaf_shapes(config)
   placed = _placed(mesh, shapes)
   params: dict[str, jax.Array] = {}
   for group in wanted:
@@ -256,7 +253,8 @@ def _check_kind(name, tensor, shape):
                      "dtype='float32') of transformers, and save it by save_pretrained")
 
 
-def _layers(family, config, tensors, wanted, shapes):
+def _layers(family, config, tensors, wanted):
+  shapes = leaf_shapes(config)
   in_blocks = [group for group in wanted if group.counts]
   outside = {group.leaves[0]: group for group in wanted if not group.counts}
 

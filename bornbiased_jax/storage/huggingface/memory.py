@@ -158,7 +158,7 @@ def _parsed(config):
 
 
 def _by_names(config, tensors, names, kernels):
-  """The tensors, what is wanted of them for each leaf, and the shapes of these; all checked."""
+  """The tensors, and what is wanted of them for each leaf; all checked."""
   shapes = leaf_shapes(config)
   if unnamed := sorted(shapes.keys() - names.keys()):
     raise InputError(f'names lack {", ".join(unnamed)}')
@@ -176,7 +176,7 @@ def _by_names(config, tensors, names, kernels):
       if name in tensors and _has_axes(tensors[name].shape, shape):
         tensors[name] = tensors[name]._replace(shape=list(shape))
   io.check_all(_HERE, tensors, wanted)
-  return tensors, wanted, shapes
+  return tensors, wanted
 
 
 def _seen_kernels(shapes, tensors, names):

@@ -126,7 +126,7 @@ def test_reef_of_independent_states():
   """The biased estimate is d / (d + n), and the unbiased one is 0."""
   states = np.random.default_rng(0).standard_normal((5, 2, 200, 768), np.float32)
   biased = np.mean([baselines.reef(*pair) for pair in states])
-  assert biased == pytest.approx(theory.independent_cka(200, 768), abs=0.01)
+  assert biased == pytest.approx(768 / (768 + 200), abs=0.01)
   unbiased = np.mean([baselines.reef(*pair, unbiased=True) for pair in states])
   assert unbiased == pytest.approx(0, abs=0.01)
 
