@@ -183,3 +183,7 @@ def optional(parse):
       raise InputError(f"{error}, nor 'none'") from None
 
   return parsed
+
+
+# Of networks, whatever is made of them.
+SEEDS = Kind(listed(seed_range), 'seeds, each of them a network, as 0-99 or 42,43')

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bornbiased_jax.data import corpus, load_tokenizer, text
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import listed, natural, optional, seed_range, whole
+from bornbiased_jax.fields import SEEDS, listed, natural, optional, whole
 from bornbiased_jax.files import local
 from bornbiased_jax.training import monitor
 
@@ -40,7 +40,7 @@ class Settings(Computation):
   python: str | None = a_text('Python source to go on with')
   python_valid: str | None = a_text('Python source to evaluate on')
   seeds: list[int] = setting(range(42, 62), smoke=[42, 43, 44], paper=[42, 123, 1000, 2000])
-  continued: list[int] = setting([42, 43], listed(seed_range), smoke=[42], help=(
+  continued: list[int] = setting([42, 43], SEEDS.parse, smoke=[42], help=(
       'those of --seeds that go on with Python'), paper=[42, 123, 1000, 2000])
   keep_steps: list[int] | None = setting([10, 30, 100, 300], smoke=[3],
                                          paper=[100, 1000, 10_000, 50_000,

@@ -10,7 +10,7 @@ from bornbiased_jax import fields, storage
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.corpus import Corpus
 from bornbiased_jax.errors import InputError, check_id
-from bornbiased_jax.fields import field, listed, natural, optional, seed_range, whole
+from bornbiased_jax.fields import SEEDS, field, listed, natural, optional, whole
 from bornbiased_jax.files import path_of
 from bornbiased_jax.models.sharding import batch_shards
 from bornbiased_jax.storage import checkpoint
@@ -48,8 +48,7 @@ class Run:
   validation: Corpus
   directory: Path
   mesh: Mesh
-  seeds: tuple[int, ...] = field(listed(seed_range),
-                                 'seeds, each of them a network, as 0-99 or 42,43')
+  seeds: tuple[int, ...] = field(SEEDS.parse, SEEDS.help)
   data_seed: int = field(natural, 'seed of the order of the data, the same for all --seeds')
   keep_steps: tuple[int, ...] = field(
       optional(listed(natural)), 'steps whose checkpoints are kept; the first and the last always '

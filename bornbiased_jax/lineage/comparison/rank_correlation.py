@@ -10,8 +10,6 @@ number of concordant pairs of rows less that of discordant ones, and
 int32, which holds the n (n - 1) / 2 pairs of rows up to n = 65,536.
 """
 
-from functools import partial
-
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -66,9 +64,8 @@ def kendall_matrix(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.
   """Tau-b of every column of `a` with every column of `b`.
 
   It is what `calibrated_test(…, kendall=True)` reads instead of Spearman's rho. No program of
-  this package asks for that. Costs O(n² D E), on CPU by words of 32 pairs of rows and
-  elsewhere by matrix products of signs, one block of pairs at a time. For few columns
-  of many rows it costs D E times a column of `kendall_tau` instead.
+  this package asks for that. Costs O(n² D E), by words of 32 pairs of rows, one block of pairs
+  at a time. For few columns of many rows it costs D E times a column of `kendall_tau` instead.
 
   Args:
     a: [n, D], with n and numbers as `kendall_tau` takes them.
@@ -111,39 +108,28 @@ def _checked_keys(name, x) -> np.ndarray:
 @jax.jit
 def _matrix(rank_ND, rank_NE):
   """Tau-b [D, E], from tiles of pairs of rows; ranks say how many numbers are lower."""
-  score_DE = lax.platform_dependent(
-      rank_ND, rank_NE, cpu=partial(_sum_of_tiles, _score_by_bits, WORD),
-      default=partial(_sum_of_tiles, _score_by_products, BLOCK))
+  score_DE = _sum_of_tiles(rank_ND, rank_NE)
   untied = [jnp.sum(x, axis=0, dtype=jnp.int32).astype(jnp.float32) for x in (rank_ND, rank_NE)]
   return score_DE.astype(jnp.float32) / jnp.sqrt(untied[0][:, None] * untied[1][None])
 
 
-def _sum_of_tiles(score_of_tile, height, a_ND, b_NE):
-  """Scores [D, E], int32, over all rows i < j, by tiles of `height` i's and BLOCK j's."""
+def _sum_of_tiles(a_ND, b_NE):
+  """Scores [D, E], int32, over all rows i < j, by tiles of WORD i's and BLOCK j's."""
   n = len(a_ND)
-  i_T, j_T = np.meshgrid(np.arange(0, n, height), np.arange(0, n, BLOCK))
+  i_T, j_T = np.meshgrid(np.arange(0, n, WORD), np.arange(0, n, BLOCK))
   firsts = [jnp.asarray(x_T[i_T < j_T + BLOCK], jnp.int32) for x_T in (i_T, j_T)]
 
   def add_tile(score_DE, first):
     i_I, j_J = (start + jnp.arange(size, dtype=jnp.int32)
-                for start, size in zip(first, (height, BLOCK), strict=True))
+                for start, size in zip(first, (WORD, BLOCK), strict=True))
     is_pair_IJ = (i_I[:, None] < j_J[None]) & (j_J[None] < n)
     rows = [x[place] for x in (a_ND, b_NE) for place in (i_I, j_J)]
-    return score_DE + score_of_tile(*rows, is_pair_IJ), None
+    return score_DE + _score(*rows, is_pair_IJ), None
 
   return lax.scan(add_tile, jnp.zeros((a_ND.shape[1], b_NE.shape[1]), jnp.int32), firsts)[0]
 
 
-def _score_by_products(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
-  """Sums of products of signs. In float32 they are exact for fewer than 2^24 pairs."""
-  signs = lambda x_ID, x_JD: jnp.where(is_pair_IJ[..., None], jnp.sign(x_JD[None] - x_ID[:, None]),
-                                       0)
-  sign_IJD, sign_IJE = (signs(*x).astype(jnp.bfloat16) for x in ((a_ID, a_JD), (b_IE, b_JE)))
-  product_DE = jnp.einsum('ijd,ije->de', sign_IJD, sign_IJE, preferred_element_type=jnp.float32)
-  return product_DE.astype(jnp.int32)
-
-
-def _score_by_bits(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
+def _score(a_ID, a_JD, b_IE, b_JE, is_pair_IJ):
   """Counts of bits, for so many columns of a at a time that the scores stay in the cache."""
   words_a, words_b = _words(a_ID, a_JD, is_pair_IJ), _words(b_IE, b_JE, is_pair_IJ)
   firsts = range(0, a_ID.shape[1], max(1, SCORES_AT_ONCE // b_IE.shape[1]))

@@ -116,7 +116,8 @@ class Files:
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
-    return filled(self._family, *self._checked(self._adapter), mesh=mesh)
+    config, tensors, wanted = self._checked(self._adapter)
+    return filled(self._family, config, tensors, wanted, mesh)
 
   def layers(self) -> Layers:
     """The parameters; only what is asked for is read.

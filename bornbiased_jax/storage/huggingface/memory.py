@@ -70,8 +70,8 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   Args:
     config: config.json, as a path of it or its folder, or as a dict; or a configuration.
     tensors: arrays of float32, float16 or bfloat16 by their names in `transformers`, as
-      `module.state_dict()` has them; or, with `names`, by any, also in nested dicts:
-      `variables['params']` of Linen, `nnx.to_pure_dict(nnx.state(model, nnx.Param))`.
+      `module.state_dict()` has them; or, with `names`, by any, also in nested dicts, such as
+      `variables['params']` of Linen.
     names: for each parameter here, where it is there, both joined by '/':
       {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
       the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
