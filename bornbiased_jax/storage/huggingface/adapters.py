@@ -261,7 +261,7 @@ def save_adapter(path: str | os.PathLike, config: ModelConfig,
   for group in groups(config, family, shapes):
     parts = [factors[names[leaf]] for leaf in group.leaves]
     ranks[_ending(group)] = rank = sum(part['A'].shape[-1] for part in parts)
-    tensors |= _tensors(group, parts, rank, config, family)
+    tensors |= _tensors(group, parts, rank)
   least = min(ranks.values())
   larger = {name: rank for name, rank in ranks.items() if rank > least}
   stored = dict(
@@ -278,7 +278,7 @@ def _ending(group: Group):
   return group.template.rpartition('{}.')[2].removesuffix('.weight')
 
 
-def _tensors(group, parts, rank, config, family):
+def _tensors(group, parts, rank):
   """The factors of all layers; of modules that are fused, B has a block of rows for each."""
   widened, first = [], 0
   for part in parts:
@@ -290,7 +290,7 @@ def _tensors(group, parts, rank, config, family):
   for name, layer in group.stored():
     outs = sum(b.shape[-1] for b in widened)
     b = np.empty((outs, rank) if group.transposed else (rank, outs), np.float32)
-    for ours, theirs in group.aligned(widened, layer, b, config, family):
+    for ours, theirs in group.aligned(widened, layer, b):
       theirs[...] = ours
     a = np.concatenate([np.asarray(part['A'][layer]).T for part in parts])
     prefix = f'base_model.model.{name.removesuffix(".weight")}'

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
+import functools
 from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
@@ -256,24 +257,25 @@ class Group(NamedTuple):
   shape: tuple  # shape of a stored tensor
   transposed: bool
   shift: np.float32  # our value less the stored one
+  split: Callable | None = None  # function from what several leaves fuse, and sizes, to its parts
 
   def stored(self, *layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The name of each stored tensor, of one layer or of all, and its index in such leaves."""
     for index in np.ndindex(*self.counts[len(layer):]):  # Lazily, as a stranger's may be huge.
       yield self.template.format(*layer, *index), index
 
-  def fill(self, leaves, index, tensor, config, family):
+  def fill(self, leaves, index, tensor):
     """Fills the leaves at `index` with a stored tensor."""
-    for ours, theirs in self.aligned(leaves, index, tensor, config, family):
+    for ours, theirs in self.aligned(leaves, index, tensor):
       ours[...] = theirs
       if self.shift:
         ours += self.shift
 
-  def aligned(self, leaves, index, tensor, config, family):
+  def aligned(self, leaves, index, tensor):
     """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
     tensor = tensor.swapaxes(-1, -2) if self.transposed else tensor
     sizes = [leaf.shape[-1] for leaf in leaves]
-    parts = family.split(tensor, sizes, config.num_heads) if len(leaves) > 1 else [tensor]
+    parts = self.split(tensor, sizes) if self.split and len(leaves) > 1 else [tensor]
     return [(leaf[index].reshape(part.shape), part)
             for leaf, part in zip(leaves, parts, strict=True)]
 
@@ -292,6 +294,7 @@ def groups(config: ModelConfig, family: Family,
            shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
   """What a family stores of a network whose leaves have these shapes."""
   modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
+  split = functools.partial(family.split, heads=config.num_heads)
   endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
   for ours, theirs in (modules | dict(head=family.head)).items():
     for ending, suffix in endings.items():
@@ -303,4 +306,4 @@ def groups(config: ModelConfig, family: Family,
         transposed = family.transposed and ending == '/kernel'
         shape = turned(shape) if transposed else shape
         shift = np.float32(family.gain_less if ending == '/scale' else 0)
-        yield Group(theirs + suffix, leaves, counts, shape, transposed, shift)
+        yield Group(theirs + suffix, leaves, counts, shape, transposed, shift, split)

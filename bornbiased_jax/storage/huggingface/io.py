@@ -117,7 +117,7 @@ class Files:
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
     config, tensors, wanted = self._checked(self._adapter)
-    return filled(self._family, config, tensors, wanted, mesh)
+    return filled(config, tensors, wanted, mesh)
 
   def layers(self) -> Layers:
     """The parameters; only what is asked for is read.
@@ -125,12 +125,12 @@ class Files:
     No file stays open or mapped between two reads. Raises InputError as `load` does; so does a read
     of a file that is gone or has changed meanwhile.
     """
-    return _layers(self._family, *self._checked(self._adapter))
+    return _layers(*self._checked(self._adapter))
 
   def digests(self) -> dict[str, str]:
     """The digests of the base and of its adapter, if it has one; both are read for it."""
     own = {'adapter': self._adapter.digest()} if self._adapter else {}
-    return {'base': _layers(self._family, *self._checked(None)).digest()} | own
+    return {'base': _layers(*self._checked(None)).digest()} | own
 
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
@@ -170,8 +170,8 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                None if adapter is None else adapters.read_adapter(Path(adapter)))
 
 
-def filled(family: Family | None, config: ModelConfig, tensors: dict[str, Tensor],
-           wanted: list[Group], mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
+def filled(config: ModelConfig, tensors: dict[str, Tensor], wanted: list[Group],
+           mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
   """The configuration, and the parameters of tensors that were checked, one leaf after another."""
   shapes = leaf_shapes(config)
   placed = _placed(mesh, shapes)
@@ -179,7 +179,7 @@ def filled(family: Family | None, config: ModelConfig, tensors: dict[str, Tensor
   for group in wanted:
     leaves = [_empty(shapes[name]) for name in group.leaves]
     for name, index in group.stored():
-      group.fill(leaves, index, tensors[name].read(), config, family)
+      group.fill(leaves, index, tensors[name].read())
     params |= {name: jax.device_put(leaf, placed[name])
                for name, leaf in zip(group.leaves, leaves, strict=True)}
   return config, unflatten_dict(params, sep='/')
@@ -254,7 +254,7 @@ def _check_kind(name, tensor, shape):
                      "dtype='float32') of transformers, and save it by save_pretrained")
 
 
-def _layers(family, config, tensors, wanted):
+def _layers(config, tensors, wanted):
   shapes = leaf_shapes(config)
   in_blocks = [group for group in wanted if group.counts]
   outside = {group.leaves[0]: group for group in wanted if not group.counts}
@@ -264,7 +264,7 @@ def _layers(family, config, tensors, wanted):
     for group in in_blocks:
       leaves = [np.empty(shapes[name][1:], np.float32) for name in group.leaves]
       for name, index in group.stored(layer):
-        group.fill(leaves, index, tensors[name].read(), config, family)
+        group.fill(leaves, index, tensors[name].read())
       block |= zip(group.leaves, leaves, strict=True)
     return unflatten_dict(block, sep='/')['blocks']
 
@@ -272,7 +272,7 @@ def _layers(family, config, tensors, wanted):
     group = outside[name]
     tensor = tensors[group.template].read(first, last)
     leaves = [np.empty(tensor.shape, np.float32)]
-    group.fill(leaves, (), tensor, config, family)
+    group.fill(leaves, (), tensor)
     return leaves[0]
 
   return Layers(config, shapes, read_block, read_rows)
@@ -350,6 +350,6 @@ def stored_tensors(config: ModelConfig, family: Family, params: dict) -> dict[st
     parts = [np.asarray(leaves[name]) for name in group.leaves]
     for name, index in group.stored():
       tensors[name] = np.empty(group.shape, np.float32)
-      for ours, theirs in group.aligned(parts, index, tensors[name], config, family):
+      for ours, theirs in group.aligned(parts, index, tensors[name]):
         theirs[...] = ours - group.shift if group.shift else ours
   return tensors

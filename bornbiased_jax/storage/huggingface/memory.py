@@ -102,7 +102,7 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   found = {name: _tensor(name, array) for name, array in found.items()}
   if names is not None:
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
-    return io.filled(None, own, *_by_names(own, found, names, kernels))
+    return io.filled(own, *_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
   norm = f'{family.modules["final_norm"]}.weight'
   if found.keys().isdisjoint((norm, family.base + norm)):
