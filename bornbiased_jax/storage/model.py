@@ -162,7 +162,7 @@ class Model:
     return opened
 
 
-def open(name: str | Model | tuple[ModelConfig, dict]) -> Model:
+def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
   """The network that a name means.
 
   Args:

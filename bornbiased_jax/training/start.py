@@ -137,7 +137,7 @@ def _is_parent(run, seed, earlier, now):
   if earlier['directory'] == str(now):
     return True
   (_, place), = parents_of(now, [seed])
-  return digest(_opened(place).load(run.mesh)[1]) == earlier.get('digest')
+  return digest(storage.open(place).load(run.mesh)[1]) == earlier.get('digest')
 
 
 def _check_parent(run, seed, place, config, metadata, is_resumed=False):
@@ -213,10 +213,6 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
   return metadata, TrainState(step, items['params'], items['opt_state'])
 
 
-def _opened(place):
-  return place if isinstance(place, storage.Model) else storage.open(str(place))
-
-
 def _init_from(run, seed, place):
   def select(metadata):
     config = checkpoint.config_of(metadata)
@@ -224,7 +220,7 @@ def _init_from(run, seed, place):
     own = dataclasses.replace(run.config, prefix_plus=config.prefix_plus)
     return {'params': abstract_state(own, run.recipe, run.mesh).params}
 
-  model = _opened(place)
+  model = storage.open(place)
   if model.kind == 'run':
     step = None if model.number is None else [model.number]
     metadata, items = checkpoint.restore(model.place, select, step)
