@@ -5,7 +5,7 @@ serves all architectures. That a layout is right is a property of the function: 
 or value channels within their heads, through it changes no output.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import os
 import re
@@ -17,6 +17,7 @@ from bornbiased_jax.lineage import layout_names as names
 from bornbiased_jax.lineage import layout_shapes
 from bornbiased_jax.lineage.layout_shapes import Sublayer
 
+UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 _VOCABULARY = 'vocab_size', 'n_vocab'
 _NUMBERED = re.compile(r'(.*?)([^.]+)\.(\d+)\.(.+)')
 _EXPERT = re.compile(r'(experts?)\.\d+\.')
@@ -102,8 +103,8 @@ def beginning(layout: Layout, num_experts: int, num_units: int, num_heads: int,
   return dataclasses.replace(layout, layers=layers)
 
 
-def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], np.ndarray],
-         wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
+def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], np.ndarray]
+         ) -> dict[str, np.ndarray]:
   """The features of one layer, float32, with the gains of norms folded in.
 
   Args:
@@ -111,21 +112,16 @@ def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], n
     number: of the layer, from 0.
     read_tensor: returns a tensor by its name; its first entries are enough if their number is
       given. It is asked for a fused one once for each role.
-    wanted: the names of what is read; by default all is.
 
   Returns:
-    gate, up and down [U, D] (of experts [E, U, D]); value and key [G, K, D]; query and output
-    [G, H, K, D]. Of further MLPs and attentions of a layer, after their path and '/'.
+    Of the first MLP of the layer gate, up and down [U, D] (of experts [E, U, D]); of its first
+    attention value [G, K, D] and output [G, H, K, D].
   """
-  found, layer = {}, layout.layers[number]
-  for group in (layer.units, layer.heads):
-    for i, sublayer in enumerate(group):
-      for role, where in sublayer.roles.items():
-        if where.tensors and not (group is layer.heads and role == 'gate'):
-          name = role if i == 0 else f'{sublayer.path}/{role}'
-          if wanted is None or name in wanted:
-            found[name] = _vectors(layout, sublayer, role, read_tensor)
-  return found
+  layer = layout.layers[number]
+  return {role: _vectors(layout, sublayer, role, read_tensor)
+          for group, wanted in ((layer.units, UNITS), (layer.heads, VALUES))
+          for sublayer in group[:1] for role, where in sublayer.roles.items()
+          if role in wanted and where.tensors}
 
 
 def _vectors(layout, sublayer, role, read_tensor):

@@ -18,8 +18,8 @@ from bornbiased_jax.lineage.comparison.order import FITTED
 from bornbiased_jax.lineage.comparison.result import TestResult
 from bornbiased_jax.lineage.comparison.shared_patterns import distinct_layers
 from bornbiased_jax.lineage.evidence import tensors
-from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.signature import Signature
+from bornbiased_jax.lineage.layouts import UNITS
 
 SCHEMA = 3
 VERDICTS = ('related', 'unrelated', 'inconclusive')

@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.comparison.any_basis import units_test
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence import features
-from bornbiased_jax.lineage.evidence.features import UNITS as UNIT_VECTORS
+from bornbiased_jax.lineage.layouts import UNITS as UNIT_VECTORS
 from experiments.transforms import lossy, preserving
 from small_networks import DEEP, SMALL, born, logits, random_networks
 

@@ -11,7 +11,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import thresholds, verdict
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from experiments.transforms import lossy, preserving
 from small_networks import DEEP, DEEP_GPT2, trained
 from small_signatures import PROBE, of_seed, random_signature, unit

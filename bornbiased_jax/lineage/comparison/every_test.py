@@ -7,9 +7,9 @@ from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison import any_basis, order, seedprint
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
-from bornbiased_jax.lineage.evidence.features import UNITS
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates, input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
+from bornbiased_jax.lineage.layouts import UNITS
 
 
 class Kind(NamedTuple):

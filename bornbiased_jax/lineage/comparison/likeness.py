@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from bornbiased_jax.lineage.comparison.permutation import in_blocks
-from bornbiased_jax.lineage.evidence.features import UNITS, Features
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.layouts import UNITS
 
 # The features of one layer: gate, up and down [N, B, D], or of E experts [N, B, E, D]; value
 # [G, N, B, D] and output [G, N, B, H, D], where H query heads read a value. N counts blocks, of B

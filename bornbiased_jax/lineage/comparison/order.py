@@ -34,7 +34,8 @@ from bornbiased_jax.lineage.comparison.likeness import (
 )
 from bornbiased_jax.lineage.comparison.permutation import block_test, least_log10_p
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features, average_experts
+from bornbiased_jax.lineage.evidence.features import Features, average_experts
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
 FITTED = ', fitted basis'

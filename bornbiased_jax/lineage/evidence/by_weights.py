@@ -18,9 +18,10 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage import Model, hub
 from bornbiased_jax.storage.huggingface.families import FAMILIES
 from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
@@ -79,7 +80,7 @@ class Weights(Model):
   def _features_of(self, number):
     """The stored features of one layer, of whose tensors no more is read than they need."""
     read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
-    return features.of_vectors(layouts.read(self._stored, number, read, (*UNITS, *VALUES)))
+    return features.of_vectors(layouts.read(self._stored, number, read))
 
   @functools.cached_property
   def _stored(self):

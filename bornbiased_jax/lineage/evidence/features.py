@@ -15,11 +15,11 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import layouts
+from bornbiased_jax.lineage.layouts import UNITS
 from bornbiased_jax.lineage.thresholds import BLOCK
 from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.layers import in_memory
 
-UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 # Numbers that are stored of a network's units, and of its value channels. At the shapes of a model
 # of 7 billion parameters these are 40 units and 64 value channels of each layer.
 MOST_NUMBERS = 2**24
@@ -62,7 +62,7 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   """The features of one layer, of its parameters `init_params(...)['blocks']` without that axis."""
   leaves = flatten_dict(block, sep='/')
   read = lambda name, first: leaves[name.removeprefix(_OWN)][:first]
-  return of_vectors(layouts.read(_own_layout(config), 0, read, (*UNITS, *VALUES)))
+  return of_vectors(layouts.read(_own_layout(config), 0, read))
 
 
 def of_vectors(vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.comparison.alignment import align, invariants
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence import features
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import lossy, preserving, surgery
 from small_networks import trained

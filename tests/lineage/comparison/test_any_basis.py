@@ -10,7 +10,7 @@ from bornbiased_jax.lineage import thresholds, verdict
 from bornbiased_jax.lineage.comparison import any_basis, every_test
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.evidence import signature
-from bornbiased_jax.lineage.evidence.features import UNITS
+from bornbiased_jax.lineage.layouts import UNITS
 from experiments.transforms import preserving
 from small_networks import DEEP, DEEP_GPT2, trained
 from small_signatures import PROBE, noise, of_seed, random_features

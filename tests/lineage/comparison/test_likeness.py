@@ -12,7 +12,8 @@ from bornbiased_jax.lineage.comparison.likeness import (
   likeness,
   mean_of,
 )
-from bornbiased_jax.lineage.evidence.features import UNITS, VALUES, Features
+from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from small_networks import DEEP, DEEP_GPT2, GROUPED
 from small_signatures import noise, random_features
 

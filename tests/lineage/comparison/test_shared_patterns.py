@@ -6,7 +6,7 @@ import pytest
 from bornbiased_jax.lineage.comparison import shared_patterns
 from bornbiased_jax.lineage.comparison.likeness import likeness, mean_of
 from bornbiased_jax.lineage.comparison.permutation import block_test
-from bornbiased_jax.lineage.evidence.features import VALUES
+from bornbiased_jax.lineage.layouts import VALUES
 from bornbiased_jax.lineage.thresholds import ALPHA, level_z
 from small_signatures import unit
 
