@@ -261,7 +261,7 @@ class Group(NamedTuple):
 
   def stored(self, *layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The name of each stored tensor, of one layer or of all, and its index in such leaves."""
-    for index in np.ndindex(*self.counts[len(layer):]):  # Lazily, as a stranger's may be huge.
+    for index in _indices(self.counts[len(layer):]):
       yield self.template.format(*layer, *index), index
 
   def fill(self, leaves, index, tensor):
@@ -278,6 +278,16 @@ class Group(NamedTuple):
     parts = self.split(tensor, sizes) if self.split and len(leaves) > 1 else [tensor]
     return [(leaf[index].reshape(part.shape), part)
             for leaf, part in zip(leaves, parts, strict=True)]
+
+
+def _indices(counts):
+  """All indices of arrays of this shape, one at a time: a stranger's may be huge."""
+  if not counts:
+    yield ()
+    return
+  for first in range(counts[0]):
+    for others in _indices(counts[1:]):
+      yield first, *others
 
 
 def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
