@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
-from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.errors import InputError, show, unlike
 from bornbiased_jax.files import read_json
 from bornbiased_jax.models import sharding
 from bornbiased_jax.storage.huggingface import adapters
@@ -150,6 +150,8 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
 
   config.json itself stands for its folder. `entries` are those of it, if it was read already.
   """
+  if not isinstance(path, str | os.PathLike):
+    raise unlike(path, 'a path')
   path = Path(path)
   path = path.parent if path.name == 'config.json' else path
   if path.is_file():
