@@ -48,14 +48,14 @@ class Layers:
              ) -> Iterator[tuple[str, np.ndarray]]:
     """Every leaf in pieces along its first axis, by its name; all is read once.
 
-    Of a leaf in the blocks a piece is one layer, and `on_block` is called with each of these. Of
-    others it has ROWS rows at most.
+    Of a leaf in the blocks a piece is one layer; `on_block` is called with the parameters of each,
+    after its pieces. Of others a piece has ROWS rows at most.
     """
     for layer in range(self.config.num_layers):
       block = self.read_block(layer)
-      on_block(block)
       for name, leaf in flatten_dict(block, sep='/').items():
         yield f'blocks/{name}', leaf[None]
+      on_block(block)
     for name in self.outside_blocks():
       size = self.shapes[name][0]
       for first in range(0, size, ROWS):

@@ -59,7 +59,8 @@ def survey(layers: Layers) -> Checkpoint:
       lambda block: found.append(features.of_layer(layers.config, block))):
     shape = layers.shapes[name]
     if name.startswith('blocks/'):
-      name, shape, piece = f'layer {len(found)}/{name.removeprefix("blocks/")}', shape[1:], piece[0]
+      name = f'layer {len(found) + 1}/{name.removeprefix("blocks/")}'
+      shape, piece = shape[1:], piece[0]
     if not is_finite(piece):
       raise InputError(f'{name} has NaN or infinities among its weights')
     # -0 and 0 are one number.

@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 
 from bornbiased_jax import configs
+from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.comparison.order import Public, order_tests, orthonormal, plain_test
 from bornbiased_jax.lineage.evidence import features
@@ -117,7 +118,7 @@ def test_layers_that_were_moved_repeated_dropped_or_inserted(order):
 
 def test_each_layer_counts_once_if_it_is_found_elsewhere():
   """Two of four layers, which correspond to others than was thought, are all that is there."""
-  a = layers_of(features.of_network(*base(DEEP)), features.UNITS)
+  a = layers_of(features.of_network(*base(DEEP)), layouts.UNITS)
   b = [a[2], a[0]]
   result = plain_test(a, b, [(a[0], b[0]), (a[1], b[1])], Public(0.0, {}), is_sure=False)
   assert result.statistic == pytest.approx(1, abs=0.1)
@@ -209,7 +210,7 @@ def test_sorted_and_cut_units_are_no_evidence(change):
 def test_the_places_of_dead_units_are_no_evidence():
   def dead(seed):
     own = random_features(DEEP, seed)
-    return Features(DEEP, {name: x * (np.arange(64) % 2)[:, None] if name in features.UNITS else x
+    return Features(DEEP, {name: x * (np.arange(64) % 2)[:, None] if name in layouts.UNITS else x
                            for name, x in own.arrays.items()})
 
   results = [order_tests(dead(seed), dead(100 + seed)) for seed in range(12)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
+from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import features
 from experiments.transforms.preserving import PRESERVING
 from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, OLMO3, trained
@@ -67,9 +68,9 @@ def test_of_a_large_network_the_first_features_are_stored(monkeypatch):
   part = features.of_network(dataclasses.replace(GROUPED, length=299), trained(GROUPED)).arrays
   _, units, heads, channels = features.stored_sizes(GROUPED)
   assert (units, heads, channels) == (16, 2, 8) and units % 4 == channels % 4 == 0
-  for name in features.UNITS:
+  for name in layouts.UNITS:
     np.testing.assert_array_equal(part[name], whole[name][:, :units])
-  for name in features.VALUES:
+  for name in layouts.VALUES:
     np.testing.assert_array_equal(part[name], whole[name][:, :heads, :channels])
 
 
@@ -77,8 +78,8 @@ def test_of_a_large_network_the_first_features_are_stored(monkeypatch):
 def test_stored_numbers_are_few_whatever_the_size(preset):
   config = configs.get(preset)
   count = {name: np.prod(shape) for name, shape in features.shapes(config).items()}
-  assert sum(count[name] for name in features.UNITS if name in count) <= features.MOST_NUMBERS
-  assert sum(count[name] for name in features.VALUES) <= features.MOST_NUMBERS
+  assert sum(count[name] for name in layouts.UNITS if name in count) <= features.MOST_NUMBERS
+  assert sum(count[name] for name in layouts.VALUES) <= features.MOST_NUMBERS
 
 
 def test_a_unit_may_be_as_small_as_float32_can_be():
