@@ -11,7 +11,7 @@ import pytest
 from test_huggingface_experts import MODELS as MIXTURES
 from test_huggingface_experts import SIZES
 
-from bornbiased_jax import configs, storage
+from bornbiased_jax import configs, models, storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from directories import assert_close
@@ -84,7 +84,7 @@ def test_a_model_as_it_was_initialized(name, transformers):
 def test_token_ids_may_be_tensors_of_torch():
   torch = pytest.importorskip('torch')
   ids = tokens()
-  theirs, params = torch.from_numpy(np.array(ids)), models.init_params(CONFIG, 1)
+  theirs, params = torch.from_numpy(np.array(ids)), born(CONFIG, 1)
   for compute in (lambda x: models.read(CONFIG, params, x, ('logits',))['logits'],
                   lambda x: models.token_losses(CONFIG, params, x),
                   lambda x: models.next_token_loss(CONFIG, params, x)):

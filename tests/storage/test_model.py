@@ -33,8 +33,8 @@ def test_every_source_gives_the_same_network(tmp_path):
     config, loaded = storage.open(name).load()
     assert config == CONFIG and digest(loaded) == digest(params)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-  save_run(tmp_path / 'run', 9, LEARNED, init_params(LEARNED, 5))
-  for name, expected in ((f'{tmp_path}/run', LEARNED), (f'{tmp_path}/run@7', CONFIG)):
+  save_run(tmp_path / 'run', 9, DEEP, born(DEEP, 5))
+  for name, expected in ((f'{tmp_path}/run', DEEP), (f'{tmp_path}/run@7', CONFIG)):
     assert storage.open(name).config == storage.open(name).load()[0] == expected
   config, loaded = storage.open(f'{tmp_path}/exported').load(sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
