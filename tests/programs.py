@@ -44,7 +44,7 @@ SMALL = {
     'activation': Small(10),
     'adversary': Small(2),
     'amplification': Small(6, dict(lengths='8')),
-    'attention_sink': Small(8, dict(factors='positions,weight decay')),
+    'attention_sink': Small(6, dict(factors='positions')),
     'baselines': Small(72, READER | dict(
         methods='Verdict,SeedPrint,MLP units,REEF,PCS,norm gains')),
     'born_unbiased': Small(8, dict(config='tiny_gpt2,mlp_width=256,num_heads=2,width=64',
@@ -66,7 +66,7 @@ SMALL = {
     'seed_sweep': Small(48, dict(config='tiny_gpt2,num_layers=2,mlp_width=64,vocab_size=512',
                                  seeds='0-23', num_sequences='100')),
     'seedprint_tables': Small(12, READER),
-    'spectra': Small(32),
+    'spectra': Small(15, dict(changes='noise 20 %,disguise,300 more steps')),
     'text_sinks': Small(14, dict(config=f'tiny_llama2,{NARROW}', batch_size='2', length='16',
                                 lengths='16,8', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',

@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 
 import flax
 import jax
@@ -38,64 +37,6 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
   monkeypatch.setattr(environment, 'PACKAGES', ('numpy', 'no_such_package'))
   found = environment.environment()
   assert (found['numpy'], found['no_such_package']) == (np.__version__, None)
-
-
-@pytest.fixture
-def machine(monkeypatch):
-  """A machine as its devices, environment variables and installed packages show it."""
-  def show(nvidia=False, variables=(), versions=None):
-    monkeypatch.delenv('JAX_PLATFORMS', raising=False)
-    for name in environment._TPU_VARIABLES:
-      monkeypatch.delenv(name, raising=False)
-    for name in variables:
-      monkeypatch.setenv(name, 'v5litepod-8')
-    monkeypatch.setattr(environment.shutil, 'which', lambda name: name if nvidia else None)
-    monkeypatch.setattr(environment.Path, 'exists', lambda _: False)
-    monkeypatch.setattr(environment.Path, 'glob', lambda *_: iter(()))
-    monkeypatch.setattr(environment, '_version', (versions or {}).get)
-    monkeypatch.setattr(environment.jax, 'default_backend', lambda: 'cpu')
-  return show
-
-
-@pytest.mark.parametrize('shown, advice', [
-    (dict(nvidia=True), r'has a GPU.*\[cuda12\]'),
-    (dict(nvidia=True, versions={'jax-cuda12-plugin': '0.7.2', 'jaxlib': '0.12.0'}),
-     r'0\.7\.2.*does not fit jaxlib 0\.12\.0'),
-    (dict(nvidia=True, versions={'jax-cuda12-plugin': '0.7.2', 'jaxlib': '0.7.2'}), 'restart'),
-    (dict(variables=['TPU_WORKER_ID']), r'has a TPU.*\[tpu\]'),
-    (dict(variables=['TPU_WORKER_ID'], versions={'libtpu': '0.0.20'}), 'restart'),
-])
-def test_an_accelerator_that_jax_does_not_use_is_named_in_one_line(machine, shown, advice):
-  machine(**shown)
-  line = environment.unused_accelerator()
-  assert re.search(advice, line) and '\n' not in line
-
-
-def test_nothing_is_said_of_a_cpu_or_of_a_platform_that_was_chosen(machine, monkeypatch):
-  machine()
-  assert environment.unused_accelerator() is None
-  machine(nvidia=True)
-  monkeypatch.setattr(environment.jax, 'default_backend', lambda: 'gpu')
-  assert environment.unused_accelerator() is None
-  monkeypatch.setattr(environment.jax, 'default_backend', lambda: 'cpu')
-  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  assert environment.unused_accelerator() is None
-
-
-@pytest.mark.parametrize('platforms, error, words', [
-    ('cuda', AssertionError(), 'no such device was found'),
-    ('tpu', RuntimeError("Unable to initialize backend 'tpu'"), "Unable to initialize backend")])
-def test_a_platform_that_is_not_here_is_named(platforms, error, words, monkeypatch):
-  def fail():
-    raise error
-
-  monkeypatch.setenv('JAX_PLATFORMS', platforms)
-  assert environment.unusable_platform() is None
-  monkeypatch.setattr(environment.jax, 'local_devices', fail)
-  line = environment.unusable_platform()
-  assert line.startswith(f'JAX_PLATFORMS={platforms} cannot be used here: {words}')
-  monkeypatch.delenv('JAX_PLATFORMS')
-  assert environment.unusable_platform() is None
 
 
 GiB = 2**30

@@ -43,26 +43,6 @@ def test_the_look_is_the_same_whatever_a_user_has_set(tmp_path):
     assert content() == wanted
 
 
-def test_cells_are_darker_the_larger_their_value_and_grey_without_one(ax):
-  values = np.array([[0, 1], [np.nan, 2]])
-  cells = plotting.heat(ax, values, '#000000', 2, [['none', ''], ['', 'all']])
-  ax.figure.draw_without_rendering()
-  np.testing.assert_allclose(cells.get_facecolors()[[0, 1, 3], 0], [1, 0.5, 0], atol=0.01)
-  assert cells.get_facecolors()[2, 3] == 0 and ax.get_facecolor()[:3] == pytest.approx([0.8] * 3)
-  # The first row is at the top.
-  bottom, top = ax.get_ylim()
-  assert top < 0 < 1 < bottom
-
-
-@pytest.mark.parametrize('name', ['x', 'y'])
-def test_z_is_linear_where_chance_reaches(ax, name):
-  axis = getattr(ax, f'{name}axis')
-  plotting.z_axis(axis, (-5, 0, 50))
-  at = ax.transData.transform([(z, z) for z in (0, 1, 2, 5, 50, 500)])[:, 'xy'.index(name)]
-  assert at[2] - at[1] == pytest.approx(at[1] - at[0])
-  assert at[5] - at[4] == pytest.approx(at[4] - at[3])
-
-
 @pytest.mark.parametrize('networks, ends', [(50, (10, 90)), (8, (0, 100))])
 def test_a_band_is_the_mean_and_the_middle_four_fifths_of_networks_or_all(ax, networks, ends):
   x, values = np.arange(5), np.random.default_rng(0).standard_normal((networks, 5))

@@ -1,7 +1,7 @@
 """Which of two tokens is preferred, and how often, by quantiles and Student's t-distribution."""
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 
 def normal_quantiles(count):
@@ -15,9 +15,9 @@ def preferred_of_two(along, dimensions):
   `along` has values of c, and the last two axes of the result average the lead and the length of
   what is left of the two rows, which is multiplied by the cosine of a random angle.
   """
-  lead_Q1 = np.abs(normal_quantiles(400))[:, None]
-  length_Q = np.sqrt(stats.chi2.ppf((np.arange(100) + 0.5) / 100, dimensions) / dimensions)
+  lead_Q1 = np.abs(normal_quantiles(100))[:, None]
+  length_Q = np.sqrt(stats.chi2.ppf((np.arange(20) + 0.5) / 20, dimensions) / dimensions)
   tangent = np.asarray(along / np.sqrt(1 - along**2))[..., None, None]
   cosine = np.minimum(1, tangent * lead_Q1 / length_Q / np.sqrt(dimensions))
   student = cosine * np.sqrt((dimensions - 1) / np.maximum(1e-12, 1 - cosine**2))
-  return stats.t.cdf(student, dimensions - 1)
+  return special.stdtr(dimensions - 1, student)

@@ -35,9 +35,8 @@ def whole(kind, num_sequences=40, length=5, seed=3):
 
 
 @every_kind
-@pytest.mark.parametrize('index', [range(4), range(36, 40), [39, 0, 17, 17]], ids=str)
-def test_a_slice_is_a_slice_of_the_whole(kind, index):
-  index = np.asarray(index)
+def test_a_slice_is_a_slice_of_the_whole(kind):
+  index = np.array([39, 0, 17, 17])
   np.testing.assert_array_equal(draw(make(kind, 40, 5, 3), index), whole(kind)[index])
 
 

@@ -27,7 +27,8 @@ SINGLE = {
     'positional_std': attention_sink.positional_std('residual'),
     'histogram': histogram('residual', EDGES),
 }
-STATISTICS = SINGLE | {
+# Each by itself is what it is in `combine` (test_combine).
+STATISTICS = {
     'combined': combine(SINGLE),
     'nested': combine({'a': combine({'b': SINGLE['predictions']}), 'c': SINGLE['inter_sequence']}),
 }

@@ -5,12 +5,14 @@ What is changed for speed ends with each module, as other folders' tests may fol
 
 import functools
 import os
+import sys
 
 from filelock import FileLock
 import jax
 from jax.sharding import AxisType
 import pytest
 
+from bornbiased_jax import plotting
 from bornbiased_jax.analysis import chunks
 from bornbiased_jax.analysis.theory import random_energy
 from bornbiased_jax.models import init_params, sharding
@@ -54,8 +56,13 @@ def few_networks_of_theory():
 
 @pytest.fixture(autouse=True, scope='module')
 def less():
-  """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared."""
+  """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared.
+
+  What is drawn may overlap, as half of the time of a figure goes into its layout.
+  """
   with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(plotting._STYLE, 'figure.constrained_layout.use', False)
+    patch.setitem(sys.modules, 'tensorboardX', None)  # As if not installed, since it imports torch.
     patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
     patch.setattr(activation, 'GELU_WIDTH', 512)
     for name in ('mlp0_cells', 'block_cells'):

@@ -1,4 +1,4 @@
-"""The benchmarks' chart, and that a row is the ratio it says."""
+"""Benchmarks go on where they were stopped, and a row is the ratio it says."""
 
 import functools
 import json
@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs, plotting
+from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, flops
 from bornbiased_jax.training.recipe import Recipe
 from experiments.benchmark import __main__ as benchmark
-from experiments.benchmark import chart, ranks, step_parts, streaming, timing
+from experiments.benchmark import ranks, step_parts, streaming, timing
 from experiments.shared import results
 from experiments.shared.settings import resolve
 import programs
@@ -55,20 +55,6 @@ def test_a_name_that_is_no_benchmark_is_refused(tmp_path):
   with pytest.raises(InputError, match="'sleep' is no benchmark; there are "):
     programs.main(benchmark, resolve(benchmark.Settings, words=['sleep']), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
-
-
-def test_the_chart_has_a_bar_for_each_row_with_a_peer():
-  ratio = {'median': 2.0, 'quartiles': [1.5, 3.0]}
-  rows = [{'benchmark': 'fast', 'n': 2000, 'peer': 'scipy', 'peer_over_ours': ratio},
-          {'benchmark': 'slow', 'peer': 'torch',
-           'peer_over_ours': {'median': 0.5, 'quartiles': [0.4, 0.6]}},
-          {'benchmark': 'alone'},
-          {'benchmark': 'peer not installed', 'peer': 'torch', 'peer_over_ours': None}]
-  with plotting.style():
-    ax, = chart.draw(rows, '2 x abacus').axes
-  assert [bar.get_x() + bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 0.5])
-  assert [chart.display(row)['the peer takes, × ours'] for row in rows] == [
-      '2 (1.5–3)', '0.5 (0.4–0.6)', '–', '–']
 
 
 @pytest.mark.parametrize('make', [

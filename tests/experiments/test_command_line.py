@@ -14,10 +14,11 @@ from bornbiased_jax import configs, fields
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import Recipe
 from experiments import seed_sweep
-from experiments.shared import base_settings, program, settings
+from experiments.shared import base_settings, program, session, settings
 from experiments.shared.settings import resolve, values_of
 import programs
 from programs import EXPERIMENTS
+import two_hosts
 
 assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
 
@@ -81,12 +82,6 @@ def test_a_short_run_is_not_refused_for_what_nobody_set(scale):
       base_settings.check(resolve(base_settings.Training, scale, **given | {flag: value}))
 
 
-def test_a_backend_of_a_notebook_is_not_that_of_programs():
-  """Colab sets MPLBACKEND for all processes, also where its package is missing."""
-  ended = command('experiments.activation', '--help', MPLBACKEND='no_such_backend')
-  assert ended.returncode == 0 and not ended.stderr
-
-
 def test_a_scale_lends_its_lists():
   resolve(seed_sweep.Settings).seeds.append(-1)
   assert resolve(seed_sweep.Settings).seeds == list(range(100))
@@ -137,26 +132,30 @@ def test_a_mistake_names_its_flag(flag, text):
     resolve(seed_sweep.Settings, 'smoke', **{flag: text})
 
 
+@pytest.mark.parametrize('arguments, message', [
+    (('seed_sweep', '--scale=huge'), 'error: '),
+    (('seed_sweep', '--sedes=1'), 'error: --sedes is no flag (did you mean --seeds?); see --help'),
+    (('seed_sweep', '--seeds'), 'error: --seeds: expected one argument; see --help'),
+    (('seed_sweep', '--seeds', '5-2'), "error: --seeds: '5-2' runs downwards"),
+    (('seed_sweep', 'tiny_gpt2'), "error: 'tiny_gpt2' is not a flag; did you mean --"),
+    (('lineage', '--json=yes', 'a'), 'error: --json: ignored explicit argument'),
+])
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+  code, _, error = two_hosts.run_here(*arguments, f'--output_dir={tmp_path}/out')
+  assert code == 2 and error.startswith(message) and error.count('\n') == 1
+  assert not (tmp_path / 'out').exists()
+
+
 MISSPELT = "error: 'sed_sweep' is no experiment (did you mean seed_sweep?); there are ablation, "
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (('experiments.seed_sweep', '--scale=huge'), 'error: '),
-    (('experiments.seed_sweep', '--sedes=1'),
-     'error: --sedes is no flag (did you mean --seeds?); see --help'),
-    (('experiments.seed_sweep', '--seeds'), 'error: --seeds: expected one argument; see --help'),
-    (('experiments.seed_sweep', '--seeds', '5-2'), "error: --seeds: '5-2' runs downwards"),
-    (('experiments.seed_sweep', 'tiny_gpt2'), "error: 'tiny_gpt2' is not a flag; did you mean --"),
-    (('experiments.lineage', '--json=yes', 'a'), 'error: --json: ignored explicit argument'),
-    (('experiments.seed_sweep', 'smoke'), 'error: '),
     (('experiments', 'sed_sweep'), MISSPELT), (('experiments.sed_sweep',), MISSPELT),
-    (('experiments.shared.measurements',), 'error: '),
-])
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-  done = command(*arguments, f'--output_dir={tmp_path}/out')
+    (('experiments.shared.measurements',), 'error: ')])
+def test_what_is_no_program_is_one_line(arguments, message):
+  done = command(*arguments)
   assert done.returncode == 2
   assert done.stderr.startswith(message) and done.stderr.count('\n') == 1
-  assert not (tmp_path / 'out').exists()
 
 
 SMALL = 'tiny_gpt2,num_layers=1,width=16,mlp_width=16,num_heads=1,vocab_size=257'
@@ -237,8 +236,9 @@ def test_all_experiments_are_listed_and_run_by_name():
   assert max(map(len, listed.splitlines())) <= 100
   for name in EXPERIMENTS:
     assert f'\n  {name} ' in listed
-  assert command('experiments', 'seed_sweep', '--help').stdout == command(
-      'experiments.seed_sweep', '--help').stdout
+  # Colab sets MPLBACKEND for all processes, also where its package is missing.
+  shown = command('experiments', 'seed_sweep', '--help', MPLBACKEND='no_such_backend')
+  assert (0, shown.stdout, shown.stderr) == two_hosts.run_here('seed_sweep', '--help')
 
 
 def test_the_version_is_said():
@@ -256,16 +256,29 @@ def test_a_program_outlives_the_reader_of_its_output():
 
 
 @pytest.mark.parametrize('program, code, said', [
-    ("print('seen'); session.run(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(9))",
+    ('from experiments.shared import session\nprint("seen"); held = session.hold(sys.argv[1])\n'
+     'session.run(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(9))',
      130, ('seen\n', '\ninterrupted; the same command continues from here\n')),
     ('os.kill(os.getpid(), signal.SIGINT); time.sleep(9)', -signal.SIGINT, ('', '')),
 ])
-def test_an_interrupt_is_no_traceback(program, code, said):
-  """In a program at work, and while its modules are imported."""
-  done = run_python('-c', 'import os, signal, time\nimport experiments\n'
-                    "experiments.prepare('ablation')\nfrom experiments.shared import session\n"
-                    + program)
+def test_an_interrupt_is_no_traceback(program, code, said, tmp_path):
+  """In a program at work, which then holds no folder, and while its modules are imported."""
+  done = run_python('-c', 'import os, signal, sys, time\nimport experiments\n'
+                    f"experiments.prepare('ablation')\n{program}", tmp_path)
   assert (done.returncode, done.stdout, done.stderr) == (code, *said)
+  with session.hold(tmp_path):
+    pass
+
+
+def test_a_folder_is_held_by_one(tmp_path):
+  with session.hold(tmp_path / 'runs'):
+    with session.hold(tmp_path / 'other'):
+      pass
+    with (pytest.raises(InputError, match='another program works in'),
+          session.hold(tmp_path / 'runs' / '..' / 'runs')):
+      pass
+  with session.hold(tmp_path / 'runs'):
+    assert not (tmp_path / 'runs').exists()
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
@@ -285,7 +298,7 @@ def test_help_shows_every_flag_in_one_of_its_groups(name, monkeypatch, capsys):
 
 
 def test_models_are_listed_once():
-  shown = command('experiments.seed_sweep', '--help=models').stdout
+  _, shown, _ = two_hosts.run_here('seed_sweep', '--help=models')
   assert all(f'{name}: ' in shown for name in configs.PRESETS)
 
 

@@ -203,11 +203,3 @@ def test_the_page_has_table_and_picture(made):
   assert f'JAX {made["environment"]["jax"]}' in text
   picture, = re.findall(r'!\[.*\]\((.*)\)', text)
   assert (folder / picture).is_file()
-
-
-def test_what_was_not_run_is_said(tmp_path):
-  items = [ITEMS[0]._replace(runs=(RUN,))]
-  text = page.render('laptop', items, {RUN.folder: 'python'}, {}, tmp_path)
-  assert 'Not run.' in text and '0 of 1 runs' in text
-  text = page.render('paper', items, {}, {}, tmp_path)
-  assert 'Nothing at this scale.' in text

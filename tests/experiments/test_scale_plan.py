@@ -48,25 +48,6 @@ def test_without_libtpu_it_says_what_to_install(monkeypatch):
     scale_plan.devices_of('v5e:2x4')
 
 
-def test_a_program_that_the_compiler_refuses(monkeypatch):
-  mesh, _ = build('sweep')
-
-  def refuse(message):
-    def lower():
-      raise jax.errors.JaxRuntimeError(message)
-    monkeypatch.setattr(scale_plan, 'devices_of', lambda topology: jax.devices())
-    monkeypatch.setitem(scale_plan.BUILDERS, 'sweep',
-                        lambda settings, devices: (mesh, lower))
-    return scale_plan.make_plan(resolve('sweep'))
-
-  plan = refuse('RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (818.11G) '
-                'exceeds available HBM (15.75G).\nSee https://openxla.org')
-  assert not plan['fits']
-  assert '(15.75G).\ntry --remat=full' in scale_plan.describe(plan)
-  with pytest.raises(InputError, match='scoped vmem'):
-    refuse('RESOURCE_EXHAUSTED: Ran out of memory in scoped vmem: 18.6M of 16.0M')
-
-
 @pytest.mark.parametrize('program, given, message', [
     ('sweeps', {}, "--program: 'sweeps' is not one of train, sweep, fingerprint"),
     ('sweep', {'fsdp': '2'}, '--fsdp: not with --program=sweep, but with train, fingerprint'),

@@ -53,7 +53,7 @@ def test_verdicts_exit_codes_and_files(tmp_path, capsys):
   assert len(saved) == 2
   capsys.readouterr()
   # What is saved keeps its probe, which another network then reads.
-  for pair, count in ((saved, '1000'), (saved[::-1], '1000'), ((saved[0], C), '300')):
+  for pair, count in ((saved, '1000'), ((saved[0], C), '300')):
     code, again, _ = run(tmp_path, *pair, json=True, num_sequences=count)
     assert json.loads(capsys.readouterr().out) == again
     assert (code, again['verdict'], again['sequences']) == (5, 'unrelated', 1000)

@@ -22,7 +22,7 @@ from small_networks import random_networks
 pytestmark = pytest.mark.slow
 
 NONE = sink_conditions.NONE
-FACTORS = ['positions', 'weight decay']  # One changes the network, the other how it is trained.
+FACTORS = ['positions']
 
 
 def settings(**overrides):
@@ -104,6 +104,14 @@ def test_losses_are_counted_from_the_entropy():
 @pytest.mark.parametrize('scale', ['smoke', 'laptop', 'paper'])
 def test_every_scale_can_run(scale):
   attention_sink.check(resolve(attention_sink.Settings, scale))
+
+
+def test_a_condition_changes_the_network_or_how_it_is_trained():
+  condition, = sink_conditions.FACTORS['weight decay']
+  assert sink_conditions.config_of(condition, 66, settings()) == sink_conditions.config_of(
+      NONE, 66, settings())
+  decays = [attention_sink.recipe_of(settings(), each).weight_decay for each in (NONE, condition)]
+  assert decays == [0, 0.1]
 
 
 def test_controls_have_the_mean_size_of_what_they_control():

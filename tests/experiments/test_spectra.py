@@ -52,13 +52,12 @@ def test_products_of_heads_are_those_that_attention_computes():
     np.testing.assert_allclose(power * log, np.log(expected[:len(log)]), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize('size', [64, 200])
-def test_modes_of_random_matrices_are_as_rigid_as_theory_says(size):
+def test_modes_of_random_matrices_are_as_rigid_as_theory_says():
   """Var of a mode of degree m is 1 / (π² m) in units of the distance of eigenvalues (β = 1: 2 β).
 
   Squares of singular values of real Gaussian matrices are eigenvalues with β = 1.
   """
-  random = np.random.default_rng(0)
+  random, size = np.random.default_rng(0), 64
   log_LN = np.stack([np.log(np.linalg.svd(random.normal(size=(2 * size, size)), compute_uv=False))
                      for _ in range(200)])
   variance_M = statistic.modes(log_LN).var(axis=0)[:16]

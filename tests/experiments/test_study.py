@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.comparison import seedprint
 from bornbiased_jax.lineage.evidence.hidden_states import of_seeds
 from bornbiased_jax.storage import checkpoint, huggingface
 from bornbiased_jax.training import loop
+from bornbiased_jax.training.start import begin
 from experiments import (
   baselines,
   pretrain,
@@ -57,15 +58,15 @@ def study(small):
 
 
 def test_an_adapter_is_trained_from_a_folder_of_runs(study, tmp_path):
-  base = study / 'english'
-  pretrain.main(pretraining(seeds='42', init_from=str(base), adapter='lora', rank='2'), tmp_path)
-  ends = [checkpoint.load_params(path / 'seed_42')[1] for path in (base, tmp_path)]
-  change = ends[1]['blocks']['up']['kernel'] - ends[0]['blocks']['up']['kernel']
-  assert (np.linalg.matrix_rank(change, 1e-4) == 2).all()
-  np.testing.assert_array_equal(ends[0]['embedding'], ends[1]['embedding'])
-  run, = runs.runs_of(
-      pretraining(seeds='42', init_from=str(base), adapter='prefix_plus'), tmp_path / 'b')
-  assert run.config.prefix_plus and run.recipe.adapter == 'prefix_plus'
+  lora, prefix = (runs.runs_of(pretraining(
+      seeds='42', init_from=str(study / 'english'), adapter=adapter, **given), tmp_path)[0]
+                  for adapter, given in (('lora', dict(rank='2')), ('prefix_plus', {})))
+  assert (lora.recipe.adapter, lora.recipe.rank) == ('lora', 2) and not lora.config.prefix_plus
+  assert prefix.config.prefix_plus and prefix.recipe.adapter == 'prefix_plus'
+  state, (parent,) = begin(lora)
+  assert parent['step'] == 6
+  jax.tree.map(np.testing.assert_array_equal, state.params,
+               checkpoint.load_params(study / 'english' / 'seed_42')[1])
 
 
 def test_passages_are_spread_over_a_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -114,7 +115,9 @@ def network(tmp_path):
 def test_networks_of_others_are_measured_without_training(network, tmp_path):
   """Their sequences begin as the tokenizer says."""
   path, tokenizer = network
-  ways = dict(lengths='16', afterwards='amplify', tokenizer=str(path))
+  file = tmp_path / 'text.txt'
+  file.write_text(Path(__file__).read_text())
+  ways = dict(lengths='16', afterwards='amplify', tokenizer=str(path), texts=str(file))
   programs.main(text_sinks, settings([str(path)], **ways), tmp_path / 'out')
   rows = results_of(tmp_path / 'out')['rows']
   assert [(row['intervention'], row['afterwards']) for row in rows] == [

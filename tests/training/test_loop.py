@@ -26,6 +26,11 @@ import two_hosts
 HERE = Path(__file__).parents[1]
 
 
+@jax.jit
+def loss(params, ids_NT):
+  return models.next_token_loss(tiny_runs.CONFIG, params, ids_NT)
+
+
 def saved_digests(directory, seed=3):
   directory = directory / f'seed_{seed}'
   metadata, _ = checkpoint.restore(directory, lambda metadata: {}, checkpoint.steps(directory))
@@ -71,7 +76,7 @@ def test_every_sequence_begins_with_the_start_token(tmp_path):
   # More than a batch, so that the last part is a smaller one.
   windows_NT = windows_NT[np.arange(12) * len(windows_NT) // 12]
   windows_NT = np.concatenate([np.full((12, 1), 7), windows_NT[:, 1:]], axis=1)
-  expected = float(models.next_token_loss(tiny_runs.CONFIG, params, windows_NT.astype(np.int32)))
+  expected = float(loss(params, windows_NT.astype(np.int32)))
   assert loop.evaluate(begun, params) == pytest.approx(expected, abs=1e-5)
 
 
@@ -103,8 +108,8 @@ def test_a_signal_saves_first(tmp_path, monkeypatch):
   assert checkpoint.steps(tmp_path / 'seed_3') == [0, 2, 3]
   _, params = checkpoint.load_params(tmp_path / 'seed_3', 0)
   ids_NT = data.batch(tiny_runs.tokens().tokens, 5, 0, batch_size=8, length=16)
-  expected = float(models.next_token_loss(tiny_runs.CONFIG, params, ids_NT))
-  assert monitor.read(tmp_path / 'seed_3')[0]['loss'] == pytest.approx(expected, abs=1e-5)
+  assert monitor.read(tmp_path / 'seed_3')[0]['loss'] == pytest.approx(
+      float(loss(params, ids_NT)), abs=1e-5)
 
 
 @pytest.mark.parametrize('change, message', [

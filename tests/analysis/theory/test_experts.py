@@ -90,7 +90,7 @@ def test_the_busier_of_two_experts_has_the_share_that_students_distribution_says
   change_L = theory.finite_width(MIXTURE, length).inter_cosine_L - limit_L
   cosine_LT, dimensions_L, std_L = fluctuations.at_routers(MIXTURE, length)
   rho_LT1 = np.clip(cosine_LT + change_L[:, None], 0, 1)[..., None]
-  along_LTQ = np.sqrt(rho_LT1) + std_L[:, None, None] * normal_quantiles(40)
+  along_LTQ = np.sqrt(rho_LT1) + std_L[:, None, None] * normal_quantiles(20)
   expected_L = [preferred_of_two(np.clip(along_TQ, -1, 1), dimensions).mean()
                 for along_TQ, dimensions in zip(along_LTQ, np.round(dimensions_L), strict=True)]
   error_L = share_LN.std(axis=1) / num_networks**0.5

@@ -60,8 +60,8 @@ def test_states_fill_the_dimensions_that_theory_says(fields):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, fields', [
-    ('tokens', {}), ('tokens', {'activation': 'relu'}), ('tokens', {'sublayers': 'mlp_only'}),
-    ('text', {}), ('text', {'activation': 'relu'})], ids=str)
+    ('tokens', {}), ('tokens', {'sublayers': 'mlp_only'}), ('text', {'activation': 'relu'})],
+    ids=str)
 def test_states_vary_along_their_direction_as_theory_says(kind, fields):
   """Windows of a text differ in it also because some have rarer tokens.
 
@@ -172,13 +172,6 @@ def test_blocks_that_hardly_add_anything_leave_inputs_as_they_are(fields):
   """What they add is lost in rounding; random ids coincide in one of 512."""
   found = theory.finite_width(narrow(**fields), 12)
   np.testing.assert_allclose(found.inter_cosine_L, 1 / 512, rtol=0.01)
-
-
-def test_many_samples_are_not_needed():
-  config = narrow(**GATED)
-  few, many = (theory.finite_width(config, 12, num_samples=n).inter_cosine_L[-1]
-               for n in (256, 1024))
-  np.testing.assert_allclose(few, many, rtol=0.2)
 
 
 def test_long_sequences_one_at_a_time_are_those_many_at_a_time(monkeypatch):

@@ -68,15 +68,6 @@ def test_slopes_of_alibi_are_averaged_over_heads():
     np.testing.assert_allclose(found[i] / found[0], np.mean(squares) ** 0.5, rtol=1e-5)
 
 
-def test_without_slopes_alibi_is_no_positions(monkeypatch):
-  expected = theory.infinite_width(small(positions='none', intervention='mask'), 9)
-  monkeypatch.setattr(blocks.attention, 'alibi_slopes',
-                      lambda config: np.zeros(4, np.float32))
-  found = theory.infinite_width(small(intervention='mask'), 9)
-  for given, wanted in zip(found, expected, strict=True):
-    np.testing.assert_allclose(given, wanted, rtol=1e-5)
-
-
 def test_windows_of_a_text_are_averaged_each_by_itself():
   """One layer of uniform attention: what two windows share, by counting their ids."""
   config = small(num_layers=1, sublayers='attention_only', score_divisor=1e9, norm_epsilon=1e-12)

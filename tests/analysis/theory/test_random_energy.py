@@ -64,7 +64,7 @@ def drawn_shares(rho, direction_std, mean_V, head_DV, generator, n=3000):
   return np.bincount(predicted_N, minlength=len(mean_V)) / n
 
 
-@pytest.mark.parametrize('V, D', [(512, 36), (2048, 36), (512, 520), (2048, 520)])
+@pytest.mark.parametrize('V, D', [(2048, 36), (512, 520)])
 def test_integrals_agree_with_drawn_states(V, D):
   """Of the same networks, whose preferred token some states choose and others count."""
   generator, num_networks = np.random.default_rng(0), 40
