@@ -95,7 +95,7 @@ def test_units_of_experts_in_any_order_and_basis():
     lambda seed: upcycled(seed, 0.2)[1],
     lambda seed: (MIXTURE, born(MIXTURE, seed))], ids=['copies', 'nearly copies', 'drawn'])
 def test_unrelated_mixtures_are_not_related(make):
-  networks = [features.of_network(*make(seed)) for seed in range(4)]
+  networks = [features.of_network(*make(seed)) for seed in range(5)]
   dense = [features.of_network(DEEP, born(DEEP, 50))]
   pairs = [(a, b) for i, a in enumerate(networks) for b in networks[:i]]
   pairs += [(a, b) for a in networks for b in dense]

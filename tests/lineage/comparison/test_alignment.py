@@ -90,7 +90,7 @@ def test_orders_that_were_chosen_by_chance_are_never_evidence():
   """Random layers, aligned as sure or not: p-values are no smaller than they should be."""
   config = DEEP['tiny_gpt2']
   log10_p = []
-  for seed in range(8):
+  for seed in range(12):
     own, other = (random_features(config, 2 * seed + i) for i in (0, 1))
     order = np.random.default_rng(seed).permutation(6)
     # Layers of the other network with the units of the first, in a random order.

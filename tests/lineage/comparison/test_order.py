@@ -53,7 +53,7 @@ def found(results):
 
 @pytest.mark.parametrize('config', [DEEP, DEEP_GPT2, GROUPED], ids=['llama', 'gpt2', 'grouped'])
 def test_unrelated_networks_have_nothing_in_common(config):
-  networks = [random_features(config, seed) for seed in range(6)]
+  networks = [random_features(config, seed) for seed in range(8)]
   results = [order_tests(*pair) for pair in itertools.combinations(networks, 2)]
   for name in results[0]:
     log10_p = np.array([each[name].log10_p for each in results])
@@ -200,7 +200,7 @@ def test_sorted_and_cut_units_are_no_evidence(change):
       order_LF = jnp.sort(order_LF[:, :32], axis=-1)
     return features.of_network(*preserving.order_units(*network, order_LF))
 
-  networks = [changed(seed) for seed in range(5)]
+  networks = [changed(seed) for seed in range(7)]
   results = [order_tests(*pair) for pair in itertools.combinations(networks, 2)]
   assert not any(map(found, results)) and max(each[UNITS].z for each in results) < 3
   own = order_tests(networks[0], features.of_network(*base(DEEP)))

@@ -61,7 +61,7 @@ def test_a_public_pattern_is_no_evidence(kind, names):
 @pytest.mark.parametrize('kind, spread', [('none', 1), ('tiled', 8**0.5), ('of one factor', None)])
 def test_z_spreads_as_much_as_the_inflation_says(kind, spread):
   """Of units that are repeated 8 times an eighth is independent."""
-  pairs = pairs_of(kind, 80)
+  pairs = pairs_of(kind, 120)
   z = np.array([z_of(*pair) for pair in pairs])
   said = np.array([guards(*pair)[1] for pair in pairs])
   assert 0.75 < np.std(z / said) < 1.25
