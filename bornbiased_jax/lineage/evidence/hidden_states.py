@@ -17,7 +17,7 @@ from bornbiased_jax import configs, hosts
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import path_of, replacing
+from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage.evidence import array_file
 from bornbiased_jax.models import attention, sharding
 from bornbiased_jax.models.attention_kernels import Spread
@@ -169,8 +169,9 @@ def _kept(path, make):
   array = make()
   if path and hosts.is_first():
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-      np.save(file, array, allow_pickle=False)
+    content = io.BytesIO()  # NumPy says nothing of why it cannot write into a file.
+    np.save(content, array, allow_pickle=False)
+    write_atomically(path, content.getvalue())
   return array
 
 
