@@ -12,6 +12,7 @@ import gc
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,3 +114,12 @@ def as_users_do():
   """The environment of a process that compiles as users do, for tests that compare bits."""
   return os.environ | {'XLA_FLAGS': os.environ['XLA_FLAGS'].replace(FEW, ''),
                        'JAX_DISABLE_MOST_OPTIMIZATIONS': '0', 'AS_USERS_DO': '1'}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def same_signals():
+  """A process that dies of a signal which Python ignores says nothing; no test may leave one so."""
+  numbers = [number for number in (getattr(signal, name, None) for name in ('SIGPIPE', 'SIGXFSZ'))
+             if number]
+  yield
+  assert all(signal.getsignal(number) == signal.SIG_IGN for number in numbers)

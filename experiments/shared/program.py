@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable, Iterator
 import difflib
 import functools
-import signal
 import sys
 from typing import Any, NamedTuple
 
@@ -157,8 +156,7 @@ def _show_help(parser, argv):
   asked = {word for word in argv if word in ('-h', '-help') or word.startswith('--help')}
   if not asked:
     return
-  if hasattr(signal, 'SIGPIPE'):  # What reads it, such as head, may stop at any line.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+  session.outlive_reader()  # Such as head, which may stop at any line.
   if '--help=models' in asked:
     print(*map(_model, configs.PRESETS), sep='\n')
     print('Fields of ModelConfig may follow, as tiny_gpt2,num_layers=6,width=96,mlp_width=384; '
