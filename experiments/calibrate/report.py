@@ -112,9 +112,10 @@ def draw_curves(curves, title, ax):
 def draw_judged(cells, title, ax):
   """A line per test, over the pairs of all cells."""
   plotting.theory(ax, np.array([0, 1]), np.array([0, 1]), 'as many as allowed')
+  made = {test for row in cells for test in row['p_values']}  # Not all, of order tests alone.
   for name, (color, tests) in JUDGED.items():
-    for test in tests:
-      p_P = np.sort([p for row in cells for p in row['p_values'][test] if p is not None])
+    for test in [test for test in tests if test in made]:
+      p_P = np.sort([p for row in cells for p in row['p_values'].get(test, []) if p is not None])
       ax.step([0, *p_P, 1], [0, *np.arange(1, len(p_P) + 1) / len(p_P), 1], where='post',
               color=color, label=name if test == tests[0] else None)
   ax.set(xlim=(0, 1), ylim=(-0.02, 1), title=title)
