@@ -143,9 +143,9 @@ def measured_cells(name, kinds, settings, make) -> dict[str, Callable[[], dict]]
 
 def label(config) -> str:
   """An architecture for readers."""
-  family = 'GPT-2' if not config.gated_mlp else 'Qwen' if config.qkv_bias else 'LLaMA'
-  head = 'tied' if config.tied_head else 'own head'
-  return f'{family} of width {config.width}, {head}'
+  plain = 'Pythia' if config.parallel_residual else 'GPT-2'
+  family = plain if not config.gated_mlp else 'Qwen' if config.qkv_bias else 'LLaMA'
+  return f'{family} of width {config.width} with {config.num_layers} layers'
 
 
 def runs_of(folder: str) -> list[str]:

@@ -52,7 +52,7 @@ def display(row):
   ends = row.get(f'{test}_0.01_ci95')
   verdicts = ', '.join(f'{count} {name}' for name, count in row.get('verdicts', {}).items())
   cell = row['cell'].removesuffix(', verdict').removesuffix(', order')
-  for words, shorter in ((' and trained ', ' and '), (' of width ', ' ')):
+  for words, shorter in ((' and trained ', ' and '), (' of width ', ' '), (' with ', ', ')):
     cell = cell.replace(words, shorter)
   return {'unrelated networks': cell, 'pairs': row['pairs'],
           'verdicts': verdicts or '–',

@@ -303,9 +303,10 @@ def test_robustness_of_trained_networks(study, monkeypatch):
 
 
 @pytest.mark.parametrize('preset, name', [
-    ('tiny_gpt2', 'GPT-2'), ('tiny_llama2', 'LLaMA'), ('tiny_qwen2', 'Qwen')])
+    ('tiny_gpt2', 'GPT-2'), ('tiny_llama2', 'LLaMA'), ('tiny_qwen2', 'Qwen'),
+    ('pythia_70m', 'Pythia')])
 def test_an_architecture_has_its_name(preset, name):
-  assert calibrate.label(configs.get(preset)).startswith(f'{name} of width 128')
+  assert calibrate.label(configs.get(preset, width=64)).startswith(f'{name} of width 64')
 
 
 def test_unrelated_networks_are_calibrated(small):
