@@ -31,6 +31,9 @@ UNITS_DECIDE = (
 ONLY_UNITS = (
     'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
     'tell descent from public patterns that differ from layer to layer. Descent is not shown.')
+ONE_LAYER = (
+    'They agree in one layer, and too little in the others. A public pattern that was added to one '
+    'layer of both has this effect, and so has one layer that was copied. Descent is not shown.')
 TOKENIZERS = (
     'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
@@ -66,10 +69,10 @@ def related(results: Results, names: list[str], alpha: float) -> list[str]:
   if size <= 1:
     said.append(
         f'Their likeness is {likeness:.2f}, where a copy has 1. A part of the weights is common to '
-        'both: they descend from a common ancestor and were changed much, or both took in one '
-        'ingredient, such as a public adapter or task vector that was merged, of some '
-        f'{size * 100:.0f} % of the size of their weights, or the units of one were matched on '
-        'purpose to those of the other. The tests do not tell these apart.')
+        'both: they have a common origin and were changed much, or only some layers of one were '
+        'copied, or both took in one ingredient, such as a public adapter or task vector that was '
+        f'merged, of some {size * 100:.0f} % of the size of their weights, or the units of one '
+        'were matched on purpose to those of the other. The tests do not tell these apart.')
   if all(TESTS[name].of == 'units' for name in names):
     said.append(UNITS_DECIDE)
   return [*said, MEANING]

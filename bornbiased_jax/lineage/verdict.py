@@ -76,19 +76,24 @@ def describe(name: str, result: TestResult) -> dict:
   """A row of the report: what a test is, and its result or why there is none."""
   kind = TESTS[name]
   counts, is_known = result.counts, math.isfinite(result.bound)
+  reach = result.detectable(len(DECIDING)) if result.std and is_known else math.inf
   return {'test': name, 'decides': kind.decides, 'of': kind.of, 'compares': kind.compares,
           'misses': kind.misses, 'statistic': result.statistic,
           'bound': result.bound if is_known else None,
           'std': result.std, 'z': result.z if counts else None,
           'p_value': thresholds.shown_p_value(result.log10_p) if counts else None,
           'level': result.level, 'applies': result.applies, 'reason': result.reason,
-          'detectable': result.detectable(len(DECIDING)) if result.std and is_known else None}
+          'detectable': reach if math.isfinite(reach) else None}
 
 
-def familywise_log10_p(results: Results) -> float | None:
-  """log10 of the p-value of descent, the smallest that decides times their number, or None."""
-  counting = [results[name] for name in DECIDING if results[name].counts]
-  log10_p = [result.log10_p for result in counting if result.log10_p is not None]
+def familywise_log10_p(results: Results, of_rest: bool = False) -> float | None:
+  """log10 of the p-value of descent, the smallest that decides times their number, or None.
+
+  Of the rest if that is asked: without the two layers that are most alike.
+  """
+  log10_p = [result.log10_p_of_rest if of_rest and result.log10_p_of_rest is not None
+             else result.log10_p for result in (results[name] for name in DECIDING)
+             if result.counts and result.log10_p is not None]
   return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
 
 
@@ -105,14 +110,15 @@ def decide(results: Results, base: Signature, suspect: Signature,
   deciding = [name for name in alike if TESTS[name].decides]
   log10_p = familywise_log10_p(results)
   if log10_p is not None and log10_p <= math.log10(alpha):
-    if why := _why_not_shown(results, deciding, base, suspect):
+    if why := _why_not_shown(results, deciding, base, suspect, alpha):
       return 'inconclusive', [sentences.found(results, deciding), why]
     return 'related', sentences.related(results, deciding, alpha)
   if deciding:
     return 'inconclusive', [sentences.found(results, deciding),
                             sentences.too_weak(alpha, log10_p)]
   if alike:
-    return 'inconclusive', [sentences.found(results, alike), *sentences.other_causes(alike)]
+    why = what_is_missing(results, base) if log10_p is None else sentences.other_causes(alike)
+    return 'inconclusive', [sentences.found(results, alike), *why]
   equal = tensors.equal_matrices(base.tensors, suspect.tensors, base.about.get('stack'))
   missing = what_is_missing(results, base)
   if equal or missing:
@@ -122,8 +128,10 @@ def decide(results: Results, base: Signature, suspect: Signature,
   return 'unrelated', [sentences.NOTHING_FOUND, *sentences.limits(results, base, suspect)]
 
 
-def _why_not_shown(results, deciding, base, suspect):
-  """Why a likeness of one kind of features alone is no descent, or None."""
+def _why_not_shown(results, deciding, base, suspect, alpha):
+  """Why a likeness in one layer, or of one kind of features, is no descent, or None."""
+  if familywise_log10_p(results, of_rest=True) > math.log10(alpha):
+    return sentences.ONE_LAYER
   kinds = {TESTS[name].of for name in deciding}
   likeness = max(results[name].statistic or 0.0 for name in deciding)
   if kinds == {'units'} and likeness < thresholds.HALF and any(

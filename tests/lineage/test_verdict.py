@@ -39,6 +39,11 @@ def of_base_in_every_second_layer(names):
   return {name: np.where(is_even(own[name]), base[name], own[name]) for name in names}
 
 
+def of_base_in_one_layer(names):
+  own, base = (random(seed).features.arrays for seed in (3, 1))
+  return {name: np.concatenate((base[name][:1], own[name][1:])) for name in names}
+
+
 def with_states(hidden_ND):
   return dataclasses.replace(random(3), states=dataclasses.replace(
       random(3).states, hidden_ND=hidden_ND))
@@ -80,6 +85,8 @@ PATHS = {
     'values alone in some layers, and units could not be': (
         with_features(cut(3, 48), **of_base_in_every_second_layer(VALUES)), 'inconclusive',
         'Descent is not shown'),
+    'one layer alone': (with_features(random(3), **of_base_in_one_layer(UNITS + VALUES)),
+                        'inconclusive', 'They agree in one layer, and too little in the others'),
     'weakly': (with_features(random(3), **of_base(UNITS, 0.11)), 'inconclusive',
                'needs a p-value of 0.0001'),
     'hidden states channel by channel': (
@@ -92,6 +99,10 @@ PATHS = {
     'too few units': (cut(3, 4), 'inconclusive', 'may have been missed, where a copy has 1'),
     'units that are all alike': (
         with_features(random(3), **{name: 0 * random(3).features.arrays[name] for name in UNITS}),
+        'inconclusive', 'A mean likeness of MLP units may have been missed'),
+    'units that are all one vector': (
+        with_features(random(3), **{name: unit(np.ones_like(random(3).features.arrays[name]))
+                                    for name in UNITS}),
         'inconclusive', 'A mean likeness of MLP units may have been missed'),
     'other widths': (narrow(3), 'unrelated', 'would have been found'),
 }
@@ -106,11 +117,11 @@ def test_every_path_to_a_verdict(path):
   assert reason in ' '.join(report['reasons'])
   assert json.loads(json.dumps(report, allow_nan=False)) == report
   assert 1e-12 <= report['p_value'] <= 1
-  can_be_chance = expected != 'related' and not path.startswith('values alone')
+  can_be_chance = expected != 'related' and not path.startswith(('values alone', 'one layer'))
   assert (report['p_value'] > thresholds.ALPHA) == can_be_chance
   for row in report['tests']:
     assert (row['reason'] is None) == (row['p_value'] is not None or row['level'] is not None)
-    assert not row['std'] or row['detectable'] > row['bound']
+    assert not row['detectable'] or row['detectable'] > row['bound']
 
 
 @pytest.mark.parametrize('num_ids, expected', [(31, 'inconclusive'), (32, 'unrelated')])
@@ -168,8 +179,10 @@ def test_what_is_missing_is_said():
   one = dataclasses.replace(DEEP, num_layers=1)
   report = verdict.compare(*(random_signature(one, seed) for seed in (1, 2)))
   assert report['verdict'] == 'inconclusive' and report['p_value'] is None
-  for part in ('MLP units', 'value channels'):
-    assert f'No test of {part} applies: a network has one layer' in ' '.join(report['reasons'])
+  copy = dataclasses.replace(random_signature(one, 1), tensors={})
+  for reasons in (report['reasons'], verdict.compare(random_signature(one, 1), copy)['reasons']):
+    for part in ('MLP units', 'value channels'):
+      assert f'No test of {part} applies: a network has one layer' in ' '.join(reasons)
   with pytest.raises(InputError, match='alpha=0.001 is not between 0 and 0.0001'):
     verdict.compare(random(1), random(3), alpha=0.001)
 

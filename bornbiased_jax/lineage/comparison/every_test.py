@@ -42,8 +42,8 @@ TESTS = {
         'moved and changed much, or redrawn in one half'),
     'value order, fitted basis': Kind(
         True, 'values', 'the value order in the same way',
-        'heads that were permuted, cut or mixed; layers that were moved and changed much, or '
-        'redrawn in one half'),
+        'heads that were permuted, cut or mixed; value channels that were changed in sign; layers '
+        'that were moved and changed much, or redrawn in one half'),
     'SeedPrint': Kind(
         False, 'states', 'last-token hidden states for random tokens, channel by channel',
         'residual channels that were permuted, rotated, cut or changed in sign; other token ids'),

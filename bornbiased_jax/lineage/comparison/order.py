@@ -32,7 +32,11 @@ from bornbiased_jax.lineage.comparison.likeness import (
   likeness,
   mean_of,
 )
-from bornbiased_jax.lineage.comparison.permutation import block_test, least_log10_p
+from bornbiased_jax.lineage.comparison.permutation import (
+  block_test,
+  contributions,
+  least_log10_p,
+)
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 from bornbiased_jax.lineage.evidence.features import Features, average_experts
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
@@ -52,10 +56,13 @@ class Public(NamedTuple):
 
   Attributes:
     bound: `shared_patterns.unconnected_bound`, or `recurring_bound` if that is larger.
+    copy: how much more alike features are with themselves than with neighbours, in the network
+      where that is less: 1, but for features that are all alike.
     grams: the Gram matrices that `shared_patterns.inflation` has needed so far.
   """
 
   bound: float
+  copy: float
   grams: dict[int, np.ndarray]
 
 
@@ -84,7 +91,9 @@ def _better(first, second):
 
 def _doubled(result):
   """The better one of two results, corrected for the choice."""
-  return dataclasses.replace(result, log10_p=min(0.0, result.log10_p + math.log10(2)))
+  return dataclasses.replace(result, **{
+      name: min(0.0, getattr(result, name) + math.log10(2))
+      for name in ('log10_p', 'log10_p_of_rest') if getattr(result, name) is not None})
 
 
 def _tests_of(a, b, groups):
@@ -101,7 +110,8 @@ def _tests_of(a, b, groups):
       bound = shared_patterns.unconnected_bound(first, second)
       if [*map(len, whole)] != [*map(len, both)]:
         bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
-      public = Public(bound, {})
+      copy = min(shared_patterns.mean_likeness(layers, layers) for layers in (first, second))
+      public = Public(bound, copy, {})
       pairs, is_sure = align(*map(invariants, both))
       aligned = [(first[i], second[j]) for i, j in pairs]
       found[name] = plain_test(first, second, aligned, public, is_sure)
@@ -144,10 +154,10 @@ def plain_test(a: list[Blocks], b: list[Blocks], aligned: list[tuple[Blocks, Blo
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
     return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
-  in_place = _judge(aligned, public)
+  in_place = _judge(aligned, public, with_rest=True)
   if is_sure:
     return in_place
-  anywhere = _judge([(x, y) for x in a for y in b], public)
+  anywhere = _judge([(x, y) for x in a for y in b], public, with_rest=True)
   anywhere = anywhere.scaled(max(len(a), len(b)))
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
   return _doubled(anywhere if is_moved else in_place)
@@ -198,9 +208,10 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
   return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
 
 
-def _judge(pairs, public, own_bases=None):
+def _judge(pairs, public, own_bases=None, with_rest=False):
   """The test of pairs of layers; `own_bases` are the same layers as they are."""
-  matrix_NBB = mean_of(likeness(*pair) for pair in pairs)
+  matrices = [likeness(*pair) for pair in pairs]
+  matrix_NBB = mean_of(matrices)
   bound, inflation = public.bound, shared_patterns.inflation(own_bases or pairs, public.grams)
   result, plain = block_test(matrix_NBB, bound, inflation), block_test(matrix_NBB)
   reason = None
@@ -208,9 +219,14 @@ def _judge(pairs, public, own_bases=None):
     reason = ('features of equal number agree almost as much in layers that descent does not '
               'connect' if bound > (inflation - 1) * plain.std else
               'the same features are alike in both networks, as with a public pattern')
+  of_rest = None
+  if with_rest:
+    del matrices[int(np.argmax([contributions(each).mean() for each in matrices]))]
+    of_rest = block_test(mean_of(matrices), bound, inflation).log10_p
   # Of a few blocks not even a copy is evidence: then there is a result, and no power.
   std = result.std if least_log10_p(*matrix_NBB.shape[:2]) <= _DECISIVE else None
-  found = TestResult(result.statistic, bound, std, result.z, result.log10_p, reason=reason)
   # A head has one counterpart at most, so that pooled heads of a copy agree 1 / heads.
-  heads = [len(layer[POOLED + 'value']) for layer in pairs[0] if POOLED + 'value' in layer]
-  return found.scaled(max(heads, default=1))
+  heads = max((len(layer[POOLED + 'value']) for layer in pairs[0] if POOLED + 'value' in layer),
+              default=1)
+  return TestResult(result.statistic, bound, std, result.z, result.log10_p, of_rest,
+                    heads * public.copy, reason=reason).scaled(heads)

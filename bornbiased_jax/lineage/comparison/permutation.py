@@ -95,9 +95,9 @@ def chernoff_log10_p(matrix_NBB: np.ndarray, statistic: float) -> float:
   sum_NP = matrix_NBB[:, np.arange(B), order_PB].sum(axis=-1)
   sum_NP = sum_NP - sum_NP.mean(axis=1, keepdims=True)
   size = sum_NP.std()
-  reached = statistic * N * (B - 1) / size  # In the same units: over all, not over the others.
-  if not reached > 0:
+  if not (size > 0 and statistic > 0):
     return 0.0
+  reached = statistic * N * (B - 1) / size  # In the same units: over all, not over the others.
 
   # The largest sum of each block is taken out of its exponentials, which then cannot overflow.
   largest_N = sum_NP.max(axis=1)

@@ -16,6 +16,8 @@ class TestResult:
     std: its std under the null hypothesis.
     z: (statistic - bound) / std, less the mean of SeedPrint's statistic.
     log10_p: log10 of its one-sided p-value, or of an upper bound of it.
+    log10_p_of_rest: the same without the two layers that are most alike; None if not asked for.
+    copy: the statistic of copies of these networks; less than 1 if features of one are alike.
     level: of a test without p-value, the statistic above which networks are alike; else None.
     applies: False if these networks have nothing that the test could compare.
     reason: why the test does not apply, or why its result is excluded; None if it counts.
@@ -28,6 +30,8 @@ class TestResult:
   std: float | None = None
   z: float | None = None
   log10_p: float | None = None
+  log10_p_of_rest: float | None = None
+  copy: float = 1.0
   level: float | None = None
   applies: bool = True
   reason: str | None = None
@@ -55,8 +59,9 @@ class TestResult:
   def detectable(self, num_tests: int) -> float:
     """The mean likeness that keeps two networks from 'unrelated', with a probability over POWER."""
     # Features that are all alike, as zeros are, have a std of 0 and tell nothing.
-    return thresholds.detectable(self.bound, self.std or math.inf,
-                             thresholds.level_z(thresholds.ALPHA / num_tests))
+    reach = thresholds.detectable(self.bound, self.std or math.inf,
+                                  thresholds.level_z(thresholds.ALPHA / num_tests))
+    return reach / self.copy if self.copy > 0 else math.inf
 
 
 def does_not_apply(reason: str) -> TestResult:

@@ -120,7 +120,7 @@ def test_each_layer_counts_once_if_it_is_found_elsewhere():
   """Two of four layers, which correspond to others than was thought, are all that is there."""
   a = layers_of(features.of_network(*base(DEEP)), layouts.UNITS)
   b = [a[2], a[0]]
-  result = plain_test(a, b, [(a[0], b[0]), (a[1], b[1])], Public(0.0, {}), is_sure=False)
+  result = plain_test(a, b, [(a[0], b[0]), (a[1], b[1])], Public(0.0, 1.0, {}), is_sure=False)
   assert result.statistic == pytest.approx(1, abs=0.1)
 
 
