@@ -100,6 +100,7 @@ _UNRELATED: dict[str, Make] = {
     'weakly near it (4 and 5 layers)':
         _partial(patterned.weakly_near, patterned.identity, (4, 5), 1.0),
     'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
+    'near it in one layer': _partial(patterned.weakly_near, patterned.in_first_layer, (4, 4), 8.0),
     'near it and its reverse in turn':
         _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
     'grown by stacking': patterned.stacked,

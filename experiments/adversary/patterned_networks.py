@@ -145,6 +145,11 @@ def identity(layer: int, width: int) -> jax.Array:
   return jnp.eye(width)
 
 
+def in_first_layer(layer: int, width: int) -> jax.Array:
+  """The identity in the first layer."""
+  return (layer == 0) * jnp.eye(width)
+
+
 def alternating(layer: int, width: int) -> jax.Array:
   """The identity and its reverse in turn."""
   return jnp.eye(width)[:, ::-1] if layer % 2 else jnp.eye(width)
