@@ -164,7 +164,7 @@ def restore(directory: str | os.PathLike, abstract: Callable[[dict], dict],
   """
   there = steps(directory)
   if not there:
-    raise InputError(f'{directory}: {why_none(path_of(directory))}')
+    raise InputError(f'{directory}: {_why_no_run(path_of(directory))}')
   if missing := set(candidates or ()) - set(there):
     raise InputError(f'{directory} has no step {min(missing)}; it has '
                      f'{", ".join(map(str, there))}')
@@ -216,7 +216,7 @@ def _read(handler, path, **how):
     raise _Damaged(f'{path.name}: {_reason(error)}') from error
 
 
-def why_none(directory: Path) -> str:
+def _why_no_run(directory):
   """Why a folder holds no checkpoint, in words."""
   if not directory.is_dir():
     run, _, step = directory.name.rpartition('@')  # As programs are given a step.

@@ -34,9 +34,9 @@ from bornbiased_jax.fields import listed, natural, number, positive, whole
 from bornbiased_jax.training.recipe import Recipe
 
 from ..shared import program
-from ..shared.base_settings import AFTERWARDS, DONE_AFTERWARDS, ExperimentSettings
+from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
-from ..shared.settings import SINK_LENGTHS, setting, some
+from ..shared.settings import AFTERWARDS, SINK_LENGTHS, setting, some
 from . import backcopy, conditions, growth, growth_report
 from .backcopy import Backcopy
 from .conditions import FACTORS, Condition
@@ -52,7 +52,7 @@ class Settings(ExperimentSettings):
   factors: list[str] = setting(
       ['intervention', 'position'], *some(FACTORS, 'what is changed'), smoke=['position'],
       paper=list(FACTORS))
-  afterwards: list[str] | None = setting(AFTERWARDS, *DONE_AFTERWARDS, smoke=['amplify'])
+  afterwards: list[str] | None = setting(AFTERWARDS, smoke=['amplify'])
   position: int = setting(16, whole,
                           "position, from 0, at which 'mask', 'variance' and 'norm' act")
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")

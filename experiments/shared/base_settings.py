@@ -1,20 +1,13 @@
 """Settings that several programs have: of ensembles, of comparisons and of training."""
 
-
-from bornbiased_jax import configs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import Kind, natural, optional, some_of, whole
+from bornbiased_jax.fields import natural, optional, whole
 from bornbiased_jax.training import Recipe
 
 from .settings import MODELS, PROBE_DATA, ProgramSettings, at_scale, pick, setting, values_of
 
 # Initializations with and without a common direction, and what figures call them.
 INITS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
-# Interventions after training.
-AFTERWARDS = [name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED)]
-DONE_AFTERWARDS = Kind(
-    optional(some_of(*AFTERWARDS)), 'what is done to networks trained without an intervention, of '
-    f'{", ".join(AFTERWARDS)}')
 
 
 class ExperimentSettings(ProgramSettings):

@@ -157,8 +157,7 @@ class Results:
 
   def write(self) -> None:
     """Writes the file, with the time until now."""
-    if self._written == -math.inf:
-      make_directory(self.directory)
+    make_directory(self.directory)
     self._written, self._is_pending = time.monotonic(), False
     if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run'] = self._run()

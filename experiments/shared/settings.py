@@ -47,9 +47,10 @@ def preset_name(text: str) -> str:
   return str(name) if base in configs.PRESETS else name
 
 
-def some(names: Collection[str], what: str) -> Kind:
+def some(names: Collection[str], what: str, or_none: bool = False) -> Kind:
   """Some of a few words, which the help lists after `what`."""
-  return Kind(some_of(*names), f'{what}, of {", ".join(names)}')
+  parse = some_of(*names)
+  return Kind(optional(parse) if or_none else parse, f'{what}, of {", ".join(names)}')
 
 
 A_TEXT = 'text files, a data set as tfds:NAME, or a folder of experiments.tokenize_text'
@@ -58,6 +59,8 @@ TO_TRAIN_ON = ('what to train on: text files, folders of them, tfds:NAME, a fold
 PROBE_DATA = Kind(optional(str), 'text of --probe=text and shuffled: a file, a folder of them or '
                                  "of tokenize_text, or 'tinyshakespeare'")
 MODELS = Kind(listed(preset_name), 'models, comma-separated (see --help=models)')
+# Interventions that can be made after training.
+AFTERWARDS = [name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED)]
 SINK_LENGTHS = Kind(lambda text: sorted(NAMED['lengths'].parse(text)),
                     'sequence lengths at which sinks are measured, comma-separated')
 # What a setting is, by its name, unless a program says another thing of its own.
@@ -93,6 +96,8 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'probe_seed': Kind(natural, 'seed of the random sequences'),
     'study': Kind(str, 'folder of experiments.training_study, whose checkpoints are compared',
                   'a folder of experiments.training_study'),
+    'afterwards': some(AFTERWARDS, 'what is done to networks trained without an intervention',
+                       or_none=True),
     'methods': some(METHODS, 'fingerprints to compare, comma-separated'),
     'stream': Kind(choice(*STREAM), 'read directories of transformers layer by layer, with one '
                    'layer in memory: auto, if they do not fit, always or never'),

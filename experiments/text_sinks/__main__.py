@@ -43,7 +43,7 @@ from bornbiased_jax.fields import choice, listed, natural, optional, positive, w
 from bornbiased_jax.storage import Model
 
 from ..shared import base_settings, program, runs
-from ..shared.base_settings import DONE_AFTERWARDS, Schedule, Training
+from ..shared.base_settings import Schedule, Training
 from ..shared.networks import Beginning, beginning_of, check_length
 from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, arguments, name_flag, setting, some
 from . import report
@@ -65,7 +65,7 @@ class Settings(Schedule):
       list(configs.INTERVENTIONS), *some(configs.INTERVENTIONS, 'what networks are trained with'),
       smoke=['none', 'mask'])
   afterwards: list[str] | None = setting(
-      ['amplify', 'attenuate', 'mask', 'variance', 'norm'], *DONE_AFTERWARDS, smoke=['amplify'])
+      ['amplify', 'attenuate', 'mask', 'variance', 'norm'], smoke=['amplify'])
   position: int = setting(16, natural, "position, from 0, at which 'mask', "
                           "'variance' and 'norm' make another sink", smoke=4)
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")

@@ -150,16 +150,20 @@ def mix_values(config: ModelConfig, params: dict, key: jax.Array) -> Altered:
   rotation_key, stretch_key = jax.random.split(key)
   left, right = jax.random.orthogonal(rotation_key, K, (2, L, G))
   stretch = _factors(stretch_key, L, G, K)[..., None, :]
-  mix_LGKJ, inverse_LGJK = (left * stretch) @ right, right.mT @ (left / stretch).mT
-  inverse_LHJK = jnp.repeat(inverse_LGJK, config.num_heads // G, axis=1)
+  return multiply_values(config, params, (left * stretch) @ right)
+
+
+def multiply_values(config: ModelConfig, params: dict, mix_LGKJ: jax.Array) -> Altered:
+  """Multiplies each head's values by a matrix, and its output by the inverse."""
+  L, G, K = config.num_layers, config.num_kv_heads, config.head_size
 
   def values(x):
-    heads = x.reshape(L, -1, G, K)
-    return jnp.einsum('ldgk,lgkj->ldgj', heads, mix_LGKJ).reshape(x.shape)
+    heads_LDGK = x.reshape(L, -1, G, K)
+    return jnp.einsum('ldgk,lgkj->ldgj', heads_LDGK, mix_LGKJ).reshape(x.shape)
 
   def output(x):
-    heads = x.reshape(L, config.num_heads, K, -1)
-    return jnp.einsum('lhjk,lhkd->lhjd', inverse_LHJK, heads).reshape(x.shape)
+    heads_LGNKD = x.reshape(L, G, -1, K, config.width)
+    return jnp.einsum('lgjk,lgnkd->lgnjd', jnp.linalg.inv(mix_LGKJ), heads_LGNKD).reshape(x.shape)
 
   with jax.default_matmul_precision('highest'):
     return config, _change(params, {'blocks/value/kernel': values, 'blocks/value/bias': values,

@@ -140,7 +140,8 @@ def keep_two_of_four(params: dict, chosen_by: dict) -> dict:
 def rotate_values(config: ModelConfig, params: dict, key: Key) -> Altered:
   """Rotates the values of each head, and its output back, as QuaRot does."""
   shape = config.num_layers, config.num_kv_heads
-  return _mix(config, params, jax.random.orthogonal(key, config.head_size, shape))
+  rotations_LGKJ = jax.random.orthogonal(key, config.head_size, shape)
+  return preserving.multiply_values(config, params, rotations_LGKJ)
 
 
 def order_values(config: ModelConfig, params: dict, key: Key = None) -> Altered:
@@ -150,7 +151,7 @@ def order_values(config: ModelConfig, params: dict, key: Key = None) -> Altered:
   with jax.default_matmul_precision('highest'):
     _, size_LGK, right = jnp.linalg.svd(value_LGDK @ output_LGKE, full_matrices=False)
     across = output_LGKE @ right[..., :K, :].mT
-  return _mix(config, params, across / jnp.sqrt(size_LGK[..., None, :K]))
+  return preserving.multiply_values(config, params, across / jnp.sqrt(size_LGK[..., None, :K]))
 
 
 def _values_and_outputs(config, params):
@@ -159,18 +160,3 @@ def _values_and_outputs(config, params):
   value = params['blocks']['value']['kernel'].reshape(L, D, G, K)
   output = params['blocks']['output']['kernel'].reshape(L, G, -1, K, D)
   return value.swapaxes(1, 2), output.swapaxes(2, 3).reshape(L, G, K, -1)
-
-
-def _mix(config, params, mix_LGKJ):
-  """Multiplies each head's values by a matrix, and its output by the inverse."""
-  L, G, K = config.num_layers, config.num_kv_heads, config.head_size
-  blocks = params['blocks']
-  kernel = blocks['output']['kernel']
-  heads_LGNKD = kernel.reshape(L, G, -1, K, config.width)
-  values = lambda x: jnp.einsum('ldgk,lgkj->ldgj', x.reshape(L, -1, G, K),
-                                mix_LGKJ).reshape(x.shape)
-  with jax.default_matmul_precision('highest'):
-    output = jnp.einsum('lgjk,lgnkd->lgnjd', jnp.linalg.inv(mix_LGKJ), heads_LGNKD)
-    return config, params | {'blocks': blocks | {
-        'value': {leaf: values(x) for leaf, x in blocks['value'].items()},
-        'output': blocks['output'] | {'kernel': output.reshape(kernel.shape)}}}
