@@ -21,9 +21,8 @@ from . import timing
 
 
 def kendall() -> list[dict]:
-  """Kendall's tau-b column by column, and for every column with every other."""
-  return [tau(2000), tau(10_000), tau(10_000, ties=True),
-          matrix(2000, 768), matrix(2000, 768, ties=True), matrix(10_000, 64)]
+  """Kendall's tau-b, column by column."""
+  return [tau(2000), tau(10_000), tau(10_000, ties=True)]
 
 
 def statistics() -> list[dict]:
@@ -64,21 +63,6 @@ def tau(n, num_columns=8, ties=False, rounds=15):
       'seconds_a_column': timing.spread(ours / num_columns),
       'scipy_seconds_a_column': timing.spread(peer / num_columns),
       'peer': 'scipy, column by column', 'peer_over_ours': timing.spread(peer / ours)}
-
-
-def matrix(n, num_columns, ties=False, rounds=5, sample=500):
-  """All pairs of columns, where the time of scipy's loop is extrapolated from a sample of them."""
-  a, b = columns(n, num_columns, ties)
-  pairs = np.random.default_rng(0).integers(num_columns, size=(sample, 2))
-  on_device = jnp.asarray(a), jnp.asarray(b)
-  ours, peer = both(lambda: rank_correlation.kendall_matrix(*on_device),
-                      lambda: [scipy.stats.kendalltau(a[:, i], b[:, j]) for i, j in pairs],
-                      rounds, num_columns**2 / sample)
-  return {
-      'benchmark': "Kendall's tau, every pair", 'n': n, 'columns': num_columns, 'ties': ties,
-      'rounds': rounds, 'seconds': timing.spread(ours),
-      'scipy_seconds': timing.spread(peer) | extrapolated(sample, num_columns**2),
-      'peer': 'scipy, pair by pair (extrapolated)', 'peer_over_ours': timing.spread(peer / ours)}
 
 
 def calibrated(n, width, rounds=5) -> dict:

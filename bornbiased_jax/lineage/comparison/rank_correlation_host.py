@@ -33,21 +33,11 @@ def keys(x: np.ndarray) -> np.ndarray:
 
 def mean_ranks(key_ND: np.ndarray) -> np.ndarray:
   """Ranks [n, D] of each column, float32, from 1; equal numbers share their mean rank."""
-  return _each_column(key_ND, _shared_ranks, np.float32)
-
-
-def lower_ranks(key_ND: np.ndarray) -> np.ndarray:
-  """How many numbers of its column are lower than each, [n, D] int32."""
-  return _each_column(key_ND, _starts, np.int32)
-
-
-def _each_column(key_ND, rank, dtype):
-  """What `rank` makes of the flags of new sorted numbers, for each column, in the order of rows."""
-  rank_DN = np.empty(key_ND.shape[::-1], dtype)
+  rank_DN = np.empty(key_ND.shape[::-1], np.float32)
   place_N = np.arange(len(key_ND), dtype=np.uint32)
   for key_N, rank_N in zip(np.ascontiguousarray(key_ND.T), rank_DN, strict=True):
     is_new_N, sorted_place_N = _sort(key_N, place_N)
-    rank_N[sorted_place_N] = rank(is_new_N)
+    rank_N[sorted_place_N] = _shared_ranks(is_new_N)
   return rank_DN.T
 
 

@@ -54,16 +54,10 @@ def test_one_column():
   assert_same(jnp.stack(taus), scipys(a, b))
 
 
-@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (129, 1, 40), (1501, 16, 13)])
+@pytest.mark.parametrize('n, D, E', [(2, 5, 3), (300, 6, 6), (1501, 16, 13)])
 def test_matrix_equals_scipy(n, D, E):
-  assert D * E >= n / 8
   (a, _), (_, b) = random_pair(n, D, seed=1), random_pair(n, E, seed=2)
   b[:, 0] = a[:, 0]
-  assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
-
-
-def test_matrix_of_few_columns_equals_scipy():
-  (a, _), (_, b) = random_pair(300, 6, seed=3), random_pair(300, 6, seed=4)
   assert_same(kendall.kendall_matrix(a, b), scipys_matrix(a, b))
 
 
@@ -137,5 +131,3 @@ def test_inversions_are_those_of_all_pairs():
 def test_ranks_are_scipys():
   x, _ = random_pair(100, 8, seed=1)
   np.testing.assert_array_equal(kendall.mean_ranks(x), stats.rankdata(x, axis=0))
-  lower = host.lower_ranks(host.keys(x))
-  np.testing.assert_array_equal(lower, stats.rankdata(x, 'min', axis=0) - 1)
