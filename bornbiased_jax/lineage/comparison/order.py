@@ -112,11 +112,19 @@ def _tests_of(a, b, groups):
         bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
       copy = min(shared_patterns.mean_likeness(layers, layers) for layers in (first, second))
       public = Public(bound, copy, {})
-      pairs, is_sure = align(*map(invariants, both))
+      pairs, is_sure = align(*map(_invariants, (a, b), both))
       aligned = [(first[i], second[j]) for i, j in pairs]
       found[name] = plain_test(first, second, aligned, public, is_sure)
       found[name + FITTED] = does_not_apply(unlike) if unlike else fitted_test(aligned, public)
   return found
+
+
+def _invariants(features, layers):
+  """`invariants` of layers of a network, kept for its other pairs."""
+  key = (*layers[0], len(layers))
+  if key not in features.kept:
+    features.kept[key] = invariants(layers)
+  return features.kept[key]
 
 
 def _unlike_heads(a, b):

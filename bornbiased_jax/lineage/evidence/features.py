@@ -39,10 +39,12 @@ class Features:
       [L, G, C, D] and [L, G, C, H, D], as H query heads read each of these. U, G and C are
       `stored_sizes`. The H vectors of an output have length 1 together. Sublayers that the
       network lacks are left out.
+    kept: what tests computed of this network, so that all its pairs compute it once.
   """
 
   config: ModelConfig
   arrays: dict[str, np.ndarray]
+  kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
 
 
 def of_network(config: ModelConfig, params: dict) -> Features:
@@ -84,8 +86,10 @@ def average_experts(features: Features) -> Features:
   if features.config.num_experts == 1:
     return features
   mean = lambda x: _unit(x.astype(np.float32).mean(axis=2), -1)
-  return dataclasses.replace(features, arrays={
-      name: mean(x) if name in UNITS else x for name, x in features.arrays.items()})
+  if 'mean' not in features.kept:
+    features.kept['mean'] = dataclasses.replace(features, arrays={
+        name: mean(x) if name in UNITS else x for name, x in features.arrays.items()})
+  return features.kept['mean']
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
