@@ -4,7 +4,7 @@ import numpy as np
 
 from bornbiased_jax import plotting
 
-from ..shared.tables import grouped
+from ..shared.tables import grouped, plus_minus
 from .statistic import z_of
 
 # Octaves that are taken together, by the degrees of their modes.
@@ -36,9 +36,14 @@ def display(row):
   return {'family': row['family'], 'width': row['width'], 'layers': row['depth'],
           'steps': row['steps'], 'compared': row['change'], 'pairs': row['pairs'],
           'change of weights': f'{row["moved"]:.1%}',
-          **{f'z, modes {name}': f'{row[name]["mean"]:.1f} ± {row[name]["error"]:.1f}'
+          **{f'z, modes {name}': _or_dash(plus_minus(row[name], 'mean', '.1f', 'error'))
              for name in BANDS},
-          'least, largest': f'{row["1–63"]["min"]:.1f}, {row["1–63"]["max"]:.1f}'}
+          'least, largest': _or_dash(f'{row["1–63"]["min"]:.1f}, {row["1–63"]["max"]:.1f}')}
+
+
+def _or_dash(text):
+  """A dash for what too few layers, or modes, leave unknown."""
+  return '–' if 'nan' in text else text
 
 
 def draw(rows):
