@@ -18,7 +18,7 @@ from experiments import pretrain
 from experiments.shared import runs
 from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
-from experiments.text_sinks import measures, report
+from experiments.text_sinks import growth, measures, report
 import programs
 from programs import SMALL, results_of, stop
 from small_networks import random_networks, save_run
@@ -204,3 +204,12 @@ def test_sequences_are_drawn_from_the_text():
   begun_NT = measures.draw_sequences(tokens, settings(start_id='9'))
   assert (begun_NT[:, 0] == 9).all()
   np.testing.assert_array_equal(begun_NT[:, 1:], drawn_NT[:, 1:])
+
+
+def test_growth_is_drawn_as_it_is_stored():
+  content = json.loads((growth.FOLDER / 'growth.json').read_text())
+  rates = growth.draw(content).axes[0]
+  expected = [row['rate'] for row in content['rows']
+              if (row['intervention'], row['step']) == ('none', 6000)]
+  drawn = [y for line in rates.lines for x, y in line.get_xydata() if x == 6000]
+  assert len(expected) == 3 and any(y == pytest.approx(np.mean(expected)) for y in drawn)
