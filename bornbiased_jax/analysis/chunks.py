@@ -17,6 +17,8 @@ from bornbiased_jax.models.batches import default_batch_size
 
 # The share of a device's memory that the networks of a chunk may take.
 _MEMORY_SHARE = 0.5
+# A number of sequences, for shapes alone, that divides no other size: a prime above all of them.
+_MANY = 9_999_991
 
 
 class Ensemble(NamedTuple):
@@ -150,17 +152,18 @@ def check_adds_up(ensemble: Ensemble, statistic: Statistic, probe: Probe, drawn:
   programs to be compiled.
   """
   one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), drawn)
-  of_one, of_two = (jax.eval_shape(functools.partial(
-      _read_one, ensemble, statistic, probe, first=0, size=size), one) for size in (1, 2))
+  of_many = jax.eval_shape(functools.partial(
+      _read_one, ensemble, statistic, probe, first=0, size=_MANY), one)
   rng = np.random.default_rng(0)
-  whole: dict[str, jax.Array] = {}
   halves: tuple[dict, dict] = ({}, {})
-  for name, shape in of_two.items():
-    axis = int(np.argmax(np.array(shape.shape) != of_one[name].shape))
-    whole[name] = jnp.asarray(rng.random(shape.shape), shape.dtype)
-    for half, values in zip(halves, jnp.split(whole[name], 2, axis), strict=True):
-      half[name] = values
-  first, second, both = map(statistic.measure, (*halves, whole))
+  whole: dict[str, np.ndarray] = {}
+  for name, many in of_many.items():
+    is_batch = np.array(many.shape) % _MANY == 0
+    shape = np.where(is_batch, np.array(many.shape) // _MANY, many.shape)
+    for half in halves:
+      half[name] = rng.random(shape).astype(many.dtype)
+    whole[name] = np.concatenate([half[name] for half in halves], int(np.argmax(is_batch)))
+  first, second, both = map(jax.jit(statistic.measure), (*halves, whole))
   for (path, a), b, sums in zip(jax.tree_util.tree_leaves_with_path(first),
                                 *map(jax.tree.leaves, (second, both)), strict=True):
     largest = np.abs([a, b])[np.isfinite([a, b])].max(initial=0)

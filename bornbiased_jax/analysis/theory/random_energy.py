@@ -159,7 +159,9 @@ def _shares(rho, direction_std, mean_V, length_V, dimensions, own_logit):
   mean_C1, length_C1 = ((np.bincount(cell_V, each_V) / count_C)[:, None]
                         for each_V in (mean_V, length_V))
   share_C = np.zeros(len(count_C))
-  for node, weight in zip(_NODE_K, _WEIGHT_K, strict=True):
+  # If c is the same for all sequences, one node says all.
+  nodes = zip(_NODE_K, _WEIGHT_K, strict=True) if direction_std else [(0.0, _WEIGHT_K.sum())]
+  for node, weight in nodes:
     along = np.clip(math.sqrt(rho) + direction_std * node, -1 + 1e-10, 1 - 1e-10)
     rest = math.sqrt(1 - along**2)
     logit_Z = (along * mean_C1).max() + rest * _LOGIT_Z
