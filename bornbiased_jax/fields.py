@@ -136,7 +136,7 @@ def seed_range(text: str) -> list[int]:
   """'42' → [42]; '0-3' → [0, 1, 2, 3]."""
   match = re.fullmatch(r'(\d+)(?:-(\d+))?', text)
   if not match:
-    raise InputError(f'{text!r} is neither a seed, as 42, nor a range, as 0-99')
+    raise InputError(f'{text!r} is no seed, such as 42, and no range, such as 0-99')
   first, last = (whole(part, 0) for part in (match[1], match[2] or match[1]))
   if last < first:
     raise InputError(f'{text!r} runs downwards; give {last}-{first}')
@@ -180,7 +180,7 @@ def optional(parse):
     try:
       return None if text == 'none' else parse(text)
     except InputError as error:
-      raise InputError(f"{error}, nor 'none'") from None
+      raise InputError(f"{error}; 'none' is possible too") from None
 
   return parsed
 

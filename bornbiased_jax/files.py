@@ -1,7 +1,7 @@
 """Files of others, which are not trusted, and ours, which a reader finds whole or not at all.
 
-A path is local, or that of an object in a bucket, gs://BUCKET/NAME. Of several hosts that run
-one program the first alone writes, as all have the same content.
+A path is local, or names an object in a bucket, gs://BUCKET/NAME. Of several hosts that run
+one program only the first writes, as all have the same content.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ FLAG = ('true or false', lambda value: type(value) is bool)
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
-  """Whether a path is that of an object in a bucket."""
+  """Whether a path names an object in a bucket."""
   return os.fspath(path).startswith(_BUCKET)
 
 
@@ -55,7 +55,7 @@ def path_of(path: str | os.PathLike) -> Path:
     _check_reach(text)
     return epath.Path(text)
   if re.match(r'[a-z][a-z0-9]+:/', text, re.IGNORECASE):
-    raise InputError(f'{text} is neither a local path nor {_BUCKET}BUCKET/NAME; a local folder of '
+    raise InputError(f'{text} is no local path and no {_BUCKET}BUCKET/NAME; a local folder of '
                      f'this name is ./{text}')
   try:
     return Path(text).expanduser()

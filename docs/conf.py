@@ -59,7 +59,8 @@ def as_rst(app, what, name, obj, options, lines):
 
 
 def gallery():
-  """A card with the picture and title of each result, in the order of the list of results."""
+  """A grid of the pictures and titles of the results, in the order of the list of results."""
+  yield '::::{grid} 1 2 3 3\n:gutter: 3\n\n'
   listed = (ROOT / 'experiments' / 'README.md').read_text()
   for page in sorted(ROOT.glob('experiments/measured/*/README.md'),
                      key=lambda page: listed.find(f'measured/{page.parent.name}')):
@@ -68,10 +69,11 @@ def gallery():
       place = f'/{folder.relative_to(ROOT)}'
       yield (f':::{{grid-item-card}} {title}\n:img-bottom: {place}/figure.png\n'
              f':link: {place}/README\n:link-type: doc\n:::\n')
+  yield '::::\n'
 
 
 def resolve(app, docname, source):
-  """Links to folders go to their pages, links to what is no page to the repository."""
+  """Shows what is only for the site. Links to folders go to their pages, others to files."""
   def target(found):
     link = found[0].removeprefix(f'{RAW}/main')
     start = ROOT if link[0] == '/' else (ROOT / docname).parent
@@ -85,7 +87,8 @@ def resolve(app, docname, source):
     return f'{REPOSITORY}/{"tree" if path.is_dir() else "blob"}/main/{name}'
 
   cards = gallery() if docname == 'docs/results' else ()
-  text = source[0].replace('<!-- gallery -->', ''.join(cards))
+  text = re.sub(r'<!-- site\n(.*?)-->', r'\1', source[0], flags=re.DOTALL)
+  text = text.replace('<!-- gallery -->', ''.join(cards))
   source[0] = re.sub(r'(?<=\]\()[^)#\s]+', target, text)
 
 

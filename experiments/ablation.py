@@ -2,7 +2,7 @@
 
 Full, attention-only and MLP-only networks with the same weights read the same random vectors, those
 of each seed its own. In GPT-2 the MLP contracts them, because the mean of its GELU is not zero.
-Attention alone does not, but amplifies what the MLPs have made common. In LLaMA's gated MLP little
+Attention does not, but amplifies what the MLPs have made common. In LLaMA's gated MLP little
 is left to contract: the activation is multiplied by an independent unit whose mean is zero.
 
     python -m experiments.ablation                 # 120 networks, about 4 min on two CPU cores

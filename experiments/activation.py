@@ -2,7 +2,7 @@
 
 Fig 4: stacks of MLP0(x) = W_2 f(W_1 x), with the same weights for every activation f. With ReLU
 independent inputs grow alike as Proposition 2 says, with tanh, which is odd, they stay orthogonal.
-Fig 5: blocks of a transformer with LayerNorm, residual stream and MLP alone. Fig 6: histograms of
+Fig 5: blocks of a transformer with only LayerNorm, residual stream and MLP. Fig 6: histograms of
 what GELU sees, over its curve: it contracts only at the scale that a LayerNorm gives its inputs.
 
     python -m experiments.activation                 # about 2 min on two CPU cores

@@ -5,7 +5,7 @@ contract. Every seed is trained twice on the same data, from GPT-2's initializat
 centred one, whose weights are the same. Both are followed: validation loss, similarity of hidden
 states, share of the preferred token, what is left of the direction at initialization, Kendall's tau
 and SeedPrint's z with the own initialization, also without what the embedding explains, and, as a
-control, with the initialization of the next seed. Neither tau nor z sees the direction itself.
+control, with the initialization of the next seed. Tau and z do not see the direction itself.
 
     python -m experiments.born_unbiased      # on tinyshakespeare, an hour on two CPU cores
     python -m experiments.born_unbiased --data=english_train.jsonl.xz \\

@@ -2,7 +2,7 @@
 
 The last-token states of unrelated random sequences become more alike with every layer of a random
 GPT-2, and little in a LLaMA, whose gated MLP contracts little. Their mean direction, passed through
-the LM head, predicts a token: how often is it the one that the network prefers?
+the LM head, predicts a token: how often is this the preferred token?
 
     python -m experiments.contraction                 # 200 networks, about 6 min on two CPU cores
     python -m experiments.contraction --scale=paper   # Findings 2.1 and 2.2; needs an accelerator

@@ -1,14 +1,14 @@
 """The coordinate check of muP at initialization: scales by layer, width and depth.
 
-An initialization suits all widths, or all depths, if what it makes does not change with them (Yang
-et al. 2022). Here it is seen in four coordinates: the cosine of two sequences, the size of the
-residual stream, the norm of the loss's gradient in the parameters of a layer, and the share of the
-preferred token. Widths are compared at one std and by the rule of muP, depths with and without the
-factor 1/√(2 layers) of what writes to the stream. Theory (theory.finite_width,
-theory.infinite_width and theory.preference_at_initialization) has no fitted number. It says nothing
-of gradients. For other positions,
-activations and initializations its cosine is compared with networks at all widths. It should be
-within 7 % of the last layer's cosine, or 0.01, at every layer.
+An initialization suits all widths, or all depths, if its networks do not change with them (Yang et
+al. 2022). Four coordinates are measured: the cosine of two sequences, the size of the residual
+stream, the norm of the loss's gradient in the parameters of a layer, and the share of the preferred
+token. Widths are compared at one std and by the rule of muP, depths with and without the factor
+1/√(2 layers) of matrices that write to the stream. Theory (theory.finite_width,
+theory.infinite_width and theory.preference_at_initialization) has no fitted number, and says
+nothing about gradients. For other positions, activations and initializations its cosine is
+compared with networks at all widths. At every layer it should be within 7 % of the last layer's
+cosine, or 0.01.
 
     python -m experiments.coordinates      # 48 networks, 22 min on two CPU cores
     python -m experiments.coordinates --checks='width, mup,width, alibi,width, squared_relu' \\

@@ -1,8 +1,8 @@
-"""Attention makes positions alike and the first one loud (Fig 8, 9, Prop 5, Eq 2).
+"""Attention makes positions alike, and the first varies most (Fig 8, 9, Prop 5, Eq 2).
 
 Averaging over the past makes neighbouring positions share most of their sum. So similarity within a
-sequence grows with depth: as Proposition 5 says for uniform attention (Attn0) and for attention
-sublayers alone ("bare"), and more slowly where there is a residual stream. The average of i
+sequence grows with depth: as Proposition 5 says for uniform attention (Attn0) and for only
+attention sublayers ("bare"), and more slowly where there is a residual stream. The average of i
 independent values has a std of 1/sqrt(i): the first position stands out, where sinks begin.
 
     python -m experiments.intra_sequence                 # about 1 min on two CPU cores
@@ -76,7 +76,7 @@ def attn0_cells(settings):
 
 
 def bare_cells(settings):
-  """Attention sublayers alone, with weights and softmax, but without residual stream and norm.
+  """Only attention sublayers, with weights and softmax, but without residual stream and norm.
 
   Without a norm, scores are small, and attention is nearly uniform. They have no embedding, and
   read vectors whatever the probe is.

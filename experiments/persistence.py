@@ -1,9 +1,9 @@
 """Does the bias survive training? Checkpoints and initializations (Fig 10, 11).
 
-Over the dimensions to which a random network contracts most (the top k of its mean direction), the
-program measures Kendall's tau between the hidden states of a checkpoint and those of an
-initialization, its own and, as a control, that of the next seed. It also counts how often each
-token is predicted and each hidden dimension is the largest: the histograms of Fig 10.
+Compares the hidden states of a checkpoint with its own initialization and, as a control, with the
+initialization of the next seed, by Kendall's tau over the dimensions to which a random network
+contracts most, the top k of its mean direction. Also counts how often each token is predicted and
+each hidden dimension is the largest: the histograms of Fig 10.
 
     python -m experiments.persistence --study=results/training_study_laptop
 

@@ -1,7 +1,7 @@
-"""Trains networks that differ only in their seed, or trains on (Table 13, 14).
+"""Trains networks that differ only in their seed, or further (Table 13, 14).
 
 All seeds see the same data in the same order. A new folder begins from --resume (with its
-optimizer) if given, else from --init_from (parameters alone), else from the seeds; the command of a
+optimizer) if given, else from --init_from (only parameters), else from the seeds; the command of a
 stopped run continues it. With --config=tiny_gpt2,init_scheme=mup,tied_head=False one --peak_lr
 suits all widths (muP): matrices of blocks and the head have it times 768 / width.
 

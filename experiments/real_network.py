@@ -1,4 +1,4 @@
-"""Is a network that others trained recognized in what was made of it?
+"""Are the descendants of a network that others trained recognized?
 
     python -m experiments.real_network --network=stories260K --text=tinystories.txt \\
         --other_text=python.jsonl

@@ -1,12 +1,11 @@
 """On real text the bias at initialization is stronger, and the text says how much.
 
 Random networks read windows of texts, by bytes and by subwords, and random tokens. After each layer
-the cosine of two windows is compared with theory.finite_width, which reads of the windows which
-tokens coincide, with its limit of infinite width (theory.infinite_width), and with what one
-number says,
-the probability that two tokens are the same. None is fitted. Two controls are the tokens in no
-order (shuffled), and windows whose last token is random. The preferred token is compared with the
-commonest token, and with that of the mean embedding Σ p_v e_v.
+the cosine of two windows is compared with theory.finite_width, which knows only which tokens of the
+windows coincide, with its limit of infinite width (theory.infinite_width), and with a theory that
+knows only the probability that two tokens are the same. Nothing is fitted. Two controls are
+shuffled tokens, and windows whose last token is random. The preferred token is compared with the
+commonest token, and with the token that the mean embedding Σ p_v e_v predicts.
 
     python -m experiments.real_text --texts=tinyshakespeare,my.txt --tokenizers=bytes,my.model
     python -m experiments.real_text --config=nano_gpt2,nano_llama2 --lengths=64 --seeds=0-3

@@ -4,15 +4,15 @@
     python -m experiments.robustness --study=results/training_study_laptop   # trained ones
     python -m experiments.robustness --train_steps=300 --transforms='train on,rotate channels'
 
-Each network is trained on, and changed in every way of experiments.transforms that its
+Each network is trained further, and changed in every way of experiments.transforms that its
 architecture allows. Every method compares the changed network with its original (related) and with
-that of the next seed (unrelated). The threshold of a method is the score that a share
+the original of the next seed (unrelated). The threshold of a method is the score that a share
 --false_positive_rate of all its unrelated pairs exceeds, so that methods with and without p-values
 can be compared.
 
-With --study each initialization is also compared with what was trained from it, and each trained
-network with its continuation on other text, its fine-tunings by LoRA and by Prefix-Tuning+, and
-what is trained from a mixture of four copies of it.
+With --study each initialization is also compared with its trained network, and each trained network
+with its continuation on other text, its fine-tunings by LoRA and by Prefix-Tuning+, and a trained
+mixture of four copies of it.
 
 Writes results.json (a row per transform: all scores, the change of the logits) and figure.png (how
 many changed networks each method finds, and its false positives at that threshold and by its own
@@ -59,8 +59,7 @@ class Settings(Inputs):
       'model of the random networks; not read with --study'))
   train_steps: int = setting(0, natural, 'steps that the random networks are trained on '
                              'Shakespeare before anything else is done')
-  peak_lr: float = setting(3e-3, positive, 'learning rate of this training, and of what is '
-                           'trained on')
+  peak_lr: float = setting(3e-3, positive, "learning rate of this training, and of 'train on'")
   seeds: list[int] = setting(range(42, 62), smoke=[42, 43, 44])
   methods: list[str] = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(

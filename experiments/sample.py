@@ -11,8 +11,8 @@ one of these two with an adapter of PEFT (BASE+ADAPTER), or PRESET:SEED for a ra
 The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
 SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
 --tokenizer. The text begins with what a run was trained with, else with the BOS that the
-tokenizer's files ask for, else with --start_id. With --tokenizer=none the prompt is token ids
-alone, and ids are printed.
+tokenizer's files ask for, else with --start_id. With --tokenizer=none the prompt is only token
+ids, and ids are printed.
 
 Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
 goes on with another one. Every token costs a forward pass over the whole text.

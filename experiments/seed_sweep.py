@@ -3,16 +3,16 @@
 Every network reads the same random sequences and predicts the next token of each. A random
 transformer prefers one token, which depends on the seed, and the more the longer the sequences are.
 
-    python -m experiments.seed_sweep                 # 100 seeds, about 2 min on two CPU cores
+    python -m experiments.seed_sweep                 # 100 seeds, about 3 min on two CPU cores
     python -m experiments.seed_sweep --scale=paper   # Table 1; needs an accelerator
 
 Prints a table with a line per model and length. '× uniform' divides the count of the preferred
 token by the largest count among ids that are drawn uniformly; 'log10 p' is the logarithm of the
-probability that some id is counted as often among such ids; 'theory' is of the top-1 share, by
+probability that some id is counted as often among such ids; 'theory' is the top-1 share by
 theory.preference_at_initialization; 'τ' is the std of states along their mean direction over
-sequences; 'direction → id' is the share of networks whose preferred token is the one that this
-direction predicts, and 'its cosine with shortest T' how alike the directions at two lengths are,
-with theory's in parentheses.
+sequences; 'direction → id' is the share of networks whose preferred token this direction predicts,
+and 'its cosine with shortest T' how alike the directions at two lengths are, with theory's in
+parentheses.
 
 Writes results.json (a row per network and length) and figure.png.
 """

@@ -152,11 +152,11 @@ def test_a_cache_in_a_bucket(bucket):
 
 
 @pytest.mark.parametrize('path, message', [
-    ('gs:/bucket/run', 'neither a local path nor gs://'),
-    (Path('gs://bucket/run'), 'neither a local path nor gs://'),
-    ('s3://bucket/run', 'neither a local path nor gs://'),
-    ('https://host/run', 'neither a local path nor gs://'),
-    ('GS://bucket/run', 'neither a local path nor gs://'),
+    ('gs:/bucket/run', 'no local path and no gs://'),
+    (Path('gs://bucket/run'), 'no local path and no gs://'),
+    ('s3://bucket/run', 'no local path and no gs://'),
+    ('https://host/run', 'no local path and no gs://'),
+    ('GS://bucket/run', 'no local path and no gs://'),
     ('gs:///run', 'names no bucket'),
     ('~nobody_of_this_name/run', 'no such user'),
     ('runs/' + 'ä' * 128, 'has a part of more than 255 bytes'),

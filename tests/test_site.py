@@ -9,15 +9,13 @@ import pytest
 from directories import quiet_transformers
 
 ROOT = Path(__file__).parents[1]
-# Files that have the address because they are also read outside of the repository.
-READ_ELSEWHERE = {'setup.cfg', 'README.md', 'CITATION.cff', 'colab'}
 # What pages say, and what tests put in its place.
 LESS = {'num_sequences=1000': 'num_sequences=100', '64': '8', 'range(10)': 'range(2)',
         'num_networks=30': 'num_networks=2', '1000,': '100,'}
 
 
 def test_the_address_of_the_repository_stands_in_one_place():
-  """Other files that have it follow setup.cfg, which says how to change them all."""
+  """Only setup.cfg has it, and notebooks, which are also read outside of the repository."""
   options = configparser.ConfigParser()
   options.read(ROOT / 'setup.cfg')
   links = options['metadata']['project_urls']
@@ -29,7 +27,7 @@ def test_the_address_of_the_repository_stands_in_one_place():
            for address in re.findall(r'[\w-]+/bornbiased_jax(?=/(?:archive|blob|main|tree|raw)\b)|'
                                      r'(?<=github\.com/)[\w-]+/bornbiased_jax', path.read_text())}
   assert {address for _, address in found} == {ours}
-  assert {'setup.cfg', 'colab'} <= {place for place, _ in found} <= READ_ELSEWHERE
+  assert {place for place, _ in found} == {'setup.cfg', 'colab'}
   owner = ours.partition('/')[0]
   assert f's/{owner}/' in (ROOT / 'setup.cfg').read_text()
 

@@ -8,8 +8,8 @@ The order is that in which the modules are best read:
 - `.similarity`: how alike its representations are, and the direction they share
 - `.ensemble`: a statistic of many networks at once
 - `.chunks`: the programs that it runs, for as many networks at a time as fit into memory
-- `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention alone
-- `.theory`: what all of this is in wide networks, from their configuration alone
+- `.simplified`: the paper's simplified layers MLP0 and Attn0, and attention by itself
+- `.theory`: what theory says of wide networks, from only their configuration
 - `.attention_sink`: attention sinks, and what goes with them
 
 `ensemble.measure` brings them together: it takes an ensemble of networks, a statistic, a

@@ -1,7 +1,7 @@
 """Attention sinks: the weight that a position receives, and what goes with it.
 
-Fig 12 and Table 7 of the paper. The sink rate is that of Gu et al. (2024): the share of
-attention heads whose mean weight on a position exceeds a threshold.
+Fig 12 and Table 7 of the paper. The sink rate (Gu et al. 2024) is the share of attention heads
+whose mean weight on a position exceeds a threshold.
 """
 
 import functools
@@ -143,8 +143,7 @@ def first_weights(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> n
 def effective_rank(config: ModelConfig, params: dict, tokens_NT: np.ndarray) -> np.ndarray:
   """Effective rank [L] of the residual states of a sequence, averaged over sequences.
 
-  That of the states [T, D] after a layer is exp of the entropy of their singular values,
-  normalized to sum to 1.
+  It is exp of the entropy of the singular values of the states [T, D], normalized to sum to 1.
   """
   return _in_batches(_effective_rank, config, params, tokens_NT).mean(axis=0)
 
@@ -252,7 +251,7 @@ def _effective_rank(config, params, tokens_BT):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _first_activation(config, params, tokens_BT):
-  # The first token alone is enough, because nothing before it can change its activations.
+  # Only the first token is needed, because nothing before it can change its activations.
   hidden_BLTF, = _read(config, params, tokens_BT[:, :1], 'mlp_hidden')
   magnitude_BLF = jnp.abs(hidden_BLTF[:, :, 0])
   return magnitude_BLF / magnitude_BLF.mean(axis=-1, keepdims=True)

@@ -148,8 +148,8 @@ def _read_one(ensemble, statistic, probe, drawn, first, size):
 def check_adds_up(ensemble: Ensemble, statistic: Statistic, probe: Probe, drawn: Any) -> None:
   """Raises InputError unless the sums over two sequences are those over each of them, added.
 
-  The sequences' intermediates are random numbers, because those of the network would take two more
-  programs to be compiled.
+  The sequences' intermediates are random numbers, because real ones would take two more programs to
+  be compiled.
   """
   one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), drawn)
   of_many = jax.eval_shape(functools.partial(

@@ -2,7 +2,7 @@
 
 Networks are drawn in chunks and sequences are read in batches. Outputs are reduced to
 sums at once, and a chunk's parameters are freed before the next chunk is drawn, so that
-memory grows neither with the number of sequences nor with the number of seeds.
+memory does not grow with the number of sequences or seeds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

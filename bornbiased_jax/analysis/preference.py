@@ -98,7 +98,7 @@ def log10_p(count: int, num_sequences: int, vocab_size: int) -> float:
 
 def uniform_baseline(num_sequences: int, vocab_size: int, num_ranks: int = 20,
                      num_draws: int = 100) -> np.ndarray:
-  """The largest counts that chance alone gives to the ids of a vocabulary.
+  """The largest counts that chance gives to the ids of a vocabulary.
 
   Args:
     num_sequences: number of ids that are drawn uniformly, n.

@@ -38,8 +38,8 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
       paper's contraction direction.
     - cosine [...]: the mean cosine over pairs of different sequences.
     - cosine_std [...], with `pair_std`: the standard deviation of the cosine over pairs.
-    - direction_std [...], with `pair_std`: that of the unit vectors' component along the
-      direction; NaN where the direction is zero.
+    - direction_std [...], with `pair_std`: the standard deviation of the unit vectors'
+      component along the direction; NaN where the direction is zero.
 
   Example:
     >>> alike = inter_sequence('hidden_last')

@@ -1,4 +1,4 @@
-"""Stacks of the paper's simplified layers, with neither residual stream nor positions.
+"""Stacks of the paper's simplified layers, without residual stream and positions.
 
     MLP0(x) = W_2 f(W_1 x)                     a random MLP without biases
     Attn0(x)_i = (x_1 + … + x_i) / i           uniform attention without weights
@@ -132,9 +132,8 @@ class _BareAttention(Block):
 def bare_attention(config: ModelConfig) -> Ensemble:
   """The attention sublayers of random transformers, one after the other (Fig 8).
 
-  They have queries, keys, values, heads and positions, but neither residual stream nor norm.
-  They read Gaussian probes. What can be read of them is `residual`, the output of each layer
-  [L, B, T, D].
+  They have queries, keys, values, heads and positions, but no residual stream and no norm.
+  They read Gaussian probes, and give `residual`, the output of each layer [L, B, T, D].
 
   Raises:
     InputError: layers have windows.

@@ -1,7 +1,7 @@
 """A model's architecture: its fields, the paper's models as presets, and what names mean.
 
 - `.model`: `ModelConfig`, a frozen dataclass
-- `.checks`: what its fields may be, alone and together; activations by name, and scaled RoPE
+- `.checks`: what its fields may be, each and together; activations by name, and scaled RoPE
 - `.names`: the presets; `get`, from a name and changed fields to a configuration; `name_of`, back
 
 None of them imports JAX.

@@ -1,4 +1,4 @@
-"""What the fields of a configuration may be, alone and together."""
+"""What the fields of a configuration may be, each and together."""
 
 from collections.abc import Callable
 import dataclasses
@@ -16,7 +16,7 @@ INIT_SCHEMES = (
     'gpt2', 'plain', 'centred', 'wang', 'orthogonal', 'truncated', 'zero', 'deepnorm', 'mup')
 DTYPES = ('float32', 'bfloat16')
 REMATS = ('none', 'dots', 'full')
-# The interventions that change one position alone.
+# The interventions that change only one position.
 AT_ONE_POSITION = ('mask', 'variance', 'norm')
 # Those whose factors follow from the number of positions before.
 OF_ALL_BEFORE = ('amplify', 'attenuate', 'gain', 'damp')
@@ -94,7 +94,7 @@ class RopeScaling:
     slow: pairs that turn less often in them get the whole factor; not of 'linear'.
     fast: pairs that turn more often keep their frequency; not of 'linear'.
     attention_factor: what queries and keys are multiplied by, in the channels that turn; of
-      'yarn' alone.
+      only 'yarn'.
   """
 
   kind: str

@@ -118,7 +118,7 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
   Args:
     specs: texts, as `text.sources` takes them.
     tokenizer: its ids are stored as uint16 if they fit, otherwise as uint32.
-    directory: a folder for this corpus alone; made if it is missing.
+    directory: a folder for only this corpus; made if it is missing.
 
   Returns:
     The corpus, as `load(directory)` returns it.

@@ -1,7 +1,7 @@
 """Documents of local text files and of prepared tensorflow-datasets, read as a stream.
 
 A long document comes in several fragments, so that memory does not grow with
-its length. Where a document is cut depends on its text alone.
+its length. Where a document is cut depends only on its text.
 """
 
 import codecs

@@ -151,7 +151,7 @@ def _normalizers(spec) -> list[normalizers.Normalizer]:
   """What is done to a text before it is cut: SentencePiece writes spaces as ▁."""
   steps: list[normalizers.Normalizer] = []
   if 'nfkc' in spec.name:
-    # Alone, 'Precompiled' reads one grapheme at a time and loses accents that stand apart.
+    # By itself 'Precompiled' reads one grapheme at a time and loses accents that stand apart.
     steps.append(normalizers.NFKC())
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))

@@ -53,7 +53,7 @@ class Tokenizer(NamedTuple):
     """Ids of a text, int32 [n].
 
     Args:
-      text: a document or a part of one; neither `begin_ids` nor `end_id` is added.
+      text: a document or a part of one; `begin_ids` and `end_id` are not added.
       continues: whether the text goes on in the middle of a document. The parts
         of a document that is cut before a single space or line end then have
         the same ids as the whole, unless the tokenizer merges over line ends.
@@ -187,8 +187,8 @@ def _gpt2_files(folder):
              for pattern in patterns]
     if all(found):
       return [paths[0] for paths in found]
-  raise InputError(f"{folder} has no tokenizer that can be read: neither tokenizer.json, nor "
-                   "SentencePiece's tokenizer.model, nor GPT-2's vocab.json and merges.txt")
+  raise InputError(f"{folder} has no tokenizer that can be read: no tokenizer.json, "
+                   "SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt")
 
 
 def _from_json(path, content=None):

@@ -40,7 +40,7 @@ class Role:
     (tensor.swapaxes(-1, -2) if self.flipped else tensor)[..., self.rows, :] = vectors
 
   def begin(self, rows: np.ndarray, num_experts: int) -> 'Role':
-    """The same of these rows alone, which are its first ones, and of the first experts."""
+    """The same with only these rows, which are its first ones, and the first experts."""
     first = num_experts if self.stacked else None if self.flipped else int(rows.max()) + 1
     return dataclasses.replace(self, tensors=self.tensors[:num_experts], rows=rows, first=first)
 

@@ -90,7 +90,7 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
 
 def beginning(layout: Layout, num_experts: int, num_units: int, num_heads: int,
               num_channels: int) -> Layout:
-  """The layout of the first experts, units, heads for keys and values, and channels alone."""
+  """The layout of only the first experts, units, heads for keys and values, and channels."""
   def cut(sublayer):
     roles = {role: where.begin(
         where.rows[:num_heads, ..., :num_channels] if 'value' in sublayer.roles else

@@ -60,7 +60,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
               stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> Signature:
   """All that a verdict reads of the network `name`. All devices share parameters and batches.
 
-  Of several hosts the first alone reads and writes files of signatures.
+  Of several hosts only the first reads and writes files of signatures.
 
   Args:
     name: as `storage.open` takes it, (config, params) included, or what `look_up` returned.
@@ -91,7 +91,7 @@ def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, 
            stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> HiddenStates:
   """The last-token hidden states of the network `name` for any probe.
 
-  Arguments and errors are those of `signature`.
+  It takes the arguments of `signature`, and raises its errors.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage

@@ -14,16 +14,16 @@ from bornbiased_jax.lineage.evidence.hidden_states import input_is_shared
 from bornbiased_jax.lineage.evidence.signature import Signature
 
 IDENTICAL = 'Their parameters have the same SHA-256 digest: both hold the same numbers.'
-NOTHING_FOUND = 'No relation is found: no test finds a likeness that chance does not give.'
+NOTHING_FOUND = 'No relation is found: no test finds more likeness than chance gives.'
 NONE_DECIDES = 'No test that decides has a result.'
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
-    'began with the same numbers, as networks do that were drawn from one seed by the same code. '
+    'began with the same numbers, like networks that the same code draws from one seed. '
     'The test does not say which of them came first.')
 ONLY_VALUES = (
-    'Their value channels agree, but it is not shown that their MLP units do, which a descendant '
-    'keeps in their order unless they were permuted on purpose or cut. A network that was trained '
-    "to have the other's values, channel by channel, agrees in this way too. Descent is not shown.")
+    'Their value channels agree, but it is not shown that their MLP units do. A descendant keeps '
+    'its units in order unless they were permuted on purpose or cut. A network that was trained to '
+    "have the other's values, channel by channel, agrees in this way too. Descent is not shown.")
 UNITS_DECIDE = (
     "Only their MLP units are shown to agree. A network that was trained to have the other's MLP "
     'activations, unit by unit, agrees in this way too, and so may networks where one public '
@@ -61,18 +61,18 @@ def p_text(log10_p: float) -> str:
 def related(results: Results, names: list[str], alpha: float) -> list[str]:
   """Why two networks are related, and what that means."""
   said = [found(results, names), (
-      f'At most one in {1 / alpha:,.0f} pairs of unrelated networks is called related, if chance '
-      'alone decides which of two neighbouring features comes first, like in networks that are '
+      f'At most one in {1 / alpha:,.0f} pairs of unrelated networks is called related, if only '
+      'chance decides which of two neighbouring features comes first, like in networks that are '
       'drawn at random and trained. This is not the probability that these two are unrelated.')]
   likeness = max(results[name].statistic or 0.0 for name in names)
   size = thresholds.ingredient_size(likeness)
   if size <= 1:
     said.append(
-        f'Their likeness is {likeness:.2f}, where a copy has 1. A part of the weights is common to '
-        'both: they have a common origin and were changed much, or only some layers of one were '
-        'copied, or both took in one ingredient, such as a public adapter or task vector that was '
-        f'merged, of some {size * 100:.0f} % of the size of their weights, or the units of one '
-        'were matched on purpose to those of the other. The tests do not tell these apart.')
+        f'Their likeness is {likeness:.2f}, where a copy has 1. They have a part of their weights '
+        'in common. Either they have a common origin and were changed much, or only some layers of '
+        f'one were copied, or both merged one ingredient of about {size * 100:.0f} % of the size '
+        'of their weights, such as a public adapter or task vector, or somebody matched the units '
+        'of one to the other on purpose. The tests do not tell these apart.')
   if all(TESTS[name].of == 'units' for name in names):
     said.append(UNITS_DECIDE)
   return [*said, MEANING]
@@ -94,7 +94,7 @@ def other_causes(names: list[str]) -> Iterator[str]:
            'teacher.')
   else:
     yield ('They may be copies whose units, value channels and residual channels were all changed. '
-           'Networks that learned the same from one teacher or one embedding look so too.')
+           'Networks that learned from one teacher or with one embedding look the same.')
 
 
 def excluded(name: str, result: TestResult) -> str:
@@ -110,7 +110,7 @@ def no_test(of: str, results: list[TestResult]) -> str:
 
 def not_in_a_fitted_basis(reason: str | None) -> str:
   """That no test looked for a descendant in another basis."""
-  return ('A descendant whose residual channels were permuted or rotated was not looked for: '
+  return ('No test looked for a descendant whose residual channels were permuted or rotated: '
           f'{reason}.')
 
 
@@ -132,14 +132,14 @@ def too_little_power(of: str, reach: float) -> str:
 
 def too_few_sequences(count: int) -> str:
   """That hidden states of too few sequences were compared."""
-  return (f'{count} sequences are too few to call two networks unrelated: use '
-          f'{thresholds.LEAST_SEQUENCES} at least.')
+  return (f'{count} sequences are too few to call two networks unrelated: use at least '
+          f'{thresholds.LEAST_SEQUENCES}.')
 
 
 def too_few_ids(count: int) -> str:
   """That sequences were drawn from too few token ids."""
-  return (f'Sequences of {count} token ids are too little to call two networks unrelated: draw '
-          f'them from {thresholds.LEAST_IDS} ids at least.')
+  return (f'{count} token ids are too few to call two networks unrelated: draw sequences from at '
+          f'least {thresholds.LEAST_IDS} ids.')
 
 
 def detectable(results: Results, of: str) -> float:
@@ -152,8 +152,8 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
   """What 'unrelated' leaves open."""
   reach = max(detectable(results, 'units'), detectable(results, 'values'))
   yield (f'A mean likeness of {reach:.2f} of units, and of value channels, would have been found '
-         f'with a probability of {thresholds.POWER * 100:.0f} % at least, where a copy has 1. A '
-         'smaller one may have been missed.')
+         f'with a probability of at least {thresholds.POWER * 100:.0f} %, where a copy has 1. A '
+         'smaller likeness may have been missed.')
   if base.config.mlp_width != suspect.config.mlp_width:
     yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '
            'channels were changed as well, would have been missed.')
@@ -171,8 +171,8 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
           if result.applies and not result.counts]
   if any(each['tensor'] in tensors.OF_TOKENS for each in shared) or input_is_shared(
       base.states, suspect.states):
-    said.append('They have embedding or LM head in common, as networks have that were built on '
-                'one public embedding. This alone is no descent.')
+    said.append('They have the embedding or LM head in common, like networks that were built on '
+                'one public embedding. This by itself does not show descent.')
   if any(each['tensor'] == 'position_embedding' for each in shared):
     said.append('They have their table of positions in common, which tells channels apart in the '
                 'same way.')
@@ -185,8 +185,8 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
     said.append(f'Their vocabularies have {a.vocab_size} and {b.vocab_size} ids.')
   if a.num_layers != b.num_layers:
     said.append(f'They have {a.num_layers} and {b.num_layers} layers. A layer that copies an '
-                'earlier one is left out. Which of the others correspond is found from what '
-                'exchanging units cannot change.')
+                'earlier one is left out. The others are matched by numbers that stay the same '
+                'when units change places.')
   return said
 
 

@@ -64,7 +64,7 @@ def detectable(bound: float, std: float, needed_z: float) -> float:
 
 
 def ingredient_size(likeness: float) -> float:
-  """The size of a common ingredient, over that of the own weights, that gives a likeness.
+  """The size of a common ingredient, relative to the own weights, that gives a likeness.
 
   Two independent vectors of length 1 to which one vector of length s was added have a cosine of
   s² / (1 + s²).

@@ -30,13 +30,13 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.AL
 
   Args:
     base: the signature of one network.
-    suspect: that of the other.
+    suspect: the signature of the other.
     alpha: largest p-value for the verdict 'related', at most `thresholds.ALPHA`.
 
   Returns:
     The report, which is JSON. It has schema; verdict, one of VERDICTS; reasons, a list of
-    sentences; p_value, an upper bound of that of descent: the smallest of the deciding tests
-    times their number; tests, a row for each (`describe`); agree, the names of those that find
+    sentences; p_value, an upper bound: the smallest p-value of the deciding tests times their
+    number; tests, a row for each (`describe`); agree, the names of those that find
     something, which need not suffice; caveats, a list of sentences;
     shared_tensors (`tensors.shared`); identical, whether both are one network; sequences; widths;
     alpha; probe; base and suspect.
@@ -129,7 +129,7 @@ def decide(results: Results, base: Signature, suspect: Signature,
 
 
 def _why_not_shown(results, deciding, base, suspect, alpha):
-  """Why a likeness in one layer, or of one kind of features, is no descent, or None."""
+  """Why a likeness in only one layer, or of one kind of features, is no descent, or None."""
   if familywise_log10_p(results, of_rest=True) > math.log10(alpha):
     return sentences.ONE_LAYER
   kinds = {TESTS[name].of for name in deciding}

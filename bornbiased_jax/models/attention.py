@@ -165,7 +165,7 @@ def plain(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
 def blocked(query_BTHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array,
             **limits: Any) -> jax.Array:
   """`plain` for one block of queries at a time, in full float32 and O(T) memory."""
-  # Fewer queries than keys are a last position alone, which needs no blocks.
+  # Fewer queries than keys are only a last position, which needs no blocks.
   if query_BTHK.shape[1] != key_BSGK.shape[1]:
     return plain(query_BTHK, key_BSGK, value_BSGK, **limits)
   return streamed(query_BTHK, key_BSGK, value_BSGK, **limits)[0]

@@ -1,7 +1,7 @@
 """Attention by the kernels of accelerators, on one device or several, and which one to take.
 
 cuDNN on GPUs and splash on TPUs have the signature that attention.py describes. They leave
-windows, caps, slopes, sinks and a last query alone to its `plain`.
+windows, caps, slopes, sinks and a single last query to its `plain`.
 """
 
 from collections.abc import Callable

@@ -53,8 +53,8 @@ class Block(nn.Module):
   def __call__(self, x_BTD, reads=(), last_only=False, window=None):
     """The residual stream [B, T, D] after the block, and the intermediates in `reads`.
 
-    With `last_only` everything but keys and values is computed at the last position
-    alone, and the residual stream is [B, 1, D]. `window` is that of this layer.
+    With `last_only` everything but keys and values is computed only at the last
+    position, and the residual stream is [B, 1, D]. `window` is that of this layer.
     """
     config, of_attention, of_mlp = self.config, {}, {}
     # Queries, outputs and MLP belong to positions of x; keys and values to those of memory.

@@ -25,8 +25,8 @@ def forward_flops(config: ModelConfig, length: int, num_logits: int) -> int:
   Args:
     config: the architecture.
     length: number of positions, T.
-    num_logits: number of positions whose logits are computed: 1 for the last position
-      alone, T for all.
+    num_logits: number of positions whose logits are computed: 1 for only the last
+      position, T for all.
 
   Example:
     >>> from bornbiased_jax import configs, models

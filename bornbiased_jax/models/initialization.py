@@ -144,7 +144,7 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   residual stream, whose std is config.residual_std, and for what config.init_scheme changes.
   Norm gains are 1 and biases 0, except those that 'centred' sets.
 
-  The network is bitwise the same when it is drawn alone, under vmap or lax.map, on any
+  The network is bitwise the same when it is drawn by itself, under vmap or lax.map, on any
   number of devices, and in an ensemble of any size. Orthogonal matrices that devices share
   differ by rounding.
 

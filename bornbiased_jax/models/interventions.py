@@ -13,7 +13,7 @@ interventions level the positions, others make another position stand out:
     damp         o_i is multiplied by the mean of sqrt(i / T_max), the control of 'attenuate'
     sink_logit   each head has a learned score that takes weight and gives no value, like in gpt-oss
                  (in attention.py; it begins at 0, where attention is 'softmax plus one')
-    mask         position k attends to itself alone and keeps the variance of one value
+    mask         position k attends only to itself and keeps the variance of one value
     variance     o_k becomes m + s (o_k - m), where m is its mean over channels
     norm         o_k becomes s o_k, the control of 'variance'
 
@@ -44,7 +44,7 @@ def intervene(config: ModelConfig, aggregate_BTHK: jax.Array, value_BTGK: jax.Ar
       factor_1T11 = factors(config, position_T)[None, :, None, None]
       return aggregate_BTHK * jnp.asarray(factor_1T11, aggregate_BTHK.dtype)
     case 'mask':
-      # A position that attends to itself alone aggregates its own value.
+      # A position that attends only to itself aggregates its own value.
       value_BTHK = jnp.repeat(value_BTGK, H // value_BTGK.shape[2], axis=2)
       return jnp.where(at_k_T11, value_BTHK, aggregate_BTHK)
     case 'variance':

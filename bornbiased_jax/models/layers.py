@@ -119,7 +119,7 @@ def _draw_kernel(config, name):
 def _draw_orthogonal(key, shape, dtype):
   """A random matrix; the shorter ones of its rows and columns are orthonormal.
 
-  It is the polar factor of a normal matrix. Products alone compute it (Newton and Schulz), since
+  It is the polar factor of a normal matrix. Only products compute it (Newton and Schulz), since
   several of LAPACK's decompositions in one program wait for each other on a CPU of few cores.
   """
   short, long = sorted(shape)
@@ -137,8 +137,8 @@ def multiply_on_cpu(x: jax.Array, weights: jax.Array, dimension_numbers: tuple,
 
   It differs in two ways, and neither changes more than the order of float32 sums:
 
-  - Arrays of bfloat16 are multiplied into float32, which is rounded afterwards. For such a
-    product alone XLA uses the bfloat16 units of a CPU, if it has any: a third of the time.
+  - Arrays of bfloat16 are multiplied into float32, which is rounded afterwards. Only for
+    such a product XLA uses the bfloat16 units of a CPU, if it has any: a third of the time.
   - The gradient of the weights is computed as xᵀ g. JAX would compute gᵀ x and transpose it,
     for which XLA writes every g once more and takes a slower product.
 

@@ -30,7 +30,7 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
     temperature: divides the logits. 1 draws from the network's own probabilities, 0 takes
       the likeliest id, the first one if there are several.
     num_ids: ids from this one on are never drawn, for a vocabulary that is larger than
-      that of its tokenizer. By default all ids may be.
+      its tokenizer's. By default all ids may be.
 
   Returns:
     The new ids [B, num_tokens] int32, without those to begin with.

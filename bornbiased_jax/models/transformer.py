@@ -72,8 +72,8 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
       jit these give NaN.
 
   Cost: one forward pass. Under jit, intermediates that are not asked for cost
-  neither time nor memory. If all names end in `_last`, the last block and the head
-  are computed at the last position alone.
+  no time and no memory. If all names end in `_last`, the last block and the head are
+  computed only at the last position.
 
   Example:
     >>> from bornbiased_jax import configs, models
@@ -190,8 +190,8 @@ class Transformer(nn.Module):
     is_tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
     is_vectors = inputs.ndim == 3 and inputs.shape[-1] == config.width
     if not (inputs.ndim == 2 if is_tokens else is_vectors):
-      raise InputError(f'inputs of {inputs.dtype}{list(inputs.shape)} are neither token ids '
-                       f'[batch, length] nor vectors [batch, length, {config.width}]')
+      raise InputError(f'inputs of {inputs.dtype}{list(inputs.shape)}: give token ids '
+                       f'[batch, length] or vectors [batch, length, {config.width}]')
     T = inputs.shape[1]
     if T > config.length:
       raise InputError(f"{T} positions exceed the configuration's length={config.length}")

@@ -3,7 +3,7 @@
 - `.model`: `open`, which says what the name of a network means, and the `Model` that it returns
 - `.architectures`: `canonical`, the name of an architecture that a file describes
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
-- `.digests`: what names a network, and what notices damage
+- `.digests`: digests, which name a network and reveal damage
 - `.layers`: a network that is read layer by layer, from files or from memory
 - `.huggingface`: models of `transformers`, in directories and in memory
 - `.huggingface.families`: how each of its families names our fields and modules

@@ -17,7 +17,7 @@ _REQUIRED = [field.name for field in dataclasses.fields(ModelConfig)
 def canonical(name: str) -> str:
   """The architecture `name` as `configs.get` takes it: a preset and the fields that differ.
 
-  It says what a file says, so that it means the same when the file has changed.
+  It has the content of a file, so that it means the same when the file has changed.
 
   Args:
     name: a preset, a JSON file, or a directory of `transformers`, whose config.json is read.

@@ -122,7 +122,7 @@ def _is_step(folder):
 def holds_network(folder: Path) -> bool:
   """Whether a folder is a model of transformers or a run, and so no checkpoint of a run.
 
-  One that cannot be read, or was removed meanwhile, is taken for neither.
+  A folder that cannot be read, or was removed meanwhile, does not count.
   """
   try:
     return any(child.name == 'config.json' or (child.name.isdecimal() and child.is_dir())

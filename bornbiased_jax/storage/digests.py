@@ -1,4 +1,4 @@
-"""What names a network, and notices damage to a checkpoint.
+"""Digests, which name a network and reveal damage to a checkpoint.
 
 A `digest` is cryptographic: networks of one digest have the same parameters, whoever made them.
 """

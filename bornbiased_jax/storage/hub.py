@@ -1,8 +1,8 @@
 """Models of the Hugging Face Hub, by their names there: ORG/MODEL or ORG/MODEL@REVISION.
 
 Fetched are config.json, the safetensors files that belong together, and the files of a tokenizer,
-never code or pickles. The package `huggingface_hub` fetches them, and what it makes of its own
-settings holds here too: HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN.
+never code or pickles. The package `huggingface_hub` fetches them, and its own settings hold here
+too: HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN.
 """
 
 import os
@@ -23,7 +23,7 @@ _TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'tokenizer_config.json', 'voc
 def is_name(name: str) -> bool:
   """Whether a name has the form of a model of the Hub, and no folder here is called as its ORG.
 
-  So a misspelt path is asked of nobody outside.
+  So no server is asked for a misspelt path.
   """
   match = _NAME.fullmatch(name)
   if not match or name.endswith('.npz') or any(part in name for part in _FORBIDDEN):

@@ -6,7 +6,7 @@
 - FILE.gguf: a GGUF file of llama.cpp
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder here is called ORG
 - BASE+ADAPTER: a directory or a model of the Hub with an adapter of PEFT, which is a directory or
-  on the Hub too; ADAPTER alone, if it names its base
+  on the Hub too; only ADAPTER, if it names its base
 - FILE.safetensors: a saved signature, which `lineage.signature` reads
 - PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
   `canonical` knows
@@ -306,7 +306,7 @@ def _base_of(folder):
       return base
     if isinstance(base, str) and hub.is_name(base):
       return hub.pinned(f'{base}@{revision}' if revision else base)[0]
-    raise InputError('it is neither a folder here nor a name of the Hugging Face Hub')
+    raise InputError('it is no folder here and no name of the Hugging Face Hub')
   except InputError as error:
     raise InputError(f'{folder / adapters.CONFIG}: base_model_name_or_path={show(base)} is not '
                      f'found ({error}); give the base yourself, BASE+{folder}') from None

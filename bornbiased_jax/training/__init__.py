@@ -2,7 +2,7 @@
 
 - `.recipe`: how a network is trained
 - `.step`: one optimizer step as a pure function
-- `.adapters`: optimizers that move those parameters alone which an adapter has
+- `.adapters`: optimizers that move only the parameters of an adapter
 - `.run`: all that defines a run
 - `.start`: where a run begins: its own folder, a parent, or its seeds
 - `.loop`: the steps between, with their checkpoints and evaluations

@@ -1,7 +1,7 @@
 """Adapters as optimizers, which move little of what they are given the gradient of.
 
-Prefix-Tuning+ moves the matrices M of `block.Prefix` alone. LoRA moves of each matrix in a
-block a product of low rank alone. Its parameters are those of the merged network, so that its
+Prefix-Tuning+ moves only the matrices M of `block.Prefix`. LoRA moves only a product of
+low rank in each matrix of a block. Its parameters are those of the merged network, so that its
 checkpoints are networks like any other:
 
     W = W0 + s A B,   s = alpha / rank
@@ -19,7 +19,7 @@ import optax
 
 from bornbiased_jax.configs import ModelConfig
 
-# What alone is trained, and the rank of LoRA if none is given.
+# The only parameters that are trained, and the rank of LoRA if none is given.
 ADAPTERS, RANK = ('lora', 'prefix_plus'), 8
 PREFIX = 'prefix'  # The name of block.Prefix in a block.
 
@@ -36,7 +36,7 @@ class LoraState(NamedTuple):
 
 def restrict(inner: optax.GradientTransformation, adapter: str | None, rank: int | None,
              scale: float, key: jax.Array | None) -> optax.GradientTransformation:
-  """An optimizer of all parameters that moves those of an adapter alone, as `inner` says."""
+  """An optimizer of all parameters that moves only an adapter's, as `inner` says."""
   match adapter:
     case 'lora':
       return lora(inner, rank, scale, key)

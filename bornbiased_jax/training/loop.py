@@ -87,7 +87,7 @@ def _attend(run):
 
 
 def batch_at(run: Run, step: int) -> jax.Array:
-  """Ids [batch_size, T + 1] of a step. Each host reads its own rows alone."""
+  """Ids [batch_size, T + 1] of a step. Each host reads only its own rows."""
   recipe = run.recipe
   rows = functools.partial(windows.batch, run.data.tokens, run.data_seed, step, recipe.batch_size,
                            recipe.length)
@@ -166,7 +166,7 @@ def _monitor(run, start):
 
 @contextlib.contextmanager
 def _stop_signal():
-  """An event that the first SIGINT or SIGTERM sets; a second one interrupts. On one host alone."""
+  """An event that the first SIGINT or SIGTERM sets; a second one interrupts. Only for one host."""
   stop, before = threading.Event(), {}
 
   def request(number, _):

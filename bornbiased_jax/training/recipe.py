@@ -47,9 +47,9 @@ class Recipe:
       optional(natural), 'token id that every sequence begins with, instead of the one there; if '
       'not given, sequences begin anywhere in the text', default=None)
   adapter: str | None = field(
-      optional(choice(*ADAPTERS)), "what alone is trained, only with --init_from or --resume: "
-      "'lora', of each matrix in a block a product of low rank, or 'prefix_plus', a matrix that "
-      'adds to each head what it makes of queries (Prefix-Tuning+)', default=None)
+      optional(choice(*ADAPTERS)), 'what to train instead of all weights; needs --init_from or '
+      "--resume: 'lora', a product of low rank for each matrix in a block, or 'prefix_plus', a "
+      "matrix that adds a function of queries to each head's output (Prefix-Tuning+)", default=None)
   rank: int | None = field(optional(whole), f'rank of --adapter=lora; if not given, {RANK}',
                            default=None)
   alpha: float | None = field(

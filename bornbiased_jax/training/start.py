@@ -29,7 +29,7 @@ from bornbiased_jax.training.step import (
 
 # What may change between a stop and a resume: where and how a step is computed, not which.
 _FREE = {('config', 'remat'), ('recipe', 'accumulation'), ('data', 'name')}
-# Networks of equal shapes may differ, for example in their activation; so these alone may change
+# Networks of equal shapes may differ, for example in their activation; so only these may change
 # where a run begins with the network of another.
 _FREE_OF_PARENTS = {'remat', 'dtype', 'length', 'linear_std', 'embedding_std', 'init_scheme'}
 _INTERVENTION = {'intervention', 'intervention_position', 'intervention_strength'}
@@ -159,7 +159,7 @@ def _check_parent(run, seed, place, config, metadata, is_resumed=False):
   if is_resumed:
     is_mup = 'mup' in (config.init_scheme, run.config.init_scheme)
     _refuse_different(place, found, wanted, _OF_OPTIMIZER + [('config', 'init_scheme')] * is_mup,
-                      ', and its optimizer goes on as it was; init_from takes the parameters alone')
+                      ', and its optimizer goes on as it was; init_from takes only the parameters')
 
 
 def _facts(config: ModelConfig, metadata: dict) -> dict[tuple[str, str], Any]:

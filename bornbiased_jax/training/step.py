@@ -42,10 +42,10 @@ def learning_rate(recipe: Recipe) -> optax.Schedule:
 
 
 def optimizer(config: ModelConfig, recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
-  """Clipping, then AdamW, which decays matrices and embeddings alone.
+  """Clipping, then AdamW, which decays only matrices and embeddings.
 
   With an adapter both are of the adapter, which `init` draws from the seed. muP multiplies the
-  steps of Adam alone: weights decay by the same share at all widths.
+  steps only of Adam: weights decay by the same share at all widths.
   """
   def decays(params):
     return jax.tree_util.tree_map_with_path(

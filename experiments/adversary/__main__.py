@@ -6,9 +6,9 @@ Unrelated networks share a text, a public embedding, a teacher, an initializatio
 mask, or an order in which a tool has sorted them; none may be called related. Networks that share
 an ingredient, such as a public adapter that both merged, have part of their weights in common, but
 no ancestor. Descendants were rotated, permuted, pruned, quantized, cut, stacked, averaged or
-trained on; none may be called unrelated. Where MLP units are in another order, 'inconclusive' is
-right, and 'related' for networks of one seed and different depth, which share their first random
-numbers.
+trained further; none may be called unrelated. Right is 'inconclusive' where MLP units are in
+another order, and 'related' for networks of one seed and different depth, which share their first
+random numbers.
 
 The networks have width 16 or 32 and two to six layers, and are trained on Shakespeare in bytes
 modulo 128. experiments/adversary/constructions.py says how each pair is made.

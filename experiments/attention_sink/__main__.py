@@ -15,10 +15,11 @@ met ("none, then amplify"). --factors chooses other changes, such as of depth or
 
 A head is a sink in a sequence if its mean weight on the first position exceeds 0.3. "Sinks" is the
 share of sequences in which the best head is one, "from step" when it first exceeded a half.
-"Copying / resting" is the weight on the first of positions that copy, and that do not. The excess
-loss is in nats per token above that of the task's own probabilities, the cost above the unchanged
-network of the same seed. |v1| / |v| is the norm of the first value over that of others, "× uniform"
-the weight on --position over that of uniform attention.
+"Copying / resting" is the weight that positions which copy, and which do not, give to the first.
+The excess loss is the loss in nats per token less the loss of the task's own probabilities; the
+cost compares with the unchanged network of the same seed. |v1| / |v| is the norm of the first value
+over the norm of others, and "× uniform" the weight on --position over its weight under uniform
+attention.
 
 Writes results.json (a row per network) and figure.png. For networks that read text see
 experiments.text_sinks.

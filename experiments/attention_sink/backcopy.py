@@ -122,7 +122,7 @@ def entropy(task: Backcopy, length: int, start: bool = True) -> float:
 
   It is the entropy of the next id given the two before it, averaged over the exact distribution of
   these pairs at each position. A trigger that comes first copies nothing. A network can know that
-  also without a start token, because it sees one position alone.
+  also without a start token, because it sees only one position.
   """
   p_VV = task.transition_VV
   entropy_V = -np.sum(p_VV * np.log(np.where(p_VV > 0, p_VV, 1)), axis=1)

@@ -1,4 +1,4 @@
-"""Is a history of checkpoints what it claims to be? Finds what is not.
+"""Is a history of checkpoints what it claims to be? Finds its faults.
 
     python -m experiments.audit results/pretrain_laptop/seed_42
     python -m experiments.audit my_run/                    # my_run/step_0, my_run/checkpoint-500, …
@@ -13,9 +13,9 @@ name. It finds
     are the farthest apart, in every sound history that we have measured;
   - matrices from another step or another network, which leave the path where others do not;
   - what cannot be read, numbers that are not finite, and other architectures.
-Tensors that training left alone from the first checkpoint on, or to the last, are notes and no
+Tensors that do not change from the first checkpoint on, or until the last, are notes and no
 faults; so are those of 16 bits that small updates do not reach, and a step 1 that equals step 0. A
-tensor that stands still in the middle alone is called a repeat. Checkpoints in fewer than 16 bits,
+tensor that stands still only in the middle is called a repeat. Checkpoints in fewer than 16 bits,
 and Lookahead's, can be called faulty though they are sound. Not seen are the last two steps in the
 wrong order, a layer of another network in the first or the last step, and a history that was
 trained twice. experiments.audit.injections measures how often each fault is found.

@@ -78,7 +78,7 @@ class Descent:
 
   A checkpoint belongs to a line if it is linked to its first or its latest member: the deciding
   tests of the verdict find a common origin at its level, or the weights correlate. Memory holds
-  the features of these two alone. `lines` has the steps of each line, and `rows` for each step
+  only the features of these two. `lines` has the steps of each line, and `rows` for each step
   what was found against the first checkpoint of all.
   """
 

@@ -132,7 +132,7 @@ class Trajectory:
                     f'{what[0].upper()}{what[1:]}.', names, len(names), is_fault=is_fault)
 
   def _is_fault(self, p, same):
-    """Whether a matrix cannot have been left alone by training in the steps in which it is same."""
+    """Whether training cannot have left a matrix as it was in the steps in which it is same."""
     moved = ROUNDING * self.unit_N[same].max()
     if same[-1] - same[0] >= len(same):  # It changed between them, and came back.
       return bool(self.far_PNN[p, same[0], same[0]:same[-1]].max() > moved)

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: what products, attention and optimizer take alone."""
+"""Where the time of a training step goes: what products, attention and optimizer each take."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ COPIED = 2**26
 
 
 def shares(config: ModelConfig, recipe: Recipe, attend, step, rounds: int) -> dict:
-  """What parts of a step take alone, over the whole `step`.
+  """What parts of a step take by themselves, over the whole `step`.
 
   `optimizer_floor` is the time of a large copy of the bytes that the optimizer must move, over
   its own time.

@@ -12,7 +12,7 @@ There are the calibrated test, the same without the projection of what networks 
 published t-test, U test and z, which are slow, for the first --published_seeds networks.
 
 The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
-the first --verdict_seeds networks, and those of 'order' the tests that decide alone, which need no
+the first --verdict_seeds networks, and those of 'order' only the tests that decide, which need no
 forward pass: all pairs within each architecture and, in cells of their own, between two of them.
 Each architecture has seeds of its own, as networks of one seed begin with the same numbers.
 Intervals come from a bootstrap over networks, because pairs share them.
@@ -58,7 +58,7 @@ SHARED_EMBEDDING_SEED = 2**32 - 1
 class Settings(Inputs):
   config: list[str] | None = setting(
       ['tiny_llama2', 'tiny_gpt2'], optional(listed(preset_name)),
-      'models, comma-separated (see --help=models), or none, for --runs alone',
+      'models, comma-separated (see --help=models), or none, to judge only --runs',
       smoke=['tiny_llama2'], paper=['nano_llama2', 'nano_gpt2'])
   widths: list[int] | None = setting(
       None, optional(listed(whole)),

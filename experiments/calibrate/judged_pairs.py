@@ -28,7 +28,7 @@ Compare = Callable[[Any, Any], dict]
 
 
 def by_order(base: Features, suspect: Features) -> dict:
-  """What `lineage.compare` says of the tests that decide, which need features alone."""
+  """What `lineage.compare` says of the tests that decide, which need only features."""
   results = order_tests(base, suspect)
   log10_p = familywise_log10_p(results)
   return {'verdict': 'not related' if log10_p is None or log10_p > math.log10(ALPHA) else 'related',
@@ -36,7 +36,7 @@ def by_order(base: Features, suspect: Features) -> dict:
           'tests': [describe(name, result) for name, result in results.items()]}
 
 
-# What is asked of two networks: all that a verdict has, or the order of features alone.
+# What is asked of two networks: all that a verdict has, or only the order of features.
 JUDGES: dict[str, Compare] = {'verdict': lineage.compare, 'order': by_order}
 
 

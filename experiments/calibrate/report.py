@@ -112,7 +112,7 @@ def draw_curves(curves, title, ax):
 def draw_judged(cells, title, ax):
   """A line per test, over the pairs of all cells."""
   plotting.theory(ax, np.array([0, 1]), np.array([0, 1]), 'as many as allowed')
-  made = {test for row in cells for test in row['p_values']}  # Not all, of order tests alone.
+  made = {test for row in cells for test in row['p_values']}  # Not all, if 'order' ran.
   for name, (color, tests) in JUDGED.items():
     for test in [test for test in tests if test in made]:
       p_P = np.sort([p for row in cells for p in row['p_values'].get(test, []) if p is not None])

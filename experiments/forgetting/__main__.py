@@ -1,11 +1,11 @@
 """How long does identity last? Trains networks at ever more weight decay.
 
 With decoupled weight decay λ a weight ends as Π(1 − λ lr_t) of its initial value, about exp(−F),
-plus what gradients add; F = λ Σ lr is the decay exponent of a recipe. Small networks are trained at
-several F, and every test of lineage compares each with its initialization, with siblings of the
+plus updates by gradients; F = λ Σ lr is the decay exponent of a recipe. Small networks are trained
+at several F, and every test of lineage compares each with its initialization, with siblings of the
 same initialization that read other text from some step on (from the first: the positive control),
 and with networks of other seeds that read the same text (unrelated). All weights are compared, and
-then weight updates by themselves, w_T − Π(1 − λ lr_t) w_0.
+then only the weight updates, w_T − Π(1 − λ lr_t) w_0.
 
     python -m experiments.forgetting     # about eight hours on two CPU cores
 

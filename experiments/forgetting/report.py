@@ -98,7 +98,7 @@ def kind(row: dict) -> str:
 
 
 def summarize(rows: list[dict]) -> list[dict]:
-  """A row per line of cells that differ in F alone, and test: the F of half power."""
+  """A row per line of cells that differ only in F, and test: the F of half power."""
   summary = []
   for fields, own in grouped(rows, *LINE):
     measured = [row['forgetting'] for row in own]

@@ -34,7 +34,7 @@ SEGMENTS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """How some networks are trained that differ in their seed alone.
+  """How some networks are trained that differ only in their seed.
 
   λ follows from `forgetting`, F = λ Σ lr. `batch_size` and `length` are those before the variant.
   """

@@ -4,19 +4,19 @@
     python -m experiments.lineage --suspect=new_model/ zoo/ ORG/MODEL results/pretrain_laptop/seed_1
 
 Networks are given in the forms that experiments.seedprint takes. A run stands for each of its
-checkpoints; a folder stands for all networks in it, of its runs for their latest checkpoints, and
-for saved signatures. What a folder holds and cannot be read is left out, and named with the reason
-on the console, in results.json and on the page.
+checkpoints; a folder stands for all networks in it, the latest checkpoints of its runs, and its
+saved signatures. What cannot be read is left out, and named with the reason on the console, in
+results.json and on the page.
 
-Each pair reads what experiments.seedprint has it read, and its z, p-value and reasons are the
-same. How long it takes is said before it starts. The verdict is corrected for the number of pairs
-(Benjamini and Yekutieli): a pair that is called related alone, but not after this correction, is
-inconclusive. No verdict gets stronger.
+Each pair has the z, p-value and reasons that experiments.seedprint gives it. The program first says
+how long it will take. The verdict is corrected for the number of pairs (Benjamini and
+Yekutieli): a pair that is related by itself, but not after this correction, is inconclusive. No
+verdict gets stronger.
 
 Writes into OUTPUT_DIR (results/lineage_SCALE) results.json (a row per pair), report.html, one
-self-contained page to send to others, matrix.csv (z) and figure.png. What was read of each network,
-its signature, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no network
-again, but judges all pairs anew. A report there on other networks moves to a folder of its own.
+self-contained page to send to others, matrix.csv (z) and figure.png. The signature of each network,
+all that tests read of it, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no
+network again, but judges all pairs anew. A report on other networks there moves to its own folder.
 
 Exit codes: 0 some pair is related, 5 all are unrelated, 3 none is related and some are
 inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash.
@@ -55,8 +55,8 @@ REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 class Settings(SharedInputs):
   networks: list[str] = arguments('FOLDER_OR_NETWORK ...')
-  suspect: str | None = setting(None, optional(str), 'a network that alone is compared with each '
-                                'of the others, instead of all with all')
+  suspect: str | None = setting(None, optional(str), 'compare only this network with each of '
+                                'the others')
   strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
   stream: str = setting('auto')

@@ -17,7 +17,7 @@ from bornbiased_jax.storage.model import why_none
 
 # What programs write next to networks: folders without folders.
 _CACHES = ('signatures', 'hidden_states')
-# Files of weights that no reader takes alone.
+# Files of weights that no reader takes by themselves.
 _UNREAD = ('.bin', '.ckpt', '.h5', '.msgpack', '.npz', '.onnx', '.pkl', '.pt', '.pth', '.tar',
            '.tar.gz', '.tgz', '.zip')
 # Folders are read so deep, and so many.
@@ -67,7 +67,7 @@ class Finder:
       with contextlib.nullcontext() if name in self.given else self._leaving_out(name):
         found[name] = call(name)
     if len(found) < 2:
-      alone = f'{", ".join(found)} alone was' if found else 'no network was'
+      alone = f'only {", ".join(found)} was' if found else 'no network was'
       where = f'{alone} found in {", ".join(self.given)}; ' if self.given else ''
       raise InputError(f'{where}name at least two different networks, or a folder of them; see '
                        '--help')

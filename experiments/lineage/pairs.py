@@ -74,7 +74,7 @@ def correct(rows: list[dict]) -> None:
     # One pair in many is extreme by chance.
     if row['verdict'] == 'related' and not row['identical'] and p_value > FALSE_DISCOVERY_RATE:
       row |= {'verdict': 'inconclusive', 'correction': (
-          f'Alone, this pair would be called related. Among {counted(len(tested), "pair")} its '
+          f'By itself this pair would be called related. Among {counted(len(tested), "pair")} its '
           f'corrected p-value is {p_value:.2g}.')}
 
 

@@ -172,8 +172,8 @@ ITEMS = (
               'lengths': '1024'}, 'contraction_nano_T1024', at={'rehearsal': {
                   'config': 'tiny_gpt2,tiny_llama2', 'num_sequences': '50', 'lengths': '16'}}))),
     Item(('fig3', 'fig7', 'table2'), 'The MLP contracts and attention amplifies',
-         'Attention alone stays near cosine 0. MLPs alone contract, and the full network contracts '
-         'more from layer 2 on.', 'Curves; no table of cosines in our copy.',
+         'With only attention the cosine stays near 0. With only MLPs it grows, and with both it '
+         'grows more from layer 2 on.', 'Curves; no table of cosines in our copy.',
          (Run('ablation', dict(smoke=0.4, laptop=1.5, overnight=4, paper=5)),
           Run('ablation', dict(overnight=19), {
               'config': 'nano_gpt2,nano_llama2', 'seeds': '42,43', 'num_sequences': '500',

@@ -6,13 +6,13 @@
 A network is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for another
 one), a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
 folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED for a random network,
-or a signature that this program has saved (.safetensors). How long it takes is said before it
-starts; two CPU cores read 1 B parameters in about 20 minutes. How the verdict is made:
-bornbiased_jax/lineage/README.md.
+or a signature that this program has saved (.safetensors). The program first says how long it will
+take; two CPU cores read 1 B parameters in about 20 minutes. bornbiased_jax/lineage/README.md says
+how the verdict is made.
 
 Writes results.json, figure.png and report.html, one self-contained page, to OUTPUT_DIR/
-BASE_and_SUSPECT, with _ for each / and : in the names; settings of the probe that differ from those
-of the scale are added to the name. What was read of each network, its signature, is kept in
+BASE_and_SUSPECT, with _ for each / and : in the names; settings of the probe that differ from the
+scale's are added to the name. The signature of each network, all that tests read of it, is kept in
 OUTPUT_DIR/signatures, and can be compared later without the network.
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.

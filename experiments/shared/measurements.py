@@ -272,7 +272,7 @@ def predicted_similarity(cell: Cell):
 
 
 def read(probe: Probe) -> str | Probe:
-  """What theory reads of a probe: of random sequences their kind alone, so that it asks once."""
+  """What theory reads of a probe: of random sequences only their kind, so that it asks once."""
   return probe if probe.text else probe.kind
 
 

@@ -180,8 +180,8 @@ def parent_config(settings: Training) -> configs.ModelConfig:
   model = name_flag(flag, storage.open, str(next(iter(found), source))) if (
       is_folder or flag == 'init_from') else None
   if model is None or model.kind not in ('run', 'transformers', 'hub'):
-    raise InputError(f'--{flag}: {source} is not a directory: neither a run, nor a folder of runs, '
-                     'nor a transformers model')
+    raise InputError(f'--{flag}: {source} is no directory; give a run, a folder of runs, or a '
+                     'Hugging Face model folder')
   if not found and len(settings.seeds) > 1:
     raise InputError(f'--seeds: {len(settings.seeds)} networks that all go on from {source} would '
                      'be the same; give one seed, such as --seeds=42')

@@ -96,7 +96,7 @@ def outlive_reader() -> None:
 
 
 def run_in(place: str, main: Callable[[Any, Path], None], settings: Any) -> None:
-  """Runs `main(settings, output_dir)`, alone in this folder."""
+  """Runs `main(settings, output_dir)`, while no other program uses this folder."""
   output_dir = name_flag('output_dir', files.path_of, place)
   with hold(output_dir):
     main(settings, output_dir)
@@ -120,7 +120,7 @@ def hold(directory: Path) -> contextlib.AbstractContextManager:
 
 
 def connect(distributed: bool | None = None, **given: str | None) -> None:
-  """Joins the other hosts, before anything asks for a device. The first host alone prints.
+  """Joins the other hosts, before anything asks for a device. Only the first host prints.
 
   `given` are the texts of the other flags of HOSTS, None for those that are not given.
   """

@@ -156,7 +156,7 @@ def table(rows: list[dict], width: int = TABLE_WIDTH) -> str:
 
 
 def _shown(rows):
-  """The texts of each column, but for those that are dashes alone."""
+  """The texts of each column, but for columns of only dashes."""
   texts = {name: ['–' if row[name] is None else str(row[name]) for row in rows]
            for name in rows[0]}
   return {name: own for name, own in texts.items() if set(own) != {'–'}} or texts

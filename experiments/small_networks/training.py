@@ -55,8 +55,8 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
           key: jax.Array | None = None) -> list[dict]:
   """Trains networks on the same text in the same order, with AdamW and a cosine of rates.
 
-  Top-level parameters that are `frozen` stay as they are; an `adapter`, which `key` draws, is
-  trained alone.
+  Top-level parameters that are `frozen` stay as they are; of an `adapter`, which `key`
+  draws, only its own parameters are trained.
   """
   batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)

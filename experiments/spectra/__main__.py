@@ -2,11 +2,11 @@
 
     python -m experiments.spectra        # an hour on two CPU cores
 
-Networks that differ in their seed alone are drawn and trained on one text, and all pairs of them
+Networks that differ only in their seed are drawn and trained on one text, and all pairs of them
 are compared by the spectra of their layers (`statistic`). The first of --widths, --depths and
---config is the base; the others change one of these at a time. Noise is added to random networks of
-the base, or they are rounded or disguised, trained ones are trained on, and each is compared with
-what became of it.
+--config is the base; the others change one of these at a time. Random networks of the base get
+noise, are rounded or disguised, trained networks are trained further, and each is compared with its
+changed copy.
 
 Writes results.json (a row per pair: for each octave of modes the sum, the sum of squares and the
 number of products), figure.png, and a file with the singular values of each network.

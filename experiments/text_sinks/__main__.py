@@ -13,7 +13,7 @@ Networks of the same seeds are trained on the same data in the same order, each 
     rmsnorm             each head's o_i normalized to mean square 1, with a learned gain
     sink_logit          each head has a learned score that takes weight and gives no value (gpt-oss)
     gain, damp          o_i times a constant: the mean factor of 'amplify' and of 'attenuate'
-    mask                --position attends to itself alone, and keeps its variance
+    mask                --position attends only to itself, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
 Those trained without one are also measured under each of --afterwards, which they have never met,

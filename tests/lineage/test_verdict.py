@@ -132,7 +132,7 @@ def test_sequences_of_few_token_ids_clear_nobody(num_ids, expected):
 
   report = verdict.compare(read_few(random(1)), read_few(random(3)))
   assert report['verdict'] == expected
-  assert ('31 token ids are too little' in ' '.join(report['reasons'])) == (num_ids == 31)
+  assert ('31 token ids are too few' in ' '.join(report['reasons'])) == (num_ids == 31)
 
 
 def test_the_p_value_is_that_of_all_deciding_tests():

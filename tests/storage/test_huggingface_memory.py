@@ -216,7 +216,7 @@ def test_kernels_of_torch_are_turned(mlp_width):
   else:
     with pytest.raises(InputError, match="say kernels='in_out'"):
       huggingface.from_state_dict(config, theirs, same)
-    with pytest.raises(InputError, match="kernels='torch' is neither"):
+    with pytest.raises(InputError, match="kernels='torch': give 'in_out'"):
       huggingface.from_state_dict(config, theirs, same, kernels='torch')
     assert_same(huggingface.from_state_dict(config, theirs, same, kernels='out_in'),
                 (config, params))

@@ -1,4 +1,4 @@
-"""What theory says of random networks, from their configuration alone; nothing in it is fitted.
+"""What theory says of random networks, from only their configuration; nothing in it is fitted.
 
 `finite_width(config, length).inter_cosine_L` is the cosine of two sequences by layer, to compare
 with measured ones; `infinite_width` is its limit. `preference_at_initialization` predicts how often

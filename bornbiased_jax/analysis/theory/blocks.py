@@ -32,8 +32,8 @@ _BLOCK = 64
 class Architecture:
   """What the theory reads of a configuration, and of a probe.
 
-  Architectures that differ in numbers alone share their compiled programs. Writes are the variance
-  of an update over that of what a sublayer has computed inside.
+  Architectures that differ only in numbers share their compiled programs. Writes are the variance
+  of an update over the variance inside its sublayer.
   """
 
   num_layers: int = dataclasses.field(metadata=_STATIC)
@@ -71,7 +71,7 @@ def check_known(config: ModelConfig, length: int, probe: str | Probe) -> None:
     raise InputError(f'probe={kind_of(probe)!r} is not one of tokens, gaussian, sphere, or a Probe '
                      'of a text')
   if isinstance(probe, Probe) and probe.length != length:
-    raise InputError(f'length={length} is not that of the probe, {probe.length}')
+    raise InputError(f'length={length} differs from the length of the probe, {probe.length}')
   _check_known(config, length)
 
 

@@ -200,7 +200,7 @@ def position_similarity(depth: int) -> jax.Array:
 
 def positional_std(position: ArrayLike, score_std: float = 0.0, width: float = jnp.inf,
                    coherence: ArrayLike = 1.0) -> jax.Array:
-  """Standard deviation of the value aggregate at a position, relative to that of one value.
+  """Standard deviation of the value aggregate at a position, relative to one value's.
 
   Under uniform attention it is 1/sqrt(i) at position i (Eq 2). The scores of a random
   network are nearly N(0, s²), which has two consequences that are derived here. First,

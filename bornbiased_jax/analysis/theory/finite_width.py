@@ -1,6 +1,6 @@
 """What a finite width d adds to the theory of random networks: the leading terms in 1/d.
 
-The fluctuations are those of fluctuations.py. Their squares change the mean of a cosine. In gated
+fluctuations.py describes the fluctuations. Their squares change the mean of a cosine. In gated
 networks (LLaMA), which do not contract in the limit, this is all: the two factors of a hidden unit
 correlate over inputs by chance.
 
@@ -178,7 +178,7 @@ def _sample(network, widths, num_samples, key, start_KTT, start_root_MM, before_
     of_sample = functools.partial(_cosines, network, start_KTT)
     return jax.vmap(of_sample, in_axes=-4, out_axes=1)(*each_way).mean(axis=(1, 2))
 
-  # As many at a time as leave memory alone.
+  # As many at a time as do not fill the memory.
   keys = jax.random.split(key, num_samples)
   size = math.gcd(num_samples, 16) if M <= _LONG else 1
   return lax.map(batch, keys.reshape(-1, size)).mean(axis=0)

@@ -21,7 +21,7 @@ With ALiBi the weights of head h are A_ij ∝ e^{-m_h (i-j)}, for its slope m_h.
 of different heads are independent, A Ŝ Aᵀ is then the mean of A_h Ŝ A_hᵀ over heads. Those of
 steep slope average few positions, so that they average less away.
 
-An initialization changes variances alone. That of orthogonal matrices has the same limit: what they
+An initialization changes only variances. That of orthogonal matrices has the same limit: what they
 keep exactly, products of inputs, is what others keep on average.
 
 Propagation within one sequence is known (Hron et al. 2020, Noci et al. 2022, Cowsik et

@@ -199,9 +199,9 @@ def preference_at_initialization(config: ModelConfig, length: int, num_sequences
   Raises:
     InputError: as `infinite_width` and `preference`.
 
-  The similarity is that of `finite_width`: beyond 1,300 tokens it is that of the limit.
+  `finite_width` gives the similarity: beyond 1,300 tokens, in the limit of infinite width.
 
-  Cost: that of `finite_width` and of `preference`.
+  Cost: as `finite_width` and `preference` together.
 
   Example:
     >>> from bornbiased_jax import configs
@@ -267,7 +267,7 @@ def expert_shares(config: ModelConfig, length: int, probe: str | Probe = 'tokens
     InputError: as `infinite_width` and `finite_width`, there is no MLP, or more
       experts are chosen than there are.
 
-  Cost: that of `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
+  Cost: as `finite_width`, and some 8,192 N D E FLOPs per layer, for states of D dimensions.
 
   Example:
     >>> from bornbiased_jax import configs

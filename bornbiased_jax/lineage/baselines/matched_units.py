@@ -28,11 +28,10 @@ def matched_units_test(params_a: dict, params_b: dict, *,
                        against_gate: bool = False) -> MatchedUnits:
   """Tests whether the MLP units of two networks correspond to each other (Zhu et al. 2025).
 
-  In each layer, the units of one network are matched with those of the other by the
-  cosines of their up-projections (linear assignment). If the networks are
-  independent, this matching is a uniformly random permutation, and its Spearman's
-  rho with the identity is nearly N(0, 1 / (F - 1)). The p-values of the layers are
-  combined by Fisher's method.
+  In each layer, the units of both networks are matched by the cosines of their up-projections
+  (linear assignment). If the networks are independent, this matching is a uniformly random
+  permutation, and its Spearman's rho with the identity is nearly N(0, 1 / (F - 1)). The p-values
+  of the layers are combined by Fisher's method.
 
   A hidden permutation of the units escapes this. With `against_gate`, the matching is
   therefore compared not with the identity but with the matching by gate-projections,

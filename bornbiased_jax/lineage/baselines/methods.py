@@ -255,7 +255,7 @@ def reference_scores(method: str, base: Subject, references: Iterable[Subject]) 
 
 
 def rank_p_value(score: float, references: list[float]) -> float:
-  """The p-value of a score among those of K references: (1 + number as large) / (K + 1).
+  """The p-value of a score among K reference scores: (1 + number as large) / (K + 1).
 
   It is valid if an unrelated suspect is like the references. Random networks are
   no such references for trained ones, which are more alike.

@@ -68,7 +68,7 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
                    k: int | None = None, side: str = 'low', subset: str = 'coset',
                    softmax: str = 'softmax', seed: int = 0,
                    null: list[np.ndarray] | None = None) -> PublishedResult:
-  """Compares Kendall's tau of the identity dimensions with that of Gaussian noise.
+  """Compares Kendall's tau of the identity dimensions with tau of Gaussian noise.
 
   1. The identity dimensions of a network are the k lowest coordinates of its mean
      state (like the published code) or the k highest (like the paper). S are

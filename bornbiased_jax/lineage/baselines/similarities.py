@@ -1,9 +1,9 @@
 """Similarities of two networks by which others call them related.
 
-Intrinsic, REEF, PCS and ICS are those with which the paper compares (Tables 5, 6, 8 and 12). The
-papers call networks related if they are above 0.8. The cosine of norm gains is another. But
-unrelated networks have similarities far from 0, which differ from method to method. So compare a
-score with those of unrelated networks (`methods.reference_scores`).
+The paper compares with Intrinsic, REEF, PCS and ICS (Tables 5, 6, 8 and 12). Their authors call
+networks related if the similarity is above 0.8. The cosine of norm gains is another. But unrelated
+networks have similarities far from 0, which differ from method to method. So compare a score with
+the scores of unrelated networks (`methods.reference_scores`).
 """
 
 import functools

@@ -58,7 +58,7 @@ def _root(x_ND):
 def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bool]:
   """The pairs of layers that correspond, by their `invariants`, and whether that is sure.
 
-  Pairs that are sure (SURE_RATIO) are taken alone if they are two at least and a third of the
+  Only pairs that are sure (SURE_RATIO) are taken if they are two at least and a third of the
   layers of the shorter network, and if, of networks of one depth, half of them have other numbers.
   Else layers of equal number correspond, or of networks of different depths those of the monotone
   alignment with the smallest sum of distances.

@@ -1,9 +1,9 @@
 """Are two networks alike in a way that no change of their parts can hide?
 
-MLP units, value channels and residual channels can all be exchanged or mixed without any change
-of what a network computes. Such a copy has lost every order. What is left is compared here: its
-hidden states up to a rotation, and its MLP units in whatever order. Neither can show descent, as
-networks that learned the same are alike too; both can keep a verdict from being 'unrelated'.
+MLP units, value channels and residual channels can all be exchanged or mixed without changing the
+function of a network. Such a copy has lost every order. Two things remain to compare: hidden states
+up to a rotation, and MLP units in any order. They cannot show descent, as networks that learned the
+same are alike too, but they can keep a verdict from being 'unrelated'.
 """
 
 import jax
@@ -97,7 +97,7 @@ def _nearest(a, b):
 def embedding_change(embedding_a: np.ndarray, embedding_b: np.ndarray) -> np.ndarray:
   """The W [D, E] with orthonormal rows or columns for which embedding_a W ≈ embedding_b.
 
-  Rows count by their direction alone, and in each of four rounds by how well they fitted in the
+  Rows count only by their direction, and in each of four rounds by how well they fitted in the
   one before: ids that never occur have nothing in common.
   """
   a, b = (unit_rows(x - _center(x)) for x in (embedding_a, embedding_b))

@@ -16,7 +16,7 @@ class Kind(NamedTuple):
   """What a test is.
 
   Attributes:
-    decides: whether it can show descent alone.
+    decides: whether it can show descent by itself.
     of: what it is of: 'units', 'values' or 'states'.
     compares: what it compares.
     misses: descendants that it cannot see.

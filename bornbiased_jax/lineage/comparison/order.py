@@ -7,7 +7,7 @@ embeddings, their data or a teacher. A descendant keeps the order of its ancesto
 
 The likeness of features of equal number is tested against exchanges of neighbours
 (`permutation.block_test`): as they are, in the layers that correspond (`alignment`) and in any,
-and in a fitted basis, which needs neither one width nor embeddings (`fitted_test`). The units that
+and in a fitted basis, which needs no equal width and no embeddings (`fitted_test`). The units that
 experts have at one place are one feature, so that copies of an expert count once. Mixtures are
 compared with MLPs, or with mixtures of another number of experts, by the mean of their experts,
 and with others by it as well.

@@ -1,7 +1,7 @@
 """Is the diagonal of a matrix larger than chance makes it? The test on which all verdicts rest.
 
 A matrix holds the likeness of each part of one network (row) to each part of another
-(column). If chance alone decides which part of the second network comes where, its diagonal
+(column). If only chance decides which part of the second network comes where, its diagonal
 is like any other choice of one element per row and column.
 
 `block_test` exchanges only neighbours: parts of one block. An order in which both networks were

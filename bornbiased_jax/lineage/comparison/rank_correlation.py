@@ -38,7 +38,7 @@ def kendall_tau(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray) -> jax.Arr
     [k] or a scalar, float32, within 1e-6 of scipy.stats.kendalltau; NaN if a column is constant.
 
   Raises:
-    InputError: shapes differ, are neither 1-d nor 2-d, or have too few or too many
+    InputError: shapes differ, are not 1-d or 2-d, or have too few or too many
       rows; or numbers are not real, or NaN.
 
   Example:

@@ -119,7 +119,7 @@ def num_inversions(rank_KN: np.ndarray) -> np.ndarray:
   """Number [K] of pairs i < j with rank_i > rank_j, int64.
 
   Places and ranks, below n, are cut into blocks of about sqrt(n). The places of an inversion
-  share a block, or else its ranks do, or else the blocks alone show that it is one.
+  share a block, or else its ranks do, or else the blocks by themselves show that it is one.
   """
   place_N = np.arange(rank_KN.shape[1], dtype=np.uint16)
   size = 2 ** math.ceil(math.log2(len(place_N)) / 2)

@@ -63,7 +63,7 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
 def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
   """The same of all layers but exact copies, at distances that both networks have.
 
-  A strong pattern makes layers look like copies. In `distinct_layers` alone it would not recur.
+  A strong pattern makes layers look like copies. In only `distinct_layers` it would not recur.
   """
   both = [_of_unconnected(distinct_layers(layers, thresholds.EXACT_COPY)) for layers in (a, b)]
   return max(_in_both(*both), default=0.0)

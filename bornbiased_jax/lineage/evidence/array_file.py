@@ -28,7 +28,7 @@ def write(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict
 def read(path: str | os.PathLike, make: Callable[[dict[str, np.ndarray], dict], T]) -> T:
   """What `make` gives for the arrays and the metadata of a file; InputError if that is damaged.
 
-  `make` may trust neither, and raises ValueError, LookupError or the like if they do not fit.
+  `make` must not trust them, and raises ValueError, LookupError or the like if they do not fit.
   """
   path = path_of(path)
   if path.suffix == '.npz':

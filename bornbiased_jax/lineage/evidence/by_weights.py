@@ -33,7 +33,7 @@ READ = 'by names and shapes of tensors, without a forward pass'
 
 @dataclasses.dataclass(frozen=True)
 class Weights(Model):
-  """A network whose `config` has its sizes alone; it cannot be loaded or run."""
+  """A network whose `config` has only its sizes; it cannot be loaded or run."""
 
   @functools.cached_property
   def config(self) -> ModelConfig:
@@ -71,7 +71,7 @@ class Weights(Model):
 
   def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
                 parts: str | os.PathLike | None) -> HiddenStates:
-    """The hidden states of a network that cannot be run: those of no sequence."""
+    """The hidden states of a network that cannot be run: none, for no sequence."""
     on_batch(probe.num_sequences)
     nothing = np.zeros((0, self.config.width), np.float32)
     settings = hidden_states.probe_settings(probe, self.config)

@@ -35,7 +35,7 @@ _SETTINGS = ('kind', 'num_sequences', 'length', 'seed', 'num_ids', 'of_each')
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenStates:
-  """What one network makes of the sequences of a probe.
+  """The last-token states of one network that read a probe.
 
   Attributes:
     hidden_ND: the final norm's output at the last position of each sequence, float32.
@@ -110,7 +110,7 @@ def of_network(config: ModelConfig, params: dict, probe: Probe, *, about: dict |
   """A network's hidden states, computed in float32 at the highest precision.
 
   The devices of a mesh on which the parameters lie share each batch. `parts` keeps finished
-  batches of this network and probe alone, so that a call that was stopped can go on.
+  batches of only this network and probe, so that a call that was stopped can go on.
 
   Raises:
     InputError: a state is not a finite number, or the probe is longer than the model's sequences.
@@ -207,7 +207,7 @@ def without_vocabulary(probe: Probe, config: ModelConfig) -> Probe:
 def program(config: ModelConfig, probe: Probe,
             mesh: Mesh | None = None) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
   """The jitted function (params, index_B) → (states [B, D], inputs [B, D]) of `of_network`."""
-  # Left alone, the compiler divides matrix products rather than the batch, and reduces the
+  # Left to itself, the compiler divides matrix products rather than the batch, and reduces the
   # activations of all sequences over the devices.
   attend = Spread(attention.plain, mesh) if mesh else attention.plain
 

@@ -1,7 +1,7 @@
 """The door to Hugging Face: directories of `transformers`, without torch or pickle.
 
 - `.io`: loads and saves a directory
-- `.memory`: the same of what memory holds: modules of PyTorch, and arrays by their names
+- `.memory`: the same in memory: modules of PyTorch, and arrays by their names
 - `.config`: config.json, in both directions
 - `.families`: what each family of `transformers` calls our fields and modules
 - `.positions`: what the families say of sliding windows and of RoPE

@@ -1,6 +1,6 @@
 """Adapters of PEFT: LoRA, rsLoRA and DoRA, merged into the tensors of a directory; LoRA written.
 
-What is merged is read as a tensor in a file is, all of it or some rows, and only then computed:
+A merged weight is read like a tensor in a file, all of it or some rows, and only then computed:
 
     W + s B A, or with DoRA m (W + s B A) / |W + s B A|,   s = alpha / r, or alpha / sqrt(r)
 
@@ -42,7 +42,7 @@ _IDLE = {'auto_mapping', 'base_model_name_or_path', 'bias', 'corda_config', 'eva
          'exclude_modules', 'fan_in_fan_out', 'inference_mode', 'layers_pattern', 'loftq_config',
          'lora_dropout', 'lora_ga_config', 'megatron_config', 'megatron_core', 'peft_version',
          'qalora_group_size', 'revision', 'task_type'}
-# The ways to draw A and B that leave the weights of the base alone.
+# The ways to draw A and B that leave the weights of the base as they are.
 _INITS = True, False, 'gaussian', 'eva', 'orthogonal'
 _TARGETS = ('the name of a module, a list of such names, or null',
             lambda value: value is None or isinstance(value, str) or _is_list_of(value, str))
@@ -245,7 +245,7 @@ def save_adapter(path: str | os.PathLike, config: ModelConfig,
 
   Args:
     path: directory to make; it must be missing or empty.
-    config: that of the base.
+    config: the base's.
     factors: of modules in a block, such as 'query', A [layers, in, rank] and B [layers, rank, out].
     scale: by which A B is multiplied.
     base: the name of the base for adapter_config.json, if it has one.

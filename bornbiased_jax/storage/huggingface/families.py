@@ -1,4 +1,4 @@
-"""What `transformers` calls our fields and modules: one row per family, read both ways.
+"""The names that `transformers` has for our fields and modules: one row per family, read both ways.
 
 `groups` says which tensors hold which of our parameters by such a row.
 """

@@ -1,4 +1,4 @@
-"""The GGUF file format: metadata and tensors; nothing is read that the file lacks.
+"""The GGUF file format: metadata and tensors; no read goes beyond the end of a file.
 
 The package `gguf` knows the types of quantization. Its own reader trusts what a file says of its
 sizes, so headers are read here.

@@ -83,7 +83,7 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
 
 def load_config(path: str | os.PathLike,
                 adapter: str | os.PathLike | None = None) -> ModelConfig:
-  """The configuration alone; raises InputError as `load` does."""
+  """Only the configuration; raises InputError as `load` does."""
   return open_files(path, adapter).config
 
 
@@ -291,7 +291,7 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
 
   The directory appears complete or not at all. It does not say how the network is computed
   (dtype, remat), because config.json has no entries for that; how weights were drawn is in
-  `initializer_range`, or in an entry that `load` alone knows. All parameters come back
+  `initializer_range`, or in an entry that only `load` knows. All parameters come back
   exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
 
   Args:

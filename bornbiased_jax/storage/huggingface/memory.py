@@ -165,7 +165,7 @@ def _by_names(config, tensors, names, kernels):
   if unknown := sorted(names.keys() - shapes.keys()):
     raise InputError(f'this architecture has no {", ".join(unknown)}')
   if kernels not in (None, 'in_out', 'out_in'):
-    raise InputError(f"kernels={show(kernels)} is neither 'in_out' nor 'out_in'")
+    raise InputError(f"kernels={show(kernels)}: give 'in_out' or 'out_in'")
   is_out_in = (kernels or _seen_kernels(shapes, tensors, names)) == 'out_in'
   wanted = []
   for ours, whole in shapes.items():

@@ -123,7 +123,7 @@ def _indexed(path):
     return file_of
   for pickled in sorted(file for file in path.iterdir() if file.suffix in _PICKLES):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
-  raise InputError(f'{path} has neither {WHOLE} nor {INDEX}')
+  raise InputError(f'{path} has no weights: no {WHOLE} and no {INDEX}')
 
 
 def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
@@ -134,14 +134,14 @@ def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:
 
 
 def refuse_file(file: Path) -> None:
-  """Raises InputError for weights that stand alone; it says what to give in their place."""
+  """Raises InputError for weights without a config.json; it says what to give instead."""
   if file.suffix in _PICKLES:
     raise InputError(
         f'{file} is a pickle, which could run code, and is not read. In Python two lines convert '
         f"it: tensors = torch.load('{file}', weights_only=True); huggingface.save('FOLDER', "
         "*huggingface.from_state_dict('config.json', tensors))")
   if WEIGHTS.fullmatch(file.name):
-    raise InputError(f'{file} has the weights of a model alone; give its folder {file.parent}, '
+    raise InputError(f'{file} has only the weights of a model; give its folder {file.parent}, '
                      'which needs config.json too')
 
 
