@@ -118,7 +118,7 @@ def unusable_platform() -> str | None:
   # For 'cuda' without a GPU, JAX only fails an assertion.
   except (RuntimeError, AssertionError) as error:
     reason = str(error) or 'no such device was found'
-    return f'JAX_PLATFORMS={wanted} cannot be used here: {reason}; unset it, or name what is here'
+    return f'JAX_PLATFORMS={wanted} cannot be used here: {reason}; unset it'
   return None
 
 

@@ -3,7 +3,7 @@
     python -m experiments.baselines --study=results/training_study_laptop
 
 Reads the checkpoints of experiments.training_study. Every method compares
-  8   each initialization with what was trained from it (related),
+  8   each initialization with its trained network (related),
   m   each network in the middle of training with itself at the end (related),
   5   each trained network with its continuation on another text (related),
   6   each network that was continued with its descendants, continued, pruned, quantized and merged

@@ -74,7 +74,7 @@ class Settings(Transformers):
                               smoke=[64], paper=[256, 512, 1024, 2048])
   depths: list[int] = setting([2, 4, 16], listed(whole), 'layers, comma-separated',
                               smoke=[2], paper=[6, 12, 24, 48])
-  checks: list[str] = setting(list(CHECKS), *some(ALL, 'what is compared'), smoke=['depth, gpt2'])
+  checks: list[str] = setting(list(CHECKS), *some(ALL, 'checks to make'), smoke=['depth, gpt2'])
   dtype: str = setting('float32', paper='bfloat16')
 
 

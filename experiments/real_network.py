@@ -10,7 +10,7 @@ all of these and to each other. Every related and every unrelated pair is judged
 
 Texts are read in bytes. About 5 minutes on two CPU cores with a network of 260,000 parameters.
 
-Writes results.json (a row per pair: what is true, verdict, and z of every test) and figure.png.
+Writes results.json (a row per pair: the truth, the verdict, and z of every test) and figure.png.
 """
 
 import functools

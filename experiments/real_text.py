@@ -47,7 +47,7 @@ class Settings(Transformers):
   texts: list[str] = setting(['tinyshakespeare'], listed(str),
                              'text files, comma-separated; one is in the package')
   tokenizers: list[str] = setting(['bytes'], listed(str), 'tokenizers, as --tokenizer elsewhere')
-  reads: list[str] = setting(list(READS), *some(READS, 'what is read'), smoke=['text', 'uniform'])
+  reads: list[str] = setting(list(READS), *some(READS, 'inputs to read'), smoke=['text', 'uniform'])
   control_length: int = setting(64, whole, 'tokens of shuffled windows and of those whose last is '
                                 'random', smoke=8)
 

@@ -63,7 +63,7 @@ class Settings(Inputs):
   seeds: list[int] = setting(range(42, 62), smoke=[42, 43, 44])
   methods: list[str] = setting(list(METHODS), smoke=['SeedPrint', 'MLP units', 'Intrinsic'])
   transforms: list[str] = setting(
-      list(TRANSFORMS), *some(TRANSFORMS, 'what is done to networks, comma-separated'),
+      list(TRANSFORMS), *some(TRANSFORMS, 'changes to make to networks, comma-separated'),
       smoke=['permute units', 'quantize'])
   false_positive_rate: float = setting(
       0.01, rate, "share of unrelated pairs that exceed a method's threshold")

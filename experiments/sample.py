@@ -49,7 +49,7 @@ class Settings(ProgramSettings):
   num_tokens: int = setting(200, lambda text: whole(text, 1, 2**20), 'tokens to add')
   temperature: float = setting(1.0, number, 'divides the logits; 1 draws from the probabilities '
                                             'of the network, 0 takes the likeliest token')
-  seed: int = setting(0, natural, 'seed of what is drawn')
+  seed: int = setting(0, natural, 'seed of the random draws')
   tokenizer: str | None = setting(
       None, str, "'bytes', a tokenizer.json, a SentencePiece .model file, a folder with one or "
       "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "

@@ -45,7 +45,7 @@ class Settings(Transformers):
   seeds: list[int] = setting(range(20), smoke=[0, 1], paper=range(100))
   num_sequences: int = setting(200, smoke=30, paper=10_000)
   length: int = setting(64, smoke=8, paper=256)
-  factors: list[str] = setting(list(FACTORS), *some(FACTORS, 'what is varied'), smoke=['unit'])
+  factors: list[str] = setting(list(FACTORS), *some(FACTORS, 'factors to vary'), smoke=['unit'])
   large: list[str] = setting(['gpt2_1b2', 'llama2_7b'], listed(preset_name),
                              'large models, for which only theory is computed',
                              smoke=['tiny_gpt2'])

@@ -123,7 +123,7 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_field(field: str) -> None:
-  """Raises InputError for what is no field of ModelConfig."""
+  """Raises InputError unless a name is a field of ModelConfig."""
   if field not in _FIELDS:
     raise InputError(f'no field {show(field)} in ModelConfig{hint(field, _FIELDS)}; the fields '
                      f'are {", ".join(_FIELDS)}')

@@ -1,7 +1,7 @@
 """Does one network descend from another?
 
-Data flow one way. `storage.open` says which network a name means; what is read of it is its
-signature; tests compare two signatures; the verdict combines the tests.
+Data flow one way. `storage.open` says which network a name means; its signature holds all that
+tests read of it; tests compare two signatures; the verdict combines the tests.
 
 - `.layouts`, `.layout_names`, `.layout_shapes`: where units and heads lie among tensors, by name
 - `.evidence`: hidden features, hidden states and tensors of a network, and the signature of all

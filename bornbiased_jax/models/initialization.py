@@ -69,7 +69,7 @@ def _find_changed() -> Iterator[tuple[Any, str, bool | int, bool | int]]:
 
 
 def as_seed(seed: Seed) -> np.uint32 | np.ndarray | jax.Array:
-  """A seed as uint32; what is no whole number in [0, 2^32) raises InputError.
+  """A seed as uint32; InputError unless it is a whole number in [0, 2^32).
 
   Integer arrays, traced ones included, are only cast; their values are not checked.
   """

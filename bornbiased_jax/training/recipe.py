@@ -56,7 +56,7 @@ class Recipe:
       optional(positive), 'the product of --adapter=lora is multiplied by alpha / rank; if not '
       'given, by 1', default=None)
   balance: float = field(number, 'weight of the balance loss of experts in each part of a batch, '
-                                 'which is no part of the loss that is reported; 0: none',
+                                 'which the reported loss leaves out; 0: none',
                          default=0.0)
 
   def __post_init__(self):

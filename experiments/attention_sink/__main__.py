@@ -51,7 +51,7 @@ _LOOK_STEPS = [0, 25, 50, 75, 100, 150, 200, 300, 400]
 class Settings(ExperimentSettings):
   seeds: list[int] = setting(range(16), smoke=[0, 1], paper=range(64))
   factors: list[str] = setting(
-      ['intervention', 'position'], *some(FACTORS, 'what is changed'), smoke=['position'],
+      ['intervention', 'position'], *some(FACTORS, 'factors to change'), smoke=['position'],
       paper=list(FACTORS))
   afterwards: list[str] | None = setting(AFTERWARDS, smoke=['amplify'])
   position: int = setting(16, whole,

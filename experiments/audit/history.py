@@ -1,4 +1,4 @@
-"""A history of checkpoints: which networks it has, and what is read of each."""
+"""A history of checkpoints: its networks, and what tests read of each."""
 
 from typing import NamedTuple
 

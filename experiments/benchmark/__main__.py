@@ -9,7 +9,7 @@ A peer is another implementation of the same computation, such as scipy's or PyT
     python -m experiments.benchmark streaming      # 6 min, 6.4 GB on disk, only if named
     python -m experiments.benchmark sweep training --scale=smoke   # both as small as they get
 
-Writes results.json (of each benchmark what it measured; what was stopped goes on with the next) and
+Writes results.json (the measurements of each benchmark; a stopped run goes on with the next) and
 figure.png, whose bars are of the measurements that have a peer.
 """
 

@@ -169,7 +169,7 @@ def certainty(report) -> str:
     return verdicts.chance(report['p_value'])
   if report['verdict'] == 'unrelated':
     return report['reasons'][0] + ' ' + report['reasons'][1]
-  return 'This is no finding in either direction; what is missing stands among the reasons.'
+  return 'This is no finding in either direction; the reasons say what is missing.'
 
 
 def facts(report) -> dict:

@@ -134,7 +134,7 @@ class Training(Schedule):
                                                           'those of the tokenizer')
   max_length: int | None = setting(
       None, optional(whole), 'longest sequence that the model can read, to which interventions '
-      "such as 'attenuate' refer; if not given, that of --config, or --length if that is longer")
+      "such as 'attenuate' refer; if not given, as in --config, or --length if longer")
   tied_head: bool | None = setting(None)
   init_scheme: str | None = setting(None)
   intervention: str | None = setting(None)

@@ -62,7 +62,7 @@ MODELS = Kind(listed(preset_name), 'models, comma-separated (see --help=models)'
 # Interventions that can be made after training.
 AFTERWARDS = [name for name in configs.INTERVENTIONS if name not in ('none', *configs.LEARNED)]
 SINK_LENGTHS = Kind(lambda text: sorted(NAMED['lengths'].parse(text)),
-                    'sequence lengths at which sinks are measured, comma-separated')
+                    'sequence lengths at which to measure sinks, comma-separated')
 # What a setting is, by its name, unless a program says another thing of its own.
 NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'config': Kind(preset_name, 'model (see --help=models)'),
@@ -71,10 +71,10 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'remat': Kind(choice(*configs.REMATS), 'what the backward pass computes again instead of '
                   'storing it: none, dots (all but products with weights) or full (all)'),
     'tied_head': Kind(switch, 'the LM head is the embedding (--notied_head: it is a matrix of its '
-                              'own); if not given, that of --config'),
+                              'own); if not given, as in --config'),
     'init_scheme': Kind(optional(choice(*configs.INIT_SCHEMES)),
                         'how parameters are drawn; if not given, as --config says'),
-    'intervention': Kind(choice(*configs.INTERVENTIONS), "what is done to each position's weighted "
+    'intervention': Kind(choice(*configs.INTERVENTIONS), "change of each position's weighted "
                          f'mean of values, one of {", ".join(configs.INTERVENTIONS)} (see '
                          'text_sinks --help); if not given, none, or what the parent has'),
     'intervention_position': Kind(optional(natural), "position, from 0, at which 'mask', "
@@ -94,9 +94,9 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
                   "random vectors, 'sphere', such vectors of one length, 'text', windows of "
                   "--data, or 'shuffled', its ids in no order"),
     'probe_seed': Kind(natural, 'seed of the random sequences'),
-    'study': Kind(str, 'folder of experiments.training_study, whose checkpoints are compared',
+    'study': Kind(str, 'folder of experiments.training_study, whose checkpoints to compare',
                   'a folder of experiments.training_study'),
-    'afterwards': some(AFTERWARDS, 'what is done to networks trained without an intervention',
+    'afterwards': some(AFTERWARDS, 'changes to make to networks trained without an intervention',
                        or_none=True),
     'methods': some(METHODS, 'fingerprints to compare, comma-separated'),
     'stream': Kind(choice(*STREAM), 'read directories of transformers layer by layer, with one '

@@ -59,7 +59,7 @@ class Settings(ExperimentSettings):
                              'steps of training, each from the start', smoke=[0, 2])
   seeds: list[int] = setting(range(6), smoke=range(3))
   changes: list[str] = setting(
-      [*ALTERED, *TUNED], *some([*ALTERED, *TUNED], 'what is done to networks of the base'))
+      [*ALTERED, *TUNED], *some([*ALTERED, *TUNED], 'changes to make to networks of the base'))
   text: str = setting('tinyshakespeare', str, 'what to train on, as experiments.pretrain takes it')
   other_text: str = setting('tinyshakespeare', str, 'what to train on afterwards')
 
