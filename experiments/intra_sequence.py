@@ -1,4 +1,4 @@
-"""Attention makes positions alike, and the first varies most (Fig 8, 9, Prop 5, Eq 2).
+"""Attention makes positions alike; the first varies most (Fig 8, 9, Prop 5, Eq 2).
 
 Averaging over the past makes neighbouring positions share most of their sum. So similarity within a
 sequence grows with depth: as Proposition 5 says for uniform attention (Attn0) and for only

@@ -84,10 +84,10 @@ def _in_part(rows, label):
 def _unsaid(num_inconclusive, left_out):
   said = []
   if num_inconclusive:
-    said.append(f'{counted(num_inconclusive, "pair")} could not be judged, and nothing was found')
+    said.append(f"For {counted(num_inconclusive, 'pair')} no relation is shown or excluded")
   if left_out:
     said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return [f'{"; ".join(said)}. A reason is given for each.'] if said else []
+  return [f'{"; ".join(said)}. Reasons follow.'] if said else []
 
 
 def label_of(report: dict) -> dict[str, str]:

@@ -72,7 +72,7 @@ def narrow(seed):
 PATHS = {
     'nothing in common': (random(3), 'unrelated', 'looks unrelated too'),
     'units and values': (with_features(random(3), **of_base(UNITS + VALUES)), 'related',
-                         'one seed by the same code'),
+                         'the same code draws from one seed'),
     'units alone': (with_features(random(3), **of_base(UNITS)), 'related', 'share an ancestor'),
     'a small part of units': (with_features(random(3), **of_base(UNITS, 0.2)), 'related',
                               'such as a public adapter'),
