@@ -44,8 +44,12 @@ LIMIT = 5
 # Of shorter sequences the cosine varies with the tokens and embeddings drawn, which theory's
 # standard deviation leaves out: ten times as much as that at 1 and 4 tokens.
 LEAST_LENGTH = 64
+# In the order in which a network uses them.
+_MODULES = ['embedding', 'position_embedding', 'attention_norm', 'query', 'query_norm', 'key',
+            'key_norm', 'value', 'output', 'attention_output_norm', 'mlp_norm', 'router',
+            'shared_gate', 'gate', 'up', 'down', 'mlp_output_norm', 'final_norm', 'head']
 UNITS = ('std: the standard deviation of the entries of one matrix, in the unit of the weights; of '
-         'gains\n(scale) and biases, the largest difference from 1 and from 0')
+         'gains\n(scale) and biases, the largest difference from 1 and from 0; layer 0 is first')
 
 
 class Settings(ProgramSettings):
@@ -76,7 +80,9 @@ def main(settings):
 def tensors(config: ModelConfig, params: dict) -> list[dict]:
   """A row for each kind of tensor: what its entries deviate from, and by how much they should."""
   rows = []
-  for name, leaf in flatten_dict(params, sep='/').items():
+  leaves = flatten_dict(params, sep='/')
+  for name in sorted(leaves, key=_place):
+    leaf = leaves[name]
     *above, kind = name.split('/')
     is_drawn = kind not in ('scale', 'bias')
     if config.init_scheme == 'centred' and name.endswith('down/bias'):
@@ -87,16 +93,28 @@ def tensors(config: ModelConfig, params: dict) -> list[dict]:
       std = np.array([matrix.std(dtype=np.float64) for matrix in matrices])
     else:
       std = np.abs(matrices - (kind == 'scale')).max(axis=1)
-    farthest = std[np.abs(std - said).argmax()]
+    index = np.abs(std - said).argmax()
+    is_each = name.startswith('blocks') and len(std) >= config.num_layers
+    layer = int(index) * config.num_layers // len(std) if is_each else None
+    farthest = std[index]
     off = LIMIT * said / (2 * matrices.shape[1])**0.5
     rows.append({'tensor': name, 'matrices': len(std), 'std': std.mean(), 'farthest': farthest,
-                 'said': said, 'off': off, 'is_off': not abs(farthest - said) <= off})
+                 'layer': layer, 'said': said, 'off': off,
+                 'is_off': not abs(farthest - said) <= off})
   return rows
+
+
+def _place(name):
+  """Where a tensor is used: by its module, and its weight before its bias."""
+  *above, kind = name.split('/')
+  module = above[-1] if above else kind
+  return _MODULES.index(module) if module in _MODULES else len(_MODULES), kind == 'bias', name
 
 
 def display(row: dict) -> dict[str, str]:
   return {'tensor': row['tensor'], 'matrices': row['matrices'], 'mean std': f'{row["std"]:.5f}',
           'least fitting std': f'{row["farthest"]:.5f}',
+          'in layer': '–' if row['layer'] is None else row['layer'],
           'configured std': f'{row["said"]:.5f} ± {row["off"]:.5f}',
           'all fit': 'NO' if row['is_off'] else 'yes'}
 
@@ -112,7 +130,7 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
             ('share of sequences with the preferred token', found['preference']['top1_frequency'])]
   if config.num_experts > 1:
     values += [(f'highest expert load, share of choices in layer {i}', load)
-               for i, load in enumerate(found['experts']['share'].max(axis=-1), 1)]
+               for i, load in enumerate(found['experts']['share'].max(axis=-1))]
   rows = []
   for (name, value), (mean, low, high) in zip(values, expected(config, probe), strict=True):
     is_known, is_inside = low < high, low - 1e-6 <= value <= high + 1e-6

@@ -225,7 +225,10 @@ def _in_place(name):
     hint = f'; with a seed, {name}:42 is a random network of it' if name.endswith('.json') else ''
     raise InputError(f'{name} is a file{hint}; give {FORMS}')
   if hub.is_name(name):
-    exact, folder = hub.pinned(name)
+    try:
+      exact, folder = hub.pinned(name)
+    except InputError as error:
+      raise InputError(f'{error}{_hint(name)}') from None
     return Model(name, 'hub', exact, files=folder)
   if not directory.is_dir():
     raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
@@ -266,12 +269,20 @@ def _hint(name):
   folder, _, revision = name.rpartition('@')
   if folder and path_of(folder).is_dir():
     return f' ({folder} is a folder here, and {revision!r} no step of it)'
-  place = path_of(name)
-  if name == str(place) and place.parent.is_dir() and place.parent != path_of('.'):
-    others = [path.name for path in place.parent.iterdir()]
-    if meant := difflib.get_close_matches(place.name, others, n=1):
-      return f' (did you mean {place.parent / meant[0]}?)'
-  return ''
+  meant = _near(path_of(name))
+  return f' (did you mean {meant}?)' if meant else ''
+
+
+def _near(place):
+  """The path that is here and is most like one that is not, if any is like it."""
+  if place.exists() or place == place.parent:
+    return place if place.exists() else None
+  parent = _near(place.parent)
+  if not (parent and parent.is_dir()):
+    return None
+  others = [path.name for path in parent.iterdir()]
+  meant = difflib.get_close_matches(place.name, others, n=1)
+  return parent / meant[0] if meant else None
 
 
 def _split_step(name):

@@ -20,7 +20,6 @@ Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 
 import dataclasses
 import functools
-import itertools
 import json
 from pathlib import Path
 import re
@@ -95,10 +94,11 @@ def name_pair(settings: Settings) -> Settings:
   words, names = settings.words, ('base', 'suspect')
   are_flags = any(getattr(settings, name) != values_of(Settings, name)[settings.scale]
                   for name in names)
-  if len(words) > 2 or (words and are_flags):
-    raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect')
+  if len(words) not in (0, 2) or (words and are_flags):
+    raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect; '
+                     f'a network is {FORMS}')
   if words:
-    settings = dataclasses.replace(settings, **dict(itertools.zip_longest(names, words)))
+    settings = dataclasses.replace(settings, **dict(zip(names, words, strict=True)))
   for name in names:
     if not getattr(settings, name):
       raise InputError(f'--{name}: is missing: {FORMS}')

@@ -33,14 +33,17 @@ def test_sound_networks_are_right(preset, changes):
 def test_each_tensor_that_is_otherwise_is_named():
   config = configs.get('tiny_moe', **SMALL)
   params = init_params(config, 0)
+  names = [row['tensor'].split('/')[-2:][0] for row in tensors(config, params)]
+  assert names[:3] == ['embedding', 'attention_norm', 'query'] and names[-1] == 'head'
   plain = dataclasses.replace(config, init_scheme='plain')
-  assert wrong_of(plain, params) == ['blocks/experts/down/kernel', 'blocks/output/kernel']
+  assert wrong_of(plain, params) == ['blocks/output/kernel', 'blocks/experts/down/kernel']
   for name, leaf in flatten_dict(params, sep='/').items():
     changed = np.array(leaf)
     changed[-1] *= 1.3  # In one layer alone, but for embeddings.
     changed = changed if leaf.ndim > 2 or name.endswith('scale') else 1.3 * np.asarray(leaf)
     flat = flatten_dict(params, sep='/') | {name: changed}
-    assert wrong_of(config, unflatten_dict(flat, sep='/')) == [name]
+    wrong, = (row for row in tensors(config, unflatten_dict(flat, sep='/')) if row['is_off'])
+    assert wrong['tensor'] == name and wrong['layer'] == (1 if leaf.ndim > 2 else None)
   assert wrong_of(config, params | {'embedding': np.full((300, 64), np.nan)}) == ['embedding']
 
 

@@ -11,8 +11,9 @@ import pytest
 from test_huggingface_experts import MODELS as MIXTURES
 from test_huggingface_experts import SIZES
 
-from bornbiased_jax import configs, models, storage
+from bornbiased_jax import configs, lineage, models, storage
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.evidence import by_weights
 from bornbiased_jax.storage import huggingface
 from directories import assert_close
 import make_goldens
@@ -98,6 +99,36 @@ def test_what_wraps_a_model_is_taken_off(transformers):
   assert_same(huggingface.from_transformers(wrapped), huggingface.from_transformers(model))
 
 
+def test_prefixes_of_wrappers_are_taken_off_names(transformers):
+  model = made(transformers, 'gpt2')
+  tensors, wanted = model.state_dict(), huggingface.from_transformers(model)
+  for prefix in ('module.', '_orig_mod.', '_orig_mod.module.'):
+    named = {prefix + name: tensor for name, tensor in tensors.items()}
+    assert_same(huggingface.from_state_dict(model.config, named), wanted)
+  inside = {name.replace('.0.attn', '.0._orig_mod.attn'): x for name, x in tensors.items()}
+  assert_same(huggingface.from_state_dict(model.config, inside), wanted)
+  with pytest.raises(InputError, match="wte.weight' is a second 'transformer.wte.weight'"):
+    huggingface.from_state_dict(model.config, tensors | {
+        'module.transformer.wte.weight': tensors['transformer.wte.weight']})
+  for given, advice in (({'model': tensors}, "give what it holds in 'model'"),
+                        ({f'net.{name}': x for name, x in tensors.items()}, "take 'net.' off")):
+    with pytest.raises(InputError, match=f'has no transformer.ln_f.weight.*{advice}'):
+      huggingface.from_state_dict(model.config, given)
+
+
+def test_what_auto_model_saves_has_the_head_that_is_tied(transformers, tmp_path):
+  model, ids = made(transformers, 'qwen3_tied'), np.arange(48).reshape(2, 24)
+  model.base_model.save_pretrained(tmp_path / 'tied')
+  assert_same(huggingface.load(tmp_path / 'tied'), huggingface.from_transformers(model))
+  assert_close(logits(*huggingface.from_transformers(model.base_model), ids),
+               make_goldens.logits(tmp_path / 'tied', ids))
+  made(transformers, 'qwen2_bf16').base_model.save_pretrained(tmp_path / 'untied')
+  with pytest.raises(InputError, match=r"\['Qwen2Model'\] is not supported"):
+    huggingface.load(tmp_path / 'untied')
+  compared = lineage.look_up(str(tmp_path / 'untied'))
+  assert isinstance(compared, by_weights.Weights) and compared.layout.layers
+
+
 def test_a_network_in_memory_has_a_name_and_is_compared(transformers):
   pair = huggingface.from_transformers(made(transformers, 'gpt2'))
   model = storage.open(pair)
@@ -121,7 +152,8 @@ def test_what_is_no_model_is_named(transformers):
   for change, message in (
       (dict(more=torch.ones(3)), "the state dict: tensor 'more' has no place"),
       ({'transformer.wpe.weight': torch.ones(3, 32)}, r'wpe.weight is \[3, 32\]; config'),
-      ({'transformer.wpe.weight': torch.ones(256, 32, dtype=torch.float64)}, 'is float64'),
+      ({'transformer.wpe.weight': torch.ones(256, 32, dtype=torch.float64)},
+       r'is float64, .* give model.float\(\)'),
       ({'transformer.wpe.weight': torch.ones(256, 32, device='meta')}, 'on the device meta'),
       ({'transformer.wpe.weight': torch.full((256, 32), torch.nan)}, 'has NaN')):
     with pytest.raises(InputError, match=message):
@@ -220,6 +252,32 @@ def test_kernels_of_torch_are_turned(mlp_width):
       huggingface.from_state_dict(config, theirs, same, kernels='torch')
     assert_same(huggingface.from_state_dict(config, theirs, same, kernels='out_in'),
                 (config, params))
+
+
+def test_parameters_of_one_name_are_fused_there(transformers):
+  """A module of one's own, as most have GPT-2: three projections are one Linear."""
+  model = made(transformers, 'gpt2')
+  config, params = huggingface.from_transformers(model)
+  mine = {name: tensor.T if name.split('.')[-2] in ('c_attn', 'c_proj', 'c_fc') and tensor.ndim == 2
+          else tensor for name, tensor in model.state_dict().items()}
+  names = {ours: f'transformer.{theirs}' for ours, theirs in {
+      'embedding': 'wte.weight', 'position_embedding': 'wpe.weight',
+      'final_norm/scale': 'ln_f.weight', 'final_norm/bias': 'ln_f.bias'}.items()}
+  for ours, theirs in dict(attention_norm='ln_1', query='attn.c_attn', key='attn.c_attn',
+                           value='attn.c_attn', output='attn.c_proj', mlp_norm='ln_2',
+                           up='mlp.c_fc', down='mlp.c_proj').items():
+    gain = 'scale' if ours.endswith('norm') else 'kernel'
+    names[f'blocks/{ours}/{gain}'] = f'transformer.h.{{}}.{theirs}.weight'
+    names[f'blocks/{ours}/bias'] = f'transformer.h.{{}}.{theirs}.bias'
+  mine.pop('lm_head.weight', None)
+  assert_same(huggingface.from_state_dict(config, mine, names), (config, params))
+  attention = 'transformer.h.0.attn.c_attn.weight'
+  with pytest.raises(InputError, match=r'c_attn.weight is \[3, 32, 32\]; config'):
+    huggingface.from_state_dict(config, mine | {
+        attention: mine[attention].reshape(3, 32, 32)}, names, kernels='out_in')
+  with pytest.raises(InputError, match='up/kernel, blocks/down/kernel, which cannot be fused'):
+    huggingface.from_state_dict(config, mine, names | {
+        'blocks/down/kernel': names['blocks/up/kernel']})
 
 
 def test_axes_in_another_order_are_refused():

@@ -85,6 +85,19 @@ def test_weights_without_a_configuration_are_named(tmp_path):
     storage.open(str(tmp_path)).load()
 
 
+def test_a_typo_in_any_part_of_a_path_is_named(tmp_path, monkeypatch):
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine' / 'checkpoint-20').mkdir(parents=True)
+  for name in ('mine/chekpoint-20', 'mine/checkpoint-2O/', 'mien/checkpoint-20',
+               'mien/chekpoint-20'):
+    with pytest.raises(InputError, match=r'\(did you mean mine/checkpoint-20\?\)'):
+      storage.open(name)
+  for name in ('other/checkpoint-20', 'mine/else'):
+    with pytest.raises(InputError, match=f'^{name}: (?!.*did you mean)'):
+      storage.open(name)
+
+
 def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
   huggingface.save(tmp_path / 'saved', DEEP, born(DEEP, 3))
   huggingface.save(tmp_path / 'models' / 'saved', DEEP, born(DEEP, 3))

@@ -23,6 +23,7 @@ from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage import Model, hub
+from bornbiased_jax.storage.huggingface.config import has_head
 from bornbiased_jax.storage.huggingface.families import FAMILIES
 from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
 from bornbiased_jax.storage.huggingface.tensors import Tensor, open_tensors
@@ -104,9 +105,12 @@ class Weights(Model):
 
 
 def is_unknown(model: Model) -> bool:
-  """Whether a network is a folder of a family that has no forward pass here."""
+  """Whether a network is a folder of a family that has no forward pass here, or has no head."""
   entries = None if model.adapter else model.entries
-  return entries is not None and entries.get('model_type') not in FAMILIES
+  if entries is None:
+    return False
+  family = FAMILIES.get(str(entries.get('model_type')))
+  return family is None or not has_head(entries, family)
 
 
 def weights_of(model: Model) -> Weights:

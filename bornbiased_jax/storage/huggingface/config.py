@@ -4,6 +4,7 @@ The rows of `families` say what a family calls our fields.
 """
 
 from pathlib import Path
+import re
 
 from bornbiased_jax.configs import BASE_STD, ModelConfig
 from bornbiased_jax.configs.checks import THEIR_ACTIVATIONS
@@ -66,10 +67,20 @@ def parse_config(stored: dict, file: Path) -> tuple[ModelConfig, Family, dict]:
   with naming(file):
     only('model_type', stored.get('model_type'), *FAMILIES)
     family = FAMILIES[stored['model_type']]
-    named = stored.get('architectures')
-    if named and str(named).lower() != str([family.architecture]).lower():
-      only('architectures', named, [family.architecture])
+    if not has_head(stored, family):
+      only('architectures', stored['architectures'], [family.architecture])
     return from_stored(stored, family), family, read_quantization(stored)
+
+
+def has_head(stored: dict, family: Family) -> bool:
+  """Whether what config.json calls its class has the head of a language model.
+
+  AutoModel saves one without a head, which is the embedding if they are tied.
+  """
+  named = str(stored.get('architectures') or [family.architecture]).lower()
+  is_tied = (family.defaults | stored).get('tie_word_embeddings') is True
+  bare = re.sub('LMHeadModel|ForCausalLM', 'Model', family.architecture)
+  return named in (str([name]).lower() for name in (family.architecture, *[bare] * is_tied))
 
 
 def from_stored(stored: dict, family: Family) -> ModelConfig:

@@ -24,7 +24,8 @@ from bornbiased_jax.storage.huggingface.positions import (
 )
 
 
-def _split_columns(tensor, sizes, heads):
+def split_columns(tensor, sizes, heads=None):
+  """The parts of a fused [..., out], one after another."""
   return np.split(tensor, np.cumsum(sizes)[:-1], axis=-1)
 
 
@@ -44,7 +45,7 @@ class Family(NamedTuple):
   base: str  # prefix of their modules except the head; checkpoints may lack it
   head: str = 'lm_head'
   transposed: bool = True  # their weights are [out, in]; our kernels are [in, out]
-  split: Callable = _split_columns  # function from a fused [..., out] to views of its parts
+  split: Callable = split_columns  # function from a fused [..., out] to views of its parts
   whole_heads: bool = False  # heads must divide hidden_size even if head_dim is given
   rope: RopeRules = RopeRules()
   windows: WindowRules = NO_WINDOWS

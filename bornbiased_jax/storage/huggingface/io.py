@@ -251,9 +251,11 @@ def _check_kind(name, tensor, shape):
     raise InputError(f'{tensor.file}: tensor {name} is {show(tensor.shape)}; {source} '
                      f'{list(shape)}')
   if tensor.dtype not in DTYPES:
+    advice = ("load the model by from_pretrained(…, dtype='float32') of transformers, and save it "
+              'by save_pretrained' if tensor.stamp else "give model.float(), or of an array "
+              "array.astype('float32')")
     raise InputError(f'{tensor.file}: tensor {name} is {tensor.dtype}, and only '
-                     f'{", ".join(DTYPES)} can be read; load the model by from_pretrained(…, '
-                     "dtype='float32') of transformers, and save it by save_pretrained")
+                     f'{", ".join(DTYPES)} can be read; {advice}')
 
 
 def _layers(config, tensors, wanted):

@@ -18,7 +18,12 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, read_json
 from bornbiased_jax.storage.huggingface import io
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config
-from bornbiased_jax.storage.huggingface.families import Group, leaf_shapes, turned
+from bornbiased_jax.storage.huggingface.families import (
+  Group,
+  leaf_shapes,
+  split_columns,
+  turned,
+)
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.tensors import Tensor
 
@@ -26,8 +31,8 @@ from bornbiased_jax.storage.huggingface.tensors import Tensor
 _HERE = Path('the state dict')
 _TYPES = dict(float32='F32', float16='F16', bfloat16='BF16', int8='I8', int32='I32',
               float8_e4m3fn='F8_E4M3')
-# What PyTorch wraps a module in: torch.compile, and parallel data.
-_WRAPPERS = '_orig_mod', 'module'
+# What PyTorch wraps a module in: torch.compile, parallel data, and checkpoints of activations.
+_WRAPPERS = '_orig_mod', 'module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'
 
 
 def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
@@ -70,12 +75,13 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   Args:
     config: config.json, as a path of it or its folder, or as a dict; or a configuration.
     tensors: arrays of float32, float16 or bfloat16 by their names in `transformers`, as
-      `module.state_dict()` has them; or, with `names`, by any, also in nested dicts, such as
-      `variables['params']` of Linen.
+      `module.state_dict()` has them, also with the 'module.' and '_orig_mod.' of wrappers; or,
+      with `names`, by any, also in nested dicts, such as `variables['params']` of Linen.
     names: for each parameter here, where it is there, both joined by '/':
       {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
       the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
-      first axis. Kernels may have an axis of heads, as [width, heads, head size].
+      first axis. Kernels may have an axis of heads, as [width, heads, head size]. Parameters of one
+      name are fused there along the axis of outputs, in the order of `names`.
     kernels: with `names`, whether kernels are 'in_out', like in Flax, or 'out_in', like PyTorch's
       Linear. Those that are not square show it, so that it is needed only if all are square.
 
@@ -104,12 +110,26 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
     return io.filled(own, *_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
-  norm = f'{family.modules["final_norm"]}.weight'
-  if found.keys().isdisjoint((norm, family.base + norm)):
-    raise InputError(f'{_HERE} has no {family.base}{norm}, as {family.architecture} has; if its '
-                     'names are your own, say with names= which parameter is where')
-  return io.Files(_HERE, own, family, lambda: dequantized(found.values(), quantization),
-                  None).load()
+  arrays = [array._replace(stored_name=_unwrapped(name)) for name, array in found.items()]
+  known, norm = {array.stored_name for array in arrays}, f'{family.modules["final_norm"]}.weight'
+  if known.isdisjoint((norm, whole := family.base + norm)):
+    raise InputError(f'{_HERE} has no {whole}, as {family.architecture} has; '
+                     f'{_place_of(whole, known)}')
+  return io.Files(_HERE, own, family, lambda: dequantized(arrays, quantization), None).load()
+
+
+def _unwrapped(name):
+  return '.'.join(part for part in name.split('.') if part not in _WRAPPERS)
+
+
+def _place_of(wanted, names):
+  """What to do if a state dict lacks a name, which another name may end with."""
+  for name in sorted(names):
+    if name.endswith(f'/{wanted}'):
+      return f'give what it holds in {show(name.removesuffix(f"/{wanted}"))}'
+    if name.endswith(f'.{wanted}'):
+      return f'take {show(name.removesuffix(wanted))} off its names'
+  return 'if its names are your own, say with names= which parameter is where'
 
 
 def to_transformers(config: ModelConfig, params: dict) -> Any:
@@ -166,32 +186,46 @@ def _by_names(config, tensors, names, kernels):
     raise InputError(f'this architecture has no {", ".join(unknown)}')
   if kernels not in (None, 'in_out', 'out_in'):
     raise InputError(f"kernels={show(kernels)}: give 'in_out' or 'out_in'")
-  is_out_in = (kernels or _seen_kernels(shapes, tensors, names)) == 'out_in'
+  together: dict[tuple[str, str], list[str]] = {}  # Where leaves are, and which are fused there.
+  for ours, name in names.items():
+    together.setdefault((name, '' if ours.endswith(('/kernel', '/bias')) else ours),
+                        []).append(ours)
   wanted = []
-  for ours, whole in shapes.items():
-    axes, transposed = names[ours].count('{}'), is_out_in and ours.endswith('/kernel')
-    shape = turned(whole[axes:]) if transposed else whole[axes:]
-    wanted.append(Group(names[ours], (ours,), whole[:axes], shape, transposed, np.float32(0)))
-    for name, _ in wanted[-1].stored():
-      if name in tensors and _has_axes(tensors[name].shape, shape):
-        tensors[name] = tensors[name]._replace(shape=list(shape))
+  for (name, _), leaves in together.items():
+    first, axes = shapes[leaves[0]], name.count('{}')
+    if any(shapes[ours][:-1] != first[:-1] for ours in leaves):
+      raise InputError(f'{show(name)} is the name of {", ".join(leaves)}, which cannot be fused')
+    shape = *first[axes:-1], sum(shapes[ours][-1] for ours in leaves)
+    wanted.append(Group(name, tuple(leaves), first[:axes], shape, False, np.float32(0),
+                        split_columns))
+  if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
+    wanted = [group._replace(shape=turned(group.shape), transposed=True) if _is_kernel(group)
+              else group for group in wanted]
+  for group in wanted:
+    for name, _ in group.stored():
+      # Heads within what is fused may lie in another order.
+      is_one = len(group.leaves) == 1 and name in tensors
+      if is_one and _has_axes(tensors[name].shape, group.shape):
+        tensors[name] = tensors[name]._replace(shape=list(group.shape))
   io.check_all(_HERE, tensors, wanted)
   return tensors, wanted
 
 
-def _seen_kernels(shapes, tensors, names):
+def _is_kernel(group):
+  return group.leaves[0].endswith('/kernel')
+
+
+def _seen_kernels(wanted, tensors):
   """Whether kernels are 'in_out' or 'out_in', by those that are not square."""
-  oblong = {ours: shape for ours, shape in shapes.items()
-            if ours.endswith('/kernel') and shape[-1] != shape[-2]}
+  oblong = [group for group in wanted if _is_kernel(group) and group.shape[-1] != group.shape[-2]]
   if not oblong:
     raise InputError("all kernels are square; say kernels='in_out' if they are [in, out], like in "
                      "Flax, or kernels='out_in', like PyTorch's Linear")
   found = {}
-  for ours, shape in oblong.items():
-    axes = names[ours].count('{}')
-    one = tensors.get(names[ours].format(*[0] * axes))
-    if one is not None and math.prod(one.shape) == math.prod(shape[axes:]):
-      found['out_in' if tuple(one.shape) == turned(shape[axes:]) else 'in_out'] = one.stored_name
+  for group in oblong:
+    one = tensors.get(group.template.format(*[0] * len(group.counts)))
+    if one is not None and math.prod(one.shape) == math.prod(group.shape):
+      found['out_in' if tuple(one.shape) == turned(group.shape) else 'in_out'] = one.stored_name
   if len(found) > 1:
     raise InputError(f"kernel {show(found['in_out'])} is [in, out], and {show(found['out_in'])} is "
                      '[out, in]; all are to lie in one way')
