@@ -63,8 +63,7 @@ class LastRandom(Probe):
 
 def main(settings, results):
   if settings.data or settings.tokenizer != 'bytes' or settings.probe != 'tokens':
-    raise InputError('--data, --tokenizer, --probe: this program has --texts, --tokenizers and '
-                     '--reads in their place')
+    raise InputError('--data, --tokenizer, --probe: use --texts, --tokenizers and --reads instead')
   cells = list(cells_of(settings))
   measure_cells(cells, settings, results)
   predicted = {} if results.summary else predict(cells, theory_of)

@@ -5,17 +5,16 @@
     python -m experiments.sample tiny_gpt2:42 --tokenizer=none --prompt='5 7 11'
 
 A network is given as a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for
-another one), a transformers directory (safetensors), ORG/MODEL[@REVISION] of the Hugging Face Hub,
-one of these two with an adapter of PEFT (BASE+ADAPTER), or PRESET:SEED for a random network.
+another one), a Hugging Face model folder (safetensors), ORG/MODEL[@REVISION] of the Hub, one of
+these two with an adapter of PEFT (BASE+ADAPTER), or PRESET:SEED for a random network.
 
-The tokenizer of a run on bytes is known, and so is that of a directory with tokenizer.json,
-SentencePiece's tokenizer.model, or GPT-2's vocab.json and merges.txt. Any other is given as
---tokenizer. The text begins with what a run was trained with, else with the BOS that the
-tokenizer's files ask for, else with --start_id. With --tokenizer=none the prompt is only token
-ids, and ids are printed.
+The tokenizer is known of a run on bytes, and of a folder with tokenizer.json, SentencePiece's
+tokenizer.model, or GPT-2's vocab.json and merges.txt; give any other as --tokenizer. The text
+begins with the id that a run was trained with, else with the BOS that the tokenizer's files ask
+for, else with --start_id. With --tokenizer=none the prompt is only token ids, and ids are printed.
 
-Prints the prompt and what follows. The end of a document is shown as <|endoftext|>, and the network
-goes on with another one. Every token costs a forward pass over the whole text.
+Prints the prompt and its continuation. The end of a document is shown as <|endoftext|>, and the
+network goes on with another one. Every token costs a forward pass over the whole text.
 """
 
 import sys
@@ -64,7 +63,7 @@ def main(settings):
   if len(settings.networks) > 1:
     raise InputError(f'{" ".join(settings.networks)}: give one network, and a text as --prompt')
   if not settings.networks:
-    raise InputError('give one network: RUN, RUN@STEP, a transformers directory, '
+    raise InputError('give one network: RUN, RUN@STEP, a Hugging Face model folder, '
                      'ORG/MODEL[@REVISION] of the Hugging Face Hub, BASE+ADAPTER, or PRESET:SEED')
   print(continued(settings.networks[0], settings.prompt, settings.num_tokens, settings.temperature,
                   settings.seed, settings.tokenizer, settings.start_id))

@@ -54,7 +54,7 @@ def get(name: str, **overrides: Any) -> ModelConfig:
   Args:
     name: a preset. Fields may follow: 'tiny_gpt2,num_layers=6,activation=relu'. 'none' is None,
       and ':' stands between the parts of a value, like windows=8:none:8:none. Of a JSON file, or
-      a directory of `transformers`, `storage.canonical` makes such a name.
+      a Hugging Face model folder, `storage.canonical` makes such a name.
     overrides: fields of ModelConfig. Of those in `name` only `length` may get another value.
 
   Raises:

@@ -49,7 +49,8 @@ def look_up(name: Given) -> Model | Signature:
   if model.kind == 'signature':
     found = signatures.load(model.place)
     if found.states.probe['kind'] != 'pairs':
-      raise InputError(f'{name} is of other sequences than a verdict reads; compare the network')
+      raise InputError(f'{name} has hidden states for other sequences than a verdict reads; give '
+                       'the network itself')
     return found
   model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
   _ = model.config  # One that cannot be read is refused here.
@@ -67,7 +68,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
     probe: random tokens. A saved signature keeps its own probe.
     cache: folder that keeps signatures, made if it is missing. A call that was stopped goes on
       from there. By default nothing is kept.
-    stream: whether a directory of `transformers` is read layer by layer (streaming.py):
+    stream: whether a Hugging Face model folder is read layer by layer (streaming.py):
       'auto' if its parameters do not fit into memory, 'always' or 'never'.
     on_batch: called after each batch with its number of sequences.
 

@@ -5,9 +5,9 @@
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
 - `.digests`: digests, which name a network and reveal damage
 - `.layers`: a network that is read layer by layer, from files or from memory
-- `.huggingface`: models of `transformers`, in directories and in memory
+- `.huggingface`: models of `transformers`, in folders and in memory
 - `.huggingface.families`: how each of its families names our fields and modules
-- `.hub`: models of the Hugging Face Hub, fetched into such directories
+- `.hub`: models of the Hugging Face Hub, fetched into such folders
 """
 
 from bornbiased_jax.storage import hub, huggingface

@@ -20,7 +20,7 @@ def canonical(name: str) -> str:
   It has the content of a file, so that it means the same when the file has changed.
 
   Args:
-    name: a preset, a JSON file, or a directory of `transformers`, whose config.json is read.
+    name: a preset, a JSON file, or a Hugging Face model folder, whose config.json is read.
       Fields may follow, as `configs.get` takes them; defaults such as `linear_std` follow them. A
       JSON file has fields of ModelConfig, and a 'preset' that has the others; or it is a
       config.json.
@@ -54,12 +54,12 @@ def _read(base):
   is_directory = os.path.isdir(base)
   if not is_directory and not base.endswith('.json'):
     raise InputError(f'no preset {base!r}{hint(base, PRESETS)}; the presets are '
-                     f'{", ".join(PRESETS)}; a JSON file or a directory of transformers will do, '
+                     f'{", ".join(PRESETS)}; a JSON file or a Hugging Face model folder will do, '
                      'too')
   file = path_of(base) / 'config.json' if is_directory else path_of(base)
   if is_directory and not file.is_file():
-    raise InputError(f'{base} has no config.json: an architecture is read of a directory of '
-                     'transformers, a JSON file or a preset, and not of a training run')
+    raise InputError(f'{base} has no config.json: give a Hugging Face model folder, a JSON file or '
+                     'a preset, and no training run')
   stored = read_json(file)
   if is_directory or 'model_type' in stored:
     return None, changes_of(parse_config(stored, file)[0], {}), f'{file}: '

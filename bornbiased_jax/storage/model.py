@@ -2,7 +2,7 @@
 
 - RUN: a training run; its latest checkpoint is taken
 - RUN@STEP: one checkpoint of a run
-- DIRECTORY: a directory of `transformers`
+- DIRECTORY: a Hugging Face model folder
 - FILE.gguf: a GGUF file of llama.cpp
 - ORG/MODEL, ORG/MODEL@REVISION: a model of the Hugging Face Hub, if no folder here is called ORG
 - BASE+ADAPTER: a directory or a model of the Hub with an adapter of PEFT, which is a directory or
@@ -38,7 +38,7 @@ from bornbiased_jax.storage.layers import Layers
 
 _SIGNATURES = '.safetensors', '.npz'
 # What names a network.
-FORMS = ('RUN, RUN@STEP, a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the '
+FORMS = ('RUN, RUN@STEP, a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
 
 
@@ -209,7 +209,7 @@ def is_signature(name: str) -> bool:
 def _with_adapter(name, base, adapter):
   found = None if adapters.is_adapter(path_of(base)) else _in_place(base)
   if found is None or found.files is None:
-    raise InputError(f'{base} is no directory of transformers, as the base of {adapter} must be')
+    raise InputError(f'{base} is no Hugging Face model folder, as the base of {adapter} must be')
   return dataclasses.replace(found, name=name, adapter=adapter)
 
 

@@ -62,7 +62,7 @@ class Run:
       optional(str), 'run, or folder of runs, to go on from, optimizer included; instead of '
       '--config', default=None)
   init_from: str | os.PathLike | storage.Model | None = field(
-      optional(str), 'run, folder of runs, transformers directory, ORG/MODEL[@REVISION] of the '
+      optional(str), 'run, folder of runs, Hugging Face model folder, ORG/MODEL[@REVISION] of the '
       'Hugging Face Hub, or BASE+ADAPTER of PEFT, whose parameters to begin with; instead of '
       '--config', default=None)
 

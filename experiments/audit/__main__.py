@@ -20,7 +20,7 @@ and Lookahead's, can be called faulty though they are sound. Not seen are the la
 wrong order, a layer of another network in the first or the last step, and a history that was
 trained twice. experiments.audit.injections measures how often each fault is found.
 
-Each checkpoint is read once, one layer at a time where it is a transformers directory. Writes
+Each checkpoint is read once, one layer at a time where it is a Hugging Face model folder. Writes
 results.json, report.html, one page to send to others, and figure.png into OUTPUT_DIR
 (results/audit_SCALE). Exit codes: 0 nothing found, 1 something found, 2 wrong input.
 """

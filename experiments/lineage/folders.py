@@ -146,7 +146,7 @@ class Finder:
         self.leave_out(str(child), f'{child} is a link that leads nowhere')
       elif child.is_file() and child.name.endswith(_UNREAD):
         self.leave_out(str(child), f'{child} may hold weights and is not read; give a '
-                                   'directory of transformers with safetensors, or a GGUF file')
+                                   'Hugging Face model folder with safetensors, or a GGUF file')
 
 
 def _is_cache(folder):

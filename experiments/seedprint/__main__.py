@@ -4,7 +4,7 @@
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
 
 A network is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for another
-one), a transformers directory, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
+one), a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
 folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED for a random network,
 or a signature that this program has saved (.safetensors). The program first says how long it will
 take; two CPU cores read 1 B parameters in about 20 minutes. bornbiased_jax/lineage/README.md says

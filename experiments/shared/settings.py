@@ -99,7 +99,7 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'afterwards': some(AFTERWARDS, 'changes to make to networks trained without an intervention',
                        or_none=True),
     'methods': some(METHODS, 'fingerprints to compare, comma-separated'),
-    'stream': Kind(choice(*STREAM), 'read directories of transformers layer by layer, with one '
+    'stream': Kind(choice(*STREAM), 'read Hugging Face model folders layer by layer, with one '
                    'layer in memory: auto, if they do not fit, always or never'),
 }
 

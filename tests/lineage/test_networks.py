@@ -57,7 +57,7 @@ def test_a_signature_is_made_once(runs, tmp_path):
   assert states.probe['kind'] == 'tokens' and lineage.look_up(str(file)).digest == made.digest
   np.testing.assert_array_equal(
       lineage.states(runs['a'], TOKENS, tmp_path).hidden_ND, states.hidden_ND)
-  with pytest.raises(InputError, match=f'{other} is of other sequences than a verdict reads'):
+  with pytest.raises(InputError, match=f'{other} has hidden states for other sequences'):
     lineage.look_up(str(other))
 
 

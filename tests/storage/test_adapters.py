@@ -146,7 +146,7 @@ def test_a_base_that_is_not_found(base, adapter, monkeypatch):
     storage.open(str(adapter)).load()
   message = str(error.value)
   assert str(adapter) in message
-  assert f'BASE+{adapter}' in message or 'no directory of transformers' in message
+  assert f'BASE+{adapter}' in message or 'no Hugging Face model folder' in message
 
 
 def test_a_model_with_an_adapter_beside_it_is_not_read_without_it(adapter, copy):

@@ -1,4 +1,4 @@
-"""The door to Hugging Face: directories of `transformers`, without torch or pickle.
+"""Hugging Face model folders, read and written without torch or pickle.
 
 - `.io`: loads and saves a directory
 - `.memory`: the same in memory: modules of PyTorch, and arrays by their names
@@ -7,7 +7,7 @@
 - `.positions`: what the families say of sliding windows and of RoPE
 - `.tensors`: the tensors of safetensors files, read when they are needed, also quantized ones
 - `.quantized`: tensors of other formats, as the numbers that they stand for
-- `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such directories
+- `.gguf`, `.gguf_file`: GGUF files of llama.cpp, as if they were such folders
 - `.adapters`: adapters of PEFT, merged into these, and written
 """
 

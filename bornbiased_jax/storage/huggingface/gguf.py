@@ -1,7 +1,7 @@
 """GGUF files of llama.cpp: what they call our fields and modules, in the families of `families`.
 
 Their metadata become entries of config.json, and a family has other names for its tensors, so that
-all else is like in directories of `transformers`.
+all else is like in Hugging Face model folders.
 """
 
 import dataclasses

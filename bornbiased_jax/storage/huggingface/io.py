@@ -1,4 +1,4 @@
-"""The door to Hugging Face: directories of `transformers`, without torch or pickle."""
+"""Loads and saves Hugging Face model folders, without torch or pickle."""
 
 from collections.abc import Callable, Iterable
 import contextlib
@@ -158,7 +158,7 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
     refuse_file(path)
   if is_gguf(path):
     if adapter is not None:
-      raise InputError(f'{path}: an adapter needs its base as a directory of transformers, as a '
+      raise InputError(f'{path}: an adapter needs its base as a Hugging Face model folder, as a '
                        'GGUF file has other names')
     config, family, found = open_gguf(path)
     return Files(path, config, family, lambda: found, None)
