@@ -159,8 +159,8 @@ def _show_help(parser, argv):
   session.outlive_reader()  # Such as head, which may stop at any line.
   if '--help=models' in asked:
     print(*map(_model, configs.PRESETS), sep='\n')
-    print('Fields of ModelConfig may follow, such as tiny_gpt2,num_layers=6,width=96. A JSON file of '
-          'fields is a\nmodel too, and so is a Hugging Face model folder: its shape and '
+    print('Fields of ModelConfig may follow, such as tiny_gpt2,num_layers=6,width=96. A JSON file '
+          'of fields is a\nmodel too, and so is a Hugging Face model folder: its shape and '
           'initialization are read, and no weights.')
   else:
     parser.print_help()
