@@ -12,10 +12,10 @@ Reads the checkpoints of experiments.training_study. Every method compares
   4d  trained networks of different seeds, same data and order (unrelated).
 
 A pair is judged as published (the same network if the score is above 0.8, or p < 0.01), and by a
-p-value of at most 0.01: the method's own or, if it has none, the rank of the score among those of
-the base with --references fresh networks. For trained networks, which are more alike than random
-ones, that rank is not a level; experiments.robustness compares methods at one rate. Of a method by
-which models were called related in public, the share of pairs that reach the published score is
+p-value of at most 0.01: the method's own or, if it has none, the rank of the score among the scores
+of the base with --references fresh networks. For trained networks, which are more alike than random
+ones, that rank is not a level; experiments.robustness compares methods at one rate. For methods by
+which models were publicly called related, the share of pairs that reach the published score is
 listed too.
 
 Writes results.json (a row per method and pair) and figure.png (scores by table).
@@ -59,7 +59,7 @@ class Settings(Inputs):
   study: str | None = setting(None)
   seeds: list[int] = setting(range(42, 52), smoke=[42, 43], paper=[42, 123, 1000, 2000])
   methods: list[str] = setting([name for name in METHODS if name != 'SeedPrint logits'])
-  references: int = setting(99, whole, 'fresh random networks, among whose scores those of a '
+  references: int = setting(99, whole, 'fresh random networks, among whose scores the score of a '
                             'method without a p-value are ranked; a p-value of 0.01 needs 99',
                             smoke=3)
   statements: str = setting('tinyshakespeare', str,

@@ -1,6 +1,6 @@
 """Writes the tables of stored results into their pages, and checks all pages.
 
-What measured each of them is listed in measured/README.md.
+measured/README.md lists the commit and machine of each result.
 
     python -m experiments.pages           # writes the tables
     python -m experiments.pages --check   # writes nothing; exit code 2 if a page disagrees

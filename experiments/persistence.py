@@ -8,7 +8,7 @@ each hidden dimension is the largest: the histograms of Fig 10.
     python -m experiments.persistence --study=results/training_study_laptop
 
 Reads the checkpoints of experiments.training_study. Vectors of a Gaussian probe, which all networks
-carry along, are projected out first. Writes results.json (a row per checkpoint) and figure.png.
+pass on, are projected out first. Writes results.json (a row per checkpoint) and figure.png.
 Hidden states are kept in OUTPUT_DIR/hidden_states.
 """
 

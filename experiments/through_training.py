@@ -1,4 +1,4 @@
-"""How biased are given networks? Compares with random networks, theory, chance.
+"""How biased are given networks, compared with random ones, theory and chance?
 
     python -m experiments.through_training results/pretrain_laptop/seed_42 results/other/seed_7
     python -m experiments.through_training my_trainer/       # its checkpoint-0, checkpoint-20, …

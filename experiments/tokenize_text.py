@@ -1,4 +1,4 @@
-"""Turns text into token ids on disk, which pretraining reads without holding them.
+"""Turns text into token ids on disk, which pretraining reads in parts.
 
     python -m experiments.tokenize_text --input=english.jsonl.xz --output_dir=corpora/english
 

@@ -20,7 +20,7 @@ def batch(tokens: np.ndarray, data_seed: int, step: int, batch_size: int, length
           rows: slice | np.ndarray | None = None) -> np.ndarray:
   """The batch at a training step, a pure function of the data seed and the step.
 
-  The steps read the windows of epoch 0, then those of epoch 1, and so on without
+  The steps read the windows of epoch 0, then of epoch 1, and so on without
   a gap. Every epoch has each window once, in an order drawn from
   (data_seed, epoch).
 

@@ -133,7 +133,7 @@ def streamed(query_BTHK: jax.Array, key_BTGK: jax.Array, value_BTGK: jax.Array,
 
 
 def _num_viewers(length, window=None, **_):
-  """How many queries see each of `length` positions: those of itself and later ones."""
+  """How many queries see each of `length` positions: its own and later ones."""
   later_T = length - jnp.arange(length)
   return (later_T if window is None else jnp.minimum(later_T, window)).astype(jnp.float32)
 

@@ -1,7 +1,7 @@
 """Interventions on attention sinks, most of them on the value aggregate o_i before W_O.
 
 Uniform attention averages i values at position i, which leaves a standard deviation of
-1/sqrt(i) of that of one value (Eq 2), so the first position stands out. Some
+1/sqrt(i) of one value's (Eq 2), so the first position stands out. Some
 interventions level the positions, others make another position stand out:
 
     amplify      o_i becomes sqrt(i) o_i, whose std is the same at every i

@@ -115,7 +115,7 @@ class Model:
 
   @functools.cached_property
   def recorded(self) -> dict:
-    """JSON, what a checkpoint says about its run: that of the step, or else the latest."""
+    """The JSON of a checkpoint about its run, of the step or else the latest one."""
     steps = None if self.number is None else [self.number]
     return checkpoint.restore(self.place, lambda metadata: {}, steps)[0]
 
@@ -202,7 +202,7 @@ def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
 
 
 def is_signature(name: str) -> bool:
-  """Whether a name is that of a saved signature, or of one of an older version."""
+  """Whether a name is of a saved signature, also one of an older version."""
   return name.endswith(_SIGNATURES) and not path_of(name).is_dir()
 
 

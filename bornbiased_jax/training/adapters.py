@@ -1,7 +1,7 @@
 """Adapters as optimizers, which move little of what they are given the gradient of.
 
 Prefix-Tuning+ moves only the matrices M of `block.Prefix`. LoRA moves only a product of
-low rank in each matrix of a block. Its parameters are those of the merged network, so that its
+low rank in each matrix of a block. Its parameters are the merged network's, so that its
 checkpoints are networks like any other:
 
     W = W0 + s A B,   s = alpha / rank

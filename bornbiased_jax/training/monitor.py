@@ -62,7 +62,7 @@ class Monitor:
       events.close()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Takes the metrics of a step, still on the device, and reads those of the step before."""
+    """Takes the metrics of a step, still on the device, and reads the previous step's."""
     self._settle()
     self._pending = step, metrics
 

@@ -6,8 +6,8 @@ that can learn it has one attention sublayer with one head, which copies after t
 nothing to do after all others. Networks of the same seeds read the same sequences in the same
 order, each kind with one of the interventions that experiments.text_sinks --help explains.
 
-Those trained without a change are also measured under each of --afterwards, which they have never
-met ("none, then amplify"). --factors chooses other changes, such as of depth or learning rate.
+Networks trained without a change are also measured under each of --afterwards, which they have
+never met ("none, then amplify"). --factors chooses other changes, such as depth or learning rate.
 
     python -m experiments.attention_sink                     # about 20 min on two CPU cores
     python -m experiments.attention_sink --factors=all --seeds=0-3 \\

@@ -26,7 +26,7 @@ EPSILONS = (0.1, 0.2, attention_sink.THRESHOLD, 0.4, 0.5, 0.6)
 
 
 def held_out(task: Backcopy, settings, length: int, start: bool) -> np.ndarray:
-  """Ids [num_sequences, length + 1] that are not those of training."""
+  """Ids [num_sequences, length + 1] that training does not read."""
   # Keys of training are folded once. Twice makes others, also from the same seed.
   key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.probe_seed), length), 0)
   return np.asarray(backcopy.draw(task, key, settings.num_sequences, length, start))

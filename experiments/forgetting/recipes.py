@@ -1,6 +1,6 @@
 """F = λ Σ lr of known recipes, from their published schedules.
 
-F says what only decoupled decay leaves of an initial weight, exp(−F). Where a source does not say
+F says how much of an initial weight decoupled decay leaves, exp(−F). Where a source does not say
 which optimizer step decays what, F is that of the matrices.
 """
 

@@ -13,9 +13,9 @@ what one GPU of 80 GB adds in an hour: sinks of 58 million parameters that read 
 the lineage of descendants at 1.2 billion, contraction at T = 1,024, and the benchmarks with a peer.
 --scale=rehearsal makes the same runs of tiny networks, in minutes on a CPU.
 
-A run has a folder of its own in the output folder. What is complete is not run again, and what was
-stopped goes on; to run something anew, remove its folder. What needs a text that is not given is
-left out, unless at the scales smoke and rehearsal, where the text of this package takes its place.
+Each run has a folder in the output folder. A complete run is not made again, and a stopped run goes
+on; to make a run anew, remove its folder. Runs whose text is not given are left out, except at the
+scales smoke and rehearsal, where they read the text of this package.
 
 Writes index.md: for each figure and table the claim, the published numbers, the measured ones
 with theory, the picture, the command, versions and time.

@@ -16,9 +16,9 @@ Networks of the same seeds are trained on the same data in the same order, each 
     mask                --position attends only to itself, and keeps its variance
     variance, norm      --strength times o_i at --position, about its mean and as a whole
 
-Those trained without one are also measured under each of --afterwards, which they have never met,
-and so are networks that are named on the command line; then nothing is trained. Sequences begin
-with what a run was trained with, else with the BOS of the tokenizer's files, else with --start_id.
+Networks trained without one are also measured under each of --afterwards, which they have never
+met. So are networks named on the command line; then nothing is trained. Sequences begin with the id
+that a run was trained with, else with the BOS of the tokenizer's files, else with --start_id.
 
 A head is a sink in a sequence if the mean weight on the position, over the queries from it on,
 exceeds 0.3. Sequences are drawn from the first of --texts (by default the last twentieth of
@@ -27,7 +27,7 @@ per token. "Disparity first" says in how many of the networks with sinks the fir
 coordinate had doubled, over their mean, at a checkpoint before each layer's sink.
 
 The 18 networks of --scale=laptop take about an hour on two CPU cores. One intervention after
-another is trained and measured; those whose rows are all there are not trained again. Writes the
+another is trained and measured; finished ones are not trained again. Writes the
 checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and step) and
 figure.png.
 """

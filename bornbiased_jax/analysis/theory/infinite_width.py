@@ -8,7 +8,7 @@ and RMSNorm do. With A_ij = 1/i for j <= i, the uniform attention of a random ne
     attention   S += α A Ŝ Aᵀ,  X += α A X̂ Aᵀ,   α = (σ² d) (σ_r² H K)
     MLP         S += β κ(Ŝ),    X += β κ(X̂),     β = σ_r² F
 
-where σ is the std of linear layers, σ_r that of the layers that write to the stream, F the
+where σ is the std of linear layers, σ_r the std of layers that write to the stream, F the
 width of the MLP, and κ(r) = E[f(u) f(v)] for pre-activations of std σ sqrt(d) and
 correlation r. A gated unit multiplies κ by σ² d r. So the similarity of sequences comes
 from κ(0) = (E f)², and attention amplifies it.
@@ -18,22 +18,20 @@ P(r) = E Σ_e g_e g'_e, for weights g and g' of logits of correlation r. As P(0)
 experts is chosen, a mixture contracts less than an MLP.
 
 With ALiBi the weights of head h are A_ij ∝ e^{-m_h (i-j)}, for its slope m_h. As values and outputs
-of different heads are independent, A Ŝ Aᵀ is then the mean of A_h Ŝ A_hᵀ over heads. Those of
+of different heads are independent, A Ŝ Aᵀ is then the mean of A_h Ŝ A_hᵀ over heads. Heads with a
 steep slope average few positions, so that they average less away.
 
-An initialization changes only variances. That of orthogonal matrices has the same limit: what they
-keep exactly, products of inputs, is what others keep on average.
+An initialization changes only variances. Orthogonal matrices have the same limit: they keep
+products of inputs exactly, and other matrices keep them on average.
 
 Propagation within one sequence is known (Hron et al. 2020, Noci et al. 2022, Cowsik et
-al. 2024, Giorlandino and Goldt 2025). What is added here is the second kernel, X, between
-sequences.
+al. 2024, Giorlandino and Goldt 2025). The second kernel, X, between sequences is added here.
 
-Theory begins with the ids that coincide in two sequences. Random ids rarely do. Those of a
-text do: two of them are the same with probability q = Σ p_v², its collision probability, so that a
-text acts like random ids of 1/q tokens. But q is a mean. The ids of two windows coincide or do not,
-more often within a window than between windows, and in some windows more than in others, which
-matters where kernels are curved, as those of gated units. So of a text, theory takes the windows
-that networks read, pair by pair.
+Theory begins with the ids that coincide in two sequences. Random ids rarely do. In a text, two ids
+are the same with probability q = Σ p_v², its collision probability, so that a text acts like random
+ids of 1/q tokens. But q is a mean. Ids coincide more often within a window than between windows,
+and in some windows more than in others, which matters where kernels are curved, such as in gated
+units. So for a text, theory takes the windows that networks read, pair by pair.
 """
 
 import functools

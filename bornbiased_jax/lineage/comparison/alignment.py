@@ -60,8 +60,8 @@ def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bo
 
   Only pairs that are sure (SURE_RATIO) are taken if they are two at least and a third of the
   layers of the shorter network, and if, of networks of one depth, half of them have other numbers.
-  Else layers of equal number correspond, or of networks of different depths those of the monotone
-  alignment with the smallest sum of distances.
+  Else layers of equal number correspond, or for networks of different depths the layers of the
+  monotone alignment with the smallest sum of distances.
   """
   distance_LM = _distances(a_LQ, b_MQ)
   found = [(int(i), int(j)) for i, j in enumerate(distance_LM.argmin(axis=1))

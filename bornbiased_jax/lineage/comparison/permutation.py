@@ -26,7 +26,7 @@ class BlockResult(NamedTuple):
   """The result of `block_test`.
 
   Attributes:
-    statistic: the mean of the diagonals less that of the other elements of their rows and
+    statistic: the mean of the diagonals less the mean of the other elements of their rows and
       columns, 0 under the null hypothesis. An effect size: 1 for copies whose parts are
       otherwise unlike each other.
     z: (statistic - bound) / std.

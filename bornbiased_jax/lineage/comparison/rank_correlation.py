@@ -2,7 +2,7 @@
 
 Two rows are concordant if both columns order them alike, discordant if they order
 them oppositely, and neither if a column ties them. The score of two columns is the
-number of concordant pairs of rows less that of discordant ones, and
+number of concordant pairs of rows less the number of discordant ones, and
 
   tau-b = score / sqrt(untied pairs of one column * untied pairs of the other)
 

@@ -66,7 +66,7 @@ def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.n
 
   Args:
     hidden_a: hidden states [n, D] of one network.
-    hidden_b: those of the other network, which read the same probe.
+    hidden_b: hidden states of the other network, which read the same probe.
     shared_input: what entered both networks at the last position, [n, D]: the
       vector of a Gaussian probe, or the embedding of the last token if both
       networks have the same embedding. None if nothing is shared.
