@@ -138,7 +138,7 @@ def multiply_on_cpu(x: jax.Array, weights: jax.Array, dimension_numbers: tuple,
   It differs in two ways, and neither changes more than the order of float32 sums:
 
   - Arrays of bfloat16 are multiplied into float32, which is rounded afterwards. Only for
-    such a product XLA uses the bfloat16 units of a CPU, if it has any: a third of the time.
+    such a product does XLA use the bfloat16 units of a CPU, if any: a third of the time.
   - The gradient of the weights is computed as xᵀ g. JAX would compute gᵀ x and transpose it,
     for which XLA writes every g once more and takes a slower product.
 

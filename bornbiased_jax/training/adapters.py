@@ -1,4 +1,4 @@
-"""Adapters as optimizers, which move little of what they are given the gradient of.
+"""Adapters as optimizers, which move few of the parameters whose gradient they get.
 
 Prefix-Tuning+ moves only the matrices M of `block.Prefix`. LoRA moves only a product of
 low rank in each matrix of a block. Its parameters are the merged network's, so that its
@@ -6,8 +6,8 @@ checkpoints are networks like any other:
 
     W = W0 + s A B,   s = alpha / rank
 
-W0, A [L, in, rank] and B [L, rank, out] are in the optimizer's state. Of the gradient G of W those
-of A and B are s G Bᵀ and s Aᵀ G. A is drawn as PEFT draws it, and B begins at zero.
+W0, A [L, in, rank] and B [L, rank, out] are in the optimizer's state. From the gradient G of W, A
+gets s G Bᵀ and B gets s Aᵀ G. A is drawn as PEFT draws it, and B begins at zero.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a run trained as an adapter, for PEFT."""
+"""The adapter that a run trained, written for PEFT."""
 
 import os
 

@@ -44,8 +44,8 @@ def learning_rate(recipe: Recipe) -> optax.Schedule:
 def optimizer(config: ModelConfig, recipe: Recipe, seed: Seed = 0) -> optax.GradientTransformation:
   """Clipping, then AdamW, which decays only matrices and embeddings.
 
-  With an adapter both are of the adapter, which `init` draws from the seed. muP multiplies the
-  steps only of Adam: weights decay by the same share at all widths.
+  With an adapter both are of the adapter, which `init` draws from the seed. muP multiplies
+  only the steps of Adam: weights decay by the same share at all widths.
   """
   def decays(params):
     return jax.tree_util.tree_map_with_path(

@@ -47,7 +47,7 @@ def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
   Raises:
     InputError: it is no such module, or `load` would refuse it.
 
-  Besides what is returned, memory holds one leaf of it at a time.
+  Memory holds the result, and one more leaf at a time.
 
   Example:
     model = transformers.AutoModelForCausalLM.from_pretrained('gpt2')
@@ -140,7 +140,7 @@ def to_transformers(config: ModelConfig, params: dict) -> Any:
     params: its parameters, as from `init_params`.
 
   Returns:
-    A PyTorch module in float32, as `from_pretrained` of what `save` writes.
+    A PyTorch module in float32, like `from_pretrained` loads from a saved folder.
 
   Raises:
     InputError: as `save`; or torch or transformers is not installed.
