@@ -90,7 +90,7 @@ def check_fetched(path: Path) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-  """Makes an InputError of what fails in the block that reads a file, possibly an .xz."""
+  """Turns errors in the block, which reads a file, possibly an .xz, into InputError."""
   try:
     yield
   except EOFError:

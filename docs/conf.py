@@ -73,14 +73,15 @@ def gallery():
 
 
 def resolve(app, docname, source):
-  """Shows what is only for the site. Links to folders go to their pages, others to files."""
+  """Shows what is only for the site. Links go to pages, of folders too, or to the repository."""
   def target(found):
     link = found[0].removeprefix(f'{RAW}/main')
     start = ROOT if link[0] == '/' else (ROOT / docname).parent
     path = Path(os.path.normpath(start / link.lstrip('/')))
-    page = path / 'README.md' if (path / 'README.md').exists() else path
     if '://' in link or not path.exists():
       return found[0]
+    api = MADE / f'{".".join(path.relative_to(ROOT).parts)}.rst'
+    page = next(filter(Path.exists, (path / 'README.md', api, path)))
     name = page.relative_to(ROOT)
     if page.suffix == '.png' or str(name.with_suffix('')) in app.env.found_docs:
       return f'/{name}'

@@ -81,7 +81,7 @@ def arm(settings: Settings, init: str) -> Training:
 
 
 def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenStates]) -> dict:
-  """What is followed of one checkpoint, against its own initialization and that of another seed."""
+  """The numbers of one checkpoint, against its own and another seed's initialization."""
   born, other, now = (take(f'{path}@{at}') for path, at in ((run, 0), (control, 0), (run, step)))
   config, params = checkpoint.load_params(run, step)
   logits_NV = now.hidden_ND @ np.asarray(head_of(config, params)).T

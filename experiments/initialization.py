@@ -141,7 +141,7 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
 
 
 def expected(config: ModelConfig, probe: Probe) -> list[tuple[float, float, float]]:
-  """Mean and ends of the 95 % interval of what `beside_theory` measures, in its order."""
+  """Mean and ends of the 95 % interval of each number of `beside_theory`, in its order."""
   finite = theory.finite_width(config, probe.length)
   mean, std = float(finite.inter_cosine_L[-1]), float(finite.inter_cosine_std)
   preferred = theory.preference_at_initialization(config, probe.length, probe.num_sequences)

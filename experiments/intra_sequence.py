@@ -103,7 +103,7 @@ def transformer_cells(settings):
 
 
 def statistic(loud):
-  """The similarity of positions, and the std at each position of what is called `loud`."""
+  """The similarity of positions, and the std of the intermediate `loud` at each position."""
   return combine({'similarity': intra_sequence('residual'), 'spread': positional_std(loud)})
 
 

@@ -212,7 +212,7 @@ def draw(summary):
 
 
 def look(color, reads):
-  """How points are drawn; those of random tokens are hollow."""
+  """How points are drawn; points of random tokens are hollow."""
   return dict(marker=dict(zip(READS, 'o^vs', strict=True))[reads], linestyle='', markersize=4,
               color=color, markerfacecolor='white' if reads == 'uniform' else color)
 

@@ -152,7 +152,7 @@ def is_allowed(change, network: Subject) -> bool:
 
 
 def measure(originals, suspects, methods) -> dict:
-  """All scores: each suspect with its original, and with that of the next seed."""
+  """All scores: each suspect with its original, and with the next seed's original."""
   related = [(originals[seed], suspect) for seed, suspect in suspects.items()]
   others = dict(networks.with_others(list(originals)))
   unrelated = [(originals[others[seed]], suspect) for seed, suspect in suspects.items()]

@@ -75,7 +75,7 @@ PROGRAMS = {
 
 
 def of_program(name: str, parse: Callable | None = None, what: str = '') -> Any:
-  """A setting whose default is that of the program, of the kind that others have of its name."""
+  """A setting with the program's default, of the kind that other settings of its name have."""
   what = what or NAMED[name].help
   defaults = {program: own[name] for program, own in PROGRAMS.items() if own.get(name)}
   text = ', '.join(f'{program}: {value}' for program, value in defaults.items())

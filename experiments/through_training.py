@@ -191,7 +191,7 @@ def display(row):
 
 
 def draw(summary):
-  """A panel per statistic: a line per run, and horizontal ones of what it is compared with."""
+  """A panel per statistic: a line per run, and horizontal lines to compare it with."""
   figure = plotting.figure(10, 2.8)
   axes = figure.subplots(1, len(SHOWN))
   for ax, (name, title) in zip(axes, SHOWN.items(), strict=True):

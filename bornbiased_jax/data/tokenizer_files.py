@@ -34,7 +34,7 @@ def of_bytes() -> dict[str, bytes]:
 
 
 def is_of_bytes(spec: dict[str, Any]) -> bool:
-  """Whether a valid tokenizer.json is that of the tokenizer 'bytes'."""
+  """Whether a valid tokenizer.json describes the tokenizer 'bytes'."""
   return spec['model']['vocab'] == _bytes_vocabulary() and not spec['model']['merges']
 
 

@@ -236,7 +236,7 @@ def _from_json(path, content=None):
 
 @contextlib.contextmanager
 def _refusing(message):
-  """Makes an InputError of what the library raises: nothing narrower, and panics of Rust."""
+  """Turns errors of the library into InputError: it raises nothing narrower, and panics of Rust."""
   try:
     yield
   except STOPS:

@@ -18,7 +18,7 @@ class Role:
     rows: which rows of a matrix, as integers: units [U] (experts in one matrix [E, U]), of keys
       and values [G, K], of queries and outputs [G, H, K].
     flipped: whether these rows are the last axis of the matrix and not the one before it.
-    stacked: whether the first axis of the matrix is that of experts.
+    stacked: whether the first axis of the matrix is for experts.
     through: of latent attention, the matrix that is read first and the gain between them.
     first: how many entries of the first axis are needed; None: all.
   """

@@ -141,7 +141,7 @@ def _vectors(layout, sublayer, role, read_tensor):
 
 
 def _flat(settings):
-  """Settings with those of the language model inside over them."""
+  """Settings, replaced by the settings of the language model inside."""
   flat = dict(settings)
   for name in ('thinker_config', 'text_config', 'language_config', 'llm_config', 'decoder',
                'attn_config', 'ffn_config'):

@@ -133,7 +133,7 @@ def compare_networks(base: Given, suspect: Given, probe: Probe,
 
 
 def common_probe(probe: Probe, networks: list[Model | Signature]) -> Probe:
-  """The probe that the signatures have and the networks can read, of what `look_up` returns."""
+  """The probe that the signatures have and the networks can read; both as from `look_up`."""
   for each in networks:
     if isinstance(each, Signature):
       return hidden_states.probe_of(each.states.probe)

@@ -54,7 +54,7 @@ class Block(nn.Module):
     """The residual stream [B, T, D] after the block, and the intermediates in `reads`.
 
     With `last_only` everything but keys and values is computed only at the last
-    position, and the residual stream is [B, 1, D]. `window` is that of this layer.
+    position, and the residual stream is [B, 1, D]. `window` is this layer's.
     """
     config, of_attention, of_mlp = self.config, {}, {}
     # Queries, outputs and MLP belong to positions of x; keys and values to those of memory.

@@ -93,7 +93,7 @@ def _check_room(directory, tree):
 
 
 def _reason(error):
-  """An error in one line; those of orbax and tensorstore end with what happened."""
+  """An error in one line; messages of orbax and tensorstore say at the end what happened."""
   line = ' '.join(str(error).split()) or type(error).__name__
   return line if len(line) < 200 else f'{line[:60]} … {line[-120:]}'
 

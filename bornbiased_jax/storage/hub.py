@@ -64,12 +64,12 @@ def tokenizer(name: str) -> Path:
 
 
 def _split(name):
-  """ORG/MODEL and the revision, of what `is_name` has seen."""
+  """ORG/MODEL and the revision, of a name that `is_name` accepts."""
   return _NAME.fullmatch(name).groups()
 
 
 def _fetch(name, *files, header='config.json'):
-  """The folder, named by the commit, with the header and those of the files that there are."""
+  """The folder, named by the commit, with the header and all of the files that exist."""
   repo, revision = _split(name)
   try:
     import huggingface_hub.constants

@@ -50,7 +50,7 @@ class Model:
     name: the name.
     kind: 'preset', 'run', 'transformers' (also a GGUF file), 'hub', 'memory' or 'signature'.
     place: the architecture's name, the directory or file, the name on the Hub with its commit, or
-      the architecture's name and the digest of what memory holds.
+      the architecture's name and the digest of a network in memory.
     number: the seed of a preset, or the step of a run, if it is given.
     adapter: the folder of an adapter of the network in `place`.
     files: the directory or the GGUF file of a model of `transformers`; of one of the Hub the

@@ -51,7 +51,7 @@ def _labels(params):
 
 
 def add_prefix(config: ModelConfig, params: dict) -> dict:
-  """The parameters, with those of `block.Prefix` at zero where the network has none."""
+  """The parameters, with `block.Prefix` at zero where the network has none."""
   if PREFIX in params['blocks']:
     return params
   memory = jnp.zeros((config.num_layers, config.num_heads, config.head_size, config.head_size))
@@ -91,7 +91,7 @@ def _draw(shape, rank, key):
 
 
 def _pull(gradient, scale, A, B):
-  """The gradients of the factors from that of their product."""
+  """The gradients of the factors from the gradient of their product."""
   return {'A': scale * _matmul(gradient, B.mT), 'B': scale * _matmul(A.mT, gradient)}
 
 

@@ -75,7 +75,7 @@ def clipping(limit: float) -> optax.GradientTransformation:
 
 
 def mup_rates(config: ModelConfig) -> optax.GradientTransformation:
-  """Multiplies Adam's steps of what sums over channels by 768 / width, so that one rate suits all.
+  """Multiplies Adam's steps of sums over channels by 768 / width, so that one rate suits all.
 
   These are the matrices of blocks and the head of Yang et al. 2022 (Tensor Programs V, Table 3),
   and LoRA's A (Hayou et al. 2024). Embeddings, gains, biases and LoRA's B keep the rate.

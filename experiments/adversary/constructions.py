@@ -24,7 +24,7 @@ class Construction(NamedTuple):
   """What an adversary did, from the number of networks to pairs of them.
 
   `truth` is 'unrelated', 'shared ingredient', 'same seed' or 'descendant'. Of a descendant
-  `by_principle` the MLP units are in another order, as in networks that share an ingredient
+  `by_principle` the MLP units are in another order, like in networks that share an ingredient
   are; 'inconclusive' is right.
   """
 

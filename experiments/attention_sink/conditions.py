@@ -60,7 +60,7 @@ NONE = Condition('intervention', 'none')
 
 
 def of(factors: list[str]) -> list[Condition]:
-  """The first kind of network, then those of some factors."""
+  """The first kind of network, then the kinds of some factors."""
   return [NONE, *(condition for factor in factors for condition in FACTORS[factor])]
 
 

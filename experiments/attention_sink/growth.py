@@ -119,7 +119,7 @@ def who_rests(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndar
 
 
 def look(config: ModelConfig, params: dict, task: Backcopy, ids_NT: np.ndarray) -> dict:
-  """Its best head, and nats per token above those of the task's own probabilities."""
+  """Its best head, and nats per token above the loss of the task's own probabilities."""
   sinks = attention_sink.sink_rate(config, params, ids_NT[:, :-1])
   return best_head(sinks) | {'excess': float(_excess(config, params, task, ids_NT))}
 

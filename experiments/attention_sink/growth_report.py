@@ -21,7 +21,7 @@ GROWN = 0.5
 
 
 def summarize(rows) -> list[dict]:
-  """Means over networks, and the excess loss above that of the unchanged network of each seed."""
+  """Means over networks, and the excess loss above the unchanged network of each seed."""
   rows = [with_nan(row) for row in rows]
   base = base_of(rows)
   summary = []

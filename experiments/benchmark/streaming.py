@@ -98,7 +98,7 @@ def make(path: Path, shape: dict) -> ModelConfig:
 
 
 def _sizes(shape, layer) -> dict[str, tuple[int, int] | int]:
-  """Matrices and gains of a layer, or of what is outside of all, -1."""
+  """Matrices and gains of a layer, or, for -1, outside of all layers."""
   width, hidden, K = shape['hidden_size'], shape['intermediate_size'], shape['head_dim']
   if layer < 0:
     return {'model.embed_tokens.weight': (shape['vocab_size'], width), 'model.norm.weight': width}

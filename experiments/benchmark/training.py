@@ -71,7 +71,7 @@ def stepper(config, recipe, seeds, attend=None):
 
 @functools.lru_cache
 def programs(config, recipe, attend):
-  """Initialization and step, compiled once; those of several networks if `attend` is None."""
+  """Initialization and step, compiled once; for several networks if `attend` is None."""
   init = functools.partial(init_state, config, recipe)
   step = functools.partial(train_step, attend=attend) if attend else ensemble_step
   return (jax.jit(init if attend else jax.vmap(init)),

@@ -8,7 +8,7 @@
 A cell is an architecture, an initialization and a probe: 'gaussian' vectors that all networks read,
 'tokens' with each network's own embedding, or 'shared_tokens' with one for all. --runs adds
 networks trained on the same data in the same order: the latest checkpoint of each folder seed_*.
-There are the calibrated test, the same without the projection of what networks share, and the
+There are the calibrated test, the same without projecting out shared inputs, and the
 published t-test, U test and z, which are slow, for the first --published_seeds networks.
 
 The cells of the probe 'verdict' have the verdict of experiments.seedprint and all its tests, for
@@ -190,7 +190,7 @@ def measure(states, settings) -> dict:
 
 
 def random_takers(models: dict[str, configs.ModelConfig], kind: str, settings) -> dict[str, Takers]:
-  """By name of a model the signatures of its networks; no seed is that of two models."""
+  """By name of a model the signatures of its networks; no two models share a seed."""
   probe = probe_of_all(probe_of(kind, settings), models.values())
   apart = 1 + max(settings.seeds)
 

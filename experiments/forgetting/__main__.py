@@ -85,7 +85,7 @@ def main(settings, results):
 
 
 def keys_of(cell: Cell, settings) -> list[dict]:
-  """The fields that tell the rows of a cell from each other and from those of other cells."""
+  """The fields that tell the rows of a cell from each other and from rows of other cells."""
   pairs = [('unrelated', [a, b], None) for a, b in itertools.combinations(settings.seeds, 2)]
   for seed in settings.seeds:
     pairs += [('birth', [seed, seed], None)]

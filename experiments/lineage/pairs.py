@@ -60,7 +60,7 @@ def correct(rows: list[dict]) -> None:
 
   Adds `alone`, the verdict on the pair by itself; `corrected_p_value`; `correction`, a sentence if
   a verdict was withdrawn; and `detectable`, the mean likeness that is called related in spite of
-  the correction. p-values are those of Benjamini and Yekutieli, valid for dependent pairs.
+  the correction. p-values are by Benjamini and Yekutieli, valid for dependent pairs.
   """
   tested = [row for row in rows if row['p_value'] is not None]
   alpha = alpha_of(len(tested))

@@ -1,1 +1,1 @@
-"""All figures and tables by one command, and one page of what they found."""
+"""All figures and tables by one command, and one page of results."""

@@ -67,7 +67,7 @@ class SharedInputs(Inputs):
 
 
 def until(last: str):
-  """What keeps of a list of steps, for `FITTED`, those of a run of so many as a setting says."""
+  """For `FITTED`, the steps of a list that a run has, whose number of steps a setting says."""
   return lambda steps, values: steps and [step for step in steps if step <= values[last]]
 
 
@@ -134,7 +134,7 @@ class Training(Schedule):
                                                           'those of the tokenizer')
   max_length: int | None = setting(
       None, optional(whole), 'longest sequence that the model can read, to which interventions '
-      "such as 'attenuate' refer; if not given, as in --config, or --length if longer")
+      "such as 'attenuate' refer; if not given, as --config says, or --length if longer")
   tied_head: bool | None = setting(None)
   init_scheme: str | None = setting(None)
   intervention: str | None = setting(None)

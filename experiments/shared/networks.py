@@ -191,7 +191,7 @@ def _network_in(step):
 
 
 def step_of(name: str) -> int | None:
-  """The step that a name claims, or else that of the folders above it which is nearest.
+  """The step that a name claims, or else the step of the nearest folder above it.
 
   >>> [step_of(name) for name in ('org/a@stage1-step1000-tokens4B', 'run@7', 'x/a_010', 'b-70m')]
   [1000, 7, 10, None]

@@ -105,7 +105,7 @@ def flags_of(name: str, of: type[ProgramSettings], has_folder: bool = True,
 
 
 def folder_of(name: str) -> str:
-  """A program's name as that of a folder, but for its scale."""
+  """The name of a program's folder, without the scale."""
   return name.replace('.', '_')
 
 

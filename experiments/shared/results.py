@@ -139,7 +139,7 @@ class Results:
 
   def finish(self, summary: list[dict], display: Callable[[dict], dict[str, str]],
              draw: 'Callable[[], plotting.Figure] | None', **more) -> None:
-    """Prints and writes the summary as a table of what `display` says, then draws a figure, if any.
+    """Prints and writes the summary as a table of `display`'s texts, then draws a figure, if any.
 
     `more` are other parts of the file.
     """

@@ -71,7 +71,7 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'remat': Kind(choice(*configs.REMATS), 'what the backward pass computes again instead of '
                   'storing it: none, dots (all but products with weights) or full (all)'),
     'tied_head': Kind(switch, 'the LM head is the embedding (--notied_head: it is a matrix of its '
-                              'own); if not given, as in --config'),
+                              'own); if not given, as --config says'),
     'init_scheme': Kind(optional(choice(*configs.INIT_SCHEMES)),
                         'how parameters are drawn; if not given, as --config says'),
     'intervention': Kind(choice(*configs.INTERVENTIONS), "change of each position's weighted "

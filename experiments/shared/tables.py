@@ -119,7 +119,7 @@ def share_of(row: dict, name: str) -> str:
 
 
 def markdown(rows: list[dict]) -> str:
-  """A table of what is shown by column name, as GitHub shows it; None is a dash.
+  """A table for GitHub, from the texts of each row by column name; None is a dash.
 
   >>> print(markdown([{'model': 'tiny', 'T': '4'}, {'model': 'nano', 'T': '16'}]), end='')
   | model |  T |

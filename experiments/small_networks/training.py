@@ -124,7 +124,7 @@ def fine_tune(config: ModelConfig, params: dict, key: jax.Array | None = None,
 
 
 def of_both_widths(config: ModelConfig, params: dict, tokens_BT: jax.Array) -> jax.Array:
-  """The loss of a network plus that of the first half of its units, as MatFormer has it."""
+  """The loss of a network plus the loss with the first half of its units, like MatFormer."""
   half = keep_first_units(config, params, strength=0.5)
   return next_token_loss(config, params, tokens_BT) + next_token_loss(*half, tokens_BT)
 

@@ -173,7 +173,7 @@ def made(cell, seed, change, settings) -> tuple[tuple[ModelConfig, dict], float]
 
 
 def moved(before: dict, after: dict) -> float:
-  """The Frobenius norm of what changed in the matrices of blocks, over that of the matrices."""
+  """The Frobenius norm of the change of the matrices of blocks, relative to their own norm."""
   squares = [(jnp.sum((x['kernel'] - y['kernel'])**2), jnp.sum(x['kernel']**2)) for x, y in (
       (before['blocks'][name], after['blocks'][name]) for name in before['blocks'])
       if 'kernel' in x]

@@ -25,7 +25,7 @@ def summarize(rows) -> list[dict]:
 
 
 def moments(z, seeds) -> dict:
-  """Of z over pairs; the error of the mean is that of leaving each network out (jackknife)."""
+  """Of z over pairs; the error of the mean is by leaving each network out (jackknife)."""
   z, seeds = np.array(z), np.array(seeds)
   means = [z[(seeds != seed).all(axis=1)].mean() for seed in np.unique(seeds)]
   return {'mean': z.mean(), 'error': np.sqrt((len(means) - 1) * np.var(means)),

@@ -1,4 +1,4 @@
-"""Singular values of each layer that no disguise changes, and whether those of two networks agree.
+"""Singular values of each layer that no disguise changes, and whether two networks' agree.
 
 No exchange of units, heads or value channels, no rotation of the residual stream, no mixing of
 values or turning of queries and keys, no scale that a network can move, and no renumbering of ids
@@ -71,7 +71,7 @@ def _log_singular(x, rank):
 
 
 def modes(log_LN: np.ndarray) -> np.ndarray:
-  """How far singular values lie from where those of all layers do, as cosine modes [L, M].
+  """How far singular values lie from the mean of all layers, as cosine modes [L, M].
 
   In units of the mean distance of neighbours ("unfolded"), times √degree. Of a random matrix of any
   size, the modes of all degrees are then about as large (its eigenvalues are as rigid as that).

@@ -93,7 +93,7 @@ def means_of(group, rows) -> dict:
 
 
 def compare_losses(text, group, base) -> dict:
-  """Mean loss on a text, and how much more it is than that of the base."""
+  """Mean loss on a text, and how much more it is than the base's."""
   losses = [row['loss'][text] for row in group]
   difference = [row['loss'][text] - base[row['seed'], row['step']]['loss'][text] for row in group]
   return {'mean': float(np.mean(losses)), **described(difference, 'difference')}
@@ -211,7 +211,7 @@ def draw_heads(row, ax):
 
 
 def draw_position(rows, settings, ax):
-  """Weight on --position over that of uniform attention, where an intervention acts there."""
+  """Weight on --position over its weight under uniform attention, where an intervention acts."""
   shown = [row for row in rows if row['afterwards'] in AT_ONE_POSITION
            or not row['afterwards'] and row['intervention'] in ('none', *AT_ONE_POSITION)] or rows
   # A masked position gives itself weight, which is in its floor: no head has learned that.
@@ -223,7 +223,7 @@ def draw_position(rows, settings, ax):
 
 
 def draw_losses(rows, ax):
-  """Loss on the first text above that of the base, of the same seed if there are seeds."""
+  """Loss on the first text above the base's, of the same seed if there are seeds."""
   base = {row['seed']: row for row in base_of(rows)}
   text = next(iter(rows[0]['loss']))
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])

@@ -20,7 +20,7 @@ from .preserving import Altered, order_units, refuse_experts, upcycle
 
 
 def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
-  """Adds Gaussian noise whose std is `strength` times that of each matrix."""
+  """Adds Gaussian noise whose std is `strength` times the std of each matrix."""
   noisy = lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape)
   return config, _each_matrix(params, key, noisy)
 

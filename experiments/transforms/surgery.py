@@ -47,7 +47,7 @@ def keep_first_units(config: ModelConfig, params: dict, key: Key = None, *,
 
 
 def written_norms(config: ModelConfig, params: dict) -> jax.Array:
-  """The norm of what each unit writes to the stream, [layers, units]."""
+  """The norm of the vector that each unit writes to the stream, [layers, units]."""
   return jnp.linalg.norm(params['blocks']['down']['kernel'], axis=-1)
 
 
@@ -125,12 +125,12 @@ def is_kept(kernel_LDF: jax.Array) -> jax.Array:
 
 
 def prune_two_of_four(config: ModelConfig, params: dict, key: Key = None) -> Altered:
-  """Sets two of four weights in a row to 0 in every kernel of the blocks, those of least size."""
+  """Sets the smaller two of four weights in a row to 0 in every kernel of the blocks."""
   return config, keep_two_of_four(params, params)
 
 
 def keep_two_of_four(params: dict, chosen_by: dict) -> dict:
-  """The parameters with the zeros that 2:4 sparsity would give to those of another network."""
+  """The parameters with the zeros that 2:4 sparsity would give to another network."""
   def pruned(path, x, y):
     return jnp.where(is_kept(y), x, 0) if path[-1].key == 'kernel' else x
   return params | {'blocks': jax.tree_util.tree_map_with_path(
@@ -155,7 +155,7 @@ def order_values(config: ModelConfig, params: dict, key: Key = None) -> Altered:
 
 
 def _values_and_outputs(config, params):
-  """By layer and key/value head: the kernels of values, and those of all outputs that read them."""
+  """By layer and key/value head: the kernels of values, and of all outputs that read them."""
   L, D, G, K = config.num_layers, config.width, config.num_kv_heads, config.head_size
   value = params['blocks']['value']['kernel'].reshape(L, D, G, K)
   output = params['blocks']['output']['kernel'].reshape(L, G, -1, K, D)

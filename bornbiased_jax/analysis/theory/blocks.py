@@ -222,7 +222,7 @@ def sizes(kernels_KTT, epsilon=0.0):
 
 
 def _spread(average, kernel_TT, averaged_TT):
-  """Variance over rows and columns of K, as i and j average them, without that of their means."""
+  """Variance over rows and columns of K, as i and j average them, less the variance of means."""
   of_rows_TT = average(average(kernel_TT, axis=-1) ** 2, axis=-2)
   of_columns_TT = average(average(kernel_TT, axis=-2) ** 2, axis=-1)
   of_both_TT = average(average(kernel_TT**2, axis=-2), axis=-1)

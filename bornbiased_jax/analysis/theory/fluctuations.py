@@ -102,7 +102,7 @@ def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   """Of states that MLPs or routers read: cosines [layers, T], dimensions and τ [layers].
 
   The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
-  errors and cost are those of `finite_width` without samples.
+  errors and cost are like those of `finite_width` without samples.
   """
   (network, start_PKTT), widths = first_kernels(config, length, probe), widths_of(config)
   path, _ = path_of(network, start_PKTT.mean(axis=0))

@@ -2,8 +2,8 @@
 
 Layers may have been dropped, moved, repeated or taken from several networks. What corresponds is
 found by numbers that no exchange of features can change, and no rotation of the residual stream:
-the singular values of products of a layer's features, and the cosines of what a feature reads and
-writes. A layer and its descendant have almost the same; independent layers
+the singular values of products of a layer's features, and the cosine between the vectors that a
+feature reads and writes. A layer and its descendant have almost the same; independent layers
 differ by chance. As the order of features has no part in the choice, tests of that order need no
 correction for it.
 """

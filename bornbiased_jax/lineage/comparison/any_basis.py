@@ -51,8 +51,8 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
                embedding_b: np.ndarray) -> TestResult:
   """Have two networks the same MLP units, in whatever order and basis?
 
-  The basis of one is turned into that of the other (`embedding_change`, of what both read for the
-  same ids). For each unit of the network that has fewer, or fewer layers, the most similar one of a
+  The basis of one is turned into the other's (`embedding_change`, from the embeddings of the same
+  ids). For each unit of the network that has fewer, or fewer layers, the most similar one of a
   layer of the other is found: units and layers may have been cut. The statistic is their mean
   likeness in the layer of equal number less that in other layers, or, of networks of different
   depths, in the most similar layer less that in the others: some 0.7 for copies, and up to 0.12 for

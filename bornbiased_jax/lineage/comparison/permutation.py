@@ -135,6 +135,6 @@ def diagonal_moments(matrix_DD: np.ndarray) -> tuple[float, float, float]:
 
 
 def centred(matrix: np.ndarray) -> np.ndarray:
-  """[..., D, E] less the means of its rows and columns, plus that of all."""
+  """[..., D, E] less the means of its rows and columns, plus the mean of all."""
   rows, columns = (matrix.mean(axis=axis, keepdims=True) for axis in (-1, -2))
   return matrix - rows - columns + matrix.mean(axis=(-2, -1), keepdims=True)

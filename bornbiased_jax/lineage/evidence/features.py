@@ -54,7 +54,7 @@ def of_network(config: ModelConfig, params: dict) -> Features:
 
 
 def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Features:
-  """The features of a network from those of its layers (`of_layer`)."""
+  """The features of a network from its layers' features (`of_layer`)."""
   first, *others = layers
   return Features(config, {name: np.stack([x, *(each[name] for each in others)])
                            for name, x in first.items()})

@@ -36,7 +36,7 @@ from bornbiased_jax.storage.huggingface.tensors import (
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 _TENSOR = re.compile(r'base_model\.model\.(?P<module>.+?)\.(?P<part>lora_(?:embedding_)?[AB]|'
                      r'lora_magnitude_vector|(?:base_layer\.)?(?:weight|bias))(?:\.weight)?')
-# Entries of adapter_config.json that change nothing of what is computed, or that the names of the
+# Entries of adapter_config.json that do not change the function, or that the names of the
 # tensors imply. Any other must be empty: null, false, {}.
 _IDLE = {'auto_mapping', 'base_model_name_or_path', 'bias', 'corda_config', 'eva_config',
          'exclude_modules', 'fan_in_fan_out', 'inference_mode', 'layers_pattern', 'loftq_config',

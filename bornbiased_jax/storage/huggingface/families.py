@@ -53,7 +53,7 @@ class Family(NamedTuple):
   never_null: tuple[str, ...] = ()  # fields whose entries may be null in other families
   only: dict = {}  # entry of config.json → the values that our Transformer can compute
   aliases: dict = {}  # second name of an entry, which goes before the first → the first
-  init_scheme: str = 'plain'  # that of ModelConfig by which `transformers` draws weights
+  init_scheme: str = 'plain'  # of ModelConfig, by which `transformers` draws weights
 
 
 _QKV = 'blocks/query blocks/key blocks/value'

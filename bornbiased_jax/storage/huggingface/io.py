@@ -148,7 +148,7 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
                entries: dict | None = None) -> Files:
   """Reads config.json, or the header of a GGUF file; raises InputError as `load` does.
 
-  config.json itself stands for its folder. `entries` are those of it, if it was read already.
+  config.json itself stands for its folder. `entries` are its entries, if it was read already.
   """
   if not isinstance(path, str | os.PathLike):
     raise unlike(path, 'a path')

@@ -38,7 +38,7 @@ class Tensor(NamedTuple):
   stored_name: str
   shape: list
   dtype: str
-  stamp: tuple | None  # of the file when its header was read; None of what memory holds
+  stamp: tuple | None  # of the file when its header was read; None in memory
   values: Callable[[int, int | None], np.ndarray]  # rows from the first to before the last
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
