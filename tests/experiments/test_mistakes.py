@@ -71,7 +71,7 @@ MISTAKES = [
     ('text_sinks tiny_llama2:1', SINKS, 'tokenizer'),
     ('text_sinks tiny_llama2:1', SINKS | dict(data='none'), 'data'),
     ('seedprint a b c', {}, None), ('seedprint a b', dict(base='c'), None),
-    ('seedprint tiny_gpt2:1', {}, 'suspect'),
+    ('seedprint tiny_gpt2:1', {}, None),
     ('seedprint tiny_gpt2:1 tiny_gpt2:x', {}, 'suspect'),
     ('seedprint tiny_gpt2:1 tiny_gpt2:2', dict(length='1025'), 'length'),
     ('seedprint tiny_gpt2:1 tiny_gpt2:2', dict(num_ids='3000'), 'num_ids'),
