@@ -16,9 +16,11 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, show
 
 END_OF_DOCUMENT = '<|endoftext|>'
+# What stands for a space in front of a word.
+_SPACES = 'Ġ', '▁'
 # Where the steps of a tokenizer.json are, and how many times longer some make a text.
 _STEPS = ('normalizer', 'pre_tokenizer', 'post_processor', 'decoder', 'normalizers',
           'pretokenizers', 'processors', 'decoders')
@@ -134,6 +136,28 @@ def undescribed_tokens(processor: dict[str, Any]) -> set[str]:
     return set().union(*map(undescribed_tokens, processor['processors']))
   pieces = [piece.get('SpecialToken', {}) for piece in processor.get('single', ())]
   return {piece['id'] for piece in pieces if piece} - {*processor.get('special_tokens', {})}
+
+
+def disagreement(made: tokenizers.Tokenizer, settings: dict[str, Any]) -> str | None:
+  """Why other files in its folder ask for other ids than a tokenizer.json gives, if they do.
+
+  It depends on the class of the tokenizer, and on its version, which one `transformers` follows.
+  """
+  first = made.encode('a', add_special_tokens=False).tokens[:1]
+  adds, wanted = bool(first and first[0].startswith(_SPACES)), settings.get('add_prefix_space')
+  marks_words = any(token.startswith(_SPACES) for token in made.get_vocab())
+  if marks_words and wanted is (not adds):
+    return (f'puts {"a" if adds else "no"} space before a text, but tokenizer_config.json says '
+            f'add_prefix_space={str(wanted).lower()}')
+  added = settings.get('added_tokens_decoder')
+  each = [token for token in dict(added or {}).values() if isinstance(token, dict)]
+  # Those that are special are never read in a text here.
+  special = str([token for token in each if token.get('special') is True] + [
+      value for name, value in settings.items() if name.endswith(('_token', '_tokens'))])
+  asked = [str(token.get('content')) for token in each] + [*settings.get('added_tokens.json', ())]
+  missing = next((name for name in asked
+                  if made.token_to_id(name) is None and repr(name) not in special), None)
+  return missing and f'lacks token {show(missing)}, which other files in its folder add'
 
 
 def growth(step: Any) -> int:

@@ -212,6 +212,11 @@ def _from_json(path, content=None):
   if end not in ids:
     raise InputError(f'{path} has no token {end!r} to end a document; name one that it has as '
                      'eos_token in tokenizer_config.json in its folder')
+  with _refusing(f'{path} is damaged; copy it again'):
+    reason = tokenizer_files.disagreement(made, settings)
+  if reason:
+    raise InputError(f'{path} {reason}; load the folder by AutoTokenizer of transformers, and save '
+                     'it by save_pretrained')
   if missing := tokenizer_files.undescribed_tokens(spec.get('post_processor') or {}):
     raise InputError(f'{path} is damaged: its post_processor does not describe '
                      f'{", ".join(map(repr, sorted(missing)))}; copy it again')
@@ -246,15 +251,16 @@ def _refusing(message):
 
 
 def _settings(folder) -> dict[str, Any]:
-  """What tokenizer_config.json, or else special_tokens_map.json, says."""
+  """What tokenizer_config.json, or else special_tokens_map.json, says, and added_tokens.json."""
   settings: dict[str, Any] = {}
-  for name in ('special_tokens_map.json', 'tokenizer_config.json'):
+  for name in ('special_tokens_map.json', 'tokenizer_config.json', 'added_tokens.json'):
     if (folder / name).is_file():
       content = read_bytes(folder / name)
       try:
-        settings |= json.loads(content)
+        found = dict(json.loads(content))
       except (ValueError, TypeError, RecursionError):
         raise InputError(f'{folder / name} is damaged; copy it again') from None
+      settings |= {name: found} if name == 'added_tokens.json' else found
   return settings
 
 

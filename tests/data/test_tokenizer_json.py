@@ -136,6 +136,43 @@ def test_the_files_give_the_tokenizer_back(kind, tmp_path):
   assert_kept(load_tokenizer(str(write(tmp_path, kind))), tmp_path / 'copy')
 
 
+ADDED = {'500': {'content': 'the cat', 'special': False}}
+
+
+@pytest.mark.parametrize('kind, model_type, config, more, message', [
+    ('gpt2', 'gpt2', dict(tokenizer_class='GPT2Tokenizer', add_prefix_space=True), {},
+     'puts no space before a text, but .* says add_prefix_space=true'),
+    ('llama2', 'llama', dict(tokenizer_class='LlamaTokenizer', add_prefix_space=False), {},
+     'puts a space before a text, but .* says add_prefix_space=false'),
+    ('llama3', 'llama', dict(added_tokens_decoder=ADDED), {}, "lacks token 'the cat', which"),
+    ('qwen2', 'qwen2', {}, {'the cat': 500}, "lacks token 'the cat', which"),
+])
+def test_other_files_that_ask_for_other_ids(kind, model_type, config, more, message, tmp_path):
+  folder, text = write(tmp_path, kind, config), 'and the cat'
+  (folder / 'config.json').write_text(json.dumps({'model_type': model_type}))
+  (folder / 'added_tokens.json').write_text(json.dumps(more))
+  by_itself = tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json'))
+  by_itself.no_truncation()
+  by_itself.no_padding()
+  theirs = transformers_of(folder)
+  assert theirs.encode(text, add_special_tokens=False) != by_itself.encode(
+      text, add_special_tokens=False).ids
+  with pytest.raises(InputError, match=message):
+    load_tokenizer(str(folder))
+  theirs.save_pretrained(tmp_path / 'again')  # As the message says.
+  assert load_tokenizer(str(tmp_path / 'again')).encode(text).tolist() == theirs.encode(
+      text, add_special_tokens=False)
+
+
+def test_special_tokens_that_other_files_add_are_never_read(tmp_path):
+  pad = {'500': {'content': '<pad>', 'special': True}}
+  folder = write(tmp_path, 'llama3', dict(added_tokens_decoder=pad, pad_token='<fill>'))
+  (folder / 'added_tokens.json').write_text('{"<pad>": 500, "<fill>": 501}')
+  ids = load_tokenizer(str(folder)).encode('the <pad> cat').tolist()
+  assert transformers_of(folder).encode('the <pad> cat', split_special_tokens=True,
+                                        add_special_tokens=False) == ids
+
+
 @pytest.mark.parametrize('begins', [True, False])
 @pytest.mark.parametrize('make', [write_gpt2, train_sentencepiece])
 def test_add_bos_token(make, begins, tmp_path):
