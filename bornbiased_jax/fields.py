@@ -93,7 +93,7 @@ def num_tokens(text: str) -> int:
 
 
 def number(text: str) -> float:
-  """A number that is not negative, nor infinite."""
+  """A finite number of at least 0."""
   try:
     value = float(text)
   except ValueError:

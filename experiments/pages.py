@@ -114,7 +114,7 @@ def readable(row: dict) -> dict:
 
 
 def problems(page: Path) -> list[str]:
-  """What is wrong on a page: links to nothing, and numbers that are neither stored nor listed."""
+  """The faults of a page: links to nothing, and numbers that are not stored or listed."""
   text, name = page.read_text(), page.relative_to(HERE.parent)
   shown = CODE_OR_COMMENT.sub('', TABLE.sub('', text))
   listed = {number for origins in NOT_STORED.findall(text)

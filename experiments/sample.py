@@ -54,8 +54,8 @@ class Settings(ProgramSettings):
       "with GPT-2's encoder.json and vocab.bpe, or 'none' for token ids; if not given, the "
       "network's own")
   start_id: int | None = setting(
-      None, natural, 'token id that the text begins with, if neither the run nor the tokenizer '
-      'says one')
+      None, natural, 'token id that the text begins with, if the run and the tokenizer do not '
+      'name one')
   networks: list[str] = arguments('NETWORK')
 
 

@@ -126,7 +126,7 @@ def _members(ensemble, seeds):
     ensemble = [ensemble]
   if is_given and (isinstance(ensemble, str | Mapping | ModelConfig)
                    or not isinstance(ensemble, Iterable)):
-    raise unlike(ensemble, 'a family of random networks, nor (config, params) of given ones')
+    raise unlike(ensemble, 'a family of random networks, or (config, params) of given ones')
   if is_given != (seeds is None):
     raise InputError('a family of random networks needs seeds=, and given networks have none')
   if not is_given:

@@ -135,7 +135,7 @@ def multiply_on_cpu(x: jax.Array, weights: jax.Array, dimension_numbers: tuple,
                     precision: str | None = None) -> jax.Array:
   """`lax.dot_general` of activations [..., D] and weights [D, F], for `nn.Dense` on a CPU.
 
-  It differs in two ways, and neither changes more than the order of float32 sums:
+  It differs in two ways, which change only the order of float32 sums:
 
   - Arrays of bfloat16 are multiplied into float32, which is rounded afterwards. Only for
     such a product does XLA use the bfloat16 units of a CPU, if any: a third of the time.

@@ -106,7 +106,7 @@ def _explain(name, error, library):
     return (f'{name}: the Hugging Face Hub has no such revision of it; give a branch, a tag or a '
             'commit that its page lists')
   if library.constants.HF_HUB_OFFLINE:
-    return (f'{name}: there is no such folder here, nor all of it in the cache of the Hugging '
+    return (f'{name}: there is no such folder here, and not all of it in the cache of the Hugging '
             'Face Hub, and HF_HUB_OFFLINE keeps it from being fetched')
   reason = show(' '.join(str(error).split()) or type(error).__name__)
   # The name may also be a misspelt path.

@@ -26,7 +26,7 @@ from .settings import (
   values_of,
 )
 
-# Where --help shows what is neither technical nor what the program measures.
+# Where --help shows settings that are not technical and not what the program measures.
 _GROUPS = {
     'model': ('config', 'init_from', 'resume', 'adapter', 'rank', 'alpha', 'tokenizer',
               'vocab_size', 'max_length', 'tied_head', 'init_scheme', 'dtype', 'embedding_seed',
