@@ -1,10 +1,18 @@
 """config.json is read as `transformers` reads it, or refused in one line that says why."""
 
-import pytest
+from pathlib import Path
 
+import numpy as np
+import pytest
+from test_huggingface_experts import MODELS as EXPERTS
+from test_huggingface_experts import SIZES as EXPERTS_SIZES
+
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface.config import parse_config
 from bornbiased_jax.storage.huggingface.families import FAMILIES
 from directories import assert_these_are_refused, minimal_config, refusal, write_config
+import make_goldens
 
 # What people have published: entries of config.json of SmolLM2-135M, TinyLlama-1.1B and
 # gemma-3-1b-it, with their sizes.
@@ -50,34 +58,77 @@ def test_published_models_are_read(tmp_path):
   assert (gemma.rope_theta, gemma.window_rope_theta, gemma.score_divisor) == (1e6, 1e4, None)
 
 
-# Our fields and what classes of transformers call them, where an entry may be missing.
-NAMES = dict(num_kv_heads='num_key_value_heads', tied_head='tie_word_embeddings',
-             qkv_bias='attention_bias', score_cap='attn_logit_softcapping',
-             logit_cap='final_logit_softcapping', mlp_width='moe_intermediate_size',
-             num_experts='num_experts', experts_per_token='num_experts_per_tok',
-             renormalized_experts='norm_topk_prob',
-             shared_mlp_width='shared_expert_intermediate_size')
+# Of each type of an entry other values; a round tries one for every entry.
+OTHERS = {bool: lambda value: (not value, not value, None),
+          int: lambda value: (value + 1, 0, 2 * value),
+          float: lambda value: (value / 2 + 0.1, 0.0, 1), str: lambda value: ('relu', 'gelu', None),
+          type(None): lambda value: (5, 0.5, True), list: lambda value: (value[::-1], [], None),
+          dict: lambda value: (None, {}, {'rope_type': 'linear', 'factor': 3.0})}
+MORE = dict(rope_scaling={'rope_type': 'linear', 'factor': 3.0}, rope_theta=50.0, rotary_pct=0.5,
+            rotary_emb_base=50.0, sliding_window_pattern=2, norm_eps=0.5, logit_scale=3.0,
+            multi_query=True, pruned_heads={'0': [1]})
 
 
-@pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'gpt2'])
-def test_missing_entries_have_the_defaults_of_transformers(family, transformers, tmp_path):
-  stored = minimal_config(family, num_hidden_layers=8)  # So many that some have no window.
-  theirs = transformers.AutoConfig.for_model(**stored)
-  write_config(tmp_path, stored)
-  ours = huggingface.load_config(tmp_path)
-  for field, name in NAMES.items():
-    if hasattr(theirs, name):
-      assert getattr(ours, field) == getattr(theirs, name), field
-  head_dim = getattr(theirs, 'head_dim', None) or theirs.hidden_size // theirs.num_attention_heads
-  assert ours.head_size == head_dim
-  if hasattr(theirs, 'query_pre_attn_scalar'):
-    assert (ours.score_divisor or ours.head_size) == theirs.query_pre_attn_scalar
-  rope = theirs.rope_parameters
-  full = rope.get('full_attention', rope)
-  local = rope.get('sliding_attention', full)['rope_theta']
-  assert ours.rope_theta == full['rope_theta']
-  assert (ours.window_rope_theta or ours.rope_theta) == local
-  assert ours.rotary_factor == full.get('partial_rotary_factor', 1.0)
+def read(stored):
+  """Our configuration, or None where it is refused."""
+  try:
+    return parse_config(stored, Path('config.json'))[0]
+  except InputError:
+    return None
+
+
+def theirs_of(transformers, stored):
+  """That of `transformers`, or None where it is refused."""
+  try:
+    return transformers.AutoConfig.for_model(**stored)
+  except Exception:  # Of many kinds.
+    return None
+
+
+def entries(family, transformers):
+  """Those of a small model that are not the defaults of its family."""
+  kind = family if family in make_goldens.MODELS else {
+      'llama': 'llama_tied_sharded', 'mistral': 'mistral_window', 'qwen2': 'qwen2_window',
+      'qwen3': 'qwen3_tied', 'gemma3_text': 'gemma3_bf16'}.get(family)
+  given = make_goldens.MODELS[kind][1] if kind else EXPERTS_SIZES | EXPERTS[family]
+  found = transformers.AutoConfig.for_model(family, **given).to_diff_dict()
+  return {name: value for name, value in found.items() if name != 'transformers_version'}
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_what_we_do_not_see_changes_nothing(family, transformers):
+  """Entries that change no field of ours, all together, leave the logits of `transformers`.
+
+  Entries that are left out are what `transformers` takes for them.
+  """
+  stored = entries(family, transformers)
+  base, config = read(stored), theirs_of(transformers, stored)
+  least = minimal_config(family, num_hidden_layers=8)  # So many that some have no window.
+  for given in [least, *({other: stored[other] for other in stored if other != name}
+                         for name in stored)]:
+    if (completed := theirs_of(transformers, given)) and (found := read(given)):
+      assert found == read(completed.to_dict() | {'architectures': None}), given
+  model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').eval()
+  make_goldens.randomize(model, 1)
+  ids = np.random.default_rng(0).integers(96, size=(2, 24))
+  expected = make_goldens.logits_of(model, ids)
+  generic = transformers.PreTrainedConfig().to_dict().keys() | {'model_type'}
+  known = {}
+  for each in FAMILIES:
+    known |= transformers.AutoConfig.for_model(each).to_dict()
+  known |= MORE | config.to_dict()
+  for i in range(3):
+    changed = dict(stored)
+    for name in sorted(known.keys() - generic):
+      value = MORE[name] if name in MORE else OTHERS[type(known[name])](known[name])[i]
+      if read(changed | {name: value}) == base and theirs_of(transformers, changed | {name: value}):
+        changed[name] = value
+    assert len(changed) > len(stored)
+    other = transformers.AutoModelForCausalLM.from_config(
+        theirs_of(transformers, changed), attn_implementation='eager').eval()
+    other.load_state_dict(model.state_dict())
+    np.testing.assert_allclose(make_goldens.logits_of(other, ids), expected, atol=1e-4,
+                               err_msg=str(changed))
 
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
