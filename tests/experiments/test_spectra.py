@@ -1,5 +1,6 @@
 """Spectra: no disguise changes them, and modes of random matrices are as theory says."""
 
+import functools
 import itertools
 
 import jax
@@ -15,6 +16,7 @@ FAMILIES = {'tiny_llama2': configs.get('tiny_llama2', **SIZE, num_kv_heads=2),
             'tiny_gpt2': configs.get('tiny_gpt2', **SIZE)}
 
 
+@functools.cache
 def network(name, seed):
   """A random network whose gains are not 1."""
   params = models.init_params(FAMILIES[name], seed)
@@ -23,11 +25,16 @@ def network(name, seed):
       lambda path, x: x * random.uniform(0.5, 2, x.shape) if path[-1].key == 'scale' else x, params)
 
 
+@functools.cache
+def spectra(name, seed):
+  return statistic.spectra(*network(name, seed))
+
+
 @pytest.mark.parametrize('name, change', [
     (name, change) for name, change in itertools.product(FAMILIES, PRESERVING)
     if (name, change) != ('tiny_gpt2', 'permute channels')])
 def test_no_disguise_changes_spectra(name, change):
-  before = statistic.spectra(*network(name, 1))
+  before = spectra(name, 1)
   after = statistic.spectra(*PRESERVING[change](*network(name, 1), jax.random.key(0)))
   assert len(before) == (9 if name == 'tiny_llama2' else 8)
   for ours, theirs in zip(before, after, strict=True):
@@ -45,7 +52,7 @@ def test_products_of_heads_are_those_that_attention_computes():
   scores = sum(head('query', h) @ head('key', h // 2).T for h in range(4))
   grams = sum(head('query', h) @ head('key', h // 2).T @ head('key', h // 2) @ head('query', h).T
               for h in range(4))
-  found = statistic.spectra(config, params)
+  found = spectra('tiny_llama2', 2)
   for matrix, k, power in ((mixed, 2, 1), (scores, 5, 1), (grams, 7, 2)):
     expected = np.linalg.svd(matrix, compute_uv=False)
     log = found[k][3]
@@ -71,7 +78,7 @@ def test_what_changes_steadily_with_depth_is_nothing():
 
 
 def test_unrelated_networks_have_a_normal_z_and_copies_a_large_one():
-  all_modes = [[statistic.modes(x) for x in statistic.spectra(*network('tiny_llama2', seed))]
+  all_modes = [[statistic.modes(x) for x in spectra('tiny_llama2', seed)]
                for seed in range(12)]
   z = [statistic.z_of(statistic.agreement(a, b)) for a, b in itertools.combinations(all_modes, 2)]
   assert abs(np.mean(z)) < 0.4 and 0.7 < np.std(z) < 1.3 and max(np.abs(z)) < 4
