@@ -18,7 +18,7 @@ from bornbiased_jax.models.batches import default_batch_size
 # The share of a device's memory that the networks of a chunk may take.
 _MEMORY_SHARE = 0.5
 # A number of sequences, for shapes alone, that divides no other size: a prime above all of them.
-_MANY = 9_999_991
+_MANY = 1_000_003
 
 
 class Ensemble(NamedTuple):
