@@ -163,7 +163,8 @@ def check_adds_up(ensemble: Ensemble, statistic: Statistic, probe: Probe, drawn:
     for half in halves:
       half[name] = rng.random(shape).astype(many.dtype)
     whole[name] = np.concatenate([half[name] for half in halves], int(np.argmax(is_batch)))
-  first, second, both = map(jax.jit(statistic.measure), (*halves, whole))
+  sums_of = jax.jit(statistic.measure)
+  first, second, both = jax.device_get([sums_of(part) for part in (*halves, whole)])
   for (path, a), b, sums in zip(jax.tree_util.tree_leaves_with_path(first),
                                 *map(jax.tree.leaves, (second, both)), strict=True):
     largest = np.abs([a, b])[np.isfinite([a, b])].max(initial=0)

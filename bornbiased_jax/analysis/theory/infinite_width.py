@@ -201,5 +201,5 @@ def pairs_of_windows(config, probe):
   steps = np.arange(1, 1 + min(largest // num_windows, num_windows - 1))
   first_P = np.tile(np.arange(num_windows), len(steps))
   windows = jax.jit(lambda index_B: probe.inputs(config, index_B))
-  return (np.asarray(windows(jnp.arange(num_windows))), first_P,
+  return (np.asarray(windows(np.arange(num_windows))), first_P,
           (first_P + steps.repeat(num_windows)) % num_windows)
