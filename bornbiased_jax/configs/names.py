@@ -74,7 +74,8 @@ def get(name: str, **overrides: Any) -> ModelConfig:
   for field in overrides:
     check_field(field)
     if field in given and field != 'length' and given[field] != overrides[field]:
-      raise InputError(f'{name!r} sets {field}, which is {overrides[field]!r} here; leave it out')
+      raise InputError(f'{name!r} sets {field}, which is {overrides[field]!r} here; leave it out, '
+                       f'or, of a file, write FILE,{field}={overrides[field]}')
   if base not in PRESETS:
     raise InputError(f'no preset {base!r}{hint(base, PRESETS)}; the presets are '
                      f'{", ".join(PRESETS)}; storage.canonical reads files')

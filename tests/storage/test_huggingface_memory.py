@@ -110,7 +110,8 @@ def test_prefixes_of_wrappers_are_taken_off_names(transformers):
   with pytest.raises(InputError, match="wte.weight' is a second 'transformer.wte.weight'"):
     huggingface.from_state_dict(model.config, tensors | {
         'module.transformer.wte.weight': tensors['transformer.wte.weight']})
-  for given, advice in (({'model': tensors}, "give what it holds in 'model'"),
+  for given, advice in (({'model': {f'module.{name}': x for name, x in tensors.items()}},
+                         "give what it holds in 'model'"),
                         ({f'net.{name}': x for name, x in tensors.items()}, "take 'net.' off")):
     with pytest.raises(InputError, match=f'has no transformer.ln_f.weight.*{advice}'):
       huggingface.from_state_dict(model.config, given)

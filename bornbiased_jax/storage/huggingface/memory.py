@@ -8,6 +8,7 @@ import math
 import operator
 import os
 from pathlib import Path
+import re
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -33,6 +34,7 @@ _TYPES = dict(float32='F32', float16='F16', bfloat16='BF16', int8='I8', int32='I
               float8_e4m3fn='F8_E4M3')
 # What PyTorch wraps a module in: torch.compile, parallel data, and checkpoints of activations.
 _WRAPPERS = '_orig_mod', 'module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'
+_WRAPPED = re.compile(rf'(?<![^./])({"|".join(_WRAPPERS)})\.')
 
 
 def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
@@ -110,16 +112,12 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
     return io.filled(own, *_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
-  arrays = [array._replace(stored_name=_unwrapped(name)) for name, array in found.items()]
+  arrays = [array._replace(stored_name=_WRAPPED.sub('', name)) for name, array in found.items()]
   known, norm = {array.stored_name for array in arrays}, f'{family.modules["final_norm"]}.weight'
   if known.isdisjoint((norm, whole := family.base + norm)):
     raise InputError(f'{_HERE} has no {whole}, as {family.architecture} has; '
                      f'{_place_of(whole, known)}')
   return io.Files(_HERE, own, family, lambda: dequantized(arrays, quantization), None).load()
-
-
-def _unwrapped(name):
-  return '.'.join(part for part in name.split('.') if part not in _WRAPPERS)
 
 
 def _place_of(wanted, names):
