@@ -25,7 +25,7 @@ from .base_settings import Inputs
 from .settings import name_flag
 
 # 'step' goes before the other words. A number such as 1.5k, 1e4 or 1,000 is none.
-_STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme])', re.IGNORECASE)
+_STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme]|b\b)', re.IGNORECASE)
           for word in ('step', 'checkpoint|ckpt|iter')]
 
 _NUMBER = re.compile(r'^(\d+)$')
@@ -197,6 +197,8 @@ def step_of(name: str) -> int | None:
   [1000, 7, 10, None]
   >>> [step_of(name) for name in ('ckpt2-step1000', 'misstep3-1000', 'epoch=1-step=50', 'step1.5k')]
   [1000, 1000, 50, None]
+  >>> [step_of(name) for name in ('step1b', 'ckpt20bf16')]  # A billion is no number of steps.
+  [None, 20]
   >>> [step_of(name) for name in ('global_step_20/actor/huggingface', '000500/pretrained_model')]
   [20, 500]
   """
