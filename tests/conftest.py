@@ -9,6 +9,7 @@ cache what a test has compiled, and the other way round.
 """
 
 import gc
+import logging
 import os
 import pathlib
 import re
@@ -123,3 +124,4 @@ def same_signals():
   for name in 'SIGPIPE', 'SIGXFSZ':
     if hasattr(signal, name):
       assert signal.getsignal(getattr(signal, name)) == signal.SIG_IGN, name
+  assert logging.root.manager.disable == logging.NOTSET, 'tests that follow could read no warning'

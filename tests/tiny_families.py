@@ -1,5 +1,6 @@
 """Tiny random models of the causal language models that transformers knows."""
 
+import contextlib
 import dataclasses
 import logging
 
@@ -76,9 +77,19 @@ SETTINGS = {
 }
 
 
+@contextlib.contextmanager
+def quiet():
+  """Without the many warnings of libraries. Tests that follow read their own."""
+  logging.disable(logging.WARNING)
+  try:
+    yield
+  finally:
+    logging.disable(logging.NOTSET)
+
+
+@quiet()
 def make(family: str, folder: str) -> type:
   """Saves a model of a family with random weights, biases and gains; returns its class."""
-  logging.disable(logging.WARNING)
   kind = getattr(transformers, NAMES[family])
   config_type = CONFIG_MAPPING[family]
   if kind.config_class is not None and not issubclass(config_type, kind.config_class):
