@@ -87,7 +87,7 @@ def _unsaid(num_inconclusive, left_out):
     said.append(f"For {counted(num_inconclusive, 'pair')} no relation is shown or excluded")
   if left_out:
     said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return [f'{"; ".join(said)}. Reasons follow.'] if said else []
+  return [f'{"; ".join(said)}. See the reasons of each.'] if said else []
 
 
 def label_of(report: dict) -> dict[str, str]:

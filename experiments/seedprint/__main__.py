@@ -1,4 +1,4 @@
-"""Does one network descend from another? Compares two and gives a verdict.
+"""Do two networks have a common origin? Compares them and gives a verdict.
 
     python -m experiments.seedprint my_llama/ their_llama/
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
