@@ -32,7 +32,7 @@ def of_seed(config, seed, probe=PROBE):
 
 def random_features(config, seed):
   """Features that have nothing in common with those of another seed."""
-  made = {name: noise([seed, i], *shape)
+  made = {name: noise([*np.atleast_1d(seed), i], *shape)
           for i, (name, shape) in enumerate(sorted(shapes(config).items()))}
   return Features(config, {name: unit(x, (-2, -1) if name == 'output' else -1)
                            for name, x in made.items()})

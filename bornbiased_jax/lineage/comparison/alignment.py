@@ -59,9 +59,9 @@ def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bo
   """The pairs of layers that correspond, by their `invariants`, and whether that is sure.
 
   Only pairs that are sure (SURE_RATIO) are taken if they are two at least and a third of the
-  layers of the shorter network, and if, of networks of one depth, half of them have other numbers.
-  Else layers of equal number correspond, or for networks of different depths the layers of the
-  monotone alignment with the smallest sum of distances.
+  layers of the shorter network, and if, of networks of one depth, half of them, or some where all
+  layers are sure, have other numbers. Else layers of equal number correspond, or for networks of
+  different depths the layers of the monotone alignment with the smallest sum of distances.
   """
   distance_LM = _distances(a_LQ, b_MQ)
   found = [(int(i), int(j)) for i, j in enumerate(distance_LM.argmin(axis=1))
@@ -69,7 +69,8 @@ def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bo
   is_square = len(a_LQ) == len(b_MQ)
   moved = sum(i != j for i, j in found)
   enough = max(2, min(distance_LM.shape) / 3)
-  if len(found) >= enough and (not is_square or 2 * moved >= len(found)):
+  is_whole = len(found) == len(a_LQ) == len({j for _, j in found})
+  if len(found) >= enough and (not is_square or 2 * moved >= len(found) or moved and is_whole):
     # In an order that does not depend on which network comes first.
     return sorted(found, key=lambda pair: distance_LM[pair]), True
   if is_square:

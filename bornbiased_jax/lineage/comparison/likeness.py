@@ -33,10 +33,12 @@ def block_shape(layer: Blocks) -> tuple[int, int, int]:
 
 
 def common_part(a: list[Blocks], b: list[Blocks]) -> tuple[list[Blocks], list[Blocks]]:
-  """Both without the last blocks that only one of them has, and the last stored heads."""
+  """Both without the last blocks that only one of them has, and the last stored
+  heads, unless all are compared with all."""
   count = min(block_shape(layers[0])[0] for layers in (a, b))
-  is_unit = 'up' in a[0]
-  heads = 0 if is_unit else min(len(next(iter(layers[0].values()))) for layers in (a, b))
+  is_unit, is_pooled = 'up' in a[0], POOLED + 'value' in a[0]
+  heads = None if is_unit or is_pooled else min(
+      len(next(iter(layers[0].values()))) for layers in (a, b))
   cut = lambda x: x[:count] if is_unit else x[:heads, :count]
   first, second = ([{name: cut(x) for name, x in layer.items()} for layer in layers]
                    for layers in (a, b))

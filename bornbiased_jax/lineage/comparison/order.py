@@ -168,7 +168,9 @@ def plain_test(a: list[Blocks], b: list[Blocks], aligned: list[tuple[Blocks, Blo
   anywhere = _judge([(x, y) for x in a for y in b], public, with_rest=True)
   anywhere = anywhere.scaled(max(len(a), len(b)))
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
-  return _doubled(anywhere if is_moved else in_place)
+  # Where layers were matched wrongly, only the second one sees that several agree.
+  of_rest = min(in_place.log10_p_of_rest, anywhere.log10_p_of_rest)
+  return _doubled(dataclasses.replace(anywhere if is_moved else in_place, log10_p_of_rest=of_rest))
 
 
 def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResult:

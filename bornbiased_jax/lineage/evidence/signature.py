@@ -106,7 +106,7 @@ def survey(layers: Layers) -> Survey:
     takers[name].see(piece)
   scale = 'final_norm/scale'
   return Survey(features.stacked(layers.config, found),
-                layers.read_rows(scale, 0, layers.shapes[scale][0]),
+                np.array(layers.read_rows(scale, 0, layers.shapes[scale][0])),
                 {name: taker.tensor() for name, taker in takers.items()})
 
 

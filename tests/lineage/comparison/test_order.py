@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import preserving
 from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, random_networks, trained
-from small_signatures import noise, random_features
+from small_signatures import noise, random_features, unit
 
 UNITS, VALUES, FITTED = 'unit order', 'value order', ', fitted basis'
 RELATED = np.log10(ALPHA / 4)
@@ -124,6 +124,16 @@ def test_each_layer_counts_once_if_it_is_found_elsewhere():
   assert result.statistic == pytest.approx(1, abs=0.1)
 
 
+def test_two_layers_that_agree_are_more_than_one_wherever_they_are():
+  """Which layers were kept may be matched wrongly; what remains without the best pair shows it."""
+  for seed in range(8):
+    whole, own = (random_features(dataclasses.replace(DEEP, num_layers=each), [seed, each])
+                  for each in (4, 2))
+    kept = {name: unit(0.7 * whole.arrays[name][[0, 3]] + 0.7 * x,
+                       (-2, -1) if name == 'output' else -1) for name, x in own.arrays.items()}
+    assert order_tests(whole, Features(own.config, kept))[UNITS].log10_p_of_rest <= RELATED
+
+
 def test_one_distinct_layer_does_not_apply():
   results = order_tests(*(features.of_network(*of_layers(order)(*base(DEEP)))
                           for order in ((1, 1, 1, 1), (1, 1))))
@@ -134,9 +144,9 @@ def test_heads_that_differ_in_number_are_compared_all_with_all():
   """Here heads are cut, and grouped ones repeated for each of their query heads."""
   def cut(config, params):
     size, blocks = 3 * config.head_size, params['blocks']
-    kept = {name: {'kernel': blocks[name]['kernel'][..., :size]}
+    kept = {name: {'kernel': blocks[name]['kernel'][..., -size:]}
             for name in ('query', 'key', 'value')}
-    kept['output'] = {'kernel': blocks['output']['kernel'][:, :size]}
+    kept['output'] = {'kernel': blocks['output']['kernel'][:, -size:]}
     return (dataclasses.replace(config, num_heads=3, num_kv_heads=3, head_size=config.head_size),
             params | {'blocks': blocks | kept})
 
