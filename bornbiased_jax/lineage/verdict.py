@@ -91,9 +91,9 @@ def familywise_log10_p(results: Results, of_rest: bool = False) -> float | None:
 
   Of the rest if that is asked: without the two layers that are most alike.
   """
-  log10_p = [result.log10_p_of_rest if of_rest and result.log10_p_of_rest is not None
-             else result.log10_p for result in (results[name] for name in DECIDING)
-             if result.counts and result.log10_p is not None]
+  field = 'log10_p_of_rest' if of_rest else 'log10_p'
+  log10_p = [getattr(results[name], field) for name in DECIDING
+             if results[name].counts and results[name].log10_p is not None]
   return min(0.0, math.log10(len(log10_p)) + min(log10_p)) if log10_p else None
 
 

@@ -275,9 +275,9 @@ def _hint(name):
 
 def _near(place):
   """The path that is here and is most like one that is not, if any is like it."""
-  if place.exists() or place == place.parent:
-    return place if place.exists() else None
-  parent = _near(place.parent)
+  if place.exists():
+    return place
+  parent = _near(place.parent) if place != place.parent else None
   if not (parent and parent.is_dir()):
     return None
   others = [path.name for path in parent.iterdir()]

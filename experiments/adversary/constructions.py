@@ -98,11 +98,11 @@ _UNRELATED: dict[str, Make] = {
     'repeated value channels': _of_random(patterned.repeat_values),
     'near the identity': _structure(patterned.add_identity),
     'weakly near it (4 and 5 layers)':
-        _partial(patterned.weakly_near, patterned.identity, (4, 5), 1.0),
-    'weakly near it (6 layers)': _partial(patterned.weakly_near, patterned.identity, (6, 6), 1.0),
-    'near it in one layer': _partial(patterned.weakly_near, patterned.in_first_layer, (4, 4), 8.0),
+        _partial(patterned.near_public, patterned.identity, (4, 5), 1.0),
+    'weakly near it (6 layers)': _partial(patterned.near_public, patterned.identity, (6, 6), 1.0),
+    'near it in one layer': _partial(patterned.near_public, patterned.in_first_layer, (4, 4), 8.0),
     'near it and its reverse in turn':
-        _partial(patterned.weakly_near, patterned.alternating, (4, 4), 1.5),
+        _partial(patterned.near_public, patterned.alternating, (4, 4), 1.5),
     'grown by stacking': patterned.stacked,
 }
 _SHARED_INGREDIENT: dict[str, Make] = {
@@ -114,7 +114,7 @@ _SHARED_INGREDIENT: dict[str, Make] = {
     'values distilled (narrower MLPs)': unrelated.values_distilled_to_narrower,
     'queries and keys kept': _of_trained(unrelated.keep_queries_and_keys),
     'near a public matrix of each layer':
-        _partial(patterned.weakly_near, patterned.own_permutation, (6, 6), 1.0),
+        _partial(patterned.near_public, patterned.own_permutation, (6, 6), 1.0),
 }
 
 _ALL_SEVEN = (preserving.permute_units, preserving.permute_heads, preserving.rotate_channels,

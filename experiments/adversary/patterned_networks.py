@@ -120,10 +120,10 @@ def stacked(count: int) -> Pairs:
   return all_pairs(config, [grow(seed) for seed in range(count)])
 
 
-# Nearer to a public matrix than chance allows, but too far for one layer to show it.
+# Near a public matrix, mostly too far for one layer to show it.
 
 
-def weakly_near(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,
+def near_public(pattern: Callable[[int, int], jax.Array], depths: tuple[int, int], strength: float,
                 count: int) -> Pairs:
   """Every MLP is near the public matrix `pattern(layer, width)`, by `strength` stds of weights."""
   def make(config, seed):

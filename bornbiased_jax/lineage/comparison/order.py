@@ -91,9 +91,9 @@ def _better(first, second):
 
 def _doubled(result):
   """The better one of two results, corrected for the choice."""
-  return dataclasses.replace(result, **{
-      name: min(0.0, getattr(result, name) + math.log10(2))
-      for name in ('log10_p', 'log10_p_of_rest') if getattr(result, name) is not None})
+  twice = lambda log10_p: min(0.0, log10_p + math.log10(2))
+  return dataclasses.replace(result, log10_p=twice(result.log10_p),
+                             log10_p_of_rest=twice(result.log10_p_of_rest))
 
 
 def _tests_of(a, b, groups):
@@ -162,10 +162,10 @@ def plain_test(a: list[Blocks], b: list[Blocks], aligned: list[tuple[Blocks, Blo
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
     return does_not_apply(f'they have {widths[0]} and {widths[1]} residual channels')
-  in_place = _judge(aligned, public, with_rest=True)
+  in_place = _judge(aligned, public)
   if is_sure:
     return in_place
-  anywhere = _judge([(x, y) for x in a for y in b], public, with_rest=True)
+  anywhere = _judge([(x, y) for x in a for y in b], public)
   anywhere = anywhere.scaled(max(len(a), len(b)))
   is_moved = anywhere.log10_p < min(in_place.log10_p, _LEVEL) and in_place.log10_p > _DECIDED
   # Where layers were matched wrongly, only the second one sees that several agree.
@@ -218,8 +218,8 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
   return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
 
 
-def _judge(pairs, public, own_bases=None, with_rest=False):
-  """The test of pairs of layers; `own_bases` are the same layers as they are."""
+def _judge(pairs, public, own_bases=None):
+  """The test of pairs of layers; in a fitted basis, `own_bases` are the same layers as they are."""
   matrices = [likeness(*pair) for pair in pairs]
   matrix_NBB = mean_of(matrices)
   bound, inflation = public.bound, shared_patterns.inflation(own_bases or pairs, public.grams)
@@ -229,8 +229,8 @@ def _judge(pairs, public, own_bases=None, with_rest=False):
     reason = ('features of equal number agree almost as much in layers that descent does not '
               'connect' if bound > (inflation - 1) * plain.std else
               'the same features are alike in both networks, as with a public pattern')
-  of_rest = None
-  if with_rest:
+  of_rest = result.log10_p
+  if own_bases is None:
     del matrices[int(np.argmax([contributions(each).mean() for each in matrices]))]
     of_rest = block_test(mean_of(matrices), bound, inflation).log10_p
   # Of a few blocks not even a copy is evidence: then there is a result, and no power.

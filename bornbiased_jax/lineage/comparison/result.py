@@ -16,7 +16,7 @@ class TestResult:
     std: its std under the null hypothesis.
     z: (statistic - bound) / std, less the mean of SeedPrint's statistic.
     log10_p: log10 of its one-sided p-value, or of an upper bound of it.
-    log10_p_of_rest: the same without the two layers that are most alike; None if not asked for.
+    log10_p_of_rest: the same, without the two layers that are most alike unless it needs several.
     copy: the statistic of copies of these networks; less than 1 if features of one are alike.
     level: of a test without p-value, the statistic above which networks are alike; else None.
     applies: False if these networks have nothing that the test could compare.
